@@ -84,30 +84,30 @@ class Entries(Column[Entry]):
 
 def names_of(entries: Sequence[Entry]) -> list[str]:
     """The name of each tensor."""
-    found: list[str] = []
+    names: list[str] = []
     for part in parts(entries):
-        found += part.names if isinstance(part, Entries) else [entry.name for entry in part]
-    return found
+        names += part.names if isinstance(part, Entries) else [entry.name for entry in part]
+    return names
 
 
 def keys_at(entries: Sequence[Entry], depth: int) -> list[str]:
     """The last step of each path of `depth` steps, where it is a string."""
-    found: list[str] = []
+    keys: list[str] = []
     for part in parts(entries):
         if not isinstance(part, Entries):
             last = [entry.path[-1] for entry in part if len(entry.path) == depth]
-            found += [step for step in last if isinstance(step, str)]
+            keys += [step for step in last if isinstance(step, str)]
         elif len(part.path) + 1 == depth:
-            found += part.keys
-    return found
+            keys += part.keys
+    return keys
 
 
 def looks_of(entries: Sequence[Entry]) -> list[Tensor]:
     """For each tensor one that looks the same: all but its bytes and its storage's name is equal."""
-    found: list[Tensor] = []
+    looks: list[Tensor] = []
     for part in parts(entries):
-        found += part.tensors.looks if isinstance(part, Entries) else [entry.tensor for entry in part]
-    return found
+        looks += part.tensors.looks if isinstance(part, Entries) else [entry.tensor for entry in part]
+    return looks
 
 
 class Value(NamedTuple):

@@ -46,14 +46,16 @@ class Column(Sequence[R]):
     def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> R | Sequence[R]:
         if isinstance(index, slice):
             span = range(*index.indices(self._count))
-            return self.rows()[index] if 2 * len(span) > self._count else [self[at] for at in span]
+            return (
+                self.rows()[index] if 2 * len(span) > self._count else [self[position] for position in span]
+            )
         if self._all is not None:
             return self._all[index]
-        at = range(self._count)[index]
+        position = range(self._count)[index]
         if self._base is not None:
-            return self._base[self._first + at]
-        row = self._some.get(at)
-        return self._some.setdefault(at, self._make(at, at + 1)[0]) if row is None else row
+            return self._base[self._first + position]
+        row = self._some.get(position)
+        return self._some.setdefault(position, self._make(position, position + 1)[0]) if row is None else row
 
     def __iter__(self) -> Iterator[R]:
         return iter(self.rows())
@@ -65,8 +67,8 @@ class Column(Sequence[R]):
                 rows = list(self._base[self._first : self._first + self._count])
             else:
                 rows = self._make(0, self._count)
-                for at, row in self._some.items():
-                    rows[at] = row
+                for index, row in self._some.items():
+                    rows[index] = row
             self._all = rows
         return self._all
 
@@ -77,7 +79,7 @@ class Column(Sequence[R]):
         last = self._first + self._count
         if base._all is not None:
             return base._all[self._first : last]
-        return [row for at, row in base._some.items() if self._first <= at < last]
+        return [row for index, row in base._some.items() if self._first <= index < last]
 
     def cut(self, first: int, last: int) -> Column[R]:
         """The rows from one index up to another: the same objects."""
@@ -113,10 +115,14 @@ class Chain(Sequence[R]):
     def __getitem__(self, index: int | slice[int | None, int | None, int | None]) -> R | Sequence[R]:
         if isinstance(index, slice):
             first, last, step = index.indices(len(self))
-            return self._cut(first, last) if step == 1 else [self[at] for at in range(first, last, step)]
-        at = range(len(self))[index]
-        number = bisect_right(self._ends, at)
-        return self.parts[number][at - self._ends[number]]
+            return (
+                self._cut(first, last)
+                if step == 1
+                else [self[position] for position in range(first, last, step)]
+            )
+        position = range(len(self))[index]
+        number = bisect_right(self._ends, position)
+        return self.parts[number][position - self._ends[number]]
 
     def __iter__(self) -> Iterator[R]:
         return chain.from_iterable(self.parts)
@@ -145,17 +151,17 @@ class Chain(Sequence[R]):
     def _cut(self, first: int, last: int) -> Chain[R]:
         if (first, last) == (0, len(self)):
             return self
-        found: Chain[R] = Chain()
+        rows: Chain[R] = Chain()
         begin = 0
         for part, end in zip(self.parts, self._ends, strict=True):
             low, high = max(first, begin) - begin, min(last, end) - begin
             if low < high:
                 whole = (low, high) == (0, len(part))
-                found.extend(
+                rows.extend(
                     part if whole else part.cut(low, high) if isinstance(part, Column) else part[low:high]
                 )
             begin = end
-        return found
+        return rows
 
 
 def parts(rows: Sequence[R]) -> Sequence[Sequence[R]]:
@@ -165,10 +171,10 @@ def parts(rows: Sequence[R]) -> Sequence[Sequence[R]]:
 
 def looks(rows: Sequence[R]) -> Sequence[R]:
     """For each row one that looks the same, as `Column.looks` has it; the row itself outside of columns."""
-    found: list[R] = []
+    examples: list[R] = []
     for part in parts(rows):
-        found += part.looks if isinstance(part, Column) else part
-    return found
+        examples += part.looks if isinstance(part, Column) else part
+    return examples
 
 
 # --- columns of numbers in bytes --------------------------------------------------------------------------------------

@@ -53,11 +53,11 @@ class CkptError(Exception):
 
     def said_of(self, path: str, *, hint: bool = True) -> str:
         """The problem with its hint, after the name of the file when that is another one: a shard, a file of a folder."""
-        said = self.advice if hint else self.problem
+        text = self.advice if hint else self.problem
         if self.path is None or self.path == path:
-            return said
+            return text
         inside = self.path.removeprefix(f"{path.rstrip('/')}/")
-        return f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {said}"
+        return f"{inside if inside != self.path else self.path.rpartition('/')[2]}: {text}"
 
     def failure(self, path: str) -> Failure:
         """The error as the report on a file holds it."""
@@ -69,10 +69,10 @@ class CkptError(Exception):
 
 def _again(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]) -> CkptError:
     """An error that comes from another process, whatever its class takes."""
-    made = kind.__new__(kind, *args)
-    made.args = args
-    made.__dict__.update(fields)
-    return made
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class UnreadableError(CkptError):

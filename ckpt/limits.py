@@ -93,9 +93,9 @@ class Budget:
 
     def copy(self) -> Budget:
         """The same budget, to try something with."""
-        made = Budget(self.limits)
-        made.become(self)
-        return made
+        budget = Budget(self.limits)
+        budget.become(self)
+        return budget
 
     def become(self, other: Budget) -> None:
         """Take over what is left of another one."""
@@ -201,23 +201,23 @@ def parse_json(
         return int(digits)
 
     def unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        members = dict(pairs)
+        if len(members) != len(pairs):
             seen: set[str] = set()
             twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
             raise ValueError(f"duplicate key {show(twice, 80)}")
-        for key in found:
+        for key in members:
             key.encode()
-        return found
+        return members
 
     try:
-        found: Json = json.loads(
+        value: Json = json.loads(
             data.decode("utf-8"),
             parse_constant=float if constants else refuse,
             parse_int=integer,
             object_pairs_hook=unique,
         )
-        return found
+        return value
     except UnicodeDecodeError:
         problem = "it is not UTF-8"
     except UnicodeEncodeError:
@@ -229,6 +229,20 @@ def parse_json(
     except RecursionError:
         problem = "it is nested too deep"
     raise UnreadableError(f"damaged {what}: {problem}")
+
+
+def json_object(value: Json) -> dict[str, Json]:
+    """The value itself. Raises ValueError unless it is an object."""
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+def json_list(value: Json) -> list[Json]:
+    """The value itself. Raises ValueError unless it is a list."""
+    if not isinstance(value, list):
+        raise ValueError
+    return value
 
 
 def is_text(value: str) -> bool:

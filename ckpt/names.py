@@ -54,18 +54,18 @@ _BEGIN = re.compile(r"(?:[^.]*\.)*?[0-9]{1,9}\.")
 
 def blocks(names: Sequence[str]) -> list[Block]:
     """The blocks of a list of names, in order. A model repeats its layers, so many of them are alike inside."""
-    found: list[Block] = []
+    result: list[Block] = []
     begin, first = "", 0
-    for at, name in enumerate(names):
+    for index, name in enumerate(names):
         if begin and name.startswith(begin):
             continue
         number = _BEGIN.match(name)
         after = number[0] if number else ""
         if after != begin:
-            if at > first:
-                found.append(Block(begin, first, at))
-            begin, first = after, at
-    return [*found, Block(begin, first, len(names))] if names else found
+            if index > first:
+                result.append(Block(begin, first, index))
+            begin, first = after, index
+    return [*result, Block(begin, first, len(names))] if names else result
 
 
 def natural(text: str) -> tuple[tuple[int, int | str], ...]:

@@ -28,13 +28,13 @@ else:
         """All values, in the order of the fields. Raises TypeError unless each field has one."""
         if len(values) > len(cls._fields):
             raise TypeError(f"{cls.__name__} takes {len(cls._fields)} values, got {len(values)}")
-        found = cls._field_defaults | dict(zip(cls._fields, values, strict=False))
+        fields = cls._field_defaults | dict(zip(cls._fields, values, strict=False))
         for field in named:
             if field not in cls._fields[len(values) :]:
                 raise TypeError(f"{cls.__name__} got an unexpected or second value {field!r}")
-        found.update(named)
+        fields.update(named)
         try:
-            return [found[field] for field in cls._fields]
+            return [fields[field] for field in cls._fields]
         except KeyError as missing:
             raise TypeError(f"{cls.__name__} lacks the value {missing}") from None
 
@@ -80,16 +80,16 @@ else:
 
         @classmethod
         def _make(cls, values):
-            made = tuple.__new__(cls, values)
-            if len(made) != len(cls._fields):
-                raise TypeError(f"{cls.__name__} takes {len(cls._fields)} values, got {len(made)}")
-            return made
+            record = tuple.__new__(cls, values)
+            if len(record) != len(cls._fields):
+                raise TypeError(f"{cls.__name__} takes {len(cls._fields)} values, got {len(record)}")
+            return record
 
         def _replace(self, **changes):
-            made = self._make(map(changes.pop, self._fields, self))
+            record = self._make(map(changes.pop, self._fields, self))
             if changes:
                 raise ValueError(f"{type(self).__name__} has no field {', '.join(changes)}")
-            return made
+            return record
 
         def _asdict(self):
             return dict(zip(self._fields, self, strict=True))
@@ -127,7 +127,7 @@ else:
         """Makes a class a dataclass. There is one kind: frozen, with slots, and equal to itself alone."""
         assert frozen and slots and not eq
 
-        def made(cls):
+        def decorate(cls):
             body = {
                 name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")
             }
@@ -135,13 +135,13 @@ else:
             bases = tuple(base for base in cls.__bases__ if base is not object)
             return type(_Record)(cls.__name__, (_Record, *bases), {**body, "__slots__": fields})
 
-        return made
+        return decorate
 
     def replace(record, /, **changes):
         """A dataclass with other values of some fields. Raises TypeError for a field that it lacks."""
-        found = {field: getattr(record, field) for field in record._fields}
-        if not changes.keys() <= found.keys():
+        fields = {field: getattr(record, field) for field in record._fields}
+        if not changes.keys() <= fields.keys():
             raise TypeError(
-                f"{type(record).__name__} has no field {', '.join(changes.keys() - found.keys())}"
+                f"{type(record).__name__} has no field {', '.join(changes.keys() - fields.keys())}"
             )
-        return type(record)(*(found | changes).values())
+        return type(record)(*(fields | changes).values())

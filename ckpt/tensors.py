@@ -155,17 +155,17 @@ def sources_of(place: Place | None) -> Iterator[Source]:
     """The sources of the bytes of a place."""
     todo = [place]
     while todo:
-        each = todo.pop()
-        if isinstance(each, Range):
-            yield each.source
-        elif isinstance(each, Boxes):
-            yield from each.sources
-        elif isinstance(each, Patched):
-            todo += [each.base, *(piece for _, piece in each.pieces)]
-        elif isinstance(each, Overlaid):
-            todo += [each.of.storage.place, each.over.storage.place]
-        elif each is not None:
-            todo.append(each.of.storage.place)
+        layer = todo.pop()
+        if isinstance(layer, Range):
+            yield layer.source
+        elif isinstance(layer, Boxes):
+            yield from layer.sources
+        elif isinstance(layer, Patched):
+            todo += [layer.base, *(piece for _, piece in layer.pieces)]
+        elif isinstance(layer, Overlaid):
+            todo += [layer.of.storage.place, layer.over.storage.place]
+        elif layer is not None:
+            todo.append(layer.of.storage.place)
 
 
 class Storage(NamedTuple):
@@ -264,12 +264,12 @@ def tensor_ref(
     )
 
 
-def is_same_view(one: object, two: object) -> bool:
+def is_same_view(tensor: object, other: object) -> bool:
     """Tell whether both are strided tensors over the same elements in the same order.
 
     Then one is the other once more.
     """
-    return type(one) is TensorRef and type(two) is TensorRef and one.view == two.view
+    return type(tensor) is TensorRef and type(other) is TensorRef and tensor.view == other.view
 
 
 def overlapping(refs: Sequence[TensorRef]) -> list[list[TensorRef]]:
@@ -350,7 +350,7 @@ class Piece(NamedTuple):
         if self.coordinate is None:
             return None
         pairs = zip(self.placements, self.coordinate, strict=True)
-        return tuple(at for placement, at in pairs if placement.kind != "replicate")
+        return tuple(index for placement, index in pairs if placement.kind != "replicate")
 
 
 class Shard(NamedTuple):

@@ -184,10 +184,10 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def and_more(texts: Sequence[str], count: int, joint: str = ", ") -> str:
-    """The first `count` texts in one line, and the number of further ones: `a, b and 3 more`."""
-    more = f" and {len(texts) - count:,} more" if len(texts) > count else ""
-    return joint.join(texts[:count]) + more
+def and_more(texts: Sequence[str], count: int, joint: str = ", ", *, total: int = 0) -> str:
+    """The first `count` texts in one line, and the number of further ones, of `total`: `a, b and 3 more`."""
+    further = (total or len(texts)) - count
+    return joint.join(texts[:count]) + (f" and {further:,} more" if further > 0 else "")
 
 
 def listed(names: Sequence[str], count: int = 4, limit: int = 80) -> str:

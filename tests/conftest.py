@@ -13,14 +13,14 @@ from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
-import blocks
 import paths
 import pytest
 from buckets import Bucket, Front, fronted
 from hypothesis import settings
+from once import once, script
+from paths import many
 from process import ROOT, Run, close_server
 from process import ckpt as in_a_process
-from thorough import many
 
 # The same examples each time: what passes here passes there.
 settings.register_profile("ckpt", derandomize=True, deadline=None, max_examples=many(25, 100))
@@ -68,6 +68,12 @@ def samples() -> Path:
     return ROOT / "sample_checkpoints"
 
 
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with what the ranks of sharded runs save. All tests share it, so none may change it."""
+    return once(tmp_path_factory, "ranks", script("train_ranks.py"))
+
+
 @pytest.fixture
 def ckpt(samples: Path) -> Run:
     """Runs `ckpt ARGUMENTS` in a process of its own, among the samples, its streams piped."""
@@ -102,7 +108,7 @@ def as_shipped() -> Iterator[None]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 64 bytes wherever something is done block by block."""
-    for name, size in blocks.SMALL.items():
+    for name, size in paths.SMALL.items():
         module, _, constant = name.rpartition(".")
         monkeypatch.setattr(import_module(module), constant, size)
 
@@ -159,4 +165,4 @@ def nbytes(request: pytest.FixtureRequest) -> int:
     if request.param == "64 bytes":
         request.getfixturevalue("small_blocks")
         return 64 * 9 + 24
-    return blocks.LARGE
+    return paths.LARGE

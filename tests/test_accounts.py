@@ -21,8 +21,8 @@ import torch
 from accounts import KEYS, RANKS, SIZES, SOURCES, Size, weights
 from inside import inside
 from once import once, script
+from paths import IS_THOROUGH
 from process import Done
-from thorough import IS_THOROUGH
 
 pytestmark = [*oracle.QUIET, pytest.mark.slow]
 

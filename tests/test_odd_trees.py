@@ -14,8 +14,8 @@ import strategies
 import torch
 from hypothesis import assume, event, given, settings
 from inside import inside
+from paths import many
 from safetensors.torch import load_file
-from thorough import many
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 

@@ -19,10 +19,10 @@ import oracle
 import paths
 import pytest
 import torch
+from paths import many
 from randoms import DTYPES, ODD, Random, changed
 from rewriting import convert, write
 from same import difference
-from thorough import many
 
 from ckpt import formats
 from ckpt.elements.blocks import elements

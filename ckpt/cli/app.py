@@ -185,8 +185,8 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     return app
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_wanted: bool) -> None:
+    if is_wanted:
         sys.stdout.write(f"ckpt {__version__}\n")
         sys.stdout.flush()
         raise typer.Exit

@@ -191,23 +191,23 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
         problem = f"cannot be read: {(error.strerror or '').lower()}"
         refused.append(Found(path, error=NotOpenedError(problem, path=path)))
 
-    for at, folders, names in os.walk(folder, onerror=refuse):
+    for current_folder, folders, names in os.walk(folder, onerror=refuse):
         every = sorted((name for name in folders if name not in _CLOSED), key=natural)
         folders[:] = []
         for name in every:
-            inner = os.path.join(at, name)
+            inner = os.path.join(current_folder, name)
             if os.path.islink(inner):
                 yield Found(os.path.normpath(inner), skipped="a link to a folder")
             elif os.path.lexists(os.path.join(inner, "pyvenv.cfg")):
                 yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
             else:
                 folders.append(name)
-        own = formats.files_of_folder(at, Limits(), plugins=plugins) or ()
+        own = formats.files_of_folder(current_folder, Limits(), plugins=plugins) or ()
         if len(own) > 1 or any(name.startswith(".") for name in own):  # the folder is one checkpoint
-            yield Found(os.path.normpath(at), named=False)
+            yield Found(os.path.normpath(current_folder), named=False)
             names = [name for name in names if name not in own]
             folders[:] = [name for name in folders if not any(file.startswith(f"{name}/") for file in own)]
-        for name in _unindexed(at, names, own):
+        for name in _unindexed(current_folder, names, own):
             count += 1
             if count > MOST:
                 problem = f"the folder holds over {MOST:,} files"
@@ -215,7 +215,7 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
                     folder, error=UnreadableError(problem, path=folder, hint="name its parts one by one")
                 )
                 return
-            yield _of_file(os.path.normpath(os.path.join(at, name)), name, plugins)
+            yield _of_file(os.path.normpath(os.path.join(current_folder, name)), name, plugins)
     yield from refused
 
 
@@ -294,12 +294,12 @@ def _objects(path: str, plugins: bool, named: bool = False) -> Iterator[Found]:
 
 def archives(folder: str) -> list[str]:
     """The zip archives below a folder, whatever they are called, in natural order. Links are skipped."""
-    made = []
-    for at, folders, names in os.walk(folder):
+    archive_paths = []
+    for current_folder, folders, names in os.walk(folder):
         folders.sort(key=natural)
-        paths = (os.path.normpath(os.path.join(at, name)) for name in sorted(names, key=natural))
-        made += [path for path in paths if _is_archive(path)]
-    return made
+        paths = (os.path.normpath(os.path.join(current_folder, name)) for name in sorted(names, key=natural))
+        archive_paths += [path for path in paths if _is_archive(path)]
+    return archive_paths
 
 
 def _is_archive(path: str) -> bool:
@@ -325,8 +325,8 @@ def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Forks:
 
 def empty(paths: Sequence[str], seen: Iterable[str]) -> list[str]:
     """The folders among the paths below which none of the `seen` ones lies."""
-    known = set(map(os.path.normpath, seen))
-    return [path for path in paths if os.path.isdir(path) and not _below(path, known)]
+    names = set(map(os.path.normpath, seen))
+    return [path for path in paths if os.path.isdir(path) and not _below(path, names)]
 
 
 def nothing_in(folder: str) -> CkptError:
@@ -411,9 +411,9 @@ def each(
     except Signal:
         if tell_rest and len(paths) > 1:
             sys.stdout.flush()  # the reports on what is done
-            at = len(codes)
-            rest = [show(path, 80) for path in paths[at + 1 :]]
-            begun = f"stopped at {show(paths[at], 80)}, {at:,} of {len(paths):,} before it are through"
+            index = len(codes)
+            rest = [show(path, 80) for path in paths[index + 1 :]]
+            begun = f"stopped at {show(paths[index], 80)}, {index:,} of {len(paths):,} before it are through"
             output.talk(f"ckpt: {begun}" + (f"; not begun: {and_more(rest, 3)}" if rest else ""))
         raise
     return worst(codes)
@@ -456,14 +456,14 @@ def look(
     codes, seen = [], []
     several = len(tasks) >= FEW
     with output.progress(doing, len(tasks), "files") if several else nullcontext() as progress:
-        for item, made in zip(items, many(tasks, jobs).each(tasks), strict=True):
+        for item, outcome in zip(items, many(tasks, jobs).each(tasks), strict=True):
             if progress is not None:
                 progress(1)
-            if isinstance(made, str):
-                output.skip(item.path, made)
+            if isinstance(outcome, str):
+                output.skip(item.path, outcome)
                 continue
             seen.append(item.path)
-            codes.append(_written(item.path, made, json, tables, apart))
+            codes.append(_written(item.path, outcome, json, tables, apart))
     for name in empty(names, seen):
         codes.append(_written(name, nothing_in(name), json, tables, apart))
     if others:
@@ -483,27 +483,27 @@ def _answered(item: Found, answer: Callable[[Found], Answer]) -> Answer | CkptEr
 
 
 def _written(
-    path: str, made: Answer | CkptError, json: Document | None, tables: output.Tables | None, apart: bool
+    path: str, outcome: Answer | CkptError, json: Document | None, tables: output.Tables | None, apart: bool
 ) -> int:
     """Write an answer or an error; the exit code."""
-    if isinstance(made, CkptError):
+    if isinstance(outcome, CkptError):
         if json is not None:
-            output.write_json(json(path, made))
-        output.fail(made)
+            output.write_json(json(path, outcome))
+        output.fail(outcome)
         return TROUBLE
-    for text in made.talk:
+    for text in outcome.talk:
         output.talk(text)
-    if made.document is not None:
-        output.write_json(made.document)
-    elif made.rows is not None and tables is not None:
-        tables.write(path, made.rows)
-    elif made.lines:
+    if outcome.document is not None:
+        output.write_json(outcome.document)
+    elif outcome.rows is not None and tables is not None:
+        tables.write(path, outcome.rows)
+    elif outcome.lines:
         if apart:
             output.between()
-        output.write_lines(made.lines)
-    for text in made.texts:
+        output.write_lines(outcome.lines)
+    for text in outcome.texts:
         output.write_text(text)
-    return made.code
+    return outcome.code
 
 
 @contextmanager

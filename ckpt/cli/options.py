@@ -246,7 +246,7 @@ Verify = Annotated[
 
 NoAlign = Annotated[
     bool,
-    typer.Option("--no-align", help="Compare names as they are, with wrappers and a common first component."),
+    typer.Option("--no-align", help="Compare names as they are, with wrappers and without a mapping."),
 ]
 PartOption = Annotated[
     str | None,
@@ -301,8 +301,8 @@ def opened(path: str, limits: Limits, *, tell: bool = True, partial: bool = Fals
 
 def notices(checkpoint: Checkpoint) -> list[str]:
     """A line for each damaged file of a folder, which a command does without, and for each doubt about the others."""
-    said = [notice.message for notice in checkpoint.notices if notice.code in DOUBTS]
-    return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(message)}" for message in said]
+    messages = [notice.message for notice in checkpoint.notices if notice.code in DOUBTS]
+    return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(message)}" for message in messages]
 
 
 def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
@@ -321,8 +321,8 @@ def planning(survey: Survey) -> Plan:
 
     @cache
     def ways() -> Ways:
-        made: Ways = import_module("ckpt.cli.advice").Ways(survey)
-        return made
+        result: Ways = import_module("ckpt.cli.advice").Ways(survey)
+        return result
 
     return lambda words: ways().way(words)
 
@@ -396,12 +396,12 @@ def rules_of(
 
     `origin` stands before the names of the settings.
     """
-    lowest = next((known for known in LEVELS if known == level), None)
+    lowest = next((name for name in LEVELS if name == level), None)
     if lowest is None and level is not None:
         raise UsageError(f"--level {show(level, 40)}: not one of {' '.join(LEVELS)}")
     chosen = codes_of(f"{origin}select", select, command)
-    left = codes_of(f"{origin}ignore", ignore, command)
-    return Rules(chosen, left, lowest or (None if chosen else default))
+    ignored = codes_of(f"{origin}ignore", ignore, command)
+    return Rules(chosen, ignored, lowest or (None if chosen else default))
 
 
 def codes_of(

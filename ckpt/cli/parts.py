@@ -165,13 +165,13 @@ def write_part(
             )  # again, for the files of its tasks may be open only meanwhile
         for checkpoint in inputs:
             checkpoint.check_unchanged()
-        told = (*map(input_of, inputs), *sums_input(options))
+        recorded = (*map(input_of, inputs), *sums_input(options))
     # What verify --sums does without, once all sums of a section agree: it does without them when parts are merged, too.
     unneeded = encoded(Failed("not needed"))
     part = Part(
         share,
         command,
-        told,
+        recorded,
         options,
         len(notes.tasks),
         plan_of(notes.tasks),

@@ -56,7 +56,7 @@ from ckpt.io.far import is_url
 from ckpt.io.location import beside
 from ckpt.io.target import make_parents
 from ckpt.jobs.check.sums import Like, likeness
-from ckpt.jobs.rewrite.report import Leftover, RewriteReport, with_unread
+from ckpt.jobs.rewrite.report import Coverage, Leftover, RewriteReport, with_unread
 from ckpt.jobs.rewrite.sets import is_partial, weights_file, whole_part, with_files, without_copies
 from ckpt.limits import Limits
 from ckpt.pickles.calls import code_of
@@ -111,8 +111,10 @@ class WriteOptions(NamedTuple):
     like_section: str | None = None
     partial: bool = False
     """True when the whole tensors of an incomplete checkpoint are written."""
-    min_coverage: float | None = None
-    """The share of elements that a warm start must load, or nothing is written."""
+    again: Callable[[tuple[str, ...]], str | None] | None = None
+    """The whole command of a warm start with other options, to paste."""
+    lines: Callable[[Coverage, Survey], list[str]] | None = None
+    """The function whose lines are printed instead of the report of a warm start."""
 
     @property
     def is_folder(self) -> bool:
@@ -337,16 +339,16 @@ def made(
 
     Raises LossError for an incomplete checkpoint.
     """
-    found = None if options.like is None else likeness(survey, options.like, options.like_section)
+    comparison = None if options.like is None else likeness(survey, options.like, options.like_section)
     if not options.partial:
-        if found is not None and found.rows:
-            raise LossError(found.text, path=survey.path)
+        if comparison is not None and comparison.rows:
+            raise LossError(comparison.text, path=survey.path)
         return make(survey, options.limits)
-    whole, lost = whole_part(survey.checkpoint, options.limits, found)
+    whole, lost = whole_part(survey.checkpoint, options.limits, comparison)
     report = make(Survey(whole), options.limits)
-    if not is_partial(survey.checkpoint) and not (found and found.rows):
+    if not is_partial(survey.checkpoint) and not (comparison and comparison.rows):
         return report
-    extra = [Leftover(name, "not in the other save") for name in (found.extra if found else ())]
+    extra = [Leftover(name, "not in the other save") for name in (comparison.extra if comparison else ())]
     return report._replace(
         source=survey.checkpoint,
         left_out=(*report.left_out, *lost),
@@ -367,8 +369,8 @@ def advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterator
                 plan()
             except CkptError:
                 raise error from None
-            asked = f"{error.hint} " if error.hint else ""
-            error.hint = f"{asked}--partial writes the whole tensors only"
+            hint = f"{error.hint} " if error.hint else ""
+            error.hint = f"{hint}--partial writes the whole tensors only"
         raise
 
 
@@ -519,8 +521,8 @@ def _refuse_urls(name: str, values: dict[str, object], options: WriteOptions) ->
             raise UsageError(
                 "--verify torch opens local files only", path=options.output, hint="--verify crc"
             )
-    given = [each for value in values.values() for each in (value if isinstance(value, list) else [value])]
-    url = next((each for each in given if isinstance(each, str) and is_url(each)), None)
+    given = [item for value in values.values() for item in (value if isinstance(value, list) else [value])]
+    url = next((item for item in given if isinstance(item, str) and is_url(item)), None)
     if url is None:
         return
     if name not in _WITH_URLS or options.in_place or values.get("undo"):
@@ -536,10 +538,10 @@ def _one(job: Job, make: Make, options: WriteOptions, opened: Open) -> int:
 
     def plan() -> None:
         """Do all that --partial does before it writes. Raises CkptError where it would refuse."""
-        asked = options._replace(partial=True)
-        with open_item(job.item, asked, partial(opened_partly, tell=False)) as found:
-            survey = Survey(weights_file(found) if options.weights_file else found)
-            report = made(survey, make, asked)
+        partial_options = options._replace(partial=True)
+        with open_item(job.item, partial_options, partial(opened_partly, tell=False)) as checkpoint:
+            survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
+            report = made(survey, make, partial_options)
             if not report.is_partial:
                 raise UnsupportedError("nothing is missing")
             name = _format(report.result, to, options)
@@ -582,10 +584,8 @@ def _rewritten(
     if _is_pickle(report, to, options):
         check_code(report, survey, limits, keep=options.keep_code)
     saved = None
-    least = options.min_coverage or 0.0
-    nothing = report.coverage is not None and not report.coverage.tensors[0]
-    too_little = report.coverage is not None and (nothing or report.coverage.share < least)
-    if not options.dry_run and not too_little:
+    refusal = "" if report.coverage is None else report.coverage.refusal
+    if not options.dry_run and not refusal:
         saved = _write(report, to, options)
         if options.verify == "torch" and saved is not None and "torch" not in dict(saved.checks):
             runs = save.is_written(saved.format) and save.traits_of(saved.format).fills_a_state
@@ -593,7 +593,10 @@ def _rewritten(
             why = "that would compile its code" if report.result.traits.names_are_code else why
             text = f"torch did not load it, because {why}; every byte was compared instead"
             output.talk(f"ckpt: {show(saved.path, None)}: {text}")
-    if options.json:
+    if options.lines is not None and report.coverage is not None:
+        for line in options.lines(report.coverage, survey):
+            output.write_text(line)
+    elif options.json:
         output.write_json(report.to_json(written(saved), dry_run=options.dry_run))
     else:
         width = output.screen_width()
@@ -611,11 +614,12 @@ def _rewritten(
                 saved.path,
                 [f"its data files are hard links: a later save into {show(survey.path, None)} changes it"],
             )
-    if too_little:
-        less = f"less than --min-coverage {least:g} of the elements"
-        why = less if least else "no tensor of PRETRAINED fits"
-        output.talk(f"ckpt: {show(checkpoint.path, None)}: {why}: nothing was written")
-    return int(too_little or report.is_partial or bool(saved and saved.damaged))
+    if refusal and report.coverage is not None:
+        way = report.coverage.way
+        command = None if way is None or options.again is None else options.again(way)
+        text = f"{show(checkpoint.path, None)}: {show_literal(refusal)}: nothing was written"
+        output.talk(f"ckpt: {text}", command)
+    return int(bool(refusal) or report.is_partial or bool(saved and saved.damaged))
 
 
 @contextmanager

@@ -42,11 +42,11 @@ def plain(params: Iterable[Any]) -> list[Any]:
     From 0.29 on typer checks every value with pydantic, also the value of an option that is not given: this
     doubles the start. The values here are text, numbers, flags and lists of text.
     """
-    found = list(params)
-    for param in found:
+    unique = list(params)
+    for param in unique:
         if not isinstance(param.process_value, partial):
             param.process_value = partial(_value, param, param.process_value)
-    return found
+    return unique
 
 
 def _usage(param: Any, ctx: Any) -> list[str]:
@@ -63,22 +63,22 @@ def _record(command: Any, param: Any, ctx: Any) -> tuple[str, str]:
 def _value(param: Any, usual: Callable[..., Any], ctx: Any, value: Any) -> Any:
     """The value of a parameter; what this does not know goes the usual way, with pydantic if typer has it."""
     kind = getattr(getattr(param, "type_descriptor", None), "annotation", None)
-    made: Any = value
+    result: Any = value
     if value is None:
-        known, made = kind is not None, () if param.multiple or param.nargs == -1 else None
+        is_known, result = kind is not None, () if param.multiple or param.nargs == -1 else None
     elif kind in (int, float):
-        known, made = True, _number(kind, param, ctx, value)
+        is_known, result = True, _number(kind, param, ctx, value)
     elif kind in (str, bool):
-        known = isinstance(value, kind)
+        is_known = isinstance(value, kind)
     else:
-        known = kind == list[str] and isinstance(value, (list, tuple))
-    if not known or (param.required and param.value_is_missing(made)):
-        made = usual(ctx, value)
+        is_known = kind == list[str] and isinstance(value, (list, tuple))
+    if not is_known or (param.required and param.value_is_missing(result)):
+        result = usual(ctx, value)
     elif param.callback is not None:
-        made = param.callback(ctx, param, made)
-    if isinstance(made, float) and made != made:
+        result = param.callback(ctx, param, result)
+    if isinstance(result, float) and result != result:
         raise typer.BadParameter(f"{value!r} is not a valid float range.", ctx, param)
-    return made
+    return result
 
 
 def _number(kind: Callable[[Any], float], param: Any, ctx: Any, value: Any) -> float:

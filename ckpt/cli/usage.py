@@ -79,16 +79,16 @@ def _sentence(text: str) -> str:
 
 def _option(name: str, context: Any) -> tuple[str, str | None]:
     """An option that there is not: one dash too few, an old name, or a typing error."""
-    known = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]
-    known += ["--help"]
+    options = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]
+    options += ["--help"]
     typed = next((word for word in sys.argv[1:] if word.startswith(name) and not word.startswith("--")), name)
     doubled = f"-{typed}".partition("=")[0]
-    if doubled in known and len(typed) > 2:
+    if doubled in options and len(typed) > 2:
         return f"no option {show(typed, 60)}", f"did you mean {doubled}?"
     renamed = _RENAMED.get(name)
-    if renamed in known:
+    if renamed in options:
         return f"no option {name}", f"{name} is {renamed} now"
-    near = get_close_matches(name, [option for option in known if option.startswith("--")], 1, _ALIKE)
+    near = get_close_matches(name, [option for option in options if option.startswith("--")], 1, _ALIKE)
     return f"no option {show(name, 60)}", f"did you mean {near[0]}?" if near else None
 
 

@@ -38,10 +38,10 @@ def is_shared() -> bool:
 
 
 @contextmanager
-def handing(known: Executor) -> Iterator[None]:
+def handing(results: Executor) -> Iterator[None]:
     """Commands take their results from here."""
     global _handed
-    _handed = known
+    _handed = results
     try:
         yield
     finally:
@@ -63,8 +63,8 @@ def like_at(path: str, limits: Limits, section: str | None = None) -> Like:
     try:
         with opened(path, limits) as checkpoint:
             survey = Survey(checkpoint)
-            known = section if any(part.name == section for part in survey.sections) else None
-            return like_of(survey, known)
+            section_name = section if any(part.name == section for part in survey.sections) else None
+            return like_of(survey, section_name)
     except (UnreadableError, UnsupportedError) as error:
         try:
             return like_of_sums(path, all_sums(path, limits, Globs((), ())))

@@ -58,14 +58,14 @@ def crc_of_part(place: Range, first: int, last: int) -> tuple[int, str | None]:
 
 
 def joined(
-    parts: Sequence[tuple[int, int]], found: Sequence[tuple[int, str | None]]
+    parts: Sequence[tuple[int, int]], results: Sequence[tuple[int, str | None]]
 ) -> tuple[int, str | None]:
     """Merge the CRCs of the parts of a record, or return (0, the reason why its data does not inflate)."""
     crc = 0
-    for (first, last), (each, problem) in zip(parts, found, strict=True):
+    for (first, last), (part, problem) in zip(parts, results, strict=True):
         if problem is not None:
             return 0, problem
-        crc = combined(crc, each, last - first) if first else each
+        crc = combined(crc, part, last - first) if first else part
     return crc, None
 
 
@@ -73,19 +73,19 @@ def checksums_of(place: Place | None) -> Iterator[Checksum]:
     """The recorded checksums of all records that the bytes of a place come from. Raises UnreadableError, NotOpenedError."""
     todo = [place]
     while todo:
-        each = todo.pop()
-        if isinstance(each, Range):
-            if each.recorded is not None:
-                yield each.recorded
-        elif isinstance(each, Computed):
-            todo.append(noted(each.of.storage))
-        elif isinstance(each, Overlaid):
-            todo += [noted(each.of.storage), noted(each.over.storage)]
-        elif isinstance(each, Patched):
-            todo += [piece for piece, _, _ in shown(each, 0, each.size)]
-        elif isinstance(each, Boxes):
-            straight = boxes.as_ranges(each, place_of)
-            parts = [noted(box.tensor().storage) for box in each.boxes] if straight is each else [straight]
+        layer = todo.pop()
+        if isinstance(layer, Range):
+            if layer.recorded is not None:
+                yield layer.recorded
+        elif isinstance(layer, Computed):
+            todo.append(noted(layer.of.storage))
+        elif isinstance(layer, Overlaid):
+            todo += [noted(layer.of.storage), noted(layer.over.storage)]
+        elif isinstance(layer, Patched):
+            todo += [piece for piece, _, _ in shown(layer, 0, layer.size)]
+        elif isinstance(layer, Boxes):
+            straight = boxes.as_ranges(layer, place_of)
+            parts = [noted(box.tensor().storage) for box in layer.boxes] if straight is layer else [straight]
             todo += parts
 
 
@@ -101,13 +101,13 @@ def are_damaged(tensors: Sequence[Tensor], executor: Executor) -> list[bool]:
     records: dict[Range, Checksum] = {}
     over: list[list[Range]] = []
     for tensor in tensors:
-        found: list[Checksum] = []
+        checksums: list[Checksum] = []
         for part in parts_of(tensor):
             with suppress(CkptError):
-                found += checksums_of(noted(part.storage) if part.numel else None)
-        found = [checksum for checksum in found if checksum.place.source.far is None]
-        records.update((checksum.place, checksum) for checksum in found)
-        over.append([checksum.place for checksum in found])
+                checksums += checksums_of(noted(part.storage) if part.numel else None)
+        checksums = [checksum for checksum in checksums if checksum.place.source.far is None]
+        records.update((checksum.place, checksum) for checksum in checksums)
+        over.append([checksum.place for checksum in checksums])
     cuts = {place: parts_of_record(place) for place in records}
     tasks = [
         Task(crc_of_part, (place, first, last), last - first)
@@ -158,12 +158,12 @@ class Audit:
     def damaged(self) -> list[Checksum]:
         """The checksums that the bytes contradict, of all records so far. Raises UnreadableError."""
         for checksum, parts, done in self._rows:
-            self._compare(checksum, joined(parts, [each.result() for each in done]))
+            self._compare(checksum, joined(parts, [future.result() for future in done]))
         self._rows.clear()
         return self._found
 
-    def _compare(self, checksum: Checksum, found: tuple[int, str | None]) -> None:
-        if found != (checksum.crc, None):
+    def _compare(self, checksum: Checksum, result: tuple[int, str | None]) -> None:
+        if result != (checksum.crc, None):
             self._found.append(checksum)
 
     def _threads(self) -> ThreadPoolExecutor:

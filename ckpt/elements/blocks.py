@@ -60,8 +60,8 @@ def blocks(
         yield from _part(stream, start, place.size - start if count is None else count)
     elif place.inflated is None:
         end = place.size if count is None else start + count
-        for at in range(start, end, BLOCK):
-            yield place.source.read(place.offset + at, min(BLOCK, end - at))
+        for offset in range(start, end, BLOCK):
+            yield place.source.read(place.offset + offset, min(BLOCK, end - offset))
     else:
         yield from _part(_inflated(place), start, place.inflated - start if count is None else count)
 
@@ -93,10 +93,10 @@ def _fill(ref: TensorRef, first: int, last: int, into: memoryview) -> None:
     if isinstance(place, Range):
         place.source.read_into(place.offset, into)
         return
-    at = 0
+    position = 0
     for block in elements(part):
-        into[at : at + len(block)] = block
-        at += len(block)
+        into[position : position + len(block)] = block
+        position += len(block)
 
 
 @lru_cache(maxsize=1)
@@ -137,21 +137,21 @@ def _part(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes]:
 def _inflated(place: Range) -> Iterator[bytes]:
     """The bytes of a deflated record. Their number must be the one in the directory."""
     machine = zlib.decompressobj(-15)
-    left = place.inflated or 0
+    remaining = place.inflated or 0
     try:
-        for at in range(0, place.size, BLOCK):
-            data = place.source.read(place.offset + at, min(BLOCK, place.size - at))
+        for offset in range(0, place.size, BLOCK):
+            data = place.source.read(place.offset + offset, min(BLOCK, place.size - offset))
             while data and not machine.eof:
                 inflated = machine.decompress(data, BLOCK)
-                left -= len(inflated)
-                if left < 0:
+                remaining -= len(inflated)
+                if remaining < 0:
                     raise DamagedDataError("a deflated record holds more than the archive records")
                 if inflated:
                     yield inflated
                 data = machine.unconsumed_tail
     except zlib.error:
         raise DamagedDataError("the deflate data of a record is damaged") from None
-    if left or not machine.eof:
+    if remaining or not machine.eof:
         raise DamagedDataError("a deflated record holds less than the archive records")
 
 
@@ -190,10 +190,10 @@ def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
             stream = _whole_elements(stream, max(width, 1))
     else:
         data = bytearray(last - first)
-        at = 0
+        position = 0
         for block in _read(place, first, last - first, tally):
-            data[at : at + len(block)] = block
-            at += len(block)
+            data[position : position + len(block)] = block
+            position += len(block)
         stream = cast.gathered(data, ref.dtype, ref.shape, ref.stride)
     for block in stream:
         if big:
@@ -203,29 +203,29 @@ def elements(ref: TensorRef, tally: Tally | None = None) -> Iterator[bytes]:
         yield block
 
 
-def _whole_elements(found: Iterator[bytes], width: int) -> Iterator[bytes]:
+def _whole_elements(stream: Iterator[bytes], width: int) -> Iterator[bytes]:
     """The same bytes in blocks of whole elements."""
     rest = b""
-    for block in found:
+    for block in stream:
         block = rest + block if rest else block
         cut = len(block) - len(block) % width
         rest = block[cut:]
         yield block[:cut]
 
 
-def same_bytes(one: Iterator[bytes], two: Iterator[bytes]) -> bool:
+def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
     """Tell whether two streams hold the same bytes, in blocks of any size. Stops at the first difference."""
-    one, two = filter(None, one), filter(None, two)
-    left = right = b""
+    first, second = filter(None, first), filter(None, second)
+    first_rest = second_rest = b""
     while True:
-        left = left or next(one, b"")
-        right = right or next(two, b"")
-        if not left or not right:
-            return left == right
-        count = min(len(left), len(right))
-        if left[:count] != right[:count]:
+        first_rest = first_rest or next(first, b"")
+        second_rest = second_rest or next(second, b"")
+        if not first_rest or not second_rest:
+            return first_rest == second_rest
+        count = min(len(first_rest), len(second_rest))
+        if first_rest[:count] != second_rest[:count]:
             return False
-        left, right = left[count:], right[count:]
+        first_rest, second_rest = first_rest[count:], second_rest[count:]
 
 
 def is_dense(ref: TensorRef) -> bool:
@@ -257,10 +257,10 @@ def _made(place: Computed, tally: Tally | None) -> Iterator[bytes]:
         yield from elements(place.of, tally)
         return
     for block in _whole_elements(elements(place.of, tally), max(1, place.of.dtype.bits // 8)):
-        made, overflowed = cast.cast(block, place.of.dtype, place.dtype)
+        converted, overflowed = cast.cast(block, place.of.dtype, place.dtype)
         if overflowed and tally is not None:
             tally(overflowed)
-        yield made
+        yield converted
 
 
 def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
@@ -330,25 +330,25 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     pieces = shown(place, 0, storage.nbytes) if isinstance(place, Patched) else [(place, 0, storage.nbytes)]
     total = 0
     for piece, begin, count in pieces:
-        known = _recorded_of(piece, begin, count)
+        recorded = _recorded_of(piece, begin, count)
         if isinstance(piece, Range) and piece.inflated is None and piece.source.status is not None:
-            if not crc or (known is not None and (count > SMALL or len(pieces) == 1)):
+            if not crc or (recorded is not None and (count > SMALL or len(pieces) == 1)):
                 sink.copy(piece.source, piece.offset + begin, count)
-                if crc and known is not None:
-                    total = crcs.combined(total, known.crc, count) if total else known.crc
+                if crc and recorded is not None:
+                    total = crcs.combined(total, recorded.crc, count) if total else recorded.crc
                 elif sink.audit is not None:
                     sink.audit.check(piece)
                 continue
         own = 0
         for block in _passing(piece, begin, count, sink.tally):
-            if known is not None:
+            if recorded is not None:
                 own = zlib.crc32(block, own)
             elif crc:
                 total = zlib.crc32(block, total)
             sink.write(block)
-        if known is not None:
-            _passed(known, own, storage, sink)
-            total = crcs.combined(total, known.crc, count) if total else known.crc
+        if recorded is not None:
+            _passed(recorded, own, storage, sink)
+            total = crcs.combined(total, recorded.crc, count) if total else recorded.crc
         elif sink.audit is not None:
             sink.audit.check(piece)
     return total if crc else 0
@@ -384,9 +384,9 @@ def _passing(place: Place, start: int, count: int, tally: Tally) -> Iterator[byt
             yield from _passing(piece, begin, size, tally)
     elif isinstance(place, Range) and place.inflated is None and count >= BLOCK:
         held = memoryview(bytearray(BLOCK))
-        for at in range(0, count, BLOCK):
-            block = held[: min(BLOCK, count - at)]
-            place.source.read_into(place.offset + start + at, block)
+        for position in range(0, count, BLOCK):
+            block = held[: min(BLOCK, count - position)]
+            place.source.read_into(place.offset + start + position, block)
             yield block
     else:
         yield from blocks(place, start, count, tally)
@@ -416,18 +416,19 @@ def buffer(side: int, size: int) -> bytearray:
     return _BUFFERS.take(side, size)
 
 
-def same_ranges(one: Source, first: int, two: Source, second: int, count: int) -> bool:
+def same_ranges(source: Source, first: int, other: Source, second: int, count: int) -> bool:
     """Tell whether `count` bytes from `first` in one source equal `count` bytes from `second` in the other.
 
     Stops early.
     """
     if count >= BLOCK:
-        left, right = buffer(0, BLOCK), buffer(1, BLOCK)
-        views = memoryview(left), memoryview(right)
-        for at in range(0, count - count % BLOCK, BLOCK):
-            one.read_into(first + at, views[0])
-            two.read_into(second + at, views[1])
-            if left != right:  # whole buffers, because Python compares memoryviews item by item
+        first_buffer, second_buffer = buffer(0, BLOCK), buffer(1, BLOCK)
+        views = memoryview(first_buffer), memoryview(second_buffer)
+        for position in range(0, count - count % BLOCK, BLOCK):
+            source.read_into(first + position, views[0])
+            other.read_into(second + position, views[1])
+            # whole buffers, because Python compares memoryviews item by item
+            if first_buffer != second_buffer:
                 return False
     rest = count % BLOCK
-    return not rest or one.read(first + count - rest, rest) == two.read(second + count - rest, rest)
+    return not rest or source.read(first + count - rest, rest) == other.read(second + count - rest, rest)

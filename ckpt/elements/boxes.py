@@ -40,10 +40,10 @@ def _runs(place: Boxes, place_of: Callable[[TensorRef], Place]) -> list[tuple[in
             continue
         if not _is_run(box, place.shape):
             return None
-        found = place_of(box.tensor())
-        if not isinstance(found, Range):
+        extent = place_of(box.tensor())
+        if not isinstance(extent, Range):
             return None
-        runs.append((place.dtype.nbytes(_flat(box.offsets, place.shape)), found))
+        runs.append((place.dtype.nbytes(_flat(box.offsets, place.shape)), extent))
     return sorted(runs, key=lambda run: run[0])
 
 
@@ -58,8 +58,8 @@ def _is_run(box: Box, shape: Sequence[int]) -> bool:
 def _flat(index: Sequence[int], shape: Sequence[int]) -> int:
     """The number of an element in the order of a shape."""
     flat = 0
-    for at, size in zip(index, shape, strict=True):
-        flat = flat * size + at
+    for coordinate, size in zip(index, shape, strict=True):
+        flat = flat * size + coordinate
     return flat
 
 
@@ -114,16 +114,16 @@ def _bands(shape: tuple[int, ...], width: int, start: int, end: int) -> Iterator
     row = prod(shape[level + 1 :])
     step = max(1, BAND // (row * width))
     rows = shape[level] if shape else 1
-    at = start // row
-    while at * row < end:
-        rest, first = divmod(at, rows)
+    row_number = start // row
+    while row_number * row < end:
+        rest, first = divmod(row_number, rows)
         last = min(rows, first + step, -(-end // row) - rest * rows)
         outer: list[int] = []
         for size in reversed(shape[:level]):
             rest, index = divmod(rest, size)
             outer.append(index)
-        yield _Band(tuple(reversed(outer)), first, last, at * row)
-        at += last - first
+        yield _Band(tuple(reversed(outer)), first, last, row_number * row)
+        row_number += last - first
 
 
 def _filled(
@@ -136,26 +136,26 @@ def _filled(
     data = held.band((band.last - band.first) * row)
     for box in boxes:
         if not all(
-            offset <= at < offset + size
-            for at, offset, size in zip(band.outer, box.offsets, box.sizes, strict=False)
+            offset <= index < offset + size
+            for index, offset, size in zip(band.outer, box.offsets, box.sizes, strict=False)
         ):
             continue
         offset, size = (box.offsets[level], box.sizes[level]) if shape else (0, 1)
         low, high = max(band.first, offset), min(band.last, offset + size)
         if low >= high:
             continue
-        begins = tuple(at - offset for at, offset in zip(band.outer, box.offsets, strict=False))
+        begins = tuple(index - offset for index, offset in zip(band.outer, box.offsets, strict=False))
         sizes = box.sizes[level + 1 :]
-        each = prod(sizes)
-        first = _flat((*begins, low - offset), (*box.sizes[:level], size)) * each
-        last = first + (high - low) * each
+        inner_numel = prod(sizes)
+        first = _flat((*begins, low - offset), (*box.sizes[:level], size)) * inner_numel
+        last = first + (high - low) * inner_numel
         if sizes == inner:
             fill(box.tensor(), first, last, data[(low - band.first) * row : (high - band.first) * row])
             continue
         part = held.part((last - first) * width)
         fill(box.tensor(), first, last, part)
-        at = (low - band.first, *box.offsets[level + 1 :])
-        _scatter(data, (band.last - band.first, *inner), part, (high - low, *sizes), width, at)
+        begins_inside = (low - band.first, *box.offsets[level + 1 :])
+        _scatter(data, (band.last - band.first, *inner), part, (high - low, *sizes), width, begins_inside)
     return data
 
 
@@ -172,5 +172,5 @@ def _scatter(
 
     kind = f"u{width}" if width in (1, 2, 4, 8) else f"V{width}"
     whole = np.frombuffer(data, kind).reshape(shape)
-    at = tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
-    whole[at] = np.frombuffer(part, kind).reshape(sizes)
+    box_slices = tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
+    whole[box_slices] = np.frombuffer(part, kind).reshape(sizes)

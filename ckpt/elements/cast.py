@@ -106,21 +106,21 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
     values = _as_float32(block, source)
     with np.errstate(over="ignore", invalid="ignore"):
         if to.name == "float32":
-            made = values
-            infinite = np.isinf(made)
+            result = values
+            infinite = np.isinf(result)
         elif to.name == "float16":
-            made = values.astype("<f2")
-            infinite = np.isinf(made)
+            result = values.astype("<f2")
+            infinite = np.isinf(result)
         else:
             bits = values.view("<u4")
             nan = np.isnan(values)
-            made = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
-            made[nan] = 0x7FC0
-            infinite = (made & 0x7FFF) == 0x7F80
+            result = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
+            result[nan] = 0x7FC0
+            infinite = (result & 0x7FFF) == 0x7F80
     overflowed = int(np.count_nonzero(infinite))
     if overflowed and source.kind == "float":
         overflowed -= int(np.count_nonzero(np.isinf(_floats(block, source))))
-    return made.tobytes(), overflowed
+    return result.tobytes(), overflowed
 
 
 def overlaid(base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int, ...], dtype: DType) -> bytes:
@@ -129,7 +129,7 @@ def overlaid(base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int,
 
     width = dtype.bits // 8
     whole = np.frombuffer(bytearray(base), f"V{width}").reshape(shape)
-    block = tuple(slice(0, min(one, two)) for one, two in zip(shape, other, strict=True))
+    block = tuple(slice(0, min(size, other_size)) for size, other_size in zip(shape, other, strict=True))
     whole[block] = np.frombuffer(over, f"V{width}").reshape(other)[block]
     return whole.tobytes()
 
@@ -152,8 +152,8 @@ def _as_float32(block: bytes, dtype: DType) -> Array:
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):
-        made: Array = (_floats if dtype.kind == "float" else numbers)(block, dtype).astype("<f4")
-    return made
+        floats: Array = (_floats if dtype.kind == "float" else numbers)(block, dtype).astype("<f4")
+    return floats
 
 
 _FLOAT8 = {
@@ -229,11 +229,11 @@ def few(data: bytes, dtype: DType) -> list[bool | int | float | complex]:
 
     code = _CODES.get(dtype.name)
     if code is None:
-        found: list[bool | int | float | complex] = numbers(data, dtype).tolist()
-        return found
+        items: list[bool | int | float | complex] = numbers(data, dtype).tolist()
+        return items
     count = len(data) * 8 // dtype.bits
     if dtype.name == "bfloat16":  # the upper half of a float32
-        data = b"".join([b"\0\0" + data[at : at + 2] for at in range(0, len(data), 2)])
+        data = b"".join([b"\0\0" + data[position : position + 2] for position in range(0, len(data), 2)])
     return list(unpack(f"<{count}{code}", data))
 
 

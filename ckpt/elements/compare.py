@@ -96,32 +96,32 @@ class _Part(NamedTuple):
         """The tasks of the comparison: spans of the elements. With `once` no span is read again for its numbers."""
         if self.known:
             return []
-        made = []
+        tasks = []
         spans = cuts(self.one, self.two)
         for first, last in spans:
-            one, two = slice_of(self.one, first, last), slice_of(self.two, first, last)
+            first_slice, second_slice = slice_of(self.one, first, last), slice_of(self.two, first, last)
             always = self.always or (once and len(spans) > 1)
-            arguments = (one, two, self.tolerance, always, self.histogram)
-            made.append(Task(compare_span, arguments, one.nbytes + two.nbytes))
-        return made
+            arguments = (first_slice, second_slice, self.tolerance, always, self.histogram)
+            tasks.append(Task(compare_span, arguments, first_slice.nbytes + second_slice.nbytes))
+        return tasks
 
-    def result(self, found: Sequence[Difference | None]) -> Change | None:
+    def result(self, differences: Sequence[Difference | None]) -> Change | None:
         """The change, from the results of its tasks."""
         if self.known:
             return self.change
-        if all(each is None for each in found):
+        if all(difference is None for difference in differences):
             return None
         if not _have_numbers(self.one, self.two):
             return _all_of(self.one)
-        if not self.always and self.one.dtype == self.two.dtype and all(map(_is_same, found)):
+        if not self.always and self.one.dtype == self.two.dtype and all(map(_is_same, differences)):
             return None
         whole = Difference()
-        for each in found:
-            assert each is not None
-            whole.merge(each)
-        at = None if whole.at is None else _index(whole.at, self.shape, self.order)
+        for difference in differences:
+            assert difference is not None
+            whole.merge(difference)
+        index = None if whole.at is None else _index(whole.at, self.shape, self.order)
         # If no two finite elements differ, there is a change but no number for it.
-        is_finite = at is not None or not whole.differing
+        is_finite = index is not None or not whole.differing
         times = self.times
         if whole.histogram is not None:
             whole.histogram.repeated(times)
@@ -132,7 +132,7 @@ class _Part(NamedTuple):
             whole.largest if is_finite else None,
             whole.squares * times if is_finite else None,
             whole.reference * times,
-            at,
+            index,
             (whole.nan[0] * times, whole.nan[1] * times),
             (whole.inf[0] * times, whole.inf[1] * times),
             self.tolerance is not None and whole.close,
@@ -154,18 +154,18 @@ class Comparison(NamedTuple):
         """The change of the tensor, from the changes of its parts."""
         if self.is_other:
             return _all_of(self.before)
-        found = {
+        by_label = {
             label: change for label, change in zip(self.labels, changes, strict=True) if change is not None
         }
-        if not found:
+        if not by_label:
             return None
-        values = next((found[label] for label in ("", "values", "int_repr") if label in found), None) or (
-            next(iter(found.values())) if len(self.labels) == 1 else None
-        )
-        if values is not None and (len(found) == 1 or self.always):
+        values = next(
+            (by_label[label] for label in ("", "values", "int_repr") if label in by_label), None
+        ) or (next(iter(by_label.values())) if len(self.labels) == 1 else None)
+        if values is not None and (len(by_label) == 1 or self.always):
             return values
-        if len(found) == 1 and isinstance(self.before, Composite) and self.before.layout == "wrapper":
-            label, only = next(iter(found.items()))
+        if len(by_label) == 1 and isinstance(self.before, Composite) and self.before.layout == "wrapper":
+            label, only = next(iter(by_label.items()))
             if dict(self.before.parts)[label].shape == self.before.shape:
                 # One code per element: it says which elements differ, not by how much.
                 return only._replace(max_abs=None, squares=None, at=None, histogram=None)
@@ -189,14 +189,14 @@ def plan(
     """
     pairs = list(zip(parts_of(before), parts_of(after), strict=False))
     same_parts = len(parts_of(before)) == len(parts_of(after)) and all(
-        one.shape == two.shape for one, two in pairs
+        old.shape == new.shape for old, new in pairs
     )
     if isinstance(before, Composite) and isinstance(after, Composite) and kind_of(before) != kind_of(after):
         same_parts = False  # with another scale or class, the same bytes mean something else
     if not same_parts:
         return Comparison(before, (), (), always, is_other=True)
     labels = ("",) if isinstance(before, TensorRef) else tuple(label for label, _ in before.parts)
-    parts = tuple(_part(one, two, tolerance, always, histogram) for one, two in pairs)
+    parts = tuple(_part(old, new, tolerance, always, histogram) for old, new in pairs)
     return Comparison(before, labels[: len(parts)], parts, always)
 
 
@@ -218,11 +218,11 @@ def _part(
         return as_it_is
     if before.storage.place is None or after.storage.place is None:
         return as_it_is._replace(change=_all_of(before))  # only one side is on meta
-    one, two, times = without_repeats(before, after)
-    refuse_unfolded(one)
-    refuse_unfolded(two)
-    one, two, order = _straightened(one, two)
-    return _Part(one, two, times, order, one.shape, allowed, always, histogram)
+    old, new, times = without_repeats(before, after)
+    refuse_unfolded(old)
+    refuse_unfolded(new)
+    old, new, order = _straightened(old, new)
+    return _Part(old, new, times, order, old.shape, allowed, always, histogram)
 
 
 Span = Difference | Failed | None
@@ -259,8 +259,8 @@ def compare_all(
         [
             _whole(
                 part,
-                [next(measured) if each is None else each for each in results]
-                if any(isinstance(each, Difference) for each in results)
+                [next(measured) if outcome is None else outcome for outcome in results]
+                if any(isinstance(outcome, Difference) for outcome in results)
                 else results,
             )
             for part, results in zip(parts, results_of, strict=True)
@@ -272,27 +272,27 @@ def compare_all(
 def _regrouped(
     results: Sequence[Span], tasks: Sequence[Sequence[Task[Difference | None]]]
 ) -> list[list[Span]]:
-    left = iter(results)
-    return [[next(left) for _ in row] for row in tasks]
+    answers = iter(results)
+    return [[next(answers) for _ in row] for row in tasks]
 
 
 def _whole(part: _Part, results: Sequence[Span]) -> Change | Failed | None:
     """The change of a part. Where a span could not be read, nothing is said of the others."""
-    found: list[Difference | None] = []
+    differences: list[Difference | None] = []
     for result in results:
         if isinstance(result, Failed):
             return result
-        found.append(result)
-    return part.result(found)
+        differences.append(result)
+    return part.result(differences)
 
 
 def _changed(comparison: Comparison, changes: Sequence[Change | Failed | None]) -> Change | Failed | None:
-    found: list[Change | None] = []
+    known_changes: list[Change | None] = []
     for change in changes:
         if isinstance(change, Failed):
             return change
-        found.append(change)
-    return comparison.result(found)
+        known_changes.append(change)
+    return comparison.result(known_changes)
 
 
 def _is_same(span: Difference | None) -> bool:
@@ -329,9 +329,9 @@ def _straightened(before: TensorRef, after: TensorRef) -> tuple[TensorRef, Tenso
     order = tuple(range(len(before.shape)))
     if before.stride == after.stride and not is_dense(before):
         lying = memory_order(before)
-        one, two = permuted(before, lying), permuted(after, lying)
-        if is_dense(one):
-            return one, two, lying
+        old, new = permuted(before, lying), permuted(after, lying)
+        if is_dense(old):
+            return old, new, lying
     return before, after, order
 
 
@@ -355,8 +355,8 @@ def compare_span(
             return difference
         if not always and _same_bytes(before, after):
             return None
-    for one, two in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
-        difference.add(one, two, (before.dtype, after.dtype), tolerance)
+    for old, new in zip(numbered_blocks(before, 2), numbered_blocks(after, 3), strict=True):
+        difference.add(old, new, (before.dtype, after.dtype), tolerance)
     difference.settle()
     return difference
 
@@ -373,10 +373,10 @@ def _short(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes] | None:
     """The elements of two tensors of one dtype that fit into one step, read once; None of others."""
     if before.numel > spans.ELEMENTS:
         return None
-    one, two = place_of(before), place_of(after)
-    if not (isinstance(one, Range) and isinstance(two, Range)):
+    old, new = place_of(before), place_of(after)
+    if not (isinstance(old, Range) and isinstance(new, Range)):
         return None
-    return one.source.read(one.offset, before.nbytes), two.source.read(two.offset, after.nbytes)
+    return old.source.read(old.offset, before.nbytes), new.source.read(new.offset, after.nbytes)
 
 
 def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
@@ -387,15 +387,15 @@ def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
             for ref in (before, after)
         ]
         return same_bytes(streams[0], streams[1])
-    one, two = place_of(before), place_of(after)
-    if isinstance(one, Range) and isinstance(two, Range):
-        return same_ranges(one.source, one.offset, two.source, two.offset, before.nbytes)
+    old, new = place_of(before), place_of(after)
+    if isinstance(old, Range) and isinstance(new, Range):
+        return same_ranges(old.source, old.offset, new.source, new.offset, before.nbytes)
     return same_bytes(elements(before), elements(after))
 
 
-def _index(at: int, shape: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:
+def _index(number: int, shape: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:
     """The index of an element, from its number in the order of reading."""
     out = [0] * len(shape)
     for place, size in zip(reversed(order), reversed(shape), strict=True):
-        at, out[place] = divmod(at, size)
+        number, out[place] = divmod(number, size)
     return tuple(out)

@@ -26,17 +26,17 @@ def combined(first: int, second: int, count: int) -> int:
 @cache
 def _powers() -> tuple[int, ...]:
     """x to the power of 1, 2, 4, 8 and so on, modulo the polynomial. The 33rd would be the first again."""
-    found = [1 << 30]
+    powers = [1 << 30]
     for _ in range(31):
-        found.append(_product(found[-1], found[-1]))
-    return tuple(found)
+        powers.append(_product(powers[-1], powers[-1]))
+    return tuple(powers)
 
 
-def _product(one: int, two: int) -> int:
+def _product(first: int, second: int) -> int:
     """Multiply two polynomials over GF(2), modulo the polynomial of CRC-32."""
-    made = 0
+    product = 0
     for bit in range(31, -1, -1):
-        if one >> bit & 1:
-            made ^= two
-        two = two >> 1 ^ _POLYNOMIAL if two & 1 else two >> 1
-    return made
+        if first >> bit & 1:
+            product ^= second
+        second = second >> 1 ^ _POLYNOMIAL if second & 1 else second >> 1
+    return product

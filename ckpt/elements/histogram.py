@@ -65,7 +65,7 @@ class Histogram:
             self._add_pairs(places[:even])
         if even < count:
             few = np.bincount(places[even:], minlength=len(self.counts)).tolist()
-            self.counts = [one + two for one, two in zip(self.counts, few, strict=True)]
+            self.counts = [first + second for first, second in zip(self.counts, few, strict=True)]
 
     def _add_pairs(self, places: Array) -> None:
         """Count two neighbours at once, which takes half the time."""
@@ -88,8 +88,8 @@ class Histogram:
         if self._table is None or not self._held:
             return
         square = self._table.reshape(BINS, 256)[:, :BINS].astype("i8")
-        found = (square.sum(axis=0) + square.sum(axis=1)).tolist()
-        self.counts = [one + two for one, two in zip(self.counts, found, strict=False)]
+        sums = (square.sum(axis=0) + square.sum(axis=1)).tolist()
+        self.counts = [first + second for first, second in zip(self.counts, sums, strict=False)]
         self._table[:] = 0
         self._held = 0
 
@@ -135,12 +135,12 @@ class Histogram:
         self._cover(*self._both(other.low, other.high))
         for index, count in enumerate(other.counts):
             if self.power is None:
-                at = 0
+                bin_number = 0
             elif other.power is None:
-                at = self._index(other.low)
+                bin_number = self._index(other.low)
             else:
-                at = (other.first + index >> self.power - other.power) - self.first
-            self.counts[at] += count
+                bin_number = (other.first + index >> self.power - other.power) - self.first
+            self.counts[bin_number] += count
 
     def repeated(self, times: int) -> None:
         """Count every number `times` times."""
@@ -186,8 +186,8 @@ class Histogram:
         self.first = _bin(low, power)
         self.counts = [0] * (_bin(high, power) - self.first + 1)
         for index, count in enumerate(held):
-            at = _bin(value, power) if old is None else before + index >> power - old
-            self.counts[at - self.first] += count
+            bin_number = _bin(value, power) if old is None else before + index >> power - old
+            self.counts[bin_number - self.first] += count
 
 
 def halved(values: Array, block: bytes | memoryview, dtype: DType) -> Array:
@@ -203,12 +203,12 @@ def halved(values: Array, block: bytes | memoryview, dtype: DType) -> Array:
     return half
 
 
-def joined(one: Histogram | None, two: Histogram | None) -> Histogram | None:
+def joined(first: Histogram | None, second: Histogram | None) -> Histogram | None:
     """The histogram of the numbers of both."""
-    if one is not None and two is not None:
-        one.merge(two)
-        return one
-    return one or two
+    if first is not None and second is not None:
+        first.merge(second)
+        return first
+    return first or second
 
 
 def _bin(value: float, power: int) -> int:
@@ -273,18 +273,18 @@ def _deltas(before: bytes | memoryview, after: bytes | memoryview, dtypes: tuple
     """The difference of each element, after less before."""
     import numpy as np
 
-    one, two = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
-    kinds = {one.dtype.kind, two.dtype.kind}
+    old, new = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
+    kinds = {old.dtype.kind, new.dtype.kind}
     if "c" in kinds:
-        sizes: Array = np.abs(np.subtract(two, one))
+        sizes: Array = np.abs(np.subtract(new, old))
         return sizes
     if kinds <= {"i", "u"}:
-        if max(one.itemsize, two.itemsize) < 8:
-            return np.subtract(two, one, dtype="i8")
-        signs = np.where(two >= one, 1.0, -1.0)
-        far: Array = distance(one, two, one.astype("f8")) * signs
+        if max(old.itemsize, new.itemsize) < 8:
+            return np.subtract(new, old, dtype="i8")
+        signs = np.where(new >= old, 1.0, -1.0)
+        far: Array = distance(old, new, old.astype("f8")) * signs
         return far
-    if one.dtype == two.dtype:
-        return np.subtract(two, one, out=scratch().row(one.dtype.str[1:], _ROW + 1, len(one)))
-    apart: Array = np.subtract(two, one)
+    if old.dtype == new.dtype:
+        return np.subtract(new, old, out=scratch().row(old.dtype.str[1:], _ROW + 1, len(old)))
+    apart: Array = np.subtract(new, old)
     return apart

@@ -74,8 +74,11 @@ class Difference:
 
         count = len(before) * 8 // dtypes[0].bits
         if dtypes[0].kind == "complex" and count > _COMPLEX:
-            for at in range(0, count, _COMPLEX):
-                ends = [slice(at * dtype.bits // 8, (at + _COMPLEX) * dtype.bits // 8) for dtype in dtypes]
+            for position in range(0, count, _COMPLEX):
+                ends = [
+                    slice(position * dtype.bits // 8, (position + _COMPLEX) * dtype.bits // 8)
+                    for dtype in dtypes
+                ]
                 self.add(memoryview(before)[ends[0]], memoryview(after)[ends[1]], dtypes, tolerance)
             return
         if self.histogram is not None:
@@ -87,14 +90,14 @@ class Difference:
             self.numel += count
             return
         with np.errstate(all="ignore"):
-            found = delta_of(before, after, dtypes, self.largest, tolerance)
-            if found is None:
+            delta = delta_of(before, after, dtypes, self.largest, tolerance)
+            if delta is None:
                 self._add_any(before, after, dtypes, tolerance)
             else:
-                self._add_found(found)
+                self._add_found(delta)
                 # If all finite values differ, all bytes differ too.
-                if dtypes[0] == dtypes[1] and found.differing != count:
-                    self.other_bytes += unequal_bytes(before, after, dtypes[0]) - found.differing
+                if dtypes[0] == dtypes[1] and delta.differing != count:
+                    self.other_bytes += unequal_bytes(before, after, dtypes[0]) - delta.differing
         self.numel += count
 
     def settle(self) -> None:
@@ -105,16 +108,16 @@ class Difference:
             return
         pairs = self._pairs
         del self._pairs  # what is left are numbers
-        found = pairs.result()
+        result = pairs.result()
         if pairs.at is not None and pairs.largest > self.largest:
             self.largest, self.at = pairs.largest, pairs.at
-        self.differing += found.differing
-        self.other_bytes += found.other_bytes
-        self.squares += found.squares
-        self.reference += found.reference
-        self.nan = [one + two for one, two in zip(self.nan, found.nan, strict=True)]
-        self.inf = [one + two for one, two in zip(self.inf, found.inf, strict=True)]
-        self.close &= found.close
+        self.differing += result.differing
+        self.other_bytes += result.other_bytes
+        self.squares += result.squares
+        self.reference += result.reference
+        self.nan = [first + second for first, second in zip(self.nan, result.nan, strict=True)]
+        self.inf = [first + second for first, second in zip(self.inf, result.inf, strict=True)]
+        self.close &= result.close
 
     def merge(self, later: Difference) -> None:
         """Add the difference of the elements that follow."""
@@ -125,18 +128,18 @@ class Difference:
         self.other_bytes += later.other_bytes
         self.squares += later.squares
         self.reference += later.reference
-        self.nan = [one + two for one, two in zip(self.nan, later.nan, strict=True)]
-        self.inf = [one + two for one, two in zip(self.inf, later.inf, strict=True)]
+        self.nan = [first + second for first, second in zip(self.nan, later.nan, strict=True)]
+        self.inf = [first + second for first, second in zip(self.inf, later.inf, strict=True)]
         self.close = self.close and later.close
         self.histogram = joined(self.histogram, later.histogram)
 
-    def _add_found(self, found: Delta) -> None:
-        if found.at is not None and found.largest > self.largest:
-            self.largest, self.at = found.largest, self.numel + found.at
-        self.differing += found.differing
-        self.squares += found.squares
-        self.reference += found.reference
-        self.close &= found.close
+    def _add_found(self, delta: Delta) -> None:
+        if delta.at is not None and delta.largest > self.largest:
+            self.largest, self.at = delta.largest, self.numel + delta.at
+        self.differing += delta.differing
+        self.squares += delta.squares
+        self.reference += delta.reference
+        self.close &= delta.close
 
     def _add_any(
         self,
@@ -148,18 +151,18 @@ class Difference:
         """Any numbers. NaN on both sides does not differ."""
         import numpy as np
 
-        one, two = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
-        unequal = one != two
-        for side, values in enumerate((one, two)):
+        old, new = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
+        unequal = old != new
+        for side, values in enumerate((old, new)):
             if values.dtype.kind in "fc":
                 self.nan[side] += int(np.count_nonzero(np.isnan(values)))
                 self.inf[side] += int(np.count_nonzero(np.isinf(values)))
-        if one.dtype.kind in "fc" and two.dtype.kind in "fc":
-            nan = np.isnan(one) & np.isnan(two)
+        if old.dtype.kind in "fc" and new.dtype.kind in "fc":
+            nan = np.isnan(old) & np.isnan(new)
             unequal = unequal & ~nan
-        wide = wide_of(one)
+        wide = wide_of(old)
         if unequal.any():
-            delta = distance(one, two, wide)
+            delta = distance(old, new, wide)
             finite = np.isfinite(delta)
             delta[~finite] = 0.0
             place = int(np.argmax(delta))
@@ -406,11 +409,11 @@ class Channels:
         self._at += len(sizes)
 
 
-def _channels(count: int, inner: int, at: int, first: int, sums: list[float]) -> Channels:
+def _channels(count: int, inner: int, inner_first: int, first: int, sums: list[float]) -> Channels:
     """The channels that came from another process."""
-    made = Channels(count, inner, at)
-    made.sums[first : first + len(sums)] = sums
-    return made
+    channels = Channels(count, inner, inner_first)
+    channels.sums[first : first + len(sums)] = sums
+    return channels
 
 
 class ChannelLayout(NamedTuple):

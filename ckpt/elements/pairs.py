@@ -93,18 +93,18 @@ def _tables(first: DType, second: DType) -> _Tables:
     import numpy as np
 
     with np.errstate(all="ignore"):
-        one = np.repeat(_values(first), 256)
-        two = np.tile(_values(second), 256)
-        unequal = (one != two) & ~(np.isnan(one) & np.isnan(two))
-        delta = np.abs(two - one)
+        old = np.repeat(_values(first), 256)
+        new = np.tile(_values(second), 256)
+        unequal = (old != new) & ~(np.isnan(old) & np.isnan(new))
+        delta = np.abs(new - old)
     delta[~np.isfinite(delta)] = 0.0
-    return _Tables(one, two, unequal, delta)
+    return _Tables(old, new, unequal, delta)
 
 
 def _values(dtype: DType) -> Array:
     """The value of each code, in float64."""
-    made: Array = numbers(bytes(range(256)), dtype).astype("f8")
-    return made
+    values: Array = numbers(bytes(range(256)), dtype).astype("f8")
+    return values
 
 
 class PairResult(NamedTuple):
@@ -141,12 +141,12 @@ class Pairs:
         """Count the next elements of both."""
         import numpy as np
 
-        one, two = np.frombuffer(before, "u1"), np.frombuffer(after, "u1")
-        for start in range(0, len(one), _STEP):
-            codes = scratch().row("u2", 0, min(_STEP, len(one) - start))
-            np.copyto(codes, one[start : start + _STEP])
+        old, new = np.frombuffer(before, "u1"), np.frombuffer(after, "u1")
+        for start in range(0, len(old), _STEP):
+            codes = scratch().row("u2", 0, min(_STEP, len(old) - start))
+            np.copyto(codes, old[start : start + _STEP])
             codes <<= 8
-            codes |= two[start : start + _STEP]
+            codes |= new[start : start + _STEP]
             self._counter.add(codes)
             self._find_larger(codes)
             self._numel += len(codes)
@@ -155,12 +155,12 @@ class Pairs:
         """Look for a larger |Δ| in the elements that were just counted."""
         import numpy as np
 
-        found = np.flatnonzero((self._counter.recent != 0) & self._larger)
-        if not len(found):
+        indices = np.flatnonzero((self._counter.recent != 0) & self._larger)
+        if not len(indices):
             return
         delta = _tables(*self._dtypes).delta
-        self.largest = float(delta[found].max())
-        self.at = self._numel + int(np.argmax(np.isin(codes, found[delta[found] == self.largest])))
+        self.largest = float(delta[indices].max())
+        self.at = self._numel + int(np.argmax(np.isin(codes, indices[delta[indices] == self.largest])))
         self._larger = delta > self.largest
 
     def result(self) -> PairResult:
@@ -170,26 +170,26 @@ class Pairs:
         counts = self._counter.counts
         held = np.flatnonzero(counts)
         counts, tables = counts[held], _tables(*self._dtypes)
-        one, two, unequal, delta = (table[held] for table in tables)
+        old, new, unequal, delta = (table[held] for table in tables)
         differing = int(counts[unequal].sum())
         other = 0
         if self._dtypes[0] == self._dtypes[1]:
             other = int(counts[held >> 8 != held & 255].sum()) - differing
-        is_finite = np.isfinite(one)
+        is_finite = np.isfinite(old)
         weights = counts.astype("f8")
         with np.errstate(all="ignore"):
             close = True
             if self._tolerance is not None:
-                allowed = self._tolerance[0] + self._tolerance[1] * np.abs(one)
-                within = np.isfinite(two - one) & (delta <= allowed)
+                allowed = self._tolerance[0] + self._tolerance[1] * np.abs(old)
+                within = np.isfinite(new - old) & (delta <= allowed)
                 close = not bool(np.any(unequal & ~within))
             return PairResult(
                 differing,
                 other,
                 dot(weights, delta * delta),
-                dot(weights[is_finite], one[is_finite] ** 2),
-                (int(counts[np.isnan(one)].sum()), int(counts[np.isnan(two)].sum())),
-                (int(counts[np.isinf(one)].sum()), int(counts[np.isinf(two)].sum())),
+                dot(weights[is_finite], old[is_finite] ** 2),
+                (int(counts[np.isnan(old)].sum()), int(counts[np.isnan(new)].sum())),
+                (int(counts[np.isinf(old)].sum()), int(counts[np.isinf(new)].sum())),
                 close,
             )
 
@@ -240,17 +240,17 @@ PIECE = 8192
 of its own."""
 
 
-def dot(one: Array, two: Array) -> float:
+def dot(first: Array, second: Array) -> float:
     """The sum of the products of two rows of float64: the same for any number of threads that BLAS may use."""
     import numpy as np
 
-    rest = len(one) % PIECE
+    rest = len(first) % PIECE
     if rest:
-        last = float(one[-rest:].dot(two[-rest:]))
-        return dot(one[:-rest], two[:-rest]) + last if len(one) > rest else last
+        last = float(first[-rest:].dot(second[-rest:]))
+        return dot(first[:-rest], second[:-rest]) + last if len(first) > rest else last
     total = 0.0
     # One call for all pieces, because each call gives up the GIL. `sum` has other digits from Python 3.12 on.
-    for piece in np.matmul(one.reshape(-1, 1, PIECE), two.reshape(-1, PIECE, 1)).ravel().tolist():
+    for piece in np.matmul(first.reshape(-1, 1, PIECE), second.reshape(-1, PIECE, 1)).ravel().tolist():
         total += piece
     return total
 
@@ -273,23 +273,23 @@ def delta_of(
     before: bytes | memoryview,
     after: bytes | memoryview,
     dtypes: tuple[DType, DType],
-    known: float,
+    peak: float,
     tolerance: tuple[float, float] | None,
 ) -> Delta | None:
     """Return the difference in a block, or None for a NaN, an infinity, or numbers too large for float64.
 
-    `known` is the largest |Δ| of the blocks before; `tolerance` is (absolute, relative). Call it below `np.errstate`.
+    `peak` is the largest |Δ| of the blocks before; `tolerance` is (absolute, relative). Call it below `np.errstate`.
     """
-    one, two = dtypes
-    if one == two and tolerance is None:
-        if one.kind == "complex" and one.bits > 32:
-            return _complex(before, after, one, known)
-        if one.bits == 8 and one.kind in ("int", "bool"):
-            return _octets(before, after, one, known)
-    if one == two and one.kind == "int" and one.bits == 64:
-        return _long(before, after, one, known, tolerance)
-    if _is_wide_enough(one) and _is_wide_enough(two):
-        return _real(before, after, dtypes, known, tolerance)
+    old, new = dtypes
+    if old == new and tolerance is None:
+        if old.kind == "complex" and old.bits > 32:
+            return _complex(before, after, old, peak)
+        if old.bits == 8 and old.kind in ("int", "bool"):
+            return _octets(before, after, old, peak)
+    if old == new and old.kind == "int" and old.bits == 64:
+        return _long(before, after, old, peak, tolerance)
+    if _is_wide_enough(old) and _is_wide_enough(new):
+        return _real(before, after, dtypes, peak, tolerance)
     return None
 
 
@@ -314,7 +314,7 @@ def _real(
     before: bytes | memoryview,
     after: bytes | memoryview,
     dtypes: tuple[DType, DType],
-    known: float,
+    peak: float,
     tolerance: tuple[float, float] | None,
 ) -> Delta | None:
     """Numbers that float64 holds."""
@@ -337,12 +337,12 @@ def _real(
     if not np.isfinite(squares):
         return None
     largest = max(float(delta.max()), -float(delta.min()))
-    at = int(np.argmax(np.abs(delta))) if largest > known else None
+    index = int(np.argmax(np.abs(delta))) if largest > peak else None
     close = True
     if tolerance is not None:
         allowed = tolerance[0] + tolerance[1] * np.abs(wide)
         close = bool((np.abs(delta) <= allowed).all())
-    return Delta(differing, largest, at, squares, reference, close)
+    return Delta(differing, largest, index, squares, reference, close)
 
 
 def _narrow(block: bytes | memoryview, dtype: DType, row: int) -> Array:
@@ -352,23 +352,23 @@ def _narrow(block: bytes | memoryview, dtype: DType, row: int) -> Array:
     return numbers(block, dtype)
 
 
-def _octets(before: bytes | memoryview, after: bytes | memoryview, dtype: DType, known: float) -> Delta:
+def _octets(before: bytes | memoryview, after: bytes | memoryview, dtype: DType, peak: float) -> Delta:
     """Integers of one byte: all sums are exact, in 16 and 32 bits."""
     import numpy as np
 
-    one, two = numbers(before, dtype), numbers(after, dtype)
-    wide, delta = (scratch().row("i2", row, len(one)) for row in (0, 1))
-    np.copyto(wide, one)
+    old, new = numbers(before, dtype), numbers(after, dtype)
+    wide, delta = (scratch().row("i2", row, len(old)) for row in (0, 1))
+    np.copyto(wide, old)
     reference = _squared(wide)
-    differing = int(np.count_nonzero(one != two))
+    differing = int(np.count_nonzero(old != new))
     if not differing:
         return Delta(0, 0.0, None, 0.0, reference)
-    np.copyto(wide, one)
-    np.copyto(delta, two)
+    np.copyto(wide, old)
+    np.copyto(delta, new)
     delta -= wide
     largest = float(max(int(delta.max()), -int(delta.min())))
-    at = int(np.argmax(np.abs(delta))) if largest > known else None
-    return Delta(differing, largest, at, _squared(delta), reference)
+    index = int(np.argmax(np.abs(delta))) if largest > peak else None
+    return Delta(differing, largest, index, _squared(delta), reference)
 
 
 def _squared(values: Array) -> float:
@@ -384,64 +384,64 @@ def _long(
     before: bytes | memoryview,
     after: bytes | memoryview,
     dtype: DType,
-    known: float,
+    peak: float,
     tolerance: tuple[float, float] | None,
 ) -> Delta | None:
     """Integers of 64 bits. They are subtracted exactly, so that different ones never have a |Δ| of 0."""
     import numpy as np
 
-    one, two = numbers(before, dtype), numbers(after, dtype)
-    low, high = min(int(one.min()), int(two.min())), max(int(one.max()), int(two.max()))
+    old, new = numbers(before, dtype), numbers(after, dtype)
+    low, high = min(int(old.min()), int(new.min())), max(int(old.max()), int(new.max()))
     if high - low >= 1 << 63:
         return None
-    wide = scratch().wide(0, len(one))
-    np.copyto(wide, one)
+    wide = scratch().wide(0, len(old))
+    np.copyto(wide, old)
     reference = dot(wide, wide)
-    differing = int(np.count_nonzero(one != two))
+    differing = int(np.count_nonzero(old != new))
     if not differing:
         return Delta(0, 0.0, None, 0.0, reference)
-    exact = np.subtract(two.view("<i8"), one.view("<i8"), out=scratch().row("i8", 0, len(one)))
-    delta = scratch().wide(1, len(one))
+    exact = np.subtract(new.view("<i8"), old.view("<i8"), out=scratch().row("i8", 0, len(old)))
+    delta = scratch().wide(1, len(old))
     np.copyto(delta, exact)
     np.abs(delta, out=delta)
     largest = float(delta.max())
-    at = int(np.argmax(delta)) if largest > known else None
+    index = int(np.argmax(delta)) if largest > peak else None
     squares = dot(delta, delta)
     close = True
     if tolerance is not None:
-        close = not bool(np.any((one != two) & (delta > tolerance[0] + tolerance[1] * np.abs(wide))))
-    return Delta(differing, largest, at, squares, reference, close)
+        close = not bool(np.any((old != new) & (delta > tolerance[0] + tolerance[1] * np.abs(wide))))
+    return Delta(differing, largest, index, squares, reference, close)
 
 
 def _complex(
-    before: bytes | memoryview, after: bytes | memoryview, dtype: DType, known: float
+    before: bytes | memoryview, after: bytes | memoryview, dtype: DType, peak: float
 ) -> Delta | None:
     """Complex numbers by their parts. |Δ| is computed exactly only for those that may be the largest."""
     import numpy as np
 
     part = f"<f{dtype.bits // 16}"
-    one, two = np.frombuffer(before, part), np.frombuffer(after, part)
-    wide, delta = one, scratch().wide(1, len(one))
+    old, new = np.frombuffer(before, part), np.frombuffer(after, part)
+    wide, delta = old, scratch().wide(1, len(old))
     if part != "<f8":
-        wide = scratch().wide(0, len(one))
-        np.copyto(wide, one)
-        np.copyto(delta, two)
+        wide = scratch().wide(0, len(old))
+        np.copyto(wide, old)
+        np.copyto(delta, new)
         np.subtract(delta, wide, out=delta)
     else:
-        np.subtract(two, one, out=delta)
+        np.subtract(new, old, out=delta)
     reference, squares = dot(wide, wide), dot(delta, delta)
     if not np.isfinite(squares + reference):
         return None
-    unequal = one != two
+    unequal = old != new
     differing = int(np.count_nonzero(unequal.view("u2")))
     if not differing:
         return Delta(0, 0.0, None, 0.0, reference)
     np.multiply(delta, delta, out=delta)
-    sizes = np.add(delta[0::2], delta[1::2], out=scratch().wide(2, len(one) // 2))
+    sizes = np.add(delta[0::2], delta[1::2], out=scratch().wide(2, len(old) // 2))
     top = float(sizes.max())
     if top < _TINY:
         return None
-    if top < known * known * (1 - 1e-14):
+    if top < peak * peak * (1 - 1e-14):
         return Delta(differing, 0.0, None, squares, reference)
     may = np.flatnonzero(sizes >= top * (1 - 1e-14))
     number = f"<c{dtype.bits // 8}"
@@ -451,16 +451,16 @@ def _complex(
     return Delta(differing, float(exact[place]), int(may[place]), squares, reference)
 
 
-def distance(one: Array, two: Array, wide: Array) -> Array:
+def distance(first: Array, second: Array, wide: Array) -> Array:
     """|Δ| of each element in float64. Integers are subtracted exactly, so that different ones never have a |Δ| of 0."""
     import numpy as np
 
-    if one.dtype.kind in "iu" and one.dtype == two.dtype:
-        larger, smaller = np.maximum(one, two), np.minimum(one, two)
-        unsigned = one.dtype.str.replace("i", "u")
+    if first.dtype.kind in "iu" and first.dtype == second.dtype:
+        larger, smaller = np.maximum(first, second), np.minimum(first, second)
+        unsigned = first.dtype.str.replace("i", "u")
         exact: Array = (larger.view(unsigned) - smaller.view(unsigned)).astype("f8")
         return exact
-    distance: Array = np.abs(wide_of(two) - wide)
+    distance: Array = np.abs(wide_of(second) - wide)
     return distance
 
 

@@ -16,7 +16,7 @@ def shown(place: Patched, start: int, end: int) -> list[tuple[Place, int, int]]:
     """(place, its first byte, bytes) of what makes bytes `start` to `end` of a patched place, in order."""
     # The spans that no piece covers yet. The last piece comes first, because later pieces cover earlier ones.
     free = [(start, end)]
-    found: list[tuple[int, int, int, Place]] = []
+    parts: list[tuple[int, int, int, Place]] = []
     for first, piece in reversed(place.pieces):
         last = first + size_of(piece)
         rest: list[tuple[int, int]] = []
@@ -24,13 +24,13 @@ def shown(place: Patched, start: int, end: int) -> list[tuple[Place, int, int]]:
             if last <= low or high <= first:
                 rest.append((low, high))
                 continue
-            found.append((max(low, first), min(high, last), first, piece))
+            parts.append((max(low, first), min(high, last), first, piece))
             rest += [part for part in ((low, first), (last, high)) if part[0] < part[1]]
         free = rest
     if place.base is not None:
-        found += [(low, high, 0, place.base) for low, high in free]
+        parts += [(low, high, 0, place.base) for low, high in free]
     return [
-        (piece, low - first, high - low) for low, high, first, piece in sorted(found, key=lambda row: row[0])
+        (piece, low - first, high - low) for low, high, first, piece in sorted(parts, key=lambda row: row[0])
     ]
 
 
@@ -40,13 +40,13 @@ def between(place: Place, first: int, last: int) -> Place:
         return Range(place.source, place.offset + first, last - first, recorded=place.recorded)
     assert isinstance(place, Patched) and isinstance(place.pieces, tuple)
     ranges = place.pieces
-    at = bisect(ranges, first, key=lambda piece: piece[0]) - 1
-    made: list[tuple[int, Place]] = []
-    while at < len(ranges) and ranges[at][0] < last:
-        begin, piece = ranges[at]
+    index = bisect(ranges, first, key=lambda piece: piece[0]) - 1
+    parts: list[tuple[int, Place]] = []
+    while index < len(ranges) and ranges[index][0] < last:
+        begin, piece = ranges[index]
         assert isinstance(piece, Range)
         low, high = max(first, begin), min(last, begin + piece.size)
         part = piece._replace(offset=piece.offset + low - begin, size=high - low)
-        made.append((low - first, part))
-        at += 1
-    return made[0][1] if len(made) == 1 else Patched(None, last - first, made)
+        parts.append((low - first, part))
+        index += 1
+    return parts[0][1] if len(parts) == 1 else Patched(None, last - first, parts)

@@ -19,8 +19,8 @@ UNFOLDED = 1 << 36
 def cuts(*refs: TensorRef) -> list[tuple[int, int]]:
     """The (first, last) elements of each task for tensors of one shape. They depend on the tensors alone."""
     numel = refs[0].numel
-    found = executor.spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
-    return found if len(found) == 1 or all(map(_can_cut, refs)) else [(0, numel)]
+    spans = executor.spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
+    return spans if len(spans) == 1 or all(map(_can_cut, refs)) else [(0, numel)]
 
 
 # --- the same elements with fewer reads -------------------------------------------------------------------------------
@@ -29,8 +29,8 @@ def cuts(*refs: TensorRef) -> list[tuple[int, int]]:
 def without_repeats(before: TensorRef, after: TensorRef) -> tuple[TensorRef, TensorRef, int]:
     """Both tensors without the repetitions (stride 0) that they share, and the number of repetitions."""
     repeated = [
-        size > 1 and one == two == 0
-        for size, one, two in zip(before.shape, before.stride, after.stride, strict=True)
+        size > 1 and first == second == 0
+        for size, first, second in zip(before.shape, before.stride, after.stride, strict=True)
     ]
     if not any(repeated):
         return before, after, 1
@@ -49,8 +49,8 @@ def refuse_unfolded(ref: TensorRef) -> None:
 
 def once(ref: TensorRef) -> tuple[TensorRef, int]:
     """A tensor without its repetitions (stride 0), and the number of repetitions."""
-    one, _, times = without_repeats(ref, ref)
-    return one, times
+    tensor, _, times = without_repeats(ref, ref)
+    return tensor, times
 
 
 def _shaped(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
@@ -74,11 +74,11 @@ def numbered_blocks(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
     place = place_of(ref)
     if isinstance(place, Range):
         whole = memoryview(buffer(side, size)) if ref.nbytes >= size else memoryview(b"")
-        for at in range(0, ref.nbytes, size):
-            if ref.nbytes - at < size:
-                yield place.source.read(place.offset + at, ref.nbytes - at)
+        for position in range(0, ref.nbytes, size):
+            if ref.nbytes - position < size:
+                yield place.source.read(place.offset + position, ref.nbytes - position)
             else:
-                place.source.read_into(place.offset + at, whole)
+                place.source.read_into(place.offset + position, whole)
                 yield whole
         return
     rest = bytearray()

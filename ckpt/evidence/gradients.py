@@ -75,11 +75,13 @@ def _use(match: Match) -> GradientUse:
         if slot.keeps_state and (not slot.has_state or (most and steps.get(number) == 0))
     )
     lagging = tuple((number, step) for number, step in steps.items() if 0 < step < most)
-    left = _Bounded()
-    looked = {number: left.are_zero(match.slots[number].moments) for number, _ in lagging}
-    zero, unread = (frozenset(n for n, found in looked.items() if found is each) for each in (True, None))
+    budget = _Bounded()
+    looked = {number: budget.are_zero(match.slots[number].moments) for number, _ in lagging}
+    zero, unread = (
+        frozenset(n for n, verdict in looked.items() if verdict is outcome) for outcome in (True, None)
+    )
     is_before = set(steps.values()) == {1} and all(
-        number in steps and left.are_zero(slot.moments)
+        number in steps and budget.are_zero(slot.moments)
         for number, slot in enumerate(match.slots)
         if slot.has_state
     )
@@ -120,8 +122,10 @@ def _stands_for_several(match: Match) -> bool:
     Its kind is unknown then, and nothing in it has a parameter's shape. pytorch-optimizer's LoRARite keeps
     one state for each pair of factors.
     """
-    known = optimizer(match.optimizer)
-    return any(slot.is_mixed for slot in match.slots) and (known is None or known.family is None)
+    optimizer_kind = optimizer(match.optimizer)
+    return any(slot.is_mixed for slot in match.slots) and (
+        optimizer_kind is None or optimizer_kind.family is None
+    )
 
 
 def says_gradients(use: GradientUse) -> bool:
@@ -132,8 +136,12 @@ def says_gradients(use: GradientUse) -> bool:
     has_state = [slot.has_state for slot in use.match.slots]
     if use.match.is_flat or not any(has_state) or _stands_for_several(use.match):
         return False
-    known = optimizer(use.match.optimizer)
-    return use.steps > 0 or not all(has_state) or (known is not None and known.family is not None)
+    optimizer_kind = optimizer(use.match.optimizer)
+    return (
+        use.steps > 0
+        or not all(has_state)
+        or (optimizer_kind is not None and optimizer_kind.family is not None)
+    )
 
 
 def without_gradient(match: RecordMatch) -> tuple[int, ...]:
@@ -197,13 +205,13 @@ def mixed_steps(
     if any(held[tops[file]] * 2 <= held.total() for file, held in files.items()):
         return None
     own = set(_own(checkpoint, optimizers))
-    known = own & set(tops.values())
-    if own and not known:
+    recorded = own & set(tops.values())
+    if own and not recorded:
         return None  # an optimizer that was started later counts on its own
     counts: Counter[float] = Counter()
     for file, held in files.items():
         counts[tops[file]] += held[tops[file]]
-    usual = known.pop() if len(known) == 1 else counts.most_common(1)[0][0]
+    usual = recorded.pop() if len(recorded) == 1 else counts.most_common(1)[0][0]
     least = _LEAST if own else _LEAST_ALONE
     elsewhere = {step for file, held in files.items() if tops[file] == usual for step in held}
     for file, held in files.items():

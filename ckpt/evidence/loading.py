@@ -168,15 +168,15 @@ def _outdated(checkpoint: Checkpoint) -> str | None:
         if (row.module, row.name) == ("torch._utils", "_rebuild_sparse_csr_tensor"):
             return f"torch 2 has no {row.module}.{row.name} any more"
     for part in checkpoint.containers:
-        at = f" ({part.name})" if part.name else ""
+        place = f" ({part.name})" if part.name else ""
         if (
             part.type.startswith("torch.optim.")
             and "param_groups" in part.keys
             and "defaults" not in part.keys
         ):
-            return f"torch 2 cannot load this {part.type}{at}, which has no defaults"
+            return f"torch 2 cannot load this {part.type}{place}, which has no defaults"
         if part.type in _RNN and "_flat_weights" not in part.keys and _names_weights(part.node):
-            return f"torch 2 cannot load this {part.type}{at}, which has no _flat_weights"
+            return f"torch 2 cannot load this {part.type}{place}, which has no _flat_weights"
     return None
 
 
@@ -259,14 +259,14 @@ def _packaged(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if strange is not None:
         return Load(None, reason=strange)
     members = {part.removesuffix(".pkl"): part for part in checkpoint.parts}
-    at = [row.path for row in models] or [(key,) for key in members]
-    if len(at) != 1 or at[0][0] not in members:
-        return Load(None, reason=f"it holds {len(at)} models")
-    package, _, resource = members[str(at[0][0])].rpartition("/")
+    paths = [row.path for row in models] or [(key,) for key in members]
+    if len(paths) != 1 or paths[0][0] not in members:
+        return Load(None, reason=f"it holds {len(paths)} models")
+    package, _, resource = members[str(paths[0][0])].rpartition("/")
     template = checkpoint.traits.load
     names = f"{literal(package.replace('/', '.'))}, {literal(resource)}"
     expression = template.format(path=literal(_local(checkpoint.path)), part=names)
-    inner = _model_path(checkpoint, models).removeprefix(subscript(at[0][:1]) or "")
+    inner = _model_path(checkpoint, models).removeprefix(subscript(paths[0][:1]) or "")
     return Load(expression + inner, "import torch.package; runs its pickle without limits")
 
 
@@ -274,15 +274,15 @@ def _contained(checkpoint: Checkpoint, models: Sequence[Section], options: str, 
     """The member of an archive that holds the model. `import` stands in the note: torch does not bring it along."""
     template = checkpoint.traits.load
     members = {part.rpartition("/")[2].rpartition(".")[0]: part for part in checkpoint.parts}
-    at = [row.path for row in models] or [(key,) for key in members]
-    if len(at) != 1 or at[0][0] not in members:
-        return Load(None, reason=f"it holds {len(at)} models")
+    paths = [row.path for row in models] or [(key,) for key in members]
+    if len(paths) != 1 or paths[0][0] not in members:
+        return Load(None, reason=f"it holds {len(paths)} models")
     expression = template.format(
-        path=literal(_local(checkpoint.path)), part=literal(members[str(at[0][0])]), options=options
+        path=literal(_local(checkpoint.path)), part=literal(members[str(paths[0][0])]), options=options
     )
     steps = _model_path(checkpoint, models)
     needs = f"import {template.partition('(')[2].partition('.')[0]}"
-    inner = steps.removeprefix(subscript(at[0][:1]) or "")
+    inner = steps.removeprefix(subscript(paths[0][:1]) or "")
     return Load(expression + inner, f"{needs}; {note}" if note else needs)
 
 

@@ -106,7 +106,7 @@ def recorded(handed: OptimizerRecord, name: str, model: Section, indices: dict[s
     `indices` are the indices of the model's tensors by name. Parameters that do not belong to the model are
     left out.
     """
-    mine = [number for number, known in enumerate(handed.names) if known in indices]
+    mine = [number for number, parameter in enumerate(handed.names) if parameter in indices]
     slots = tuple(
         Slot(
             number,
@@ -191,7 +191,7 @@ def _slot(key: Node, name: str | None, state: Node) -> Slot:
     }
     shape = _shape(shapes)
     is_mixed = shape is None and len({other for other in shapes.values() if other}) > 1
-    moments = tuple(ref for each in _MOMENTS if isinstance(ref := tensor_of(fields.get(each)), TensorRef))
+    moments = tuple(ref for moment in _MOMENTS if isinstance(ref := tensor_of(fields.get(moment)), TensorRef))
     return Slot(key, name, shape, bool(fields), fields.get("step"), is_mixed=is_mixed, moments=moments)
 
 
@@ -231,7 +231,7 @@ def _match(
     if not chosen or not (chosen[0][2] or any(slot.shape is not None for slot in slots)):
         return Match(optimizer, None, slots, (None,) * len(slots))
     model, candidates, is_exact = chosen[0]
-    decided = tuple(found[0] if len(found) == 1 else None for found in candidates)
+    decided = tuple(choices[0] if len(choices) == 1 else None for choices in candidates)
     return Match(optimizer, model, slots, decided, is_exact, groups=len(groups), candidates=tuple(candidates))
 
 
@@ -292,19 +292,19 @@ def _assign(groups: list[Group], rows: list[tuple[int, Entry]]) -> Candidates | 
             orders.append(rows[::-1])
         else:  # minGPT sorts the names in each group
             orders.append(sorted(rows, key=lambda row: row[1].name))
-    found: Candidates | None = None
+    candidates: Candidates | None = None
     for order in orders:
         kinds = _kinds(groups, order) if is_exact and len(groups) > 1 else None
         assigned = None if kinds is None else _ordered(groups, order, kinds)
         assigned = _ordered(groups, order, None) if assigned is None else assigned
-        if found is None:
-            found = assigned
+        if candidates is None:
+            candidates = assigned
         elif assigned is not None:
-            found = [
-                tuple(sorted({*one, *other})) if one and other else ()
-                for one, other in zip(found, assigned, strict=True)
+            candidates = [
+                tuple(sorted({*own, *other})) if own and other else ()
+                for own, other in zip(candidates, assigned, strict=True)
             ]
-    return found
+    return candidates
 
 
 def _kinds(groups: list[Group], rows: list[tuple[int, Entry]]) -> tuple[list[bool], list[bool]] | None:
@@ -374,12 +374,12 @@ def _ordered(
             taken.update((free[first], number) for first, last in here if first == last)
         if len(taken) == before:
             break
-    left = _MOST_LISTED
+    room = _MOST_LISTED
     candidates: Candidates = []
     for group, (free, here) in zip(groups, ends, strict=True):
         for slot, (first, last) in zip(group.slots, here, strict=True):
-            left -= last - first
-            fitting = free[first : last + 1] if left > 0 or first == last else ()
+            room -= last - first
+            fitting = free[first : last + 1] if room > 0 or first == last else ()
             candidates.append(tuple(rows[i][0] for i in fitting if slot.shape in (None, shapes[i])))
     return candidates
 
@@ -399,9 +399,9 @@ def _ends(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> 
 def _greedy(group: list[Slot], free: list[int], shapes: list[tuple[int, ...]]) -> list[int] | None:
     """The first place in `free` that each slot can have."""
     chosen = []
-    at = iter(range(len(free)))
+    numbers = iter(range(len(free)))
     for slot in group:
-        place = next((i for i in at if slot.shape is None or shapes[free[i]] == slot.shape), None)
+        place = next((i for i in numbers if slot.shape is None or shapes[free[i]] == slot.shape), None)
         if place is None:
             return None
         chosen.append(place)

@@ -48,12 +48,12 @@ def unseen_parts(checkpoint: Checkpoint) -> UnseenParts:
             if view.type.startswith("torch.nn."):
                 continue  # its lists are torch's own: the flat weights of an LSTM
             for attribute, child in _attributes(view):
-                at = f"{place}.{attribute}" if place else attribute
+                inner = f"{place}.{attribute}" if place else attribute
                 if tensor_of(child) is not None:
                     if id(child) not in model.tensors:
-                        plain.append(at)
+                        plain.append(inner)
                 elif _container(child, look(child)).kind in ("sequence", "mapping"):
-                    loose += model.loose(child, at)
+                    loose += model.loose(child, inner)
     return UnseenParts(tuple(loose), tuple(plain), tuple(twice), tuple(hooks))
 
 
@@ -93,12 +93,12 @@ class _Model:
         """The modules and Parameters in a plain container, and in the containers inside it."""
         todo = [(container, place, 0)]
         while todo and len(self._seen) < _VISITS:
-            node, at, depth = todo.pop()
+            node, path, depth = todo.pop()
             tensor = tensor_of(node)
             if tensor is not None:
                 if tensor.is_parameter and id(node) not in self.tensors and id(node) not in self._seen:
                     self._seen.add(id(node))
-                    yield LooseModule(at, "parameter", "torch.nn.parameter.Parameter", 1, None)
+                    yield LooseModule(path, "parameter", "torch.nn.parameter.Parameter", 1, None)
                 continue
             view = look(node)
             view = _container(node, view)
@@ -106,38 +106,38 @@ class _Model:
                 continue
             if view.kind == "module":
                 self._seen.add(id(node))
-                module = self._loose_module(node, view, at)
+                module = self._loose_module(node, view, path)
                 if module is not None:
                     yield module
             elif depth <= _DEPTH:
                 keys = view.keys if view.kind == "mapping" else range(len(view.children))
                 items = zip(keys, view.children, strict=True)
                 below = [
-                    (child, f"{at}[{_text(key, number)}]", depth + 1)
+                    (child, f"{path}[{_text(key, number)}]", depth + 1)
                     for number, (key, child) in enumerate(items)
                 ]
                 todo += reversed(below)
 
-    def _loose_module(self, node: Node, view: View, at: str) -> LooseModule | None:
+    def _loose_module(self, node: Node, view: View, path: str) -> LooseModule | None:
         """Return the record of a module in a plain container, or None without parameters and buffers."""
         inside = None
         lost = held = 0
         todo = [node]
         seen: set[int] = set()
         while todo and len(seen) < _VISITS:
-            each = todo.pop()
-            if id(each) in seen or look(each).kind != "module":
+            module = todo.pop()
+            if id(module) in seen or look(module).kind != "module":
                 continue
-            seen.add(id(each))
-            inner = _registered(look(each))
+            seen.add(id(module))
+            inner = _registered(look(module))
             lost += sum(id(child) not in self.tensors for _, child in inner["_parameters"])
             held += len(inner["_buffers"]) + len(inner["_parameters"])
-            if id(each) in self.modules:
-                inside = inside or self.modules[id(each)][0]
+            if id(module) in self.modules:
+                inside = inside or self.modules[id(module)][0]
             todo += [child for _, child in inner["_modules"]]
         if not held:
             return None  # an activation
-        return LooseModule(at, "module", view.type, lost, None if lost or inside is None else inside)
+        return LooseModule(path, "module", view.type, lost, None if lost or inside is None else inside)
 
 
 def _container(node: Node, view: View) -> View:

@@ -103,10 +103,10 @@ def _cut(text: str, names: dict[str, Dict]) -> tuple[str, str]:
 
 def _cuts(text: str) -> Iterator[tuple[str, str]]:
     """A text cut at each of its dots, the last one first."""
-    at = text.rfind(".")
-    while at > 0:
-        yield text[:at], text[at + 1 :]
-        at = text.rfind(".", 0, at)
+    dot = text.rfind(".")
+    while dot > 0:
+        yield text[:dot], text[dot + 1 :]
+        dot = text.rfind(".", 0, dot)
 
 
 def flattened_names(node: Node) -> Callable[[dict[str, str]], dict[str, str]] | None:
@@ -117,14 +117,14 @@ def flattened_names(node: Node) -> Callable[[dict[str, str]], dict[str, str]] | 
     keys = [str(key) for key, _ in rows]
 
     def renamed(names: dict[str, str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        new_names: dict[str, str] = {}
         for key in keys:
             start = next(part for part in FLATTENED if key.startswith(part))
             for name, field in _cuts(key.removeprefix(start)):
                 if name in names:
-                    found[key] = f"{start}{names[name]}.{field}"
+                    new_names[key] = f"{start}{names[name]}.{field}"
                     break
-        return found
+        return new_names
 
     return renamed
 

@@ -97,7 +97,7 @@ class ModelRecord(NamedTuple):
 
         Before backward no parameter has one, which says nothing.
         """
-        return any(known.gradient is not None for known in self.tensors.values())
+        return any(tensor.gradient is not None for tensor in self.tensors.values())
 
     @property
     def numbered(self) -> tuple[str, ...]:

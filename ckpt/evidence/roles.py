@@ -137,16 +137,24 @@ def find_roles(
         for optimizer in match.record.optimizers:
             name = optimizer.cls.rpartition(".")[2] if several else ""
             optimizers += (recorded(optimizer, name, match.section, match.indices),)
-    for each in optimizers:
-        for number, at in enumerate(each.indices):
-            if at is not None and roles[at].trust in ("likely", "none"):
-                trust: Trust = "certain" if each.by_name else "strong" if _decided(each, number) else "likely"
-                note = f"parameter {number} of {each.optimizer.name or 'the optimizer'}"
-                roles[at] = Role("parameter", trust, "optimizer", note)
+    for optimizer_match in optimizers:
+        for number, tensor_index in enumerate(optimizer_match.indices):
+            if tensor_index is not None and roles[tensor_index].trust in ("likely", "none"):
+                trust: Trust = (
+                    "certain"
+                    if optimizer_match.by_name
+                    else "strong"
+                    if _decided(optimizer_match, number)
+                    else "likely"
+                )
+                note = f"parameter {number} of {optimizer_match.optimizer.name or 'the optimizer'}"
+                roles[tensor_index] = Role("parameter", trust, "optimizer", note)
     held = _in_optimizer(checkpoint, optimizers)
-    for at, role in enumerate(roles) if optimizers else ():
-        if held[at] is False and role.trust in ("likely", "none"):
-            roles[at] = role._replace(note=f"{role.note}; not in the optimizer, so a buffer or frozen")
+    for tensor_index, role in enumerate(roles) if optimizers else ():
+        if held[tensor_index] is False and role.trust in ("likely", "none"):
+            roles[tensor_index] = role._replace(
+                note=f"{role.note}; not in the optimizer, so a buffer or frozen"
+            )
     return Evidence(roles, optimizers, match, held)
 
 
@@ -163,28 +171,28 @@ def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bo
     """
     held: list[bool | None] = [None] * len(checkpoint.tensors)
     mine = {
-        at
+        index
         for match in matches
-        for number, at in enumerate(match.indices)
-        if at is not None and _decided(match, number)
+        for number, index in enumerate(match.indices)
+        if index is not None and _decided(match, number)
     }
     every = all(
-        match.model is not None and all(at in mine for at in match.indices)
+        match.model is not None and all(index in mine for index in match.indices)
         for match in matches
         if match.slots
     )
     views = {
         tensor.view
-        for tensor in (checkpoint.tensors[at].tensor for at in mine)
+        for tensor in (checkpoint.tensors[index].tensor for index in mine)
         if isinstance(tensor, TensorRef) and tensor.numel
     }
     for match in matches:
-        for at in match.model.indices if match.model is not None and match.slots else ():
-            tensor = checkpoint.tensors[at].tensor
-            if at in mine or (isinstance(tensor, TensorRef) and tensor.numel and tensor.view in views):
-                held[at] = True
-            elif every and held[at] is None:
-                held[at] = False
+        for index in match.model.indices if match.model is not None and match.slots else ():
+            tensor = checkpoint.tensors[index].tensor
+            if index in mine or (isinstance(tensor, TensorRef) and tensor.numel and tensor.view in views):
+                held[index] = True
+            elif every and held[index] is None:
+                held[index] = False
     return held
 
 
@@ -243,13 +251,13 @@ def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
             ]
         elif section.kind in ("model", "ema"):
             roles[section.first : section.first + section.tensors] = _model_roles(section, named)
-    at = 0
+    index = 0
     for part in parts(checkpoint.tensors):
         for entry in () if isinstance(part, Entries) else part:
-            if entry.source is not None and roles[at].role != "optimizer":
-                roles[at] = _told(entry.kind, entry.source)
-            at += 1
-        at += len(part) if isinstance(part, Entries) else 0
+            if entry.source is not None and roles[index].role != "optimizer":
+                roles[index] = _told(entry.kind, entry.source)
+            index += 1
+        index += len(part) if isinstance(part, Entries) else 0
     return roles
 
 
@@ -280,18 +288,18 @@ def _model_roles(section: Section, named: frozenset[str]) -> list[Role]:
         inside = tuple([name[len(begin) :] for _, first, last in here for name in names[first:last]])
         alike = tuple([look for _, first, last in here for look in looks[first:last]])
         key = (inside, alike, *_TOLD_BY_PARENT.intersection(begin.split(".")))
-        found = layers.get(key)
-        if found is None:
+        layer = layers.get(key)
+        if layer is None:
             of = [tensor for _, first, last in here for tensor in tensors[first:last]]
-            found = layers[key] = _layer_roles(begin, inside, of)
-        at = 0
+            layer = layers[key] = _layer_roles(begin, inside, of)
+        position = 0
         for _, first, last in here:
-            roles[first:last] = found[at : at + last - first]
-            at += last - first
+            roles[first:last] = layer[position : position + last - first]
+            position += last - first
     if named:
-        for at, name in enumerate(names):
+        for position, name in enumerate(names):
             if not named.isdisjoint((name, name.removeprefix("module."))):
-                roles[at] = _NAMED
+                roles[position] = _NAMED
     return roles
 
 
@@ -307,7 +315,7 @@ def _beginning(names: Sequence[str], begin: str, number: int) -> Sequence[int]:
         last += 1
     if "\n".join(["", *names]).count(f"\n{begin}") == last - first:
         return range(first, last)
-    return [at for at, name in enumerate(names) if name.startswith(begin)]
+    return [index for index, name in enumerate(names) if name.startswith(begin)]
 
 
 def role_alone(section: Section, number: int) -> Role:
@@ -323,8 +331,8 @@ def role_alone(section: Section, number: int) -> Role:
         return _model_roles(section, frozenset())[number]
     layer = _beginning(names, begin, number)
     tensors = looks_of(section.entries)
-    inside = [names[at][len(begin) :] for at in layer]
-    return _layer_roles(begin, inside, [tensors[at] for at in layer])[layer.index(number)]
+    inside = [names[index][len(begin) :] for index in layer]
+    return _layer_roles(begin, inside, [tensors[index] for index in layer])[layer.index(number)]
 
 
 def _layer_roles(begin: str, names: Sequence[str], tensors: Sequence[Tensor]) -> list[Role]:

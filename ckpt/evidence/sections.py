@@ -74,8 +74,8 @@ class Totals:
         ids = list(map(id, looks))  # most are the same object, and a tensor takes long to hash
         distinct = dict(zip(ids, looks, strict=True))
         counts = [(distinct[key], count) for key, count in Counter(ids).items()]
-        numel = sum([one.numel * count for one, count in counts])
-        return numel, sum([one.nbytes * count for one, count in counts])
+        numel = sum([tensor.numel * count for tensor, count in counts])
+        return numel, sum([tensor.nbytes * count for tensor, count in counts])
 
 
 class Section(NamedTuple):
@@ -230,17 +230,17 @@ class _Finder:
                 covered.append(row.path)
         return sections
 
-    def rest(self, found: list[Section]) -> list[Section]:
+    def rest(self, chosen: list[Section]) -> list[Section]:
         """A section for each top-level key with tensors outside the sections found, usually of the kind `other`."""
         taken = bytearray(len(self._checkpoint.tensors))
-        for section in found:
+        for section in chosen:
             taken[section.first : section.first + section.tensors] = b"\1" * section.tensors
         loose: dict[Path, list[int]] = {}
         index = taken.find(0)
         while index >= 0:
             loose.setdefault(self._checkpoint.tensors[index].path[:1], []).append(index)
             index = taken.find(0, index + 1)
-        if not found and loose and not any(map(_kind_of_key, loose)):
+        if not chosen and loose and not any(map(kind_of_key, loose)):
             return [section_of(self._checkpoint, (), "", "other", 0, len(taken))]
         sections: list[Section] = []
         for path, indices in loose.items():
@@ -250,7 +250,7 @@ class _Finder:
                     runs[-1][1] += 1
                 else:
                     runs.append([index, index + 1])
-            kind = _kind_of_key(path) or "other"
+            kind = kind_of_key(path) or "other"
             sections += [
                 section_of(self._checkpoint, path, dotted(path), kind, first, last) for first, last in runs
             ]
@@ -266,7 +266,7 @@ class _Finder:
             return "snapshot"
         if row.is_module or row.path in self.models:
             return self._kind_of_weights(row.path)
-        kind = _kind_of_key(row.path) if len(row.path) == 1 else None
+        kind = kind_of_key(row.path) if len(row.path) == 1 else None
         if kind is not None and row.path not in self._above_optimizers:
             return kind
         if row.last == row.first:
@@ -329,7 +329,7 @@ class _Finder:
         return (
             len(parts) > 1
             and parts == set(row.keys)
-            and not any(part in _WHOLE or _kind_of_key((part,)) or _is_ema((part,)) for part in parts)
+            and not any(part in _WHOLE or kind_of_key((part,)) or _is_ema((part,)) for part in parts)
         )
 
 
@@ -357,7 +357,7 @@ def _words(key: object) -> list[str]:
     return [word.lower() for word in _WORD.findall(str(key))]
 
 
-def _kind_of_key(path: Path) -> str | None:
+def kind_of_key(path: Path) -> str | None:
     """The kind that the last key of a path names: `optimizer_states`, `lr_scheduler`, `rng_state`."""
     if not path:
         return None

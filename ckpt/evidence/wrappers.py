@@ -48,11 +48,11 @@ def inner_wrappers(name: str) -> list[tuple[str, str]]:
     `model._orig_mod.`. An attribute that comes twice is listed once, where it comes first.
     """
     inner: dict[str, str] = {}
-    at = len(wrapper_prefix(name))
-    for part in name[at:].split(".")[:-1]:
-        at += len(part) + 1
+    end = len(wrapper_prefix(name))
+    for part in name[end:].split(".")[:-1]:
+        end += len(part) + 1
         if part in WRAPPERS and part.startswith("_"):
-            inner.setdefault(part, name[:at])
+            inner.setdefault(part, name[:end])
     return list(inner.items())
 
 
@@ -138,5 +138,5 @@ def base_name(name: str) -> str:
 
 def adapted_layers(names: Iterable[str]) -> list[str]:
     """The layers of the base model that LoRA changes, by their names in the base model, each once."""
-    found = [re.match(_LAYER, base_name(name)) for name in names if "lora_" in name]
-    return list(dict.fromkeys(match[1] for match in found if match is not None))
+    matches = [re.match(_LAYER, base_name(name)) for name in names if "lora_" in name]
+    return list(dict.fromkeys(match[1] for match in matches if match is not None))

@@ -215,12 +215,12 @@ def probe_at(
     partial: bool = False,
 ) -> Probe:
     """The probe of a location, for all formats. Raises CkptError."""
-    left = budget or Budget(limits)  # one for all shards
+    shared = budget or Budget(limits)  # one for all shards
 
     def inner(other: Location, mark: str) -> Checkpoint:
-        return _open(other, limits, plugins, mark, left, partial=partial)
+        return _open(other, limits, plugins, mark, shared, partial=partial)
 
-    return Probe(location, limits, inner, mark, left, partial)
+    return Probe(location, limits, inner, mark, shared, partial)
 
 
 def format_of(probe: Probe, plugins: bool = False) -> Format:
@@ -262,8 +262,8 @@ def written_formats() -> dict[str, Format]:
 
     A format whose code goes with its names is none of them: ckpt changes its files, and makes no new ones.
     """
-    found = {format.name: format for format in FORMATS if _is_written(format)}
-    return dict(sorted(found.items(), key=lambda row: row[1].traits.is_folder))
+    written = {format.name: format for format in FORMATS if _is_written(format)}
+    return dict(sorted(written.items(), key=lambda row: row[1].traits.is_folder))
 
 
 def _is_written(format: Format) -> bool:

@@ -12,7 +12,7 @@ from ckpt.dtypes import BY_NAME
 from ckpt.errors import UnreadableError, about
 from ckpt.io.location import locate
 from ckpt.io.source import read_limited
-from ckpt.limits import Budget, Limits, parse_json
+from ckpt.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.names import Key, NamedKey, Path
 from ckpt.tensors import Composite, Storage, Tensor, tensor_ref
 from ckpt.text import Json, show
@@ -69,9 +69,9 @@ def open_documents(path: str, limits: Limits) -> list[dict[str, Json]] | None:
     budget, what = Budget(limits), "document (expected what --json of a command printed)"
     lines = data.split(b"\n")
     is_one = not lines[0].rstrip().endswith(b"}")  # as on a terminal, on many lines
-    found = [parse_json(text, what, budget) for text in ([data] if is_one else lines) if text.strip()]
-    documents = [document for document in found if isinstance(document, dict)]
-    if len(documents) < len(found):
+    values = [parse_json(text, what, budget) for text in ([data] if is_one else lines) if text.strip()]
+    documents = [document for document in values if isinstance(document, dict)]
+    if len(documents) < len(values):
         raise UnreadableError("a line of the documents is no object")
     return documents
 
@@ -84,11 +84,11 @@ _KINDS = frozenset(("model", "ema", "optimizer", "scheduler", "scaler", "rng", "
 
 
 def _checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
-    rows = [_object(row) for row in _list(document["tensors"])]
+    rows = [json_object(row) for row in json_list(document["tensors"])]
     entries = tuple(_entry(row) for row in rows)
     kinds = {
         _text(row["name"]): (_path(row["path"]), _one_of(row["kind"], _KINDS))
-        for row in map(_object, _list(document["sections"]))
+        for row in map(json_object, json_list(document["sections"]))
     }
     sections: list[DeclaredSection] = []
     for place, row in enumerate(rows):
@@ -101,13 +101,15 @@ def _checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
     if any(kinds[name][1] == "snapshot" for name in filled):
         raise ValueError
     sections += [
-        DeclaredSection(at, name, kind, 0, 0) for name, (at, kind) in kinds.items() if name not in filled
+        DeclaredSection(section_path, name, kind, 0, 0)
+        for name, (section_path, kind) in kinds.items()
+        if name not in filled
     ]
     return Checkpoint(
         path=path,
         format=NAME,
         traits=TRAITS,
-        nbytes=_count(_object(document["file"])["bytes"]),
+        nbytes=_count(json_object(document["file"])["bytes"]),
         root=None,
         tensors=entries,
         storages=(),
@@ -117,36 +119,24 @@ def _checkpoint(path: str, document: dict[str, Json]) -> Checkpoint:
 
 
 def _role(row: dict[str, Json]) -> tuple[str, str, str, str]:
-    evidence = _object(row["evidence"])
+    evidence = json_object(row["evidence"])
     trust = _one_of(evidence["trust"], _TRUSTS)
     return _one_of(row["role"], _ROLES), trust, _text(evidence["source"]), _text(evidence["note"])
 
 
 def _entry(row: dict[str, Json]) -> Entry:
-    shape, dtype = tuple(_count(size) for size in _list(row["shape"])), BY_NAME[_text(row["dtype"])]
+    shape, dtype = tuple(_count(size) for size in json_list(row["shape"])), BY_NAME[_text(row["dtype"])]
     device = None if row["device"] is None else _text(row["device"])
     tensor: Tensor
     if row["layout"] == "strided":
         storage = Storage(_text(row["storage"]), device, dtype, 0, None)
-        stride = tuple(_count(step) for step in _list(row["stride"]))
+        stride = tuple(_count(step) for step in json_list(row["stride"]))
         if len(stride) != len(shape):
             raise ValueError
         tensor = tensor_ref(storage, dtype, shape, stride, _count(row["offset"]))
     else:
         tensor = Composite(_text(row["layout"]), dtype, shape, (), device, elements=_count(row["numel"]))
     return Entry(_path(row["path"]), _text(row["name"]), tensor)
-
-
-def _object(value: Json) -> dict[str, Json]:
-    if not isinstance(value, dict):
-        raise ValueError
-    return value
-
-
-def _list(value: Json) -> list[Json]:
-    if not isinstance(value, list):
-        raise ValueError
-    return value
 
 
 def _count(value: Json) -> int:
@@ -161,8 +151,8 @@ def _text(value: Json) -> str:
     return value
 
 
-def _one_of(value: Json, known: frozenset[str]) -> str:
-    if value not in known:
+def _one_of(value: Json, names: frozenset[str]) -> str:
+    if value not in names:
         raise ValueError
     return _text(value)
 

@@ -16,7 +16,7 @@ from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.storages import byteorder_of, tree_inside
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Format, Probe
-from ckpt.limits import Budget, Limits, parse_json
+from ckpt.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, PersistentId, tensor_of
 from ckpt.pickles.rebuild import DIMENSIONS
@@ -166,12 +166,12 @@ class _Reader:
                 for row in payloads(self._read(record), record.name, self._budget)
             ]
         else:
-            found = look(self._saved(record))
-            if found.kind != "mapping":
+            tensors = look(self._saved(record))
+            if tensors.kind != "mapping":
                 raise UnreadableError(f"record {show(record.name, 80)} does not map names to tensors")
             rows = [
                 (str(key), child, Kind("buffer"))
-                for key, child in zip(found.keys, found.children, strict=True)
+                for key, child in zip(tensors.keys, tensors.children, strict=True)
                 if isinstance(key, str)
             ]
         for name, node, kind in rows:
@@ -339,8 +339,8 @@ def payloads(data: bytes, what: str, budget: Budget) -> list[Payload]:
     """The rows of a list, in its order. Raises UnreadableError, LimitError."""
     document = parse_json(data, show(what, 80), budget, b'"path_name"')
     try:
-        config = _object(_object(document)["config"])
-        return [_payload(name, _object(row)) for name, row in config.items()]
+        config = json_object(json_object(document)["config"])
+        return [_payload(name, json_object(row)) for name, row in config.items()]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UnreadableError(f"damaged {show(what, 80)}: it is not a list of tensors") from None
 
@@ -356,7 +356,7 @@ def _payload(name: str, row: dict[str, Json]) -> Payload:
         name,
         record,
         row.get("is_param") is True,
-        None if is_pickled else _geometry(name, _object(meta)),
+        None if is_pickled else _geometry(name, json_object(meta)),
         meta is not None,
     )
 
@@ -371,7 +371,7 @@ def _geometry(name: str, meta: dict[str, Json]) -> Geometry:
     shape, stride = _numbers(name, meta["sizes"]), _numbers(name, meta["strides"])
     if len(shape) != len(stride) or len(shape) > DIMENSIONS or prod(shape) >= _MOST:
         raise UnreadableError(f"tensor {show(name, 80)}: its sizes and strides do not fit")
-    device = _object(meta["device"])
+    device = json_object(meta["device"])
     kind, index = device["type"], device.get("index")
     if not isinstance(kind, str) or len(kind) > 64:
         raise ValueError
@@ -383,7 +383,7 @@ def _geometry(name: str, meta: dict[str, Json]) -> Geometry:
 def _numbers(name: str, value: Json) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise ValueError
-    return tuple(_number(name, each) for each in value)
+    return tuple(_number(name, item) for item in value)
 
 
 def _number(name: str, value: Json) -> int:
@@ -428,22 +428,22 @@ def program_of(data: bytes, what: str, budget: Budget) -> Program:
     """The program in a JSON document. Raises UnreadableError, LimitError."""
     document = parse_json(data, show(what, 80), budget, constants=True)
     try:
-        return _program(_object(document))
+        return _program(json_object(document))
     except (KeyError, TypeError, ValueError):
         raise UnreadableError(f"damaged {show(what, 80)}: it is not an exported program") from None
 
 
 def _program(document: dict[str, Json]) -> Program:
-    module = _object(document["graph_module"])
-    graph = _object(module["graph"])
+    module = json_object(document["graph_module"])
+    graph = json_object(module["graph"])
     kinds: dict[str, Kind] = {}
     inputs: list[Node] = []
-    for spec in _list(_object(module["signature"])["input_specs"]):
-        for kind, fields in _object(spec).items():
+    for spec in json_list(json_object(module["signature"])["input_specs"]):
+        for kind, fields in json_object(spec).items():
             if kind == "user_input":
                 inputs += _names(fields)
                 continue
-            fields = _object(fields)
+            fields = json_object(fields)
             name = next((fields[key] for key in _NAMES if key in fields), None)
             if not isinstance(name, str):
                 continue
@@ -460,24 +460,12 @@ def _program(document: dict[str, Json]) -> Program:
     torch = document.get("torch_version")
     if isinstance(torch, str):
         facts.set(["torch_version"], [torch])
-    facts.set(["nodes", "inputs"], [len(_list(graph["nodes"])), inputs])
+    facts.set(["nodes", "inputs"], [len(json_list(graph["nodes"])), inputs])
     return Program(kinds, facts)
 
 
 def _names(fields: Json) -> list[Node]:
     """The name of a user's input: `{"arg": {"as_tensor": {"name": "x"}}}`. A constant input has none."""
-    argument = _object(fields).get("arg")
-    each = argument.values() if isinstance(argument, dict) else ()
-    return [row["name"] for row in each if isinstance(row, dict) and isinstance(row.get("name"), str)]
-
-
-def _object(value: Json) -> dict[str, Json]:
-    if not isinstance(value, dict):
-        raise ValueError
-    return value
-
-
-def _list(value: Json) -> list[Json]:
-    if not isinstance(value, list):
-        raise ValueError
-    return value
+    argument = json_object(fields).get("arg")
+    rows = argument.values() if isinstance(argument, dict) else ()
+    return [row["name"] for row in rows if isinstance(row, dict) and isinstance(row.get("name"), str)]

@@ -62,22 +62,22 @@ class SavedFile(NamedTuple):
     """Tensors that were written although their bytes do not match the recorded checksums."""
 
 
-def format_for(path: str, asked: str | None) -> str:
+def format_for(path: str, choice: str | None) -> str:
     """The format to write: the one asked for, else the one of the suffix. Raises UsageError."""
     formats = written_formats()
-    if asked is not None:
-        if asked not in formats:
-            problem = f"--format {asked}: ckpt does not write this format"
+    if choice is not None:
+        if choice not in formats:
+            problem = f"--format {choice}: ckpt does not write this format"
             raise UsageError(problem, hint="formats: " + " ".join(formats))
-        if _contradicts(path, asked):
-            raise UsageError(f"the ending does not fit --format {asked}", path=path)
-        return asked
-    found = next((name for name, format in formats.items() if path.endswith(format.suffixes)), None)
-    if found is None:
+        if _contradicts(path, choice):
+            raise UsageError(f"the ending does not fit --format {choice}", path=path)
+        return choice
+    usual = next((name for name, format in formats.items() if path.endswith(format.suffixes)), None)
+    if usual is None:
         raise UsageError(
             "the ending names no format", path=path, hint="--format " + " or --format ".join(formats)
         )
-    return found
+    return usual
 
 
 def renamed(path: str, format: str) -> str:
@@ -85,7 +85,9 @@ def renamed(path: str, format: str) -> str:
     formats = written_formats()
     if path.endswith(formats[format].suffixes):
         return path
-    endings = sorted((ending for each in formats.values() for ending in each.suffixes), key=len, reverse=True)
+    endings = sorted(
+        (ending for other in formats.values() for ending in other.suffixes), key=len, reverse=True
+    )
     stem = next((path.removesuffix(ending) for ending in endings if path.endswith(ending)), path)
     return f"{stem}{formats[format].suffixes[0]}"
 
@@ -94,7 +96,7 @@ def _contradicts(path: str, name: str) -> bool:
     """Tell whether the ending of a path belongs to other formats and not to this one."""
     endings = {name: path.endswith(format.suffixes) for name, format in written_formats().items()}
     if name not in endings:  # an archive with code, which has the endings of torch's other files
-        return any(found and not traits_of(other).is_pickle for other, found in endings.items())
+        return any(suffix_fits and not traits_of(other).is_pickle for other, suffix_fits in endings.items())
     return any(endings.values()) and not endings[name]
 
 
@@ -174,8 +176,8 @@ def save(
         written = time.perf_counter()
         with about(to.path):
             done = _checked(sink.path, checkpoint, format, limits, checks)
-    made = SavedFile(to.path, format, drafted.size, None, tuple(done), written - start)
-    return made._replace(overflowed=sink.overflowed, warnings=tuple(sink.warnings), damaged=damaged)
+    result = SavedFile(to.path, format, drafted.size, None, tuple(done), written - start)
+    return result._replace(overflowed=sink.overflowed, warnings=tuple(sink.warnings), damaged=damaged)
 
 
 def _check_carried(checkpoint: Checkpoint, audit: Audit, checks: dict[str, Check] | None) -> None:
@@ -187,14 +189,14 @@ def _check_carried(checkpoint: Checkpoint, audit: Audit, checks: dict[str, Check
 
 def damaged_in(checkpoint: Checkpoint, audit: Audit, *, keep: bool) -> tuple[str, ...]:
     """The tensors of a checkpoint whose bytes contradict a checksum. Raises DamagedDataError for one that is not kept."""
-    found = audit.damaged()
-    if not found:
+    storages = audit.damaged()
+    if not storages:
         return ()
-    names = _names_over(checkpoint, found)
+    names = _names_over(checkpoint, storages)
     if not keep:
         listed = and_more([show(name, 80) for name in names], 3) or "a record"
         verb = "is" if len(names) < 2 else "are"
-        source = found[0].place.source
+        source = storages[0].place.source
         raise DamagedDataError(
             f"{listed} {verb} damaged: the bytes do not match the recorded checksum, so nothing was written",
             path=None if source.address is None else source.name,
@@ -374,7 +376,7 @@ def is_source(checkpoint: Checkpoint, path: str) -> bool:
     """
     if is_url(path):
         read = (checkpoint.path, *(source.address for source in checkpoint.all_sources()))
-        return any(each is not None and f"{each}/".startswith(f"{path.rstrip('/')}/") for each in read)
+        return any(folder is not None and f"{folder}/".startswith(f"{path.rstrip('/')}/") for folder in read)
     try:
         there = os.stat(path)
     except (OSError, ValueError):
@@ -384,8 +386,8 @@ def is_source(checkpoint: Checkpoint, path: str) -> bool:
     if os.path.isdir(path):
         inside = os.path.join(os.path.realpath(path), "")
         return any(os.path.realpath(source.name).startswith(inside) for source in checkpoint.all_sources())
-    known = [source.status for source in checkpoint.all_sources() if source.status is not None]
-    return any(os.path.samestat(status, there) for status in known)
+    statuses = [source.status for source in checkpoint.all_sources() if source.status is not None]
+    return any(os.path.samestat(status, there) for status in statuses)
 
 
 def _refuse_sources(checkpoint: Checkpoint, paths: Iterable[str]) -> None:

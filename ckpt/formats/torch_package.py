@@ -99,7 +99,7 @@ class _Reader:
                 root.set([key], [rows])
         self._contents.notices += self._storages.notices()
         self._contents.notices += self._code_inside([str(name) for name in code.keys])
-        found = checkpoint(
+        result = checkpoint(
             self._probe.path,
             FORMAT.name,
             FORMAT.traits,
@@ -110,7 +110,7 @@ class _Reader:
             byteorder=byteorder_of(archive),
             refusals=(),
         )
-        return replace(found, weights_only=None, parts=tuple(parts))  # torch.load opens no package
+        return replace(result, weights_only=None, parts=tuple(parts))  # torch.load opens no package
 
     def _pickle(self, record: Record) -> Pickle | None:
         """Return the pickle in a record, or None. A record whose name ends in .pkl must be one."""

@@ -47,13 +47,13 @@ _MOST = 2**63
 
 def is_known(probe: Probe) -> bool:
     """Tell whether a tar archive holds two of torch's three members. `read` finds what is wrong with them."""
-    found: set[str] = set()
+    members: set[str] = set()
     try:
         for name, _ in walk_tar(probe.file, probe.limits, Budget(probe.limits, probe.size)):
-            found.add(name)
+            members.add(name)
     except CkptError:
         pass
-    return len(found.intersection(MEMBERS)) > 1
+    return len(members.intersection(MEMBERS)) > 1
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -70,12 +70,12 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     objects.read_storages(cursors[0])
     objects.read_tensors(cursors[1])
     main = cursors[2].pickle()
-    made: dict[int, Node] = {}
+    nodes: dict[int, Node] = {}
     for persistent in main.persistent:
         tensor = objects.tensors.get(_key(persistent.pid))
         if tensor is not None:
-            made[id(persistent)] = tensor
-    root = Swap(lambda node: made.get(id(node)), lambda persistent: persistent).run(main.root)
+            nodes[id(persistent)] = tensor
+    root = Swap(lambda node: nodes.get(id(node)), lambda persistent: persistent).run(main.root)
     interpret(main, contents, limits, objects.resolve, 0)
     return checkpoint(
         probe.path,

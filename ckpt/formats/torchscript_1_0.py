@@ -19,7 +19,7 @@ from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, run
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Format, Probe
-from ckpt.limits import Budget, Limits, parse_json
+from ckpt.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.rebuild import DIMENSIONS
@@ -112,10 +112,10 @@ def model_of(data: bytes, budget: Budget) -> Model:
     """The document. Raises UnreadableError, LimitError."""
     document = parse_json(data, "model.json", budget, b'"dataType"')
     try:
-        whole = _object(document)
+        whole = json_object(document)
         budget.charge(_ROW * (data.count(b'"name"') + data.count(b'"dataType"')), "model.json")
-        tensors = tuple(_row(i, _object(row)) for i, row in enumerate(_list(whole.get("tensors"))))
-        return Model(_module(_object(whole["mainModule"])), tensors)
+        tensors = tuple(_row(i, json_object(row)) for i, row in enumerate(_list(whole.get("tensors"))))
+        return Model(_module(json_object(whole["mainModule"])), tensors)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise UnreadableError("damaged model.json: it does not describe a module") from None
 
@@ -125,17 +125,17 @@ def _module(fields: dict[str, Json]) -> Module:
     return Module(
         _text(fields.get("name", "")),
         (*_parameters(fields), *_attributes(fields)),
-        tuple(_module(_object(row)) for row in _list(fields.get("submodules"))),
+        tuple(_module(json_object(row)) for row in _list(fields.get("submodules"))),
     )
 
 
 def _parameters(fields: dict[str, Json]) -> Iterator[Slot]:
-    for row in map(_object, _list(fields.get("parameters"))):
+    for row in map(json_object, _list(fields.get("parameters"))):
         yield Slot(_text(row["name"]), _number(row.get("tensorId", 0)), None, row.get("isBuffer") is True)
 
 
 def _attributes(fields: dict[str, Json]) -> Iterator[Slot]:
-    for row in map(_object, _list(fields.get("attributes"))):
+    for row in map(json_object, _list(fields.get("attributes"))):
         yield Slot(_text(row["name"]), None, _number(row.get("id", 0)), row.get("type") == "Tensor")
 
 
@@ -150,7 +150,7 @@ def _row(index: int, fields: dict[str, Json]) -> Row:
     stride = tuple(map(_number, _list(fields.get("strides"))))
     if len(shape) != len(stride) or len(shape) > DIMENSIONS or prod(shape) >= _MOST:
         raise UnreadableError(f"tensor {index:,} of model.json: its sizes and strides do not fit")
-    key, device = _object(fields["data"])["key"], fields.get("device", "cpu")
+    key, device = json_object(fields["data"])["key"], fields.get("device", "cpu")
     if not isinstance(key, str) or not isinstance(device, str) or len(device) > 64:
         raise ValueError
     folder, _, record = key.partition("/")
@@ -177,19 +177,9 @@ def _text(value: Json) -> str:
     return value
 
 
-def _object(value: Json) -> dict[str, Json]:
-    if not isinstance(value, dict):
-        raise ValueError
-    return value
-
-
 def _list(value: Json) -> list[Json]:
     """A list, which is missing when it is empty."""
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise ValueError
-    return value
+    return [] if value is None else json_list(value)
 
 
 _BY_NUMBER = ("torch.jit._pickle.build_tensor_from_id", "torch.jit._pickle.TensorID")
@@ -229,7 +219,7 @@ class _Reader:
             held = Dict()
             held.set(["constants"], [constants])
             flat.tensors.extend(flatten(held, self._limits, self._budget).tensors)
-        made = checkpoint(
+        result = checkpoint(
             self._probe.path,
             FORMAT.name,
             FORMAT.traits,
@@ -242,7 +232,7 @@ class _Reader:
             flat=flat,
         )
         devices = code_of(self._archive, self._limits, self._budget).devices
-        return replace(made, code_devices=tuple(devices))
+        return replace(result, code_devices=tuple(devices))
 
     def _document(self) -> bytes:
         record = self._archive.find("model.json")
@@ -283,11 +273,11 @@ class _Reader:
             self._archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
         )
         interpret(pickle, self._contents, self._limits, _no_storage, 0)
-        made: dict[int, Node] = {}
+        tensors: dict[int, Node] = {}
         for call in pickle.calls:
             if call.class_name in _BY_NUMBER:
-                made[id(call)] = self._numbered(call)
-        root = Swap(lambda node: made.get(id(node)), _no_bytes).run(pickle.root)
+                tensors[id(call)] = self._numbered(call)
+        root = Swap(lambda node: tensors.get(id(node)), _no_bytes).run(pickle.root)
         if is_tuple(root):
             return root
         if type(root) is list:

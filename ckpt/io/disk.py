@@ -51,7 +51,7 @@ def shared_block(fd: int, sources: Iterable[int | None]) -> int:
     Nothing may be reserved in such a file: btrfs keeps what is reserved beside what is shared.
     """
     here = below(fd)
-    if here.type not in _SHARING or all(each is None or below(each) != here for each in sources):
+    if here.type not in _SHARING or all(source is None or below(source) != here for source in sources):
         return 0
     try:
         return os.fstatvfs(fd).f_bsize

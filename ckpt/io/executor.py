@@ -89,13 +89,13 @@ def run_each(
 
 def _neighbours(tasks: Sequence[Task[R]]) -> list[list[Task[R]]]:
     bundles: list[list[Task[R]]] = []
-    left = 0
+    room = 0
     for task in tasks:
-        if not bundles or task.nbytes > left or len(bundles[-1]) == _MOST:
+        if not bundles or task.nbytes > room or len(bundles[-1]) == _MOST:
             bundles.append([])
-            left = max(SPAN // 16, task.nbytes)
+            room = max(SPAN // 16, task.nbytes)
         bundles[-1].append(task)
-        left -= task.nbytes
+        room -= task.nbytes
     return bundles
 
 
@@ -242,4 +242,4 @@ def cpus() -> int:
 def spans(numel: int, size: int, step: int) -> list[tuple[int, int]]:
     """Split `numel` elements of `size` bytes into (first, last) spans for tasks, each a multiple of `step`."""
     count = max(step, SPAN // max(1, size) // step * step)
-    return [(at, min(at + count, numel)) for at in range(0, numel, count)] or [(0, 0)]
+    return [(first, min(first + count, numel)) for first in range(0, numel, count)] or [(0, 0)]

@@ -126,8 +126,8 @@ def locate(path: str) -> Location:
     """The location of a path or URL. Raises UsageError for a URL that lacks a part."""
     if not is_url(path):
         return LocalPath(path)
-    made = import_module("ckpt.io.remote.location").locate_url  # named as text: only a URL pays for it
-    return cast("Callable[[str], Location]", made)(path)
+    locate_url = import_module("ckpt.io.remote.location").locate_url  # named as text: only a URL pays for it
+    return cast("Callable[[str], Location]", locate_url)(path)
 
 
 def shown(text: str) -> str:
@@ -197,7 +197,7 @@ def _free(folder: str, name: str, suffix: str, ending: str) -> str | None:
         name = name[:-1]
     for number in range(1, _TRIES):
         more = "" if number == 1 else f".{number}"
-        made = os.path.join(folder, f"{name}{suffix}{more}{ending}")
-        if not os.path.lexists(made):
-            return made
+        path = os.path.join(folder, f"{name}{suffix}{more}{ending}")
+        if not os.path.lexists(path):
+            return path
     return None

@@ -595,10 +595,10 @@ def created(path: str, to: Target, sources: Sequence[Source]) -> int:
         mode &= ~0o060
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        made = os.fstat(fd)
-        foreign = any(status.st_gid != made.st_gid and not status.st_mode & stat.S_IROTH for status in read)
-        if foreign and made.st_mode & 0o070:  # its group is not the one that may read the sources
-            os.fchmod(fd, stat.S_IMODE(made.st_mode) & ~0o070)
+        own = os.fstat(fd)
+        foreign = any(status.st_gid != own.st_gid and not status.st_mode & stat.S_IROTH for status in read)
+        if foreign and own.st_mode & 0o070:  # its group is not the one that may read the sources
+            os.fchmod(fd, stat.S_IMODE(own.st_mode) & ~0o070)
     except OSError:
         removed(path)
         closed(fd)

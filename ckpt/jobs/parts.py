@@ -60,12 +60,12 @@ def encoded(result: object) -> Json:
     return result
 
 
-def decoded(found: Json, task: Task[object]) -> object:
+def decoded(document: Json, task: Task[object]) -> object:
     """The result of a task from its JSON. Raises UnreadableError where it cannot be one."""
     try:
-        if isinstance(found, dict) and found.keys() == {"failed"}:
-            return Failed(_text(found["failed"]))
-        return _KINDS[str(task.function.__annotations__["return"])](found, task)
+        if isinstance(document, dict) and document.keys() == {"failed"}:
+            return Failed(_text(document["failed"]))
+        return _KINDS[str(task.function.__annotations__["return"])](document, task)
     except (WrongResultError, KeyError):
         raise UnreadableError("holds a result that is not one of its task") from None
 
@@ -82,19 +82,19 @@ def _count(value: Json, most: int = _MOST) -> int:
 def _counts(value: Json, most: int) -> list[int]:
     if not isinstance(value, list) or len(value) != _SIDES:
         raise WrongResultError
-    return [_count(each, most) for each in value]
+    return [_count(item, most) for item in value]
 
 
 def _float(value: Json, *, least: float = -inf) -> float:
     if not isinstance(value, str) or len(value) > 40:
         raise WrongResultError
     try:
-        found = float.fromhex(value)
+        number = float.fromhex(value)
     except (ValueError, OverflowError):
         raise WrongResultError from None
-    if found < least:
+    if number < least:
         raise WrongResultError
-    return found
+    return number
 
 
 def _text(value: Json) -> str:
@@ -115,10 +115,10 @@ def _number(value: float | int | None) -> Json:
 
 def _number_back(value: Json) -> float | int | None:
     if value is None or isinstance(value, str):
-        found = None if value is None else _float(value)
-        if found is not None and (isnan(found) or found in (inf, -inf)):
+        number = None if value is None else _float(value)
+        if number is not None and (isnan(number) or number in (inf, -inf)):
             raise WrongResultError
-        return found
+        return number
     if type(value) is not int or abs(value) > _MOST:
         raise WrongResultError
     return value
@@ -127,42 +127,42 @@ def _number_back(value: Json) -> float | int | None:
 # --- statistics -------------------------------------------------------------------------------------------------------
 
 
-def _summary(found: Summary) -> dict[str, Json]:
+def _summary(summary: Summary) -> dict[str, Json]:
     return {
-        "numel": found.numel,
-        "finite": found.finite,
-        "low": _number(found.low),
-        "high": _number(found.high),
-        "mean": found.mean.hex(),
-        "spread": found.spread.hex(),
-        "squares": found.squares.hex(),
-        "zeros": found.zeros,
-        "nan": found.nan,
-        "inf": found.inf,
+        "numel": summary.numel,
+        "finite": summary.finite,
+        "low": _number(summary.low),
+        "high": _number(summary.high),
+        "mean": summary.mean.hex(),
+        "spread": summary.spread.hex(),
+        "squares": summary.squares.hex(),
+        "zeros": summary.zeros,
+        "nan": summary.nan,
+        "inf": summary.inf,
     }
 
 
 def _measurement(value: Json, task: Task[object]) -> Measurement:
     fields = _fields(value)
     ref, layout, first = task.arguments[:3]
-    made = Summary()
-    made.numel = _count(fields["numel"])
-    if made.numel != ref.numel:
+    summary = Summary()
+    summary.numel = _count(fields["numel"])
+    if summary.numel != ref.numel:
         raise WrongResultError
-    made.finite, made.zeros = (_count(fields[name], made.numel) for name in ("finite", "zeros"))
-    made.nan, made.inf = (_count(fields[name], made.numel) for name in ("nan", "inf"))
-    made.low, made.high = _number_back(fields["low"]), _number_back(fields["high"])
-    if (made.low is None, made.high is None) != (not made.finite, not made.finite):
+    summary.finite, summary.zeros = (_count(fields[name], summary.numel) for name in ("finite", "zeros"))
+    summary.nan, summary.inf = (_count(fields[name], summary.numel) for name in ("nan", "inf"))
+    summary.low, summary.high = _number_back(fields["low"]), _number_back(fields["high"])
+    if (summary.low is None, summary.high is None) != (not summary.finite, not summary.finite):
         raise WrongResultError
-    made.mean = _float(fields["mean"])
-    made.spread, made.squares = (_float(fields[name], least=0.0) for name in ("spread", "squares"))
-    return Measurement(made, _channels_back(fields["channels"], layout, first))
+    summary.mean = _float(fields["mean"])
+    summary.spread, summary.squares = (_float(fields[name], least=0.0) for name in ("spread", "squares"))
+    return Measurement(summary, _channels_back(fields["channels"], layout, first))
 
 
-def _channels(found: Channels | None) -> Json:
-    if found is None:
+def _channels(channels: Channels | None) -> Json:
+    if channels is None:
         return None
-    first, sums = found.window()
+    first, sums = channels.window()
     return {"first": first, "sums": pack(f"<{len(sums)}d", *sums).hex()}
 
 
@@ -173,30 +173,30 @@ def _channels_back(value: Json, layout: ChannelLayout | None, first: int) -> Cha
         return None
     fields = _fields(value)
     text = fields["sums"]
-    at = _count(fields["first"], layout.channels)
-    if not isinstance(text, str) or len(text) > 16 * (layout.channels - at) or not _BYTES.fullmatch(text):
+    begin = _count(fields["first"], layout.channels)
+    if not isinstance(text, str) or len(text) > 16 * (layout.channels - begin) or not _BYTES.fullmatch(text):
         raise WrongResultError
     sums = unpack(f"<{len(text) // 16}d", bytes.fromhex(text))
-    made = Channels(layout.channels, layout.inner, first)
-    made.sums[at : at + len(sums)] = sums
-    return made
+    channels = Channels(layout.channels, layout.inner, first)
+    channels.sums[begin : begin + len(sums)] = sums
+    return channels
 
 
 # --- differences ------------------------------------------------------------------------------------------------------
 
 
-def _difference(found: Difference) -> dict[str, Json]:
+def _difference(difference: Difference) -> dict[str, Json]:
     return {
-        "numel": found.numel,
-        "differing": found.differing,
-        "other_bytes": found.other_bytes,
-        "largest": found.largest.hex(),
-        "at": found.at,
-        "squares": found.squares.hex(),
-        "reference": found.reference.hex(),
-        "nan": [*found.nan],
-        "inf": [*found.inf],
-        "close": found.close,
+        "numel": difference.numel,
+        "differing": difference.differing,
+        "other_bytes": difference.other_bytes,
+        "largest": difference.largest.hex(),
+        "at": difference.at,
+        "squares": difference.squares.hex(),
+        "reference": difference.reference.hex(),
+        "nan": [*difference.nan],
+        "inf": [*difference.inf],
+        "close": difference.close,
     }
 
 
@@ -204,22 +204,24 @@ def _difference_back(value: Json, task: Task[object]) -> Difference | None:
     if value is None:
         return None
     fields = _fields(value)
-    one, two = task.arguments[:2]
-    made = Difference()
-    made.numel = _count(fields["numel"])
-    if made.numel != (one.numel if has_numbers(one.dtype) and has_numbers(two.dtype) else 0):
+    before, after = task.arguments[:2]
+    difference = Difference()
+    difference.numel = _count(fields["numel"])
+    if difference.numel != (before.numel if has_numbers(before.dtype) and has_numbers(after.dtype) else 0):
         raise WrongResultError
-    made.differing, made.other_bytes = (
-        _count(fields[name], made.numel) for name in ("differing", "other_bytes")
+    difference.differing, difference.other_bytes = (
+        _count(fields[name], difference.numel) for name in ("differing", "other_bytes")
     )
-    made.largest = _float(fields["largest"], least=0.0)
-    made.at = None if fields["at"] is None else _count(fields["at"], made.numel - 1)
-    made.squares, made.reference = (_float(fields[name], least=0.0) for name in ("squares", "reference"))
-    made.nan, made.inf = (_counts(fields[name], made.numel) for name in ("nan", "inf"))
+    difference.largest = _float(fields["largest"], least=0.0)
+    difference.at = None if fields["at"] is None else _count(fields["at"], difference.numel - 1)
+    difference.squares, difference.reference = (
+        _float(fields[name], least=0.0) for name in ("squares", "reference")
+    )
+    difference.nan, difference.inf = (_counts(fields[name], difference.numel) for name in ("nan", "inf"))
     if not isinstance(fields["close"], bool):
         raise WrongResultError
-    made.close = fields["close"]
-    return made
+    difference.close = fields["close"]
+    return difference
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------
@@ -307,10 +309,10 @@ def _edges(source: Source) -> str:
     """SHA-256 of the ends of a file, in hexadecimal. An object has an ETag instead, which costs no request."""
     if source.far is not None:
         return ""
-    made = hashlib.sha256(source.read(0, min(_EDGE, source.size)))
+    checksum = hashlib.sha256(source.read(0, min(_EDGE, source.size)))
     if source.size > _EDGE:
-        made.update(source.read(source.size - _EDGE, _EDGE))
-    return made.hexdigest()
+        checksum.update(source.read(source.size - _EDGE, _EDGE))
+    return checksum.hexdigest()
 
 
 R = TypeVar("R")
@@ -370,14 +372,16 @@ class Mine:
         for task in tasks:
             inside = task.tasks if isinstance(task, Bundle) and _is_cut(task) else ()
             places.append(range(self._at, self._at + len(inside)))
-            mine += [each for place, each in zip(places[-1], inside, strict=True) if place in self._range]
+            mine += [
+                part_task for place, part_task in zip(places[-1], inside, strict=True) if place in self._range
+            ]
             self._at = places[-1].stop
         done = run_each(self._executor, mine, self._progress)
         self.results += map(encoded, done)  # now, for the job goes on with them
-        self.failed += [each.problem for each in done if isinstance(each, Failed)]
-        left = iter(done)
+        self.failed += [outcome.problem for outcome in done if isinstance(outcome, Failed)]
+        outcomes = iter(done)
         return [
-            cast("R", [next(left) if place in self._range else Failed("noted") for place in row])
+            cast("R", [next(outcomes) if place in self._range else Failed("noted") for place in row])
             if _is_cut(task)
             else task()
             for task, row in zip(tasks, places, strict=True)
@@ -404,10 +408,10 @@ def _is_cut(task: Task[object]) -> bool:
 
 def plan_of(tasks: Sequence[Task[object]]) -> str:
     """SHA-256 of what the tasks are, in hexadecimal: equal on all machines that note the same ones."""
-    made = hashlib.sha256()
+    checksum = hashlib.sha256()
     for task in tasks:
-        made.update(f"{task.function.__module__}.{task.function.__qualname__} {task.nbytes}\n".encode())
-    return made.hexdigest()
+        checksum.update(f"{task.function.__module__}.{task.function.__qualname__} {task.nbytes}\n".encode())
+    return checksum.hexdigest()
 
 
 def cut(tasks: Sequence[Task[object]], share: Share) -> tuple[int, int]:
@@ -429,7 +433,7 @@ _NAMED = 20
 
 def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
     """Return an error for each part that differs, is there twice or is missing from the job."""
-    found: list[CkptError] = []
+    errors: list[CkptError] = []
     first = parts[0]
     if first.version != version:
         text = f"{first.share} is of ckpt {show(first.version, 40)}, this is {version}"
@@ -439,10 +443,10 @@ def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
         other = _unlike(first, part)
         if other is not None:
             text = f"{part.share} differs from {first.share} in {other}"
-            found.append(UsageError(text, path=part.file))
+            errors.append(UsageError(text, path=part.file))
         elif part.share.number in seen:
             text = f"{part.share} is there twice, also as {show(seen[part.share.number], 80)}"
-            found.append(UsageError(text, path=part.file))
+            errors.append(UsageError(text, path=part.file))
         else:
             seen[part.share.number] = part.file
     count = first.share.of
@@ -452,34 +456,34 @@ def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
         if named == min(missing, _NAMED):
             break
         if index not in seen:
-            found.append(UsageError(f"{Share(index, count)} is missing"))
+            errors.append(UsageError(f"{Share(index, count)} is missing"))
             named += 1
     if missing > named:
-        found.append(UsageError(f"{plural(missing - named, 'further part')} of {count:,} are missing"))
-    return found
+        errors.append(UsageError(f"{plural(missing - named, 'further part')} of {count:,} are missing"))
+    return errors
 
 
-def _unlike(one: Part, two: Part) -> str | None:
+def _unlike(part: Part, other: Part) -> str | None:
     """Name the first difference between two parts that should be of one job, or return None."""
     pairs: list[tuple[str, object, object]] = [
-        ("the version of ckpt", one.version, two.version),
-        ("the command", one.command, two.command),
-        ("the number of parts", one.share.of, two.share.of),
-        ("the number of inputs", len(one.inputs), len(two.inputs)),
+        ("the version of ckpt", part.version, other.version),
+        ("the command", part.command, other.command),
+        ("the number of parts", part.share.of, other.share.of),
+        ("the number of inputs", len(part.inputs), len(other.inputs)),
     ]
     pairs += [
         (f"the files of {show(ours.path, 80)}", ours.digest, theirs.digest)
-        for ours, theirs in zip(one.inputs, two.inputs, strict=False)
+        for ours, theirs in zip(part.inputs, other.inputs, strict=False)
     ]
-    pairs += [(f"--{name}", one.options.get(name), value) for name, value in two.options.items()]
-    pairs += [("the options", one.options, two.options), ("the tasks", one[4:6], two[4:6])]
+    pairs += [(f"--{name}", part.options.get(name), value) for name, value in other.options.items()]
+    pairs += [("the options", part.options, other.options), ("the tasks", part[4:6], other[4:6])]
     return next((what for what, ours, theirs in pairs if ours != theirs), None)
 
 
 def check_inputs(parts: Sequence[Part], inputs: Sequence[Input], tasks: Sequence[Task[object]]) -> None:
     """Raise UnreadableError where the files are not those that the parts were made of."""
-    for told, now in zip(parts[0].inputs, inputs, strict=True):
-        if told.digest != now.digest:
+    for recorded, now in zip(parts[0].inputs, inputs, strict=True):
+        if recorded.digest != now.digest:
             text = "not the files that the parts were made of, or changed since"
             raise UnreadableError(text, path=now.path)
     if (parts[0].tasks, parts[0].plan) != (len(tasks), plan_of(tasks)):
@@ -488,7 +492,7 @@ def check_inputs(parts: Sequence[Part], inputs: Sequence[Input], tasks: Sequence
 
 def results_of_all(parts: Sequence[Part], tasks: Sequence[Task[object]]) -> list[object]:
     """The results of all tasks in their order. Raises UnreadableError where a part holds others."""
-    found: list[object] = []
+    results: list[object] = []
     for part in sorted(parts, key=lambda part: part.share.number):
         first, last = cut(tasks, part.share)
         if (part.first, len(part.results)) != (first, last - first):
@@ -496,27 +500,27 @@ def results_of_all(parts: Sequence[Part], tasks: Sequence[Task[object]]) -> list
             raise UnreadableError(text, path=part.file)
         for result, task in zip(part.results, tasks[first:last], strict=True):
             try:
-                found.append(decoded(result, task))
+                results.append(decoded(result, task))
             except UnreadableError as error:
                 raise UnreadableError(f"{part.share} {error.problem}", path=part.file) from None
-    return found
+    return results
 
 
 def checked_options(part: Part, types: Mapping[str, str]) -> dict[str, object]:
     """Return the options of a part as arguments. `types` come from the command. Raises UnreadableError."""
-    made: dict[str, object] = {}
+    options: dict[str, object] = {}
     for name, value in part.options.items():
         if name not in types or not _fits(value, types[name]):
             raise UnreadableError(f"is not a part: it has an option {show(name, 40)}", path=part.file)
-        made[name] = value
-    if made.keys() != types.keys():
+        options[name] = value
+    if options.keys() != types.keys():
         raise UnreadableError("is not a part: an option is missing", path=part.file)
-    return made
+    return options
 
 
 def _fits(value: object, kind: str) -> bool:
     if kind == "texts":
-        return value is None or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+        return value is None or (isinstance(value, list) and all(isinstance(item, str) for item in value))
     if kind == "text":
         return value is None or isinstance(value, str)
     if kind == "number":

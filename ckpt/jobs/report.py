@@ -23,17 +23,17 @@ def payload(documents: Iterable[Document], version: str) -> dict[str, Json]:
     The documents come from `inspect`, `diff`, `stats` and `ls --json`, and from errors.
     Raises UnreadableError.
     """
-    made: dict[str, list[dict[str, Json]]] = {name: [] for name in ROWS}
+    views: dict[str, list[dict[str, Json]]] = {name: [] for name in ROWS}
     unreadable: list[Json] = []
     for document in documents:
         name = schema_of(document)
         if is_error(document):
             unreadable.append(_failure(document))
         else:
-            made[name].append(_DRAWN[name](document, name))
-    if not any(made.values()) and not unreadable:
+            views[name].append(_DRAWN[name](document, name))
+    if not any(views.values()) and not unreadable:
         raise UnreadableError("no document to draw")
-    return {"ckpt": version, "views": list(_views(made)), "unreadable": unreadable}
+    return {"ckpt": version, "views": list(_views(views)), "unreadable": unreadable}
 
 
 def error_document(path: str, schema: str, error: CkptError, version: str) -> dict[str, Json]:
@@ -46,10 +46,10 @@ def error_document(path: str, schema: str, error: CkptError, version: str) -> di
     }
 
 
-def _views(made: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
+def _views(by_schema: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
     """The views in the order of the page: what is about all files first."""
-    inspected, compared = made["ckpt.inspect"], made["ckpt.diff"]
-    measured, listed = made["ckpt.stats"], made["ckpt.ls"]
+    inspected, compared = by_schema["ckpt.inspect"], by_schema["ckpt.diff"]
+    measured, listed = by_schema["ckpt.stats"], by_schema["ckpt.ls"]
     if len(measured) > 1 or len(compared) > 1:
         files = {"files": listed} if listed else {}
         yield {"kind": "series", "title": "Series", "stats": measured, "diffs": compared, **files}
@@ -62,14 +62,14 @@ def _views(made: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
             "title": f"{_path(document, 'before')} → {_path(document, 'after')}",
             **document,
         }
-    left = list(measured)
+    unpaired = list(measured)
     for document in inspected:
         path = _path(document, "file")
-        own = next((each for each in left if _path(each, "file") == path), None)
+        own = next((candidate for candidate in unpaired if _path(candidate, "file") == path), None)
         if own is not None:
-            left.remove(own)
+            unpaired.remove(own)
         yield {"kind": "checkpoint", "title": path, **document, **({"stats": own} if own is not None else {})}
-    for document in left:
+    for document in unpaired:
         yield {"kind": "stats", "title": _path(document, "file"), "stats": document}
 
 
@@ -101,7 +101,7 @@ def _drawn(document: Document, schema: str, **rows: Sequence[dict[str, Json]]) -
     }
     return {
         **taken(document, HEADS[schema]),
-        **{name: found if name == "findings" else packed(list(found)) for name, found in tables.items()},
+        **{name: items if name == "findings" else packed(list(items)) for name, items in tables.items()},
     }
 
 
@@ -144,25 +144,25 @@ def _compared(document: Document, schema: str) -> dict[str, Json]:
         {**row, "before": _text(row["before"]), "after": _text(row["after"])}
         for row in rows_of(document, "values", columns["values"])
     ]
-    made = _drawn(document, schema, tensors=tensors, values=values)
+    view = _drawn(document, schema, tensors=tensors, values=values)
     for side in ("before", "after"):
-        _path(made, side)
-    return made
+        _path(view, side)
+    return view
 
 
 def _change(row: dict[str, Json]) -> dict[str, Json]:
     """A tensor of a comparison, its change flat: a number that is not finite is its name."""
     change = row.pop("change")
-    found = change if isinstance(change, dict) else {}
+    fields = change if isinstance(change, dict) else {}
     for name in _NUMBERS:
-        number = found.get(name)
-        kind = found.get(f"{name}_is")
+        number = fields.get(name)
+        kind = fields.get(f"{name}_is")
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
         row[name] = number if is_number else kind if isinstance(kind, str) else None
     for name in _PAIRS:
-        pair = found.get(name)
+        pair = fields.get(name)
         row[name] = pair if isinstance(pair, (list, tuple)) else None
-    row["histogram"] = histogram(found.get("histogram"))
+    row["histogram"] = histogram(fields.get("histogram"))
     return row
 
 
@@ -179,11 +179,11 @@ def histogram(value: Json) -> Json:
 
 def _measured(document: Document, schema: str) -> dict[str, Json]:
     rows = rows_of(document, "tensors", ROWS[schema]["tensors"])
-    made = _drawn(
+    view = _drawn(
         document, schema, tensors=[{**row, "histogram": histogram(row["histogram"])} for row in rows]
     )
-    _path(made, "file")
-    return made
+    _path(view, "file")
+    return view
 
 
 def _listed(document: Document, schema: str) -> dict[str, Json]:
@@ -218,18 +218,18 @@ def packed(rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
 
 def _column(values: list[Json]) -> dict[str, Json]:
     numbers: dict[tuple[type, object], int] = {}
-    at: list[int] = []
+    indices: list[int] = []
     of: list[Json] = []
     for value in values:
         key = (type(value), _key(value))
         number = numbers.setdefault(key, len(numbers))
         if number == len(of):
             of.append(value)
-        at.append(number)
+        indices.append(number)
     if len(of) == 1:
         return {"all": of[0]}
     if len(of) * _SHARE <= len(values):
-        return {"of": of, "at": at}
+        return {"of": of, "at": indices}
     return {"is": values}
 
 
@@ -386,14 +386,14 @@ def is_error(document: Mapping[str, Json]) -> bool:
 
 def taken(source: Mapping[str, Json], columns: Columns, of: str = "") -> dict[str, Json]:
     """The fields that a page takes of an object. Raises UnreadableError where one is of another kind."""
-    found: dict[str, Json] = {}
+    fields: dict[str, Json] = {}
     for name, kinds in columns.items():
         value = source.get(name)
         # A flag is an int to Python, and no count.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise UnreadableError(f"invalid document: {of}{name} is not as docs/json.md describes it")
-        found[name] = value
-    return found
+        fields[name] = value
+    return fields
 
 
 def rows_of(document: Mapping[str, Json], name: str, columns: Columns) -> list[dict[str, Json]]:

@@ -140,8 +140,8 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
         names, calls = reached(result.root)
         judged = judge(names, calls, [result.root]).items()
         rows = [
-            (name.module, name.name, found.group, tuple(map(call_text, found.calls[:1])))
-            for name, found in judged
+            (name.module, name.name, judgement.group, tuple(map(call_text, judgement.calls[:1])))
+            for name, judgement in judged
         ]
     kinds: dict[str, dict[str, None]] = {"runs": {}, "calls": {}, "imports": {}}  # each an ordered set
     for module, name, group, texts in rows:

@@ -78,31 +78,31 @@ class Edit:
         copied = self._copies.get(id(node))
         if copied is not None:
             return copied
-        made = self.instead(node)
-        if made is DROPPED:
+        copy = self.instead(node)
+        if copy is DROPPED:
             return None
-        if made is None:
-            made = self.shell_of(node)
-        self._copies[id(node)] = made
+        if copy is None:
+            copy = self.shell_of(node)
+        self._copies[id(node)] = copy
         self._alive.append(node)
-        return made
+        return copy
 
     def shell_of(self, node: Node, like: Opaque | None = None) -> Node:
         """A new node with the edited parts of `node`, which need not be in the tree. Its parts may follow later.
 
         A call that replaces the call of a tensor names the old call as `like`.
         """
-        made: Node
+        shell: Node
         if is_tuple(node):
             # A tuple cannot be filled later. Tuples nest 64 deep at most; everything else is a shell by now.
             items = tuple([self._item(item) for item in node])
             return node if all(map(_is, items, node)) else items
         if type(node) is list:
-            made = []
+            shell = []
         elif type(node) is Dict:
-            made = Dict()
+            shell = Dict()
         elif type(node) is Set:
-            made = Set([], node.frozen)
+            shell = Set([], node.frozen)
         elif type(node) is PersistentId:
             named = PersistentId(node.pid, node.offset)
             named.shift = node.shift
@@ -113,54 +113,54 @@ class Edit:
                     named.pid = None  # it names the class of the old storage
             return named
         elif type(node) is Opaque:
-            made = Opaque(node.how, node.func, (), None, node.offset)
+            shell = Opaque(node.how, node.func, (), None, node.offset)
         elif isinstance(node, TensorRef):
             return _over(node, self.storage(node.storage))
         else:
             raise TypeError(f"a node of type {type(node).__name__}")
         if like is not None and type(node) is Opaque:
             node.meaning = like.meaning
-        self._todo.append((node, made))
+        self._todo.append((node, shell))
         self._alive.append(node)
-        return made
+        return shell
 
-    def _fill(self, node: Node, made: Node) -> None:
-        if type(node) is list and type(made) is list:
-            made.extend([self._item(item) for item in node])
-        elif type(node) is Dict and type(made) is Dict:
-            made.keys = [self.copy_of(key) for key in self.keys(node, node.keys)]
-            made.values = [self._item(value) for value in node.values]
-        elif type(node) is Set and type(made) is Set:
-            made.items = [self._item(item) for item in node.items]
-        elif type(node) is Opaque and type(made) is Opaque:
-            self._fill_call(node, made)
+    def _fill(self, node: Node, shell: Node) -> None:
+        if type(node) is list and type(shell) is list:
+            shell.extend([self._item(item) for item in node])
+        elif type(node) is Dict and type(shell) is Dict:
+            shell.keys = [self.copy_of(key) for key in self.keys(node, node.keys)]
+            shell.values = [self._item(value) for value in node.values]
+        elif type(node) is Set and type(shell) is Set:
+            shell.items = [self._item(item) for item in node.items]
+        elif type(node) is Opaque and type(shell) is Opaque:
+            self._fill_call(node, shell)
 
-    def _fill_call(self, node: Opaque, made: Opaque) -> None:
-        made.func = self.copy_of(node.func)
+    def _fill_call(self, node: Opaque, shell: Opaque) -> None:
+        shell.func = self.copy_of(node.func)
         kwargs = self.copy_of(node.kwargs)
         assert kwargs is None or type(kwargs) is Dict
-        made.kwargs = kwargs
-        made.states = [self._item(self.state(node, state)) for state in node.states] if node.states else ()
-        made.items = [self._item(item) for item in node.items] if node.items else ()
+        shell.kwargs = kwargs
+        shell.states = [self._item(self.state(node, state)) for state in node.states] if node.states else ()
+        shell.items = [self._item(item) for item in node.items] if node.items else ()
         if node.keys:
-            made.keys = [self.copy_of(key) for key in self.keys(node, node.keys)]
-            made.values = [self._item(value) for value in node.values]
+            shell.keys = [self.copy_of(key) for key in self.keys(node, node.keys)]
+            shell.values = [self._item(value) for value in node.values]
         if type(node.meaning) is Nested:
             root = self.copy_of(node.meaning.root)
-            made.meaning = Nested(root)  # without arguments, because its bytes are written anew
+            shell.meaning = Nested(root)  # without arguments, because its bytes are written anew
             return
-        made.args = self._arguments(self.arguments(node))
+        shell.args = self._arguments(self.arguments(node))
         if node.meaning is not None:
-            self._calls.append((node.offset, made))
+            self._calls.append((node.offset, shell))
 
     def _arguments(self, args: tuple[Node, ...]) -> tuple[Node, ...]:
-        known = self._copies.get(id(args))
-        if known is None:
+        copy = self._copies.get(id(args))
+        if copy is None:
             items = tuple([self.copy_of(arg) for arg in args])
-            known = self._copies[id(args)] = args if all(map(_is, items, args)) else items
+            copy = self._copies[id(args)] = args if all(map(_is, items, args)) else items
             self._alive.append(args)
-        assert is_tuple(known)
-        return known
+        assert is_tuple(copy)
+        return copy
 
     def _item(self, node: Node) -> Node:
         return self.leaf(node) if type(node) in _LEAVES else self.copy_of(node)
@@ -172,9 +172,9 @@ def _over(ref: TensorRef, storage: Storage) -> TensorRef:
         return ref
     if storage.dtype is None or storage.dtype == ref.storage.dtype:
         return ref._replace(storage=storage)
-    made = tensor_ref(storage, storage.dtype, ref.shape, ref.stride, ref.offset, ref.requires_grad)
-    return made._replace(is_parameter=ref.is_parameter, is_buffer=ref.is_buffer, conj=ref.conj, neg=ref.neg)
+    view = tensor_ref(storage, storage.dtype, ref.shape, ref.stride, ref.offset, ref.requires_grad)
+    return view._replace(is_parameter=ref.is_parameter, is_buffer=ref.is_buffer, conj=ref.conj, neg=ref.neg)
 
 
-def _is(one: Node, other: Node) -> bool:
-    return one is other
+def _is(node: Node, other: Node) -> bool:
+    return node is other

@@ -72,7 +72,7 @@ def holds_itself(root: Node) -> dict[int, Node]:
 
     They take POP, which weights_only refuses. Views of storages are no cycles, so plain tensors are passed over.
     """
-    found: dict[int, Node] = {}
+    repeats: dict[int, Node] = {}
     is_open: dict[int, bool] = {}  # id of a node that was met -> whether its parts are still being written
     todo: list[Node | _Close] = [root]
     while todo:
@@ -87,14 +87,14 @@ def holds_itself(root: Node) -> dict[int, Node]:
             continue
         if id(node) in is_open:
             if is_open[id(node)]:
-                found[id(node)] = node
+                repeats[id(node)] = node
             continue
         is_late = type(node) in (tuple, Set, Opaque)
         is_open[id(node)] = is_late
         if is_late:
             todo.append(_Close(node, b"", b""))
         todo += reversed(_first_parts(node))
-    return found
+    return repeats
 
 
 def _first_parts(node: Node) -> Sequence[Node]:

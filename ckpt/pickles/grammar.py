@@ -100,7 +100,7 @@ class _Search:
 
     def has(self, root: Node) -> bool:
         """Tell whether a node and all nodes below it have the form."""
-        found = self._sizes
+        sizes = self._sizes
         todo: list[tuple[Node, list[Node] | None]] = [(root, None)]
         finished: list[int] = []
         is_open: set[int] = set()
@@ -108,7 +108,7 @@ class _Search:
         while todo:
             node, parts = todo.pop()
             if parts is None:
-                if id(node) in found or id(node) in is_open or self._leaf(node) is not None:
+                if id(node) in sizes or id(node) in is_open or self._leaf(node) is not None:
                     continue
                 parts = _parts(node)
                 is_open.add(id(node))
@@ -125,11 +125,11 @@ class _Search:
                 else:
                     of = self._size(part)
                 size = 0 if not of or not size else size + of
-            found[id(node)] = size if size <= self._most else 0
+            sizes[id(node)] = size if size <= self._most else 0
             finished.append(id(node))
         has = self._size(root) > 0
         if not has and is_cyclic:  # what seemed to have it may hold what is around it
-            found.update(dict.fromkeys(finished, 0))
+            sizes.update(dict.fromkeys(finished, 0))
         return has
 
     def _size(self, node: Node) -> int:
@@ -152,9 +152,9 @@ class Grammar:
 
     def allows(self, call: Opaque) -> bool:
         """Tell whether a call is harmless, with all that is done to its result."""
-        made = made_by(call)
-        rule = None if made is None else self.rule(made[0])
-        if made is None or rule is None or not rule.takes(self, made[1], call):
+        origin = made_by(call)
+        rule = None if origin is None else self.rule(origin[0])
+        if origin is None or rule is None or not rule.takes(self, origin[1], call):
             return False
         if call.states and not (rule.state and len(call.states) == 1 and rule.state(self, call.states[0])):
             return False
@@ -209,8 +209,8 @@ class Grammar:
             return False
         if tensor_of(node) is not None:
             return True
-        made = made_by(node)
-        rule = None if made is None else self.rule(made[0])
+        origin = made_by(node)
+        rule = None if origin is None else self.rule(origin[0])
         if rule is None or rule.makes == "instance":
             return False
         return True if rule.makes == "value" else None
@@ -329,8 +329,8 @@ def _made_by(*names: str) -> Form:
     """The result of a call of one of these names."""
 
     def form(grammar: Grammar, node: Node) -> bool:
-        made = made_by(node) if type(node) is Opaque else None
-        return made is not None and python3_name(made[0].module, made[0].name) in names
+        origin = made_by(node) if type(node) is Opaque else None
+        return origin is not None and python3_name(origin[0].module, origin[0].name) in names
 
     return form
 

@@ -82,7 +82,7 @@ def judge(
         called.setdefault(name, _Calls())
     judged = {name: Judgement("known" if is_known(name) else "unknown") for name in names}
     return judged | {
-        name: Judgement("called", tuple(made.first), made.count) for name, made in called.items()
+        name: Judgement("called", tuple(uses.first), uses.count) for name, uses in called.items()
     }
 
 
@@ -156,12 +156,12 @@ def _culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
 
     There are none for an object of an unknown class, made without calling it: its name is an import.
     """
-    made = made_by(call)
-    if made is None:
+    origin = made_by(call)
+    if origin is None:
         is_inner = call.how in NEW and type(call.func) is Opaque and grammar.allows(call.func)
         is_unknown = type(call.func) is Global and call.how in NEW and grammar.rule(call.func) is None
         return () if is_inner or (is_unknown and _makes_unknown(class_of(call.func))) else (call.func,)
-    cls, _ = made
+    cls, _ = origin
     is_object = call.how in NEW or cls is not class_of(call.func)
     return () if is_object and grammar.rule(cls) is None and _makes_unknown(cls) else (cls,)
 
@@ -187,10 +187,10 @@ class _Calls:
 def _blame(called: dict[Global, _Calls], culprits: Sequence[Node], call: Opaque) -> None:
     for culprit in culprits:
         for name in _names_behind(culprit) or _names_behind(call.func):
-            made = called.setdefault(name, _Calls())
-            made.count += 1
-            if len(made.first) < _KEPT:
-                made.first.append(call)
+            uses = called.setdefault(name, _Calls())
+            uses.count += 1
+            if len(uses.first) < _KEPT:
+                uses.first.append(call)
 
 
 def _names_behind(culprit: Node) -> list[Global]:
@@ -233,7 +233,7 @@ _INNER = (Opaque, Dict, Set, list, tuple, PersistentId)
 
 def _held(calls: Sequence[Opaque], roots: Sequence[Node], careful: Collection[Global]) -> set[Global]:
     """Those of some names that stand anywhere but where they are called, or where a function expects them."""
-    found: set[Global] = set()
+    names: set[Global] = set()
     seen: dict[int, Node] = {}
     todo: list[Sequence[Node]] = [roots]
     for call in calls:
@@ -242,11 +242,11 @@ def _held(calls: Sequence[Opaque], roots: Sequence[Node], careful: Collection[Gl
         for node in todo.pop():
             if type(node) is Global:
                 if node in careful:
-                    found.add(node)
+                    names.add(node)
             elif type(node) in _INNER and type(node) is not Opaque and id(node) not in seen:
                 seen[id(node)] = node
                 todo += _parts(node)
-    return found
+    return names
 
 
 def _parts(node: Node) -> Iterator[Sequence[Node]]:

@@ -186,8 +186,8 @@ class Skim(Protocol):
     @property
     def memo(self) -> dict[int, Made]: ...
 
-    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], at: int) -> int:
-        """The offset from which the machine goes on; `at` itself where nothing was read.
+    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int) -> int:
+        """The offset from which the machine goes on; `position` itself where nothing was read.
 
         It is called after a call and after a state. `stack` is what lies above the last MARK, `outer` what lies below each of
         them. It may leave pairs of keys and values on the stack, and slots of the memo empty: it adds their number to
@@ -241,7 +241,7 @@ def _run(
     deep: dict[int, tuple[int, int, Node]] = {}
     persistent, calls = out.persistent, out.calls
     uint32 = _UINT32.unpack_from
-    at = pos = start
+    offset = pos = start
 
     def settle(slots: int) -> None:
         """Charge what opcodes left on the stack and in the memo, and ask for the memory of the tensors so far."""
@@ -260,8 +260,8 @@ def _run(
             settle(step)
 
     try:
-        for left in chain.from_iterable(steps()):
-            at = pos
+        for remaining in chain.from_iterable(steps()):
+            offset = pos
             op = data[pos]
             pos += 1
             # The opcodes of a state dict, most frequent first; then all others.
@@ -277,7 +277,7 @@ def _run(
             elif op == BINUNICODE:
                 end = pos + 4 + uint32(data, pos)[0]
                 if end > size:
-                    raise TruncatedPickleError(at)
+                    raise TruncatedPickleError(offset)
                 push(string := str(data[pos + 4 : end], "utf-8", "surrogatepass"))
                 memory -= getsizeof(string)
                 pos = end
@@ -291,12 +291,12 @@ def _run(
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
                 made_tuple = tuple(items)
-                push(_nested(deep, at, made_tuple) if tuple in map(type, items) else made_tuple)
+                push(_nested(deep, offset, made_tuple) if tuple in map(type, items) else made_tuple)
             elif op == TUPLE2:
                 second = pop()
                 first = pop()
                 if type(first) is tuple or type(second) is tuple:
-                    push(_nested(deep, at, (first, second)))
+                    push(_nested(deep, offset, (first, second)))
                 else:
                     push((first, second))
                 memory -= TUPLE_COST
@@ -304,17 +304,17 @@ def _run(
                 args = pop()
                 func = stack[-1]
                 if type(func) is Global and type(args) is tuple:
-                    stack[-1] = made_call = Opaque("reduce", func, args, None, at)
+                    stack[-1] = made_call = Opaque("reduce", func, args, None, offset)
                     calls.append(made_call)
                 else:
-                    stack[-1] = _call(out, at, "reduce", func, args)
+                    stack[-1] = _call(out, offset, "reduce", func, args)
                 memory -= CALL_COST
                 if skim is not None:
                     budget.memory = memory
                     pos = skim(out, stack, outer, pos)
                     memory = budget.memory
             elif op == BINPERSID:
-                stack[-1] = made_id = PersistentId(stack[-1], at)
+                stack[-1] = made_id = PersistentId(stack[-1], offset)
                 persistent.append(made_id)
                 memory -= CALL_COST
             elif op == BININT2:
@@ -333,7 +333,7 @@ def _run(
                 pos += 4
             elif op == TUPLE1:
                 first = pop()
-                push(_nested(deep, at, (first,)) if type(first) is tuple else (first,))
+                push(_nested(deep, offset, (first,)) if type(first) is tuple else (first,))
                 memory -= TUPLE_COST
             elif op == BININT:
                 push(_INT32.unpack_from(data, pos)[0])
@@ -349,7 +349,7 @@ def _run(
                 memory -= NUMBER_COST
             elif op == TUPLE3:
                 third, second = pop(), pop()
-                push(_nested(deep, at, (pop(), second, third)))
+                push(_nested(deep, offset, (pop(), second, third)))
                 memory -= TUPLE_COST
             elif op == EMPTY_DICT:
                 push(Dict())
@@ -361,31 +361,31 @@ def _run(
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
-                _set_items(out, at, stack[-1], items)
+                _set_items(out, offset, stack[-1], items)
                 memory -= DICT_COST
             elif op == SETITEM:
                 value = pop()
                 key = pop()
-                _set_items(out, at, stack[-1], [key, value])
+                _set_items(out, offset, stack[-1], [key, value])
                 memory -= DICT_COST
             elif op == APPENDS:
                 items = stack
                 stack = outer.pop()
                 push, pop = stack.append, stack.pop
-                _add_items(out, at, stack[-1], items)
+                _add_items(out, offset, stack[-1], items)
                 memory -= LIST_COST
             elif op == APPEND:
                 value = pop()
-                _add_items(out, at, stack[-1], [value])
+                _add_items(out, offset, stack[-1], [value])
                 memory -= LIST_COST
             elif op == GLOBAL:
-                module, pos = _line(data, pos, at)
-                name, pos = _line(data, pos, at)
-                push(_resolve(out, limits, at, module.decode("utf-8"), name.decode("utf-8")))
+                module, pos = _line(data, pos, offset)
+                name, pos = _line(data, pos, offset)
+                push(_resolve(out, limits, offset, module.decode("utf-8"), name.decode("utf-8")))
             elif op == BUILD:
                 state = pop()
                 if type(stack[-1]) is not Opaque:
-                    raise MachineError(f"cannot set a state on {_kind(stack[-1])}", at)
+                    raise MachineError(f"cannot set a state on {_kind(stack[-1])}", offset)
                 _note(out, stack[-1])
                 stack[-1].build(state)
                 memory -= LIST_COST
@@ -399,19 +399,19 @@ def _run(
                     memory = budget.memory
             elif op == NEWOBJ:
                 args = pop()
-                push(_call(out, at, "newobj", pop(), args))
+                push(_call(out, offset, "newobj", pop(), args))
                 memory -= CALL_COST
             elif op == SHORT_BINSTRING:
                 end = pos + 1 + data[pos]
                 if end > size:
-                    raise TruncatedPickleError(at)
+                    raise TruncatedPickleError(offset)
                 push(_bytestring(data[pos + 1 : end], out))
                 pos = end
                 memory -= getsizeof(stack[-1])
             elif op == LONG1:
                 end = pos + 1 + data[pos]
                 if end > size:
-                    raise TruncatedPickleError(at)
+                    raise TruncatedPickleError(offset)
                 push(int.from_bytes(data[pos + 1 : end], "little", signed=True))
                 pos = end
                 memory -= getsizeof(stack[-1])
@@ -421,46 +421,46 @@ def _run(
             elif op == PROTO:
                 out.protocol = data[pos]
                 if out.protocol > 5:
-                    raise MachineError(f"unknown protocol {out.protocol}", at)
+                    raise MachineError(f"unknown protocol {out.protocol}", offset)
                 pos += 1
             elif op == STOP:
                 if outer:
-                    raise MachineError("STOP inside an open MARK", at)
+                    raise MachineError("STOP inside an open MARK", offset)
                 out.root = pop()
                 out.end = pos
-                budget.operations += left - 1
-                settle(STEP - left)
+                budget.operations += remaining - 1
+                settle(STEP - remaining)
                 budget.memory = memory
                 budget.claim(len(persistent))
                 return
             else:
-                out.foreign_opcodes.setdefault(op, at)
+                out.foreign_opcodes.setdefault(op, offset)
                 if op == MEMOIZE:
                     memo[len(memo) + out.skimmed] = stack[-1]
                 elif op == SHORT_BINUNICODE:
                     end = pos + 1 + data[pos]
                     if end > size:
-                        raise TruncatedPickleError(at)
+                        raise TruncatedPickleError(offset)
                     push(string := str(data[pos + 1 : end], "utf-8", "surrogatepass"))
                     memory -= getsizeof(string)
                     pos = end
                 elif op == STACK_GLOBAL:
                     inner, place = pop(), pop()
                     if not isinstance(inner, str) or not isinstance(place, str):
-                        raise MachineError("the name of a global is not a string", at)
-                    push(_resolve(out, limits, at, str(place), str(inner)))
+                        raise MachineError("the name of a global is not a string", offset)
+                    push(_resolve(out, limits, offset, str(place), str(inner)))
                 elif op == FRAME:
                     pos += 8
                     if pos + _UINT64.unpack_from(data, pos - 8)[0] > size:
-                        raise TruncatedPickleError(at)
+                        raise TruncatedPickleError(offset)
                 elif op == POP and stack:
                     pop()
                 elif op == DUP:
                     push(stack[-1])
                 elif op in _CLOSING:
                     if op == INST:
-                        module, pos = _line(data, pos, at)
-                        name, pos = _line(data, pos, at)
+                        module, pos = _line(data, pos, offset)
+                        name, pos = _line(data, pos, offset)
                     items = stack
                     stack = outer.pop()
                     push, pop = stack.append, stack.pop
@@ -468,74 +468,74 @@ def _run(
                     if op == LIST:
                         push(cast("list[Node]", items))  # no other node holds this list
                     elif op == DICT:
-                        made = Dict()
-                        _set_items(out, at, made, items)
-                        push(made)
+                        mapping = Dict()
+                        _set_items(out, offset, mapping, items)
+                        push(mapping)
                     elif op == FROZENSET:
                         push(Set(cast("list[Node]", items), frozen=True))
                     elif op == ADDITEMS:
-                        _add_items(out, at, stack[-1], items, sets=True)
+                        _add_items(out, offset, stack[-1], items, sets=True)
                     elif op == OBJ:
                         func, *rest = items or [None]
-                        push(_call(out, at, "obj", func, _nested(deep, at, tuple(rest))))
+                        push(_call(out, offset, "obj", func, _nested(deep, offset, tuple(rest))))
                     elif op == INST:
-                        func = _resolve(out, limits, at, module.decode("utf-8"), name.decode("utf-8"))
-                        push(_call(out, at, "inst", func, _nested(deep, at, tuple(items))))
+                        func = _resolve(out, limits, offset, module.decode("utf-8"), name.decode("utf-8"))
+                        push(_call(out, offset, "inst", func, _nested(deep, offset, tuple(items))))
                 elif op == NEWOBJ_EX:
                     kwargs, args = pop(), pop()
                     if type(kwargs) is not Dict:
-                        raise MachineError(f"a call has {_kind(kwargs)} as keyword arguments", at)
-                    push(_call(out, at, "newobj_ex", pop(), args, kwargs))
+                        raise MachineError(f"a call has {_kind(kwargs)} as keyword arguments", offset)
+                    push(_call(out, offset, "newobj_ex", pop(), args, kwargs))
                     memory -= CALL_COST
                 elif op == PERSID:
-                    text, pos = _line(data, pos, at)
-                    persistent.append(PersistentId(text.decode("ascii"), at))
+                    text, pos = _line(data, pos, offset)
+                    persistent.append(PersistentId(text.decode("ascii"), offset))
                     push(persistent[-1])
                     memory -= CALL_COST
                 elif op in (GET, PUT):
-                    text, pos = _line(data, pos, at)
-                    slot = _decimal(text, at)
+                    text, pos = _line(data, pos, offset)
+                    slot = _decimal(text, offset)
                     if not 0 <= slot < 2**32:  # no writer counts so far, and greater ints can share one hash
-                        raise MachineError("the number of a memo slot is too large", at)
+                        raise MachineError("the number of a memo slot is too large", offset)
                     if op == PUT:
                         memo[slot] = stack[-1]
                     else:
                         push(memo[slot])
                 elif op in (STRING, BINSTRING):
-                    raw, pos = _python2_string(op, data, pos, at)
+                    raw, pos = _python2_string(op, data, pos, offset)
                     push(_bytestring(raw, out))
                     memory -= getsizeof(stack[-1])
                 else:
-                    value, pos = _literal(op, data, pos, at)
+                    value, pos = _literal(op, data, pos, offset)
                     push(value)
                     memory -= getsizeof(value)
             if memory < 0:
                 settle(0)
     except IndexError:
-        if at + 1 + ARGUMENT_BYTES.get(data[at], 0) > size if at < size else True:
-            raise TruncatedPickleError(at) from None
-        raise MachineError("empty stack", at) from None
+        if offset + 1 + ARGUMENT_BYTES.get(data[offset], 0) > size if offset < size else True:
+            raise TruncatedPickleError(offset) from None
+        raise MachineError("empty stack", offset) from None
     except error:
-        raise TruncatedPickleError(at) from None
+        raise TruncatedPickleError(offset) from None
     except KeyError:
-        raise MachineError("unknown memo slot", at) from None
+        raise MachineError("unknown memo slot", offset) from None
     except UnicodeDecodeError:
-        raise MachineError("invalid UTF-8", at) from None
+        raise MachineError("invalid UTF-8", offset) from None
     raise LimitError("a pickle has too many operations", "operations", limits.operations)
 
 
-def _resolve(out: Pickle, limits: Limits, at: int, module: str, name: str) -> Global:
+def _resolve(out: Pickle, limits: Limits, offset: int, module: str, name: str) -> Global:
     node = out.globals.get((module, name))
     if node is None:
         if len(module) > NAME_CHARACTERS or len(name) > NAME_CHARACTERS:
-            raise MachineError(f"a name has over {NAME_CHARACTERS:,} characters", at)
+            raise MachineError(f"a name has over {NAME_CHARACTERS:,} characters", offset)
         if len(out.globals) >= limits.globals:
             raise LimitError("a pickle imports too many names", "globals", limits.globals)
-        node = out.globals[module, name] = Global(module, name, at, out.protocol)
+        node = out.globals[module, name] = Global(module, name, offset, out.protocol)
     return node
 
 
-def _nested(deep: dict[int, tuple[int, int, Node]], at: int, items: tuple[Node, ...]) -> tuple[Node, ...]:
+def _nested(deep: dict[int, tuple[int, int, Node]], offset: int, items: tuple[Node, ...]) -> tuple[Node, ...]:
     """`items`, after a check of how deep its tuples are nested, and of how many entries a hash of it would visit."""
     inner, entries = 0, len(items)
     for item in items:
@@ -544,24 +544,24 @@ def _nested(deep: dict[int, tuple[int, int, Node]], at: int, items: tuple[Node, 
             inner, entries = max(inner, below), entries + within
     if inner:
         if inner >= TUPLE_DEPTH:
-            raise MachineError(f"tuples are nested deeper than {TUPLE_DEPTH}", at)
+            raise MachineError(f"tuples are nested deeper than {TUPLE_DEPTH}", offset)
         if entries > TUPLE_ENTRIES:
-            raise MachineError(f"a tuple holds others too many times: over {TUPLE_ENTRIES:,} entries", at)
+            raise MachineError(f"a tuple holds others too many times: over {TUPLE_ENTRIES:,} entries", offset)
         deep[id(items)] = inner + 1, entries, items
     return items
 
 
-def _call(out: Pickle, at: int, how: str, func: Node, args: Made, kwargs: Dict | None = None) -> Opaque:
+def _call(out: Pickle, offset: int, how: str, func: Node, args: Made, kwargs: Dict | None = None) -> Opaque:
     if type(func) not in _CALLABLE:
-        raise MachineError(f"cannot call {_kind(func)}", at)
+        raise MachineError(f"cannot call {_kind(func)}", offset)
     if type(args) is not tuple:
-        raise MachineError(f"a call has {_kind(args)} as arguments", at)
-    call = Opaque(how, func, args, kwargs, at)
+        raise MachineError(f"a call has {_kind(args)} as arguments", offset)
+    call = Opaque(how, func, args, kwargs, offset)
     out.calls.append(call)
     return call
 
 
-def _add_items(out: Pickle, at: int, target: Made, items: Sequence[Node], sets: bool = False) -> None:
+def _add_items(out: Pickle, offset: int, target: Made, items: Sequence[Node], sets: bool = False) -> None:
     if type(target) is list:
         target.extend(items)
     elif type(target) is Opaque:
@@ -570,20 +570,20 @@ def _add_items(out: Pickle, at: int, target: Made, items: Sequence[Node], sets: 
     elif sets and type(target) is Set and not target.frozen:
         target.append(items)
     else:
-        raise MachineError(f"cannot append items to {_kind(target)}", at)
+        raise MachineError(f"cannot append items to {_kind(target)}", offset)
 
 
-def _set_items(out: Pickle, at: int, target: Made, items: Sequence[Node]) -> None:
+def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) -> None:
     if len(items) % 2:
-        raise MachineError("a key has no value", at)
+        raise MachineError("a key has no value", offset)
     if type(target) is not Dict and type(target) is not Opaque:
-        raise MachineError(f"cannot set items on {_kind(target)}", at)
+        raise MachineError(f"cannot set items on {_kind(target)}", offset)
     if type(target) is Opaque:
         _note(out, target)
     keys = items[::2]
     if out.unhashable is None and not _HASHED.issuperset(map(type, keys)):
         if _has_unhashable(keys, out.hashed_tuples):
-            out.unhashable = at
+            out.unhashable = offset
     target.set(keys, items[1::2])
 
 
@@ -614,49 +614,49 @@ def _bytestring(raw: bytes | bytearray, out: Pickle) -> ByteStr:
     return ByteStr(raw, "latin-1")
 
 
-def _line(data: bytes | bytearray, pos: int, at: int) -> tuple[bytes | bytearray, int]:
+def _line(data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytearray, int]:
     end = data.find(b"\n", pos, pos + LINE_BYTES)
     if end < 0:
         if len(data) - pos < LINE_BYTES:
-            raise TruncatedPickleError(at)
-        raise MachineError(f"a line has over {LINE_BYTES:,} bytes", at)
+            raise TruncatedPickleError(offset)
+        raise MachineError(f"a line has over {LINE_BYTES:,} bytes", offset)
     return data[pos:end], end + 1
 
 
-def _decimal(text: bytes | bytearray, at: int) -> int:
+def _decimal(text: bytes | bytearray, offset: int) -> int:
     digits = text[1:] if text[:1] in (b"-", b"+") else text
     if not digits.isdigit() or len(digits) > DIGITS:
-        raise MachineError("invalid number", at)
+        raise MachineError("invalid number", offset)
     return int(text)
 
 
-def _python2_string(op: int, data: bytes | bytearray, pos: int, at: int) -> tuple[bytes | bytearray, int]:
+def _python2_string(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytearray, int]:
     if op == BINSTRING:
         length = _INT32.unpack_from(data, pos)[0]
         if length < 0:
-            raise MachineError("negative length", at)
+            raise MachineError("negative length", offset)
         if pos + 4 + length > len(data):
-            raise TruncatedPickleError(at)
+            raise TruncatedPickleError(offset)
         return data[pos + 4 : pos + 4 + length], pos + 4 + length
-    text, pos = _line(data, pos, at)
+    text, pos = _line(data, pos, offset)
     if len(text) < 2 or text[0] != text[-1] or text[:1] not in (b"'", b'"'):
-        raise MachineError("a string has no quotes", at)
+        raise MachineError("a string has no quotes", offset)
     try:
         return escape_decode(text[1:-1])[0], pos
     except ValueError:
-        raise MachineError("invalid escape in a string", at) from None
+        raise MachineError("invalid escape in a string", offset) from None
 
 
-def _literal(op: int, data: bytes | bytearray, pos: int, at: int) -> tuple[Made, int]:
+def _literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[Made, int]:
     """The value of an opcode that only pushes a value, and the offset after it."""
     if op in (SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8, BINUNICODE8, LONG4):
         width = {SHORT_BINBYTES: 1, BINBYTES: 4, LONG4: 4}.get(op, 8)
         if pos + width > len(data):
-            raise TruncatedPickleError(at)
+            raise TruncatedPickleError(offset)
         begin = pos + width
         end = begin + int.from_bytes(data[pos:begin], "little")
         if end > len(data):
-            raise TruncatedPickleError(at)
+            raise TruncatedPickleError(offset)
         raw = data[begin:end]
         if op == BINUNICODE8:
             return str(raw, "utf-8", "surrogatepass"), end
@@ -665,20 +665,22 @@ def _literal(op: int, data: bytes | bytearray, pos: int, at: int) -> tuple[Made,
         return (bytearray(raw) if op == BYTEARRAY8 else bytes(raw)), end
     if op not in (INT, LONG, FLOAT, UNICODE):
         name = NAMES.get(op)
-        raise MachineError(f"ckpt does not read opcode {name}" if name else f"unknown opcode 0x{op:02x}", at)
-    text, pos = _line(data, pos, at)
+        raise MachineError(
+            f"ckpt does not read opcode {name}" if name else f"unknown opcode 0x{op:02x}", offset
+        )
+    text, pos = _line(data, pos, offset)
     if op == INT:
         if text in (b"00", b"01"):
             return text == b"01", pos
-        return _decimal(text, at), pos
+        return _decimal(text, offset), pos
     if op == LONG:
-        return _decimal(text.removesuffix(b"L"), at), pos
+        return _decimal(text.removesuffix(b"L"), offset), pos
     if op == UNICODE:
         return str(text, "raw-unicode-escape"), pos
     try:
         return float(text[:64]), pos
     except ValueError:
-        raise MachineError("invalid number", at) from None
+        raise MachineError("invalid number", offset) from None
 
 
 def _kind(node: Node) -> str:

@@ -117,35 +117,35 @@ class Rebuilder:
         build = _BUILDERS.get(func.qualified)
         if build is None or build is Rebuilder._from_type:
             return None
-        made = build(self, inner, call)
-        if not isinstance(made, (TensorRef, Composite)):
+        tensor = build(self, inner, call)
+        if not isinstance(tensor, (TensorRef, Composite)):
             return None
         attributes = _attributes(state)
-        if isinstance(made, Composite) and made.layout == "wrapper":
-            made = self._of_ranks(made, state, attributes)
-        is_parameter = made.is_parameter or attributes.get("_is_param") is True
+        if isinstance(tensor, Composite) and tensor.layout == "wrapper":
+            tensor = self._of_ranks(tensor, state, attributes)
+        is_parameter = tensor.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
             is_parameter = True
-        return _with(made, is_parameter, attributes.get("_is_buffer") is True, made.requires_grad)
+        return _with(tensor, is_parameter, attributes.get("_is_buffer") is True, tensor.requires_grad)
 
-    def _of_ranks(self, made: Composite, state: Node, attributes: dict[str, Node]) -> Composite:
+    def _of_ranks(self, tensor: Composite, state: Node, attributes: dict[str, Node]) -> Composite:
         """Return a tensor of a subclass with its parts.
 
         The parts of a class of torch.distributed are what one rank holds.
         """
-        if (made.detail or "").startswith("torch.distributed."):
+        if (tensor.detail or "").startswith("torch.distributed."):
             from ckpt.pickles.sharded import (  # here: most files are of one process
                 DTENSORS,
                 SHARDED,
                 as_piece,
             )
 
-            if made.detail in SHARDED:
-                return _with_shards(made, state, self._budget)
-            if made.detail in DTENSORS:
-                made = replace(made, parts=_inner_tensors(attributes))
-                return as_piece(made, attributes.get("_spec"), self._meshes)
-        return replace(made, parts=_inner_tensors(attributes))
+            if tensor.detail in SHARDED:
+                return _with_shards(tensor, state, self._budget)
+            if tensor.detail in DTENSORS:
+                tensor = replace(tensor, parts=_inner_tensors(attributes))
+                return as_piece(tensor, attributes.get("_spec"), self._meshes)
+        return replace(tensor, parts=_inner_tensors(attributes))
 
     def _wrapper(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _arity(args, 8)
@@ -466,11 +466,11 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
     for shard in shards if type(shards) is list else ():
         fields = _attributes(shard.states[0]) if type(shard) is Opaque and shard.states else {}
         metadata = fields.get("metadata")
-        at = _attributes(metadata.states[0]) if type(metadata) is Opaque and metadata.states else {}
+        shard_fields = _attributes(metadata.states[0]) if type(metadata) is Opaque and metadata.states else {}
         tensor = tensor_of(fields.get("tensor"))
-        if not isinstance(tensor, TensorRef) or not at:
+        if not isinstance(tensor, TensorRef) or not shard_fields:
             raise BadCallError("a shard has no tensor or no place")
-        offsets, sizes = _sizes(at.get("shard_offsets")), _sizes(at.get("shard_sizes"))
+        offsets, sizes = _sizes(shard_fields.get("shard_offsets")), _sizes(shard_fields.get("shard_sizes"))
         if sizes != tensor.shape or len(offsets) != len(whole.shape) or len(sizes) != len(whole.shape):
             raise BadCallError("the size of a shard is not that of its tensor")
         ends = [first + size for first, size in zip(offsets, sizes, strict=True)]
@@ -489,13 +489,13 @@ def _with_shards(whole: Composite, state: Node, budget: Budget | None) -> Compos
         detail += f" and {len(places) - 2} more"
     from ckpt.pickles.sharded import LISTED, placed  # here: only ShardedTensors pay for it
 
-    found = placed(whole, tuple(begins), state)
-    if found is not None and budget is not None:  # many tensors may name one list
-        budget.charge(len(found.listed) * LISTED)
-    if found is not None and found.rank is not None and parts:
-        detail += f" of rank {found.rank}"
+    placement = placed(whole, tuple(begins), state)
+    if placement is not None and budget is not None:  # many tensors may name one list
+        budget.charge(len(placement.listed) * LISTED)
+    if placement is not None and placement.rank is not None and parts:
+        detail += f" of rank {placement.rank}"
     held = sum(part.numel for _, part in parts)
-    return replace(whole, parts=tuple(parts), elements=held, detail=detail, shards=found)
+    return replace(whole, parts=tuple(parts), elements=held, detail=detail, shards=placement)
 
 
 def _brief(numbers: tuple[int, ...]) -> str:

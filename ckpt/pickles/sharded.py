@@ -19,13 +19,13 @@ from ckpt.tensors import Composite, Piece, Placement, Shard, Shards, TensorRef
 
 def fields_of(node: Node) -> dict[str, Node]:
     """The attributes of an object: from a dict, or from the pair of a dict and of what its slots hold."""
-    found: dict[str, Node] = {}
+    fields: dict[str, Node] = {}
     for state in node.states if type(node) is Opaque else ():
         for part in state if is_tuple(state) else (state,):
             if type(part) is Dict:
                 pairs = zip(part.keys, part.values, strict=True)
-                found.update((key, value) for key, value in pairs if type(key) is str)
-    return found
+                fields.update((key, value) for key, value in pairs if type(key) is str)
+    return fields
 
 
 def numbers(node: Node, most: int) -> tuple[int, ...] | None:
@@ -37,8 +37,8 @@ def numbers(node: Node, most: int) -> tuple[int, ...] | None:
         node = node.args[0]
     if not (is_tuple(node) or type(node) is list) or len(node) > most:
         return None
-    found = tuple(each for each in node if type(each) is int and 0 <= each < 2**63)
-    return found if len(found) == len(node) else None
+    items = tuple(number for number in node if type(number) is int and 0 <= number < 2**63)
+    return items if len(items) == len(node) else None
 
 
 DTENSORS = frozenset(
@@ -75,7 +75,9 @@ def as_piece(tensor: Composite, spec: Node, meshes: dict[int, Mesh | None]) -> C
     rows = _rows(fields.get("placements"))
     if mesh is None or rows is None or len(rows) != len(mesh.shape):
         return tensor
-    placements = tuple(found for row in rows if (found := _placement(row, len(tensor.shape))) is not None)
+    placements = tuple(
+        placement for row in rows if (placement := _placement(row, len(tensor.shape))) is not None
+    )
     if len(placements) != len(rows):
         return tensor
     in_order = _is_in_order(fields.get("shard_order"))
@@ -85,16 +87,19 @@ def as_piece(tensor: Composite, spec: Node, meshes: dict[int, Mesh | None]) -> C
 
 def _mesh(mesh: dict[str, Node]) -> Mesh | None:
     shape = _mesh_shape(mesh)
-    at, every = mesh.get("_coordinate_on_dim"), mesh.get("_flatten_rank_map", mesh.get("_flatten_mesh_list"))
-    coordinate = None if at is None else numbers(at, _MOST)
+    position, every = (
+        mesh.get("_coordinate_on_dim"),
+        mesh.get("_flatten_rank_map", mesh.get("_flatten_mesh_list")),
+    )
+    coordinate = None if position is None else numbers(position, _MOST)
     ranks = () if every is None else numbers(every, _MOST)
     rank = mesh.get("_rank")
     if shape is None or ranks is None or len(set(ranks)) != len(ranks):
         return None
-    if at is not None and (
+    if position is not None and (
         coordinate is None
         or len(coordinate) != len(shape)
-        or any(one >= size for one, size in zip(coordinate, shape, strict=True))
+        or any(index >= size for index, size in zip(coordinate, shape, strict=True))
     ):
         return None
     return Mesh(shape, rank if type(rank) is int and 0 <= rank < _MOST else None, coordinate, ranks)
@@ -156,8 +161,8 @@ def _is_in_order(node: Node) -> bool:
 
 def _rows(node: Node) -> Sequence[Node] | None:
     """Return the items of a tuple or a list of a few, or None."""
-    found: Sequence[Node] | None = node if is_tuple(node) else node if type(node) is list else None
-    return found if found is not None and len(found) <= _DIMENSIONS else None
+    items: Sequence[Node] | None = node if is_tuple(node) else node if type(node) is list else None
+    return items if items is not None and len(items) <= _DIMENSIONS else None
 
 
 SHARDED = frozenset(
@@ -226,9 +231,9 @@ def _is_dtype(properties: Node, dtype: DType) -> bool:
     return True
 
 
-def _is_below(one: int | None, two: int | None) -> bool:
+def _is_below(first: int | None, second: int | None) -> bool:
     """Tell whether one number is below another. A number that is not recorded contradicts nothing."""
-    return one is None or two is None or one < two
+    return first is None or second is None or first < second
 
 
 def _count(node: Node) -> int | None:

@@ -23,7 +23,7 @@ def state_dict(view: View) -> Opaque:
     Packed parameters of quantized modules come as their content. What Python code keeps on a tensor and holds
     tensors itself (the scales of bitsandbytes) follows the tensor: `weight.SCB`.
     """
-    made = ordered_dict()
+    state = ordered_dict()
     versions = ordered_dict()
     _note_version(versions, "", view)
     todo = [iter(list(module_steps(view, (), "", None)))]
@@ -40,19 +40,19 @@ def state_dict(view: View) -> Opaque:
         inner = look(node)
         full = f"{prefixes[-1]}{name}"
         if len(path) == 1:  # an attribute that a quantized module saves
-            made.set([full], [_saved(name, node)])
+            state.set([full], [_saved(name, node)])
         elif inner.kind == "module" and kind is None and len(todo) < _DEPTH:
             prefixes.append(f"{full}.")
             _note_version(versions, full, inner)
             todo.append(iter(list(module_steps(inner, (), "", None))))
         elif inner.kind == "tensor":
             kept = tensor_attributes(node)
-            made.set([full, *(f"{full}.{key}" for key in kept)], [_detached(node), *kept.values()])
+            state.set([full, *(f"{full}.{key}" for key in kept)], [_detached(node), *kept.values()])
     if versions.keys:
         attributes = Dict()
         attributes.set(["_metadata"], [versions])
-        made.build(attributes)
-    return made
+        state.build(attributes)
+    return state
 
 
 def _note_version(versions: Opaque, name: str, view: View) -> None:
@@ -76,7 +76,7 @@ def tensor_attributes(node: Node) -> dict[str, Node]:
 
     They are empty when none of them holds a tensor.
     """
-    found: dict[str, Node] = {}
+    attributes: dict[str, Node] = {}
     own = tensor_of(node)
     while _is_parameter(node):
         assert type(node) is Opaque
@@ -89,9 +89,9 @@ def tensor_attributes(node: Node) -> dict[str, Node]:
                         and key != "requires_grad"
                         and not is_same_view(tensor_of(value), own)
                     ):
-                        found[str(key)] = value
+                        attributes[str(key)] = value
         node = node.args[0]
-    kept = {key: value for key, value in found.items() if look(value).kind != "module"}
+    kept = {key: value for key, value in attributes.items() if look(value).kind != "module"}
     return kept if any(_holds_tensor(value, _LOOKS) for value in kept.values()) else {}
 
 
@@ -127,24 +127,26 @@ def without_gradient(node: Node) -> Node:
         return node._replace(requires_grad=False) if node.requires_grad else node
     if type(node) is not Opaque or type(node.func) is not Global:
         return node
-    at = _REQUIRES_GRAD.get(node.func.name)
-    if at is None or len(node.args) <= at or not isinstance(node.meaning, (TensorRef, Composite)):
+    index = _REQUIRES_GRAD.get(node.func.name)
+    if index is None or len(node.args) <= index or not isinstance(node.meaning, (TensorRef, Composite)):
         return node
-    made = Opaque(node.how, node.func, (*node.args[:at], False, *node.args[at + 1 :]), None, node.offset)
+    call = Opaque(
+        node.how, node.func, (*node.args[:index], False, *node.args[index + 1 :]), None, node.offset
+    )
     ref = node.meaning
-    made.meaning = (
+    call.meaning = (
         ref._replace(requires_grad=False) if isinstance(ref, TensorRef) else replace(ref, requires_grad=False)
     )
-    return made
+    return call
 
 
 def without(node: Node, names: Collection[str], prefix: str = "") -> Node:
     """A state dict without the tensors of these names. What is beside tensors stays; dicts that become empty go."""
     view = look(node)
-    made: Dict | Opaque = Dict()
+    state: Dict | Opaque = Dict()
     if type(node) is Opaque:
-        made = Opaque(node.how, node.func, (), None, node.offset)
-        made.states = node.states
+        state = Opaque(node.how, node.func, (), None, node.offset)
+        state.states = node.states
     keys: list[Node] = []
     values: list[Node] = []
     for key, child in zip(view.keys, view.children, strict=True):
@@ -158,5 +160,5 @@ def without(node: Node, names: Collection[str], prefix: str = "") -> Node:
                 continue
         keys.append(key)
         values.append(child)
-    made.set(keys, values)
-    return made
+    state.set(keys, values)
+    return state

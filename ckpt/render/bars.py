@@ -37,11 +37,11 @@ def spark(histogram: Histogram, width: int = CELLS) -> str:
         if end - begin < _LEAST:  # all its numbers lie where it begins
             sums[min(int(begin), width - 1)] += count
             continue
-        for at in range(min(int(begin), width - 1), width):
-            part = min(end, at + 1) - max(begin, at)
+        for number in range(min(int(begin), width - 1), width):
+            part = min(end, number + 1) - max(begin, number)
             if part > _LEAST:
-                sums[at] += count * part / (end - begin)
-            if at + 1 >= end:
+                sums[number] += count * part / (end - begin)
+            if number + 1 >= end:
                 break
     return drawn(sums)
 
@@ -49,7 +49,7 @@ def spark(histogram: Histogram, width: int = CELLS) -> str:
 def drawn(counts: Sequence[float]) -> str:
     """One character for each count, as high as its share of the largest."""
     top = max(counts, default=0)
-    return "".join(LEVELS[min(int(8 * each / top - _LEAST), 7)] if each else " " for each in counts)
+    return "".join(LEVELS[min(int(8 * count / top - _LEAST), 7)] if count else " " for count in counts)
 
 
 _CELLS = 30
@@ -82,7 +82,7 @@ def bar_lines(
     Names fold as in the table of tensors, and siblings stand by their bytes. A part is only shown below its parent.
     """
     folds = _folds(report, everything)
-    whole = sum(each.nbytes for each in folds)
+    whole = sum(child.nbytes for child in folds)
     every = everything or depth is not None
     count = _count(folds, depth)
     most = count if every or count < rows else max(rows - 2, 1)
@@ -114,24 +114,24 @@ def bar_lines(
 
 def _folds(report: InspectReport, everything: bool) -> tuple[Fold, ...]:
     """The tree of names, folded; the state of an optimizer is one part where the table shows it as one row."""
-    found = leaves_of(report, everything)
+    tree = leaves_of(report, everything)
     if everything:
-        pairs = zip(found.names, found.leaves, strict=True)
+        pairs = zip(tree.names, tree.leaves, strict=True)
         return tuple(Fold(name, leaf.look, 1, leaf.numel, leaf.nbytes) for name, leaf in pairs)
-    own = [Fold(show(row.name, None), None, *row[1:]) for row in found.optimizers]
-    return (*fold(found.names, found.leaves), *own)
+    own = [Fold(show(row.name, None), None, *row[1:]) for row in tree.optimizers]
+    return (*fold(tree.names, tree.leaves), *own)
 
 
 def _count(folds: Sequence[Fold], depth: int | None) -> int:
     """All parts down to a depth."""
     if depth is not None and depth <= 0:
         return len(folds)
-    return len(folds) + sum(_count(each.children, depth and depth - 1) for each in folds)
+    return len(folds) + sum(_count(child.children, depth and depth - 1) for child in folds)
 
 
 def _largest(folds: Sequence[Fold], most: int, depth: int | None) -> list[_Part]:
     """At most `most` parts down to a depth, those with the most bytes, in the order of the tree."""
-    found: list[_Part] = []
+    parts: list[_Part] = []
     waiting: list[tuple[int, tuple[int, ...], _Part]] = []
 
     def wait(children: Sequence[Fold], place: tuple[int, ...], above: tuple[int, ...]) -> None:
@@ -140,12 +140,12 @@ def _largest(folds: Sequence[Fold], most: int, depth: int | None) -> list[_Part]
             heappush(waiting, (-child.nbytes, part.place, part))
 
     wait(folds, (), ())
-    while waiting and len(found) < most:
+    while waiting and len(parts) < most:
         part = heappop(waiting)[2]
-        found.append(part)
+        parts.append(part)
         if depth is None or len(part.place) <= depth:
             wait(part.fold.children, part.place, part.sizes)
-    return sorted(found, key=lambda part: part.place)
+    return sorted(parts, key=lambda part: part.place)
 
 
 def _name(part: _Part) -> str:
@@ -160,10 +160,10 @@ def _bar(sizes: Sequence[int], whole: int, room: int) -> str:
 
     Behind it, lighter shades reach to the ends of the bars above it.
     """
-    made = ""
+    bar = ""
     for level, size in enumerate(sizes):
         count = round(room * size / whole) if whole else 0
         if not level and size and not count:
-            made = _SLIVER
-        made += _SHADES[min(level, len(_SHADES) - 1)] * (count - len(made))
-    return made
+            bar = _SLIVER
+        bar += _SHADES[min(level, len(_SHADES) - 1)] * (count - len(bar))
+    return bar

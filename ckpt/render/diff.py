@@ -24,7 +24,7 @@ from ckpt.render.text import (
     spread,
     whole,
 )
-from ckpt.text import folded, plural, show, show_literal
+from ckpt.text import and_more, folded, plural, show, show_literal
 from ckpt.tree.literals import brief
 
 LETTERS = {
@@ -68,8 +68,8 @@ def diff_lines(
     place of the names that fits, or at `depth`.
     """
     out = _headline(report, width)
-    for each in report.suggested:
-        out += hung([], each.advice, width, 2, "warning")
+    for component in report.suggested:
+        out += hung([], component.advice, width, 2, "warning")
     out += _counts(report, width)
     out += _still(report, width) if show_rows in ("auto", "unchanged", "frozen", "all") else []
     if report.findings:
@@ -119,7 +119,8 @@ def _headline(report: DiffReport, width: int | None) -> list[Line]:
         for prefix, mark in zip(pair.prefixes, ("before", "after"), strict=True):
             if prefix:
                 aligned.append(f"{prefix}* → * ({mark})")
-    pieces += [f"aligned: {', '.join(dict.fromkeys(aligned))}"] if aligned else []
+        aligned += [rename.label for rename in pair.renames if rename.kind != "start"]
+    pieces += [f"aligned: {and_more(list(dict.fromkeys(aligned)), 6)}"] if aligned else []
     return [
         [(text, "head" if style == "name" else style or "head") for text, style in line]
         for line in flowed([(head, "name")], pieces, width, 2)
@@ -302,9 +303,9 @@ def change_text(change: Change) -> str:
     text = share
     if change.differing and (change.nan[0] != change.nan[1] or change.inf[0] != change.inf[1]):
         text += "".join(
-            f", {label} {one:,} → {two:,}"
-            for label, (one, two) in (("NaN", change.nan), ("inf", change.inf))
-            if one != two
+            f", {label} {before:,} → {after:,}"
+            for label, (before, after) in (("NaN", change.nan), ("inf", change.inf))
+            if before != after
         )
     if change.max_abs is not None and change.differing:
         text += f", max |Δ| {change.max_abs:.3g}"
@@ -356,9 +357,9 @@ def _verdict(report: DiffReport) -> str:
         elif report.options.quick:
             what = "same sizes and checksums; values were not read"
         unchecked = report.count("unchecked")
-        known = sum(row.apart or row.unread is not None for row in report.rows)
-        if unchecked > known:
-            what = f"undecided: {plural(unchecked - known, 'tensor')} have no checksum; {what}"
+        decided = sum(row.apart or row.unread is not None for row in report.rows)
+        if unchecked > decided:
+            what = f"undecided: {plural(unchecked - decided, 'tensor')} have no checksum; {what}"
         if report.unread:
             what = f"undecided: {plural(len(report.unread), 'tensor')} could not be read; {what}"
         return f"{what}: {plural(report.count('same'), 'tensor')}"

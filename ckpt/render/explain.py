@@ -18,8 +18,8 @@ def page_lines(page: Page, width: int | None) -> list[Line]:
     width = min(width or _PIPE, _WIDEST)
     out: list[Line] = []
     if page.code is not None:
-        made = and_more(page.code.by, len(page.code.by))
-        out.append([(page.code.code, page.code.level), (f"  {page.code.level}, made by ckpt {made}", "")])
+        commands = and_more(page.code.by, len(page.code.by))
+        out.append([(page.code.code, page.code.level), (f"  {page.code.level}, made by ckpt {commands}", "")])
     else:
         out.append([(page.title, "head")])
         for message in page.messages:

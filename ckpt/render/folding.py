@@ -68,15 +68,15 @@ class _Node:
 
     def child(self, part: str) -> _Node:
         """The child of that name, to be changed; made when there is none."""
-        found = self.children.get(part)
-        if isinstance(found, _Node):
-            if found.number < 0:
-                return found
-            made = _Node(dict(found.children), found.leaf)
+        entry = self.children.get(part)
+        if isinstance(entry, _Node):
+            if entry.number < 0:
+                return entry
+            node = _Node(dict(entry.children), entry.leaf)
         else:
-            made = _Node(leaf=found)
-        self.children[part] = made
-        return made
+            node = _Node(leaf=entry)
+        self.children[part] = node
+        return node
 
     def add(self, parts: Sequence[str], leaf: Leaf) -> None:
         """Put a tensor below."""
@@ -352,31 +352,31 @@ def alike(rows: Sequence[tuple[str, Hashable]]) -> list[tuple[str, tuple[int, ..
     ]
     depth = max((len(parts) for parts, _, _ in groups), default=0)
     for numbers in (True, False):
-        for at in reversed(range(depth)):
-            groups = _met(groups, at, numbers)
+        for position in reversed(range(depth)):
+            groups = _met(groups, position, numbers)
     return [(".".join(parts), indices) for parts, _, indices in groups]
 
 
 _Group = tuple[tuple[str, ...], Hashable, tuple[int, ...]]
 
 
-def _met(groups: list[_Group], at: int, numbers: bool) -> list[_Group]:
-    """Groups that differ in the part `at` alone, as one: in their number, or in a word that stands for itself yet."""
+def _met(groups: list[_Group], position: int, numbers: bool) -> list[_Group]:
+    """Groups that differ in the part `position` alone, as one: in their number, or in a word that stands for itself yet."""
     met: dict[Hashable, list[_Group]] = {}
     for group in groups:
         parts, look, indices = group
-        word = parts[at] if at < len(parts) else ""
+        word = parts[position] if position < len(parts) else ""
         is_number = _is_number(word) and word == str(int(word))
         fits = word and "{" not in word and (is_number if numbers else _range(word) is None)
-        key: Hashable = (parts[:at], parts[at + 1 :], look) if fits else indices
+        key: Hashable = (parts[:position], parts[position + 1 :], look) if fits else indices
         met.setdefault(key, []).append(group)
     out: list[_Group] = []
     for same in met.values():
         parts, look, indices = same[0]
         if len(same) > 1:
-            words = [group[0][at] for group in same]
+            words = [group[0][position] for group in same]
             label = _ranges(sorted(words, key=int)) if numbers else _braced(words)
-            parts = (*parts[:at], label, *parts[at + 1 :])
+            parts = (*parts[:position], label, *parts[position + 1 :])
             indices = tuple(sorted(index for group in same for index in group[2]))
         out.append((parts, look, indices))
     return sorted(out, key=lambda group: group[2][0])
@@ -412,23 +412,23 @@ def leaves_of(report: InspectReport, everything: bool) -> Leaves:
             entries.extend(report.entries[begin : indices.start])
             begin = indices.stop
             inside = tensors[indices.start : indices.stop]
-            numel, nbytes = sum(each.numel for each in inside), sum(each.nbytes for each in inside)
+            numel, nbytes = sum(entry.numel for entry in inside), sum(entry.nbytes for entry in inside)
             optimizers.append(Optimizer(name, len(inside), numel, nbytes))
         entries.extend(report.entries[begin:])
     numbers: dict[tuple[object, ...], int] = {}
     kinds: list[Tensor] = []
-    made: dict[Tensor, Leaf] = {}
+    leaf_of: dict[Tensor, Leaf] = {}
     same: dict[Leaf, Leaf] = {}
     leaves: list[Leaf] = []
     for tensor in looks_of(entries):
-        leaf = made.get(tensor)
+        leaf = leaf_of.get(tensor)
         if leaf is None:
             key = (tensor.shape, tensor.dtype.name, tensor.device, tensor.layout)
             number = numbers.setdefault(key, len(numbers))
             if number == len(kinds):
                 kinds.append(tensor)
             leaf = Leaf(number, tensor.numel, tensor.nbytes)
-            leaf = made[tensor] = same.setdefault(leaf, leaf)
+            leaf = leaf_of[tensor] = same.setdefault(leaf, leaf)
         leaves.append(leaf)
     return Leaves(_shown(entries, _parameter_names(report)), leaves, kinds, optimizers)
 
@@ -458,32 +458,36 @@ def _parameter_names(report: InspectReport) -> dict[int, str]:
         if part.path not in chosen or model is None:
             continue
         depth = len(part.path) + 1
-        known = {
+        names_by_key = {
             str(slot.key): model.relative(report.survey.tensors[index].name)
             for slot, index in zip(match.slots, match.indices, strict=True)
             if index is not None
         }
         for position, entry in zip(part.indices, part.entries, strict=True):
             path = entry.path
-            if path[depth - 1 : depth] == ("state",) and len(path) == depth + 2 and str(path[depth]) in known:
+            if (
+                path[depth - 1 : depth] == ("state",)
+                and len(path) == depth + 2
+                and str(path[depth]) in names_by_key
+            ):
                 if position in numbers:
-                    names[numbers[position]] = f"{known[str(path[depth])]}.{path[-1]}"
+                    names[numbers[position]] = f"{names_by_key[str(path[depth])]}.{path[-1]}"
     return names
 
 
 def _shown(entries: Sequence[Entry], names: dict[int, str]) -> list[str]:
     """The names of tensors as they are printed. `names` has other ones for some of them."""
-    found: list[str] = []
+    texts: list[str] = []
     for part in parts(entries):
         if isinstance(part, Entries) and not names:
             plain = is_plain("".join(part.names))
-            found += part.names if plain else [show(name, None) for name in part.names]
+            texts += part.names if plain else [show(name, None) for name in part.names]
             continue
         for entry in part:
-            name = show(names.get(len(found), entry.name), None) if entry.path else "(the root)"
+            name = show(names.get(len(texts), entry.name), None) if entry.path else "(the root)"
             if not entry.registered:
                 name += " (unregistered)"
             elif not entry.persistent:
                 name += " (not persistent)"
-            found.append(name)
-    return found
+            texts.append(name)
+    return texts

@@ -175,9 +175,11 @@ def _numbers(shown: Sequence[Node], count: int, width: int | None, depth: int, r
     across = next((step for step in (_ACROSS, 10, 5) if fit >= step), fit)
     end = min(len(texts), across * min(CHILDREN, room))
     lines: list[Line] = []
-    for at in range(0, end, across):
-        row = "".join(f"{' ' * (cell - cells(text))}{text}" for text in texts[at : min(at + across, end)])
-        lines.append([(f"{'  ' * depth}{at:>{len(str(count))}}", "dim"), (row, "")])
+    for first in range(0, end, across):
+        row = "".join(
+            f"{' ' * (cell - cells(text))}{text}" for text in texts[first : min(first + across, end)]
+        )
+        lines.append([(f"{'  ' * depth}{first:>{len(str(count))}}", "dim"), (row, "")])
     return [*lines, _more(count - end, depth)] if count > end else lines
 
 

@@ -98,11 +98,11 @@ def _findings(report: InspectReport, width: int | None) -> list[Line]:
     counts: dict[str, int] = {}
     shown: list[Finding] = []
     ways = {finding.hint for finding in report.findings if finding.code == "called-on-load"}
-    said = None if report.load.expression is None or report.way is None else report.way.command
+    command = None if report.load.expression is None or report.way is None else report.way.command
     for finding in report.findings:
         if finding.code == "called-on-load":
             continue  # said above
-        if said is not None and (finding.code, finding.hint) == ("weights-only", said):
+        if command is not None and (finding.code, finding.hint) == ("weights-only", command):
             continue
         count = counts[finding.code] = counts.get(finding.code, 0) + 1
         if finding.hint in ways:
@@ -122,13 +122,13 @@ def calls(report: InspectReport, width: int | None = None) -> list[Line]:
     These lines stand above everything else.
     """
     out: list[Line] = []
-    found = [finding for finding in report.findings if finding.code == "called-on-load"]
-    for number, finding in enumerate(found, 1):
+    dangers = [finding for finding in report.findings if finding.code == "called-on-load"]
+    for number, finding in enumerate(dangers, 1):
         text = safe(finding.message)
         danger, text = text.startswith("DANGER: "), text.removeprefix("DANGER: ")
         word = "DANGER" if danger else f"! {finding.code}"
         out += hung([(f"{word}  ", "error")], text, width, 8, "error")
-        if number < len(found):
+        if number < len(dangers):
             finding = finding._replace(hint=None)
             if danger:
                 continue
@@ -180,35 +180,35 @@ def _places(report: InspectReport) -> list[str]:
     if report.checkpoint.traits.fills_a_state:  # it is loaded where the state is
         return []
     devices = [tensor.device for tensor in dict.fromkeys(looks_of(report.entries))]
-    found: dict[str, list[Row]] = {device: [] for device in devices if device is not None}
-    for row in report.rows if len(found) > 1 else ():
+    by_device: dict[str, list[Row]] = {device: [] for device in devices if device is not None}
+    for row in report.rows if len(by_device) > 1 else ():
         device = row.tensor.device
         if device is not None:
-            found[device].append(row)
+            by_device[device].append(row)
     texts = []
-    for tag, rows in sorted(found.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])):
+    for tag, rows in sorted(by_device.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])):
         text = show(tag, 40)
-        if len(found) > 1 and all(not row.tensor.shape for row in rows):
+        if len(by_device) > 1 and all(not row.tensor.shape for row in rows):
             steps = all(row.entry.path and row.entry.path[-1] == "step" for row in rows)
             text += " (step counters)" if steps else " (0-dim counters)"
         texts.append(text)
     return [f"saved on {and_more(texts, 4)}"] if texts else []
 
 
-def index_lines(found: ParameterIndex, width: int | None = None) -> list[Line]:
+def index_lines(index: ParameterIndex, width: int | None = None) -> list[Line]:
     """Parameters by DDP's numbers, then how sure the numbers are."""
     rows = []
-    for number, entries in found.rows:
+    for number, entries in index.rows:
         names = and_more([show(entry.name, None) for entry in entries], 8, " or ")
         shapes = {show_shape(entry.tensor): None for entry in entries}
         dtypes = {entry.tensor.dtype.name: None for entry in entries}
         rows.append([str(number), names, and_more(list(shapes), 2, " or "), " or ".join(dtypes)])
     heads = Column("INDEX", right=True), Column("NAME", gives_way=True), Column("SHAPE"), Column("DTYPE")
     out = columns(heads, rows, width=width)
-    assumes = f"; assumes that {found.assumes}" if found.assumes else ""
-    counted = plural(found.parameters, "parameter")
-    counted = counted if found.least == found.parameters else f"{found.least:,} to {counted}"
-    text = f"of {counted}; {found.trust}: {found.why}{assumes}"
+    assumes = f"; assumes that {index.assumes}" if index.assumes else ""
+    counted = plural(index.parameters, "parameter")
+    counted = counted if index.least == index.parameters else f"{index.least:,} to {counted}"
+    text = f"of {counted}; {index.trust}: {index.why}{assumes}"
     return [*out, *hung([], text, width, 2, "dim")]
 
 
@@ -254,8 +254,8 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
         text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
         out += hung(head(""), f"{show(name)} = {show(text)}: map_location does not change it", width)
     if len(report.hidden_devices) > 3:
-        left = plural(len(report.hidden_devices) - 3, "more device")
-        out += hung(head(""), f"… {left} in values (--json)", width, style="dim")
+        rest = plural(len(report.hidden_devices) - 3, "more device")
+        out += hung(head(""), f"… {rest} in values (--json)", width, style="dim")
     names = [] if report.selected else names_of(report.entries)
     layers = adapted_layers([row.relative for row in report.rows]) if "lora_" in "\n".join(names) else []
     if layers:
@@ -304,7 +304,7 @@ def _shards(report: InspectReport) -> str:
     ]
     if not shards:
         return ""
-    ranks = {(each.rank, each.world) for each in shards}
+    ranks = {(shard.rank, shard.world) for shard in shards}
     rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
     whose = "not recorded" if rank is None else f"{rank} of {world} ranks" if world else str(rank)
     whole = len(report.entries) - len(shards)
@@ -339,11 +339,11 @@ def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]
     way = report.way
     if load.expression is not None and way is not None and way.command is not None:
         reasons = refusals_text(report.checkpoint.weights_only or ())
-        made = "Take the weights alone" if way.keeps == "weights" else "Make it plain"
+        advice = "Take the weights alone" if way.keeps == "weights" else "Make it plain"
         more = safe((load.note or "").removeprefix(NEEDED.format(reasons)))
         trust = f"or, only if you trust its author, with weights_only=False{more}:"
         return [
-            *hung(head, f"weights_only refuses {safe(reasons)}. {made}:", width),
+            *hung(head, f"weights_only refuses {safe(reasons)}. {advice}:", width),
             pasted_line(way.command, width, indent),
             *hung([(" " * indent, "")], trust, width),
             pasted_line(load.expression, width, indent),
@@ -370,16 +370,16 @@ def _verdict(report: InspectReport) -> str:
     """Return how the expression loads the file: what it needs, or why nothing can happen."""
     checkpoint, note = report.checkpoint, safe(report.load.note or "")
     if note:
-        said = any(finding.code == "weights-only" for finding in report.findings)
-        if said and note == NEEDED.format(refusals_text(checkpoint.weights_only or ())):
+        is_told = any(finding.code == "weights-only" for finding in report.findings)
+        if is_told and note == NEEDED.format(refusals_text(checkpoint.weights_only or ())):
             note = "weights_only=False"
         return note
     if checkpoint.traits.names_are_code:
         return f"a {checkpoint.traits.label} program, which {checkpoint.traits.load.partition('(')[0]} reads"
     opened = [member.checkpoint for member in checkpoint.members if member.is_model] or [checkpoint]
-    if not any(each.traits.is_pickle for each in opened):
+    if not any(part.traits.is_pickle for part in opened):
         return "safe: a format without code"
-    if all(each.weights_only == () for each in opened):
+    if all(part.weights_only == () for part in opened):
         return "safe: weights_only=True loads it"
     return "with"
 
@@ -408,8 +408,8 @@ def _sections(report: InspectReport) -> list[tuple[str, str, str]]:
         uses = [use for use in report.survey.uses if use.match.optimizer.path == parts[0].path]
         use = uses[0] if uses and uses[0].steps else None
         texts = [
-            _part(parts, prefixes.get(name, []), each, lost) if record is None else _snapshot(record)
-            for each in (use, use if use and use.is_before else None)
+            _part(parts, prefixes.get(name, []), gradient_use, lost) if record is None else _snapshot(record)
+            for gradient_use in (use, use if use and use.is_before else None)
         ]
         out.append((name, label + texts[0], label + texts[1]))
     if empty:
@@ -423,8 +423,8 @@ def _part(
 ) -> str:
     """A part in one line. `lost` are the names of values that the checkpoint lacks."""
     part = parts[0]
-    tensors = sum(each.tensors for each in parts)
-    nbytes = sum(each.nbytes for each in parts)
+    tensors = sum(section.tensors for section in parts)
+    nbytes = sum(section.nbytes for section in parts)
     if part.kind == "optimizer":
         facts = optimizer(part)
         if facts is None:
@@ -467,7 +467,7 @@ def _snapshot(record: ModelRecord) -> str:
     text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
     if record.wrappers:
         text += f" in {show(', '.join(wrapper.rpartition('.')[2] for wrapper in record.wrappers), 80)}"
-    devices = dict.fromkeys(known.device for known in record.tensors.values())
+    devices = dict.fromkeys(tensor.device for tensor in record.tensors.values())
     text += f" on {show(', '.join(devices), 60)}" if devices else ""
     if record.world_size > 1:
         text += f", rank {record.rank} of {record.world_size}"

@@ -38,13 +38,13 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     )
     findings = [row[-1] for row in texts]
     least = min(max(cells(text) for text in (last.name, *findings)), last.least or 0)
-    left = columns(
+    lines = columns(
         others, [row[:-1] for row in texts], width=None if width is None else max(width - 2 - least, 0)
     )
-    at = [head.name for head in others].index("LOADS")
-    out: list[Line] = [[*left[0], ("  FINDINGS", "head")]]
-    for line, cell, row in zip(left[1:], findings, rows, strict=True):
-        line[at] = (line[at][0], _STYLES.get(row.loads, ""))
+    position = [head.name for head in others].index("LOADS")
+    out: list[Line] = [[*lines[0], ("  FINDINGS", "head")]]
+    for line, cell, row in zip(lines[1:], findings, rows, strict=True):
+        line[position] = (line[position][0], _STYLES.get(row.loads, ""))
         if row.error is not None:  # its other columns are empty
             line, cell = [line[0], (UNREADABLE, _STYLES[UNREADABLE])], show_literal(str(row.error))
         indent = sum(cells(text) for text, _ in line) + 2
@@ -95,13 +95,13 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
     """One checkpoint a row, exact: `--tsv` and `--table`."""
     table = [["file", "format", "bytes", "parameters", "dtypes", "devices", "loads", "findings", "error"]]
     for row in rows:
-        known = row.error is None
+        is_readable = row.error is None
         table.append(
             [
                 show(row.path, None),
                 row.format,
-                str(row.nbytes) if known else "",
-                str(row.parameters) if known else "",
+                str(row.nbytes) if is_readable else "",
+                str(row.parameters) if is_readable else "",
                 ",".join(row.dtypes),
                 show(",".join(row.devices), None),
                 show(row.loads, None),

@@ -40,25 +40,25 @@ def stats_lines(
     body: list[list[str]] = []
     for row in report.rows:
         texts = [show(row.label[len(prefix) :], None) or "(the root)", str(list(row.entry.tensor.shape))]
-        found = row.found
-        if found is None:
+        summary = row.found
+        if summary is None:
             body.append([*texts, *[""] * (len(heads) - 3), show(row.why, 60)])
             continue
-        texts += [_number(value) for value in (found.low, found.high, row.mean, row.std, row.rms)]
-        texts.append(percent(found.zeros, found.numel))
-        texts += [f"{count:,}" for count, shown in zip((found.nan, found.inf), bad, strict=True) if shown]
+        texts += [_number(value) for value in (summary.low, summary.high, row.mean, row.std, row.rms)]
+        texts.append(percent(summary.zeros, summary.numel))
+        texts += [f"{count:,}" for count, shown in zip((summary.nan, summary.inf), bad, strict=True) if shown]
         texts += [_dead(row)] if with_channels else []
         if report.histogram:
-            texts.append(spark(found.histogram) if found.histogram is not None else "")
+            texts.append(spark(summary.histogram) if summary.histogram is not None else "")
         body.append(texts)
-    left = 0
+    rest = 0
     if not everything:
         folds = alike([(row[0], tuple(row[1:])) for row in body])
-        left = len(body) - sum(len(indices) for _, indices in folds[:_ROWS])
+        rest = len(body) - sum(len(indices) for _, indices in folds[:_ROWS])
         body = [[name, *body[indices[0]][1:]] for name, indices in folds[:_ROWS]]
     out += columns(*narrowed(heads, body, width), width=width)
-    if left:
-        out.append([(f"… {left:,} more (--all, --tsv, --json)", "dim")])
+    if rest:
+        out.append([(f"… {rest:,} more (--all, --tsv, --json)", "dim")])
     if modules:
         sparse = sorted(report.modules(), key=lambda row: -(row[1] / row[2] if row[2] else 0))
         body = [
@@ -119,14 +119,14 @@ def stats_table(report: StatsReport) -> list[list[str]]:
     """One row per tensor, exact, the header first."""
     rows = [list(_HEADER)]
     for row in report.rows:
-        tensor, found = row.entry.tensor, row.found
+        tensor, summary = row.entry.tensor, row.found
         texts = [show(row.entry.name, None), tensor.dtype.name, "x".join(map(str, tensor.shape)) or "()"]
-        if found is None:
+        if summary is None:
             rows.append([*texts, *[""] * 9])
             continue
-        numbers = (found.low, found.high, row.mean, row.std, row.rms)
+        numbers = (summary.low, summary.high, row.mean, row.std, row.rms)
         texts += ["" if value is None else repr(value) for value in numbers]
-        texts += [str(found.zeros), str(found.nan), str(found.inf)]
+        texts += [str(summary.zeros), str(summary.nan), str(summary.inf)]
         dead = row.channels.dead if row.channels is not None and row.channels.axis is not None else None
         rows.append([*texts, "" if dead is None else str(len(dead))])
     return rows

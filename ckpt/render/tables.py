@@ -120,8 +120,8 @@ def folded_imports(report: InspectReport) -> list[list[str]]:
     stored = {show(f"{row.module}.{row.name}", None): row for row in report.checkpoint.imports}
     met: dict[tuple[str, str], list[list[str]]] = {}
     for row in rows:
-        known = stored.get(row[1])
-        name = row[1] if known is None else python3_name(known.module, known.name)
+        stored_name = stored.get(row[1])
+        name = row[1] if stored_name is None else python3_name(stored_name.module, stored_name.name)
         met.setdefault((row[0], name), []).append(row)
     out = [header]
     for same in met.values():
@@ -180,27 +180,27 @@ def tensor_lines(
     """
     if rows < _FEW and not everything and depth is None:
         return [[(f"… {plural(len(report.entries), 'tensor')} (--all, --depth N)", "dim")]]
-    found = leaves_of(report, everything)
-    table = _Table(found)
-    left = 0
+    tree = leaves_of(report, everything)
+    table = _Table(tree)
+    rest = 0
     if everything:
-        for name, leaf in zip(found.names, found.leaves, strict=True):
+        for name, leaf in zip(tree.names, tree.leaves, strict=True):
             table.add(name, Fold(name, leaf.look, 1, leaf.numel, leaf.nbytes))
     else:
-        room = max(rows - 1 - len(found.optimizers), 2)
-        opened = _opened(fold(found.names, found.leaves), depth, room)
+        room = max(rows - 1 - len(tree.optimizers), 2)
+        opened = _opened(fold(tree.names, tree.leaves), depth, room)
         if depth is None and len(opened) > room:
-            left = len(opened) - room + 1
+            rest = len(opened) - room + 1
             opened = opened[: room - 1]
         for line in opened:
             label = "  " * line.level + line.fold.label
             if line.fold.times > 1 and line.fold.children:
                 label += f"  ×{line.fold.times}"
             table.add(label, line.fold, shut=line.shut)
-    out = table.lines(found.optimizers, width)
-    if left:
-        at = len(out) - len(found.optimizers)
-        out.insert(at, [(f"… {left:,} more (--all, --depth N)", "dim")])
+    out = table.lines(tree.optimizers, width)
+    if rest:
+        position = len(out) - len(tree.optimizers)
+        out.insert(position, [(f"… {rest:,} more (--all, --depth N)", "dim")])
     return out
 
 
@@ -218,8 +218,8 @@ def _opened(folds: tuple[Fold, ...], depth: int | None, room: int) -> list[Opene
 class _Table:
     """The rows of a table; tensors that look alike get one number, for folding compares numbers."""
 
-    def __init__(self, found: Leaves) -> None:
-        self._looks = [(shape_text(kind), kind.dtype.name, kind.device or "") for kind in found.kinds]
+    def __init__(self, tree: Leaves) -> None:
+        self._looks = [(shape_text(kind), kind.dtype.name, kind.device or "") for kind in tree.kinds]
         self._rows: list[tuple[str, str, str, str, int, int, bool]] = []
 
     def add(self, label: str, fold_: Fold, *, shut: bool = False) -> None:

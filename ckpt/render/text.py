@@ -48,10 +48,12 @@ def narrowed(
     wanted = [
         size if head.least is None else min(size, head.least) for head, size in zip(heads, sizes, strict=True)
     ]
-    for at in sorted((at for at in kept if heads[at].given_up), key=lambda at: heads[at].given_up):
+    for index in sorted(
+        (index for index in kept if heads[index].given_up), key=lambda index: heads[index].given_up
+    ):
         if width is None or sum(wanted[i] for i in kept) + 2 * (len(kept) - 1) <= width:
             break
-        kept.remove(at)
+        kept.remove(index)
     return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
@@ -91,9 +93,9 @@ def columns(
 
 def _level(widths: Sequence[int], room: int) -> int:
     """The most cells that each of some columns may take, so that all together take `room`."""
-    for left, size in enumerate(sorted(widths)):
-        if size * (len(widths) - left) >= room:
-            return room // (len(widths) - left)
+    for index, size in enumerate(sorted(widths)):
+        if size * (len(widths) - index) >= room:
+            return room // (len(widths) - index)
         room -= size
     return max(widths)
 
@@ -150,10 +152,10 @@ def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[in
         size if size <= _LEAST else max(_most(column[1:]), column[0])
         for column, size in zip(sizes, widest, strict=True)
     ]
-    left = width - sum(most) - 2 * (len(most) - 1)
+    room = width - sum(most) - 2 * (len(most) - 1)
     for i, size in enumerate(widest):
-        more = max(min(size - most[i], width // 2 - most[i], left), 0)
-        most[i], left = most[i] + more, left - more
+        more = max(min(size - most[i], width // 2 - most[i], room), 0)
+        most[i], room = most[i] + more, room - more
     return [min(size, width) for size in most]
 
 

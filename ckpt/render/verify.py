@@ -24,10 +24,10 @@ def _text(report: VerifyReport) -> str:
     if report.verdict == "unreadable":
         return and_more([_problem(problem, is_cut=False) for problem in report.problems], _LISTED, "; ")
     if report.verdict == "intact":
-        left = f"; not checked: {', '.join(report.not_checked)}" if report.not_checked else ""
+        unchecked = f"; not checked: {', '.join(report.not_checked)}" if report.not_checked else ""
         runs = f"; not safe: loading it calls {and_more(list(report.called), 1)}" if report.called else ""
         doubts = f"; doubtful: {'; '.join(report.doubts)}" if report.doubts else ""
-        return f"{', '.join(report.checked)}{left}{doubts}{runs}"
+        return f"{', '.join(report.checked)}{unchecked}{doubts}{runs}"
     is_cut = report.lost is not None
     text = and_more([_problem(problem, is_cut=is_cut) for problem in report.problems], _LISTED, "; ")
     if report.whole is not None and report.lost is not None:

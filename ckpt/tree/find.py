@@ -338,13 +338,13 @@ def repeated(keys: Sequence[Node]) -> dict[int, int]:
         return {}
     # Ints and floats are compared by text, because a hostile file can choose them so that their hashes collide.
     first: dict[str, int] = {}
-    found: dict[int, int] = {}
+    repeats: dict[int, int] = {}
     for index, key in enumerate(keys):
         if _is_hashed(key):
-            at = first.setdefault(key_text(key), index)
-            if at != index:
-                found[index] = at
-    return found
+            earlier = first.setdefault(key_text(key), index)
+            if earlier != index:
+                repeats[index] = earlier
+    return repeats
 
 
 def _is_hashed(key: Node) -> bool:
@@ -355,9 +355,9 @@ def _is_hashed(key: Node) -> bool:
 
 def refuse_repeats(view: View, name: str) -> None:
     """Raise UnreadableError when a dict sets one key twice. Python keeps the second value, other readers may not."""
-    found = repeated(view.keys)
-    if found:
-        key = key_text(view.keys[next(iter(found))])
+    repeats = repeated(view.keys)
+    if repeats:
+        key = key_text(view.keys[next(iter(repeats))])
         raise UnreadableError(f"damaged pickle: the key {show(key, 80)}{_of(name)} is set twice in one dict")
 
 
@@ -368,16 +368,16 @@ def merge_repeats(node: Node, name: str) -> str | None:
     """
     if type(node) is not Dict and type(node) is not Opaque:
         return None
-    found = repeated(node.keys)
-    if not found:
+    repeats = repeated(node.keys)
+    if not repeats:
         return None
     values = list(node.values)
-    for index, at in found.items():
-        values[at] = values[index]
-    kept = [index for index in range(len(values)) if index not in found]
-    key = show(key_text(node.keys[next(iter(found))]), 80)
+    for index, earlier in repeats.items():
+        values[earlier] = values[index]
+    kept = [index for index in range(len(values)) if index not in repeats]
+    key = show(key_text(node.keys[next(iter(repeats))]), 80)
     node.keys, node.values = [node.keys[index] for index in kept], [values[index] for index in kept]
-    more = f", and {len(found) - 1:,} more" if len(found) > 1 else ""
+    more = f", and {len(repeats) - 1:,} more" if len(repeats) > 1 else ""
     return f"the key {key}{_of(name)} is set twice in one dict{more}: the last value counts, as in Python"
 
 

@@ -119,24 +119,24 @@ def numpy_dtype(code: str) -> DType | None:
     return BY_NAME.get(f"{_NUMPY[kind]}{int(digits) * 8}")
 
 
-def numpy_tensor(found: NumpyArray) -> TensorRef | None:
+def numpy_tensor(array: NumpyArray) -> TensorRef | None:
     """Return a CPU tensor with the elements of a numpy array, or None.
 
     None means that torch lacks the dtype, or that the data is not complete.
     """
-    dtype = BY_NAME["int64"] if found.dtype.unit else numpy_dtype(found.dtype.code)
-    if dtype is None or found.data is None:
+    dtype = BY_NAME["int64"] if array.dtype.unit else numpy_dtype(array.dtype.code)
+    if dtype is None or array.data is None:
         return None
-    data = found.data
-    if len(data) != dtype.nbytes(prod(found.shape)):
+    data = array.data
+    if len(data) != dtype.nbytes(prod(array.shape)):
         return None
-    if found.dtype.order == ">":
+    if array.dtype.order == ">":
         from ckpt.elements.cast import swapped
 
         data = swapped(data, dtype)
     storage = Storage("", "cpu", dtype, len(data), Range(Memory(data), 0, len(data)))
-    stride = contiguous(found.shape[::-1])[::-1] if found.fortran else contiguous(found.shape)
-    return tensor_ref(storage, dtype, found.shape, stride, 0, requires_grad=False)
+    stride = contiguous(array.shape[::-1])[::-1] if array.fortran else contiguous(array.shape)
+    return tensor_ref(storage, dtype, array.shape, stride, 0, requires_grad=False)
 
 
 def number(node: Node) -> Node:

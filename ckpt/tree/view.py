@@ -164,7 +164,7 @@ def _object(call: Opaque) -> View:
 
 def _state(call: Opaque) -> dict[str, Node]:
     """Attributes set by BUILD: the instance's dict, then its slots. Empty when the state is not a dict."""
-    found: dict[str, Node] = {}
+    fields: dict[str, Node] = {}
     states = call.states
     if len(call.args) > 2 and class_of(call) != call.class_name:
         states = [call.args[2], *states]
@@ -174,8 +174,8 @@ def _state(call: Opaque) -> dict[str, Node]:
                 for key, value in zip(part.keys, part.values, strict=True):
                     name = _attribute_name(key)
                     if name is not None:
-                        found[name] = value
-    return found
+                        fields[name] = value
+    return fields
 
 
 def _attribute_name(key: Node) -> str | None:
@@ -372,15 +372,15 @@ def constructed(call: Opaque) -> Opaque:
 
     Source: `copyreg.__newobj_ex__` in Lib/pickle.py. Any other call stays as it is.
     """
-    made = call.func
+    factory = call.func
     if (
-        type(made) is not Opaque
-        or class_of(made) != "functools.partial"
+        type(factory) is not Opaque
+        or class_of(factory) != "functools.partial"
         or call.args
-        or len(made.states) != 1
+        or len(factory.states) != 1
     ):
         return call
-    state = made.states[0]
+    state = factory.states[0]
     if not is_tuple(state) or len(state) < 3:
         return call
     func, args, keywords = state[:3]
@@ -399,19 +399,19 @@ def constructed(call: Opaque) -> Opaque:
 
 
 def _named(keys: Sequence[str], values: Sequence[Node]) -> Dict:
-    made = Dict()
-    made.set(list(keys), list(values))
-    return made
+    mapping = Dict()
+    mapping.set(list(keys), list(values))
+    return mapping
 
 
 def _partial(call: Opaque) -> Known | None:
     state = call.states[0] if len(call.states) == 1 else None
     if not is_tuple(state) or len(state) != 4:
         return None
-    made = _named(("func", "args", "keywords"), (state[0], state[1], state[2]))
+    fields = _named(("func", "args", "keywords"), (state[0], state[1], state[2]))
     if type(state[3]) is Dict and state[3].keys:
-        made.set(["attributes"], [state[3]])
-    return Known("functools.partial", made)
+        fields.set(["attributes"], [state[3]])
+    return Known("functools.partial", fields)
 
 
 def _torch_generator(call: Opaque) -> Known | None:
@@ -419,8 +419,8 @@ def _torch_generator(call: Opaque) -> Known | None:
     if len(call.args) != 1 or not is_tuple(state) or len(state) != 3:
         return None
     device = device_text(call.args[0])  # torch 2.0 knows no devices in a pickle of plain values
-    made = _named(("device", "seed", "offset", "state"), (device, *state))
-    return Known("torch.Generator", made)
+    fields = _named(("device", "seed", "offset", "state"), (device, *state))
+    return Known("torch.Generator", fields)
 
 
 def _numpy_random(call: Opaque) -> Known | None:
@@ -432,8 +432,8 @@ def _numpy_random(call: Opaque) -> Known | None:
         if type(whole) is Dict:
             return Known(f"numpy.random.{name}", whole)
     inner = call.args[0] if call.args else None
-    found = known_parts(inner) if name == "Generator" and type(inner) is Opaque and not call.states else None
-    return None if found is None else Known("numpy.random.Generator", found.node)
+    parts = known_parts(inner) if name == "Generator" and type(inner) is Opaque and not call.states else None
+    return None if parts is None else Known("numpy.random.Generator", parts.node)
 
 
 def _pattern(call: Opaque) -> Known | None:

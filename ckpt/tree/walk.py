@@ -335,12 +335,12 @@ class _Walk:
             return False
         if not are_texts(keys):
             return False
-        found: list[Sequence[TensorRef]] = []
+        columns: list[Sequence[TensorRef]] = []
         for part in parts(nodes):
             tensors = part if isinstance(part, Tensors) else _plain(part)
             if tensors is None:
                 return False
-            found.append(tensors)
+            columns.append(tensors)
         below = cast("Sequence[str]", keys)
         names = [f"{name}.{key}" for key in below] if path else below
         letters = "".join(names)
@@ -351,10 +351,10 @@ class _Walk:
             for node in nodes:
                 self._count(node)
         self._out.at_once = len(below)
-        at = 0
-        for tensors in found:
-            span = slice(at, at + len(tensors))
-            at += len(tensors)
+        position = 0
+        for tensors in columns:
+            span = slice(position, position + len(tensors))
+            position += len(tensors)
             if isinstance(tensors, Tensors):
                 self._out.tensors.extend(Entries(path, below[span], names[span], tensors))
                 continue
@@ -378,10 +378,10 @@ class _Walk:
 
 def _plain(nodes: Sequence[Node]) -> Sequence[TensorRef] | None:
     """The tensors of nodes that are all plain tensors, and no Parameters; else None."""
-    found = [node if type(node) is TensorRef else _made_by(node) for node in nodes]
-    if set(map(type, found)) != {TensorRef}:
+    refs = [node if type(node) is TensorRef else _made_by(node) for node in nodes]
+    if set(map(type, refs)) != {TensorRef}:
         return None
-    tensors = cast("list[TensorRef]", found)
+    tensors = cast("list[TensorRef]", refs)
     return None if any(tensor.is_parameter or tensor.is_buffer for tensor in tensors) else tensors
 
 
@@ -551,10 +551,10 @@ class _Taker:
         """Return the text that `str` makes of a key."""
         if isinstance(key, str):
             return key.text if isinstance(key, ByteStr) else key
-        found = key_of(key, place)
-        if isinstance(found, NamedKey) and found.kind not in ("NoneType", "bool", "float", "tuple"):
-            self._parts.odd.append(f"{name}.{found}" if name else found)
-        return str(found)
+        text = key_of(key, place)
+        if isinstance(text, NamedKey) and text.kind not in ("NoneType", "bool", "float", "tuple"):
+            self._parts.odd.append(f"{name}.{text}" if name else text)
+        return str(text)
 
     def _is_closed(self, node: list[Node]) -> bool:
         """Tell whether a list stays one object.
@@ -563,22 +563,22 @@ class _Taker:
         """
         todo = [node]
         while todo:
-            each = todo[-1]
-            if id(each) in self._closed:
+            items = todo[-1]
+            if id(items) in self._closed:
                 todo.pop()
                 continue
-            self._steps += len(each) + 1
+            self._steps += len(items) + 1
             if len(todo) > self._limits.depth or self._steps > _STEPS:
                 raise LimitError("lists are nested too deep", "depth", self._limits.depth)
-            inner = [item for item in each if type(item) is list]
+            inner = [item for item in items if type(item) is list]
             missing = [item for item in inner if id(item) not in self._closed]
             if missing:
                 todo += missing[:1]
                 continue
             todo.pop()
-            self._closed[id(each)] = all(
+            self._closed[id(items)] = all(
                 self._closed[id(item)] if type(item) is list else look(item).kind not in ("mapping", "tensor")
-                for item in each
+                for item in items
             )
         return self._closed[id(node)]
 

@@ -263,9 +263,9 @@ def test_get_of_what_is_not_there(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of 20,000 tensors: more lines than a pipe holds."""
+    """A file of 4,000 tensors: more lines than a pipe holds."""
     path = tmp_path_factory.mktemp("many") / "many.pt"
-    tensors = {f"layers.{number}.weight": op.tensor() for number in range(20_000)}
+    tensors = {f"layers.{number}.weight": op.tensor() for number in range(4_000)}
     path.write_bytes(op.torch_zip(op.pickled(tensors)))
     return path
 

@@ -15,11 +15,12 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from inside import inside as inside_here
+from paths import many
 from process import SAMPLES, Done, ckpt
 from strategies import states
-from thorough import many
 
 from ckpt.cli import output
+from ckpt.io.executor import Threads
 
 pytestmark = oracle.QUIET
 
@@ -131,7 +132,7 @@ def test_large_tensors_are_many_tasks(words: tuple[str, ...], folder: Path, smal
         assert b": intact: " in inside(*words, cwd=folder).out
 
 
-@settings(max_examples=many(10, 12), phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=many(5, 12), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(states(), states(), st.sampled_from([1, 2, 3, 7]))
 def test_of_any_state(tmp_path_factory: pytest.TempPathFactory, one: Any, two: Any, of: int) -> None:
     folder = tmp_path_factory.mktemp("any")
@@ -487,6 +488,22 @@ def test_channels_that_do_not_fit(folder: Path) -> None:
         (folder / "odd.json").write_text(json.dumps(document))
         done = merged(folder, ["odd.json"])
         assert (done.code, done.out, len(done.complaints)) == (2, b"", 1), (value, done)
+
+
+def test_a_file_that_changes_while_a_part_is_measured_gives_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its results are of bytes that no other part reads."""
+    torch.save({"w": torch.ones(4)}, tmp_path / "a.pth")
+    assert inside("stats", "a.pth", "--part", "0/1", cwd=tmp_path).code == 0
+
+    def changing() -> Threads:
+        os.utime(tmp_path / "a.pth", ns=(1, 1))
+        return Threads()
+
+    monkeypatch.setattr("ckpt.cli.parts.Threads", changing)
+    done = inside("stats", "a.pth", "--part", "0/1", cwd=tmp_path)
+    assert (done.code, done.out) == (2, b"") and "changed while it was read" in done.complaints[0], done
 
 
 # --- what cannot be read ----------------------------------------------------------------------------------------------

@@ -210,9 +210,9 @@ def test_torch_verifies_tied_tensors_under_all_their_names(name: str, tmp_path: 
     weight = torch.randn(4, 3)
     torch.save({"emb.weight": weight, "fc.bias": torch.ones(2), "head.weight": weight}, tmp_path / "a.pth")
 
-    done = ckpt("convert", "a.pth", "-o", name, "--verify", "torch", cwd=tmp_path)
+    done = inside("convert", "a.pth", "-o", name, "--verify", "torch", cwd=tmp_path)
     assert done.code == 0 and "torch verified in" in done.lines[-1], done
-    again = ckpt("convert", name, "-o", "c.pth", "--verify", "torch", cwd=tmp_path)
+    again = inside("convert", name, "-o", "c.pth", "--verify", "torch", cwd=tmp_path)
     assert again.code == 0 and "torch verified in" in again.lines[-1], again
     found = torch.load(tmp_path / "c.pth")
     assert (
@@ -224,14 +224,16 @@ def test_torch_verifies_tied_tensors_under_all_their_names(name: str, tmp_path: 
 @pytest.mark.parametrize("how", ["crc", "torch"])
 def test_further_checks(how: str, tmp_path: Path) -> None:
     for name in ("train_cuda.pth", "legacy.pth", "weights.safetensors", "tied_and_bloated.pth"):
-        done = ckpt("rehome", name, "-o", tmp_path / name, "--verify", how, cwd=SAMPLES)
+        done = inside("rehome", name, "-o", tmp_path / name, "--verify", how, cwd=SAMPLES)
         made = "crc" if name == "train_cuda.pth" else how  # torch loads it with weights_only=False alone
         assert done.code == 0 and f"{made} verified in" in done.lines[-1], done
 
 
 @pytest.mark.parametrize("name", ["train_cuda.pth", "whole_model.pth", "objects.pth"])
 def test_torch_never_loads_a_file_that_needs_more_than_weights(name: str, tmp_path: Path) -> None:
-    done = ckpt("rehome", name, "-o", tmp_path / "x.pth", "--to", "cuda:1", "--verify", "torch", cwd=SAMPLES)
+    done = inside(
+        "rehome", name, "-o", tmp_path / "x.pth", "--to", "cuda:1", "--verify", "torch", cwd=SAMPLES
+    )
 
     assert done.code == 0 and "crc verified in" in done.lines[-1]
     said = f"ckpt: {tmp_path / 'x.pth'}: torch did not load it, because that needs weights_only=False; "

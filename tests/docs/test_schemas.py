@@ -16,10 +16,12 @@ import pytest
 from documents import WRITERS, Documents
 from documents import documents as made
 from inside import inside
+from once import once
 from process import ROOT
 
 from ckpt.cli import app
 from ckpt.cli.parts import WORKS
+from ckpt.evidence.mapping import Kind as RenameKind
 from ckpt.evidence.roles import RoleName, Trust
 from ckpt.findings import Level
 from ckpt.jobs.check.verify import Verdict
@@ -38,8 +40,16 @@ sys.path.remove(str(ROOT / "tools"))
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Documents:
-    """What all commands print, by the name of the schema."""
-    return made(tmp_path_factory.mktemp("documents"))
+    """The documents that all commands print, by the name of the schema."""
+
+    def print_all(folder: Path) -> None:
+        (folder / "files").mkdir()
+        (folder / "documents.json").write_text(json.dumps(made(folder / "files")))
+
+    found: Documents = json.loads(
+        (once(tmp_path_factory, "documents", print_all) / "documents.json").read_text()
+    )
+    return found
 
 
 # ---------------------------------------------------------------------------------------------- the schemas themselves
@@ -115,6 +125,8 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         frozenset(WORKS),
         frozenset(("inf", "-inf", "nan")),
         frozenset(("little", "big")),
+        frozenset(("pretrained", "target")),
+        frozenset(get_args(RenameKind)),
     }
     listed = {
         frozenset(node["enum"])

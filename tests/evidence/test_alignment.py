@@ -9,7 +9,7 @@ import oracle
 import pytest
 import rewriting
 import torch
-from comparing import compared, statuses
+from rewriting import compared, statuses
 
 from ckpt import formats
 from ckpt.errors import UsageError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shlex
 from collections.abc import Iterable
@@ -14,17 +15,18 @@ import pytest
 import rewriting
 import safetensors.torch
 import torch
-from comparing import compared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
-from thorough import many
+from paths import many
+from rewriting import compared
 
 from ckpt import formats
 from ckpt.checkpoint import Entry
 from ckpt.dtypes import BY_NAME, contiguous
 from ckpt.errors import UsageError
-from ckpt.evidence.alignment import Alignment, Paired, components, paired
+from ckpt.evidence.alignment import Alignment, Paired, paired
+from ckpt.evidence.mapping import components
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.rename import substitution
@@ -78,7 +80,8 @@ BN: Shapes = {"bn.running_mean": (3,), "bn.num_batches_tracked": ()}
         ),
         pytest.param(BODY, below("backbone.", BODY) | HEAD, ("", "backbone."), 20, id="an encoder alone"),
         pytest.param(
-            BODY | HEAD, below("backbone.", BODY) | HEAD | {"neck.weight": (7,)}, (), 0, id="10 % have no place"
+            BODY | HEAD, below("backbone.", BODY) | HEAD | {"neck.weight": (7,)}, ("", "backbone."), 22,
+            id="the head outside",
         ),
         pytest.param(
             BODY | {"fc.weight": (9, 2)}, below("backbone.", BODY) | {"fc.weight": (9, 2)} | HEAD,
@@ -123,32 +126,27 @@ def test_tensors_outside_of_the_component_keep_their_names() -> None:
 def test_a_tensor_of_another_shape_does_not_count_and_is_paired() -> None:
     many = BODY | {f"tail{i}.weight": (i,) for i in range(19)}
     other = below("net.", many) | {"net.tail18.weight": (99,)}
-    less = other | {"net.tail17.weight": (99,)}
-
     found = pairs_of(many, other)
     assert found.component is not None and found.component.met == 38
     assert found.partners["net.tail18.weight"] == "tail18.weight"
-    assert pairs_of(many, less).component is None  # 37 of 39 are 94.9 %
-    assert [each.substitution for each in pairs_of(many, less).suggested] == ["s/^/net./"]
 
 
 # ------------------------------------------------------------------------------------------- what is not aligned
 
 
-TWINS = below("encoder_q.", BODY) | below("encoder_k.", BODY) | {"queue": (9, 9)}
+TWINS = below("rgb.", BODY) | below("flow.", BODY) | {"queue": (9, 9)}
 
 
 @pytest.mark.parametrize(
     ("one", "two", "subs"),
     [
-        (TWINS, BODY, ["s/^encoder_q\\.//", "s/^encoder_k\\.//"]),
-        (BODY, TWINS, ["s/^/encoder_q./", "s/^/encoder_k./"]),
+        (TWINS, BODY, ["s/^rgb\\.//", "s/^flow\\.//"]),
+        (BODY, TWINS, ["s/^/rgb./", "s/^/flow./"]),
         (
             below("net.", BODY) | below("ema.net.", BODY),
             below("x.", BODY),
             ["s/^net\\./x./", "s/^ema\\.net\\./x./"],
         ),
-        (below("encoder.", BODY) | below("decoder.", HEAD), below("body.", BODY) | BN, ["s/^encoder\\./body./"]),
         (below("layer1.", {"conv.weight": (2,)}), below("layer2.", {"conv.weight": (2,)}), ["s/^layer1\\./layer2./"]),
         ({"fc1.weight": (2,), "fc1.bias": ()}, {"fc2.weight": (2,), "fc2.bias": ()}, ["s/^fc1\\./fc2./"]),
         ({"weight": (2,), "bias": ()}, {"fc.weight": (2,), "fc.bias": (), "x": (1,)}, ["s/^/fc./"]),
@@ -174,7 +172,7 @@ def test_a_doubtful_component_is_suggested_with_a_substitution_that_works(
 
 
 def test_a_substitution_that_makes_two_names_one_is_not_suggested() -> None:
-    one = below("encoder_q.", BODY) | below("encoder_k.", BODY) | {"layer1.conv.weight": (1,)}
+    one = below("rgb.", BODY) | below("flow.", BODY) | {"layer1.conv.weight": (1,)}
     found = pairs_of(one, BODY)
     assert found.component is None and found.suggested == ()
 
@@ -239,34 +237,31 @@ def relative(source: random.Random, shapes: Shapes) -> Shapes:
     return found | (some_names(source) if source.random() < 0.3 else {})
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_components_are_those_of_plain_python(seed: int) -> None:
-    source = random.Random(seed)
-    base = some_names(source)
-    one, two = relative(source, base), relative(source, base)
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_components_are_those_of_plain_python(first: int) -> None:
+    for seed in range(first, first + 50):
+        source = random.Random(seed)
+        base = some_names(source)
+        one, two = relative(source, base), relative(source, base)
 
-    found = {(each.one, each.two): each.met for each in components(one, two)}
-    back = {(each.two, each.one): each.met for each in components(two, one)}
+        found = {(each.one, each.two): each.met for each in components(one, two)}
+        back = {(each.two, each.one): each.met for each in components(two, one)}
 
-    assert found == back
-    wanted = expected(one, two)
-    assert set(wanted.values()) <= found.keys() | {("", "")}
-    for pairs, each in wanted.items():
-        assert found[each] == len(pairs)
-    least = min(len(one), len(two))
-    certain = [each for each, met in found.items() if 20 * met >= 19 * least]
-    assert [each for pairs, each in wanted.items() if 20 * len(pairs) >= 19 * least] == certain or len(
-        certain
-    ) != 1
-    whole = pairs_of(one, two)
-    if whole.component is not None:
-        assert [tuple(whole.component[:2])] == certain
-        assert {pair for pairs in wanted for pair in pairs if wanted[pairs] in certain} <= {
-            (other, mine) for mine, other in whole.partners.items()
-        }
-    for each in whole.suggested:
-        rule = substitution(each.substitution).apply
-        assert len(paired(side(one).then(rule), side(two), suggest=False).partners) >= each.met
+        assert found == back
+        wanted = expected(one, two)
+        assert set(wanted.values()) <= found.keys() | {("", "")}
+        for pairs, each in wanted.items():
+            assert found[each] == len(pairs)
+        whole = pairs_of(one, two)
+        met = sum(
+            math.prod(two[mine]) + 1 for mine, other in whole.partners.items() if two[mine] == one[other]
+        )
+        if whole.component is not None:
+            best = max((sum(math.prod(two[mine]) + 1 for _, mine in pairs) for pairs in wanted), default=0)
+            assert met >= best
+        for each in whole.suggested:
+            rule = substitution(each.substitution).apply
+            assert len(paired(side(one).then(rule), side(two), suggest=False).partners) >= each.met
 
 
 WORDS = st.sampled_from(["a", "b", "net", "module", "0", "weight"])
@@ -345,8 +340,8 @@ def test_the_suggested_options_work_as_they_are_printed(tmp_path: Path) -> None:
         done = inside(*shlex.split(command), cwd=tmp_path)
         lines = [line for line in done.out.decode().splitlines() if line.startswith("not aligned: ")]
         assert [line.partition(" with ")[2] for line in lines] == [
-            "--sub 's/^encoder_q\\.//'",
-            "--sub 's/^encoder_k\\.//'",
+            "--sub 's/^rgb\\.//'",
+            "--sub 's/^flow\\.//'",
         ]
         for line in lines:
             options = shlex.split(line.partition(" with ")[2])
@@ -360,7 +355,7 @@ def test_one_suggestion_goes_for_all_weights_of_a_file(tmp_path: Path) -> None:
     plain = {"model": state(BODY), "ema": state(BODY)}
     other = {"model": state(BODY), "ema": state(TWINS)}
 
-    assert [each.one for each in compared(both, plain, tmp_path).suggested] == ["encoder_q.", "encoder_k."]
+    assert [each.one for each in compared(both, plain, tmp_path).suggested] == ["rgb.", "flow."]
     assert compared(both, other, tmp_path).suggested == ()
 
 

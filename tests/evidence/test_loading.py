@@ -96,6 +96,18 @@ def test_sample(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         agrees(report)
 
 
+def test_the_model_of_an_archive_is_opened_inside_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SAMPLES)
+    report = look("agent.zip")
+    load = report.load
+    assert load.note == "import zipfile"
+    assert load.expression is not None and load.expression.endswith(
+        '.open("policy.pth"), map_location="cpu")'
+    )
+    found = eval(load.expression, {"torch": torch, "zipfile": zipfile})
+    assert shapes(found) == tensors(report)
+
+
 @pytest.mark.parametrize("file", real_files.FILES)
 def test_real_file(file: str) -> None:
     report = look(str(real_files.path(file)))

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -520,3 +521,32 @@ def test_a_distributed_checkpoint_whose_companion_cannot_be_read_is_one_item(
     monkeypatch.setattr(dcp_names, "companion", refuse)
 
     assert sorted(formats.files_of_folder(str(tmp_path), Limits()) or ()) == [".metadata", "__0_0.distcp"]
+
+
+@pytest.mark.parametrize(("ending", "is_one"), [(".pth", True), (".SAFETENSORS", True), (".txt", False)])
+def test_an_archive_of_checkpoints_is_recognised(ending: str, is_one: bool, tmp_path: Path) -> None:
+    """No format reads it, and its error says what is in it."""
+    with zipfile.ZipFile(tmp_path / "a", "w") as archive:
+        for number in range(2):
+            archive.writestr(f"{number}{ending}", b"x")
+    assert formats.recognises(str(tmp_path / "a"), Limits()) is is_one
+
+
+@pytest.mark.parametrize(
+    ("name", "same", "other"),
+    [
+        ("a.pth", "a.x.pth", "a.x.pth"),
+        ("a.weights", "a.x.weights", "a.x.pth"),
+        ("a", "a.x", "a.x.pth"),
+        ("a.safetensors", "a.x.pth", "a.x.pth"),
+    ],
+)
+def test_the_place_beside_a_checkpoint_has_an_ending_of_its_format(
+    name: str, same: str, other: str, samples: Path, tmp_path: Path
+) -> None:
+    """Its own ending stays in the same format, unless it is one of another format."""
+    shutil.copy(samples / "ddp_after.pth", tmp_path / name)
+    with formats.open(str(tmp_path / name)) as checkpoint:
+        for is_same, expected in ((True, same), (False, other)):
+            found = formats.out_beside(checkpoint, ".x", same_format=is_same)
+            assert found == str(tmp_path / expected)

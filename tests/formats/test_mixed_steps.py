@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import deepspeeds
@@ -17,6 +18,10 @@ from frameworks_dcp import in_two_files
 from inside import inside
 
 import ckpt
+from ckpt import formats
+from ckpt.formats.common.pickled import mixed
+from ckpt.nodes import Node
+from ckpt.tree.view import look
 
 pytestmark = oracle.QUIET
 
@@ -186,3 +191,20 @@ def test_metadata_of_each_rank(key: str, tmp_path: Path) -> None:
     silent(tmp_path / "c")
     shutil.copy(tmp_path / "new" / "__1_0.distcp", tmp_path / "c" / "__1_0.distcp")
     refused(tmp_path / "c", "3 in __0_0.distcp, 4 in __1_0.distcp")
+
+
+# --- counters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["without checksums", "with checksums"])
+def test_counters_that_are_tensors_are_compared_by_their_values(is_new: bool, tmp_path: Path) -> None:
+    """Equal checksums say that they are equal; where a file records none, that says nothing."""
+    for name, step in (("a", 5), ("b", 5), ("c", 6)):
+        torch.save({"step": torch.tensor(step)}, tmp_path / name, _use_new_zipfile_serialization=is_new)
+    with ExitStack() as stack:
+        headers: list[tuple[str, dict[str, Node]]] = []
+        for name in "abc":
+            checkpoint = stack.enter_context(formats.open(str(tmp_path / name)))
+            headers.append((name, {"step": look(checkpoint.root).children[0]}))
+        assert mixed(headers[:2]) is None
+        assert mixed(headers) == "the files were saved at several steps: step is 5 in a, 6 in c"

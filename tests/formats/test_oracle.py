@@ -17,7 +17,7 @@ import pytest
 import strategies
 import torch
 from hypothesis import HealthCheck, given, settings
-from thorough import many
+from paths import many
 from torch import nn
 
 from ckpt.formats import open

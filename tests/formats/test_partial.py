@@ -13,9 +13,9 @@ import oracle
 import pytest
 import torch
 from deepspeeds import TAG
+from folders import change
 from frameworks_dcp import in_two_files
 from inside import inside
-from rank_edits import change
 from safetensors.torch import save_file
 
 import ckpt

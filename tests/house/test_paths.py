@@ -1,6 +1,6 @@
 """Every constant that something is compared with is a path, the size of a block, a limit, or a number of a format.
 
-What is a path, and so changes nothing of an answer, has both its sides tested: `tests/lib/paths.py`, `tests/lib/blocks.py`.
+What is a path, and so changes nothing of an answer, has both its sides tested: `tests/lib/paths.py`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-import blocks
 import paths
 import pytest
+from house import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,9 +33,21 @@ LIMITS = [
     "tree.find._OUTER",
     "tree.find._KEY_ITEMS",
     "elements.spans.UNFOLDED",
-    "evidence.alignment._DEPTH",
-    "evidence.alignment._WORTH",
-    "evidence.alignment.SHARE",
+    "evidence.dialects._DEPTH",
+    "evidence.dialects._LONG",
+    "evidence.mapping.ENOUGH",
+    "evidence.mapping._AKIN",
+    "evidence.mapping._ALIKE",
+    "evidence.mapping._DEPTH",
+    "evidence.mapping._MANY",
+    "evidence.mapping._PARTS",
+    "evidence.mapping._RULES",
+    "evidence.mapping._ROUNDS",
+    "evidence.mapping._WORTH",
+    "jobs.rewrite.report._MOST",
+    "jobs.rewrite.warmstart.HALF",
+    "jobs.rewrite.warmstart.LEAST",
+    "jobs.rewrite.warmstart._NOTES",
     "evidence.devices._LISTED",
     "evidence.gradients._MOMENT_BYTES",
     "evidence.matching._MOST_PAIRS",
@@ -212,7 +224,7 @@ SHOWN = ("render.", "cli.")
 def numbers(path: Path) -> dict[str, int | float]:
     """The constants of a module that are numbers."""
     module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
-    named = {target.id for node in ast.parse(path.read_text()).body for target in targets(node)}
+    named = {target.id for node in parsed(path).body for target in targets(node)}
     found = {name: getattr(module, name, None) for name in named if name.upper() == name}
     return {name: value for name, value in found.items() if type(value) in (int, float)}
 
@@ -228,7 +240,7 @@ def targets(node: ast.stmt) -> Iterator[ast.Name]:
 def compared() -> Iterator[str]:
     """The constants that something is compared with, or that bound a number: `room.module.NAME`."""
     for path in sorted((ROOT / "ckpt").rglob("*.py")):
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         if path.name == "__main__.py" or not any(isinstance(node, ast.Compare) for node in ast.walk(tree)):
             continue
         own = numbers(path)
@@ -243,7 +255,7 @@ def compared() -> Iterator[str]:
 
 def test_every_constant_that_chooses_a_path_has_both_its_sides() -> None:
     used = set(compared())
-    tested = {name.removeprefix("ckpt.") for name in (*paths.PATHS, *blocks.SMALL)}
+    tested = {name.removeprefix("ckpt.") for name in (*paths.PATHS, *paths.SMALL)}
     known = {*LIMITS, *FORMATS, *REQUESTS, *tested}
     assert not sorted(name for name in used - known if not name.startswith(SHOWN)), (
         "is it a path? Then tests/lib/paths.py gets its two values"

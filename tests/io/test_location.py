@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ckpt.errors import LinkError, NotOpenedError, UnreadableError
-from ckpt.io.location import Links, LocalPath, Location, locate
+from ckpt.io.location import Links, LocalPath, Location, beside, is_lasting, locate
 
 LOCATIONS: dict[str, Callable[[Path], Location]] = {"LocalPath": lambda path: LocalPath(str(path))}
 """For each implementation what makes one of a path of a folder that the test fills."""
@@ -251,13 +251,70 @@ def test_a_blob_that_is_not_there_is_a_file_that_is_missing(cache: Path) -> None
 
 
 def test_folders_that_only_look_alike_are_no_cache(tmp_path: Path) -> None:
-    for name in ("net/snapshots/abc", "net/blobs", "models--a--b/abc", "models--a--b/blobs"):
+    folders = (
+        "net/snapshots/abc",
+        "net/blobs",
+        "models--a--b/abc",
+        "models--a--b/blobs",
+        "models--a--b/refs/abc",
+    )
+    for name in folders:
         (tmp_path / name).mkdir(parents=True)
     for name in ("net/blobs/hash", "models--a--b/blobs/hash"):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "net/snapshots/abc/link").symlink_to("../../blobs/hash")
     (tmp_path / "models--a--b/abc/link").symlink_to("../blobs/hash")
+    (tmp_path / "models--a--b/refs/abc/link").symlink_to("../../blobs/hash")
 
-    for folder in ("net/snapshots/abc", "models--a--b/abc"):
+    for folder in ("net/snapshots/abc", "models--a--b/abc", "models--a--b/refs/abc"):
         with pytest.raises(LinkError):
             LocalPath(str(tmp_path / folder)).child("link", "cache")
+
+
+# --- the place of a result --------------------------------------------------------------------------------------------
+
+
+def test_files_and_folders_last_and_streams_do_not(folder: Path) -> None:
+    """A command that names a path is printed only where the next command finds the same bytes there."""
+    os.mkfifo(folder / "fifo")
+    assert is_lasting(str(folder)) and is_lasting(str(folder / "a.bin"))
+    for path in (folder / "fifo", folder / "none", "/dev/null", "/dev/shm", "/proc/self/maps", "a\0b"):
+        assert not is_lasting(str(path)), path
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.pth", "a.cpu.pth"),
+        ("epoch_3.pth.tar", "epoch_3.cpu.pth.tar"),
+        ("model.safetensors.index.json", "model.cpu.safetensors"),
+        ("none", "none.cpu"),
+        ("sub", "sub.cpu"),
+        ("sub/", "sub.cpu"),
+    ],
+)
+def test_a_result_lies_beside_its_input(name: str, expected: str, folder: Path) -> None:
+    assert beside(f"{folder}/{name}", ".cpu", ()) == f"{folder}/{expected}"
+
+
+def test_a_result_has_an_ending_that_its_format_has(folder: Path) -> None:
+    path = f"{folder}/a.pth"
+    assert beside(path, ".x", (".pt", ".pth")) == f"{folder}/a.x.pth"
+    assert beside(path, ".x", (".safetensors", ".sft")) == f"{folder}/a.x.safetensors"
+    assert beside(path, ".x", (".pt", ".pth"), other=False) == f"{folder}/a.x.pt"
+
+
+def test_a_result_takes_no_name_that_is_taken(folder: Path) -> None:
+    (folder / "a.x.bin").write_bytes(b"")
+    (folder / "a.x.2.bin").symlink_to("nowhere")
+    assert beside(f"{folder}/a.bin", ".x", ()) == f"{folder}/a.x.3.bin"
+
+
+def test_a_result_in_a_folder_that_takes_none_lies_in_the_working_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, how: str(path) == os.curdir)
+    assert beside(f"{folder}/a.pth", ".x", ()) == "a.x.pth"
+    assert beside("https://example.org/run/a.pth", ".x", ()) == "a.x.pth"
+    monkeypatch.setattr(os, "access", lambda path, how: False)
+    assert beside(f"{folder}/a.pth", ".x", ()) is None

@@ -9,6 +9,7 @@ import random
 import socket
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,9 +19,9 @@ import torch
 from process import python
 from webs import Kept
 
-from ckpt.errors import CutOffError, NotOpenedError
+from ckpt.errors import CutOffError, DamagedDataError, NotOpenedError
 from ckpt.io.remote.source import RangeSource
-from ckpt.io.source import BaseSource, Extended, File, Memory, Source, open_address
+from ckpt.io.source import BaseSource, Extended, File, Memory, Source, differs, inflate, open_address
 from ckpt.live.memory import LiveSource
 
 SIZE = 5000
@@ -196,6 +197,25 @@ def changed(path: Path, how: str) -> None:
             open_file.write(b"other")
     before = path.stat()
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10**7))
+
+
+def status_of(**changed: int) -> os.stat_result:
+    """Return the status of a file of 64 bytes with some fields changed."""
+    names = ("mode", "ino", "dev", "nlink", "uid", "gid", "size")
+    usual = {"mode": 0o100644, "ino": 7, "dev": 2, "nlink": 1, "uid": 0, "gid": 0, "size": 64}
+    times = {f"st_{name}_ns": changed.pop(name, 1) for name in ("mtime", "ctime")}
+    return os.stat_result([*((usual | changed)[name] for name in names), 0, 0, 0], times)
+
+
+@pytest.mark.parametrize("name", ["ino", "dev", "size", "mtime", "ctime"])
+def test_another_file_or_other_bytes_are_a_change(name: str) -> None:
+    """Whoever sets the time of a file back after a write cannot set the time of that."""
+    assert differs(status_of(**{name: 9}), status_of())
+
+
+@pytest.mark.parametrize("name", ["mode", "nlink", "uid", "gid"])
+def test_another_name_or_other_rights_are_no_change(name: str) -> None:
+    assert not differs(status_of(**{name: 9, "ctime": 9}), status_of())
 
 
 def test_reading_a_file_is_no_change(tmp_path: Path) -> None:
@@ -437,3 +457,21 @@ def test_two_live_sources_are_read_by_several_threads(tmp_path: Path) -> None:
     finally:
         sys.setswitchinterval(before)
     LiveSource.release()
+
+
+# --- deflated bytes ---------------------------------------------------------------------------------------------------
+
+
+def test_deflated_bytes_are_inflated_to_their_recorded_size() -> None:
+    machine = zlib.compressobj(wbits=-15)
+    data = machine.compress(DATA)
+    open_end = data + machine.flush(zlib.Z_SYNC_FLUSH)
+    data = open_end + machine.flush()
+    assert inflate(data, len(DATA), "it") == DATA
+    for size in (0, len(DATA) - 1, len(DATA) + 1):
+        with pytest.raises(DamagedDataError, match=f"it: does not inflate to the {size:,} bytes"):
+            inflate(data, size, "it")
+    with pytest.raises(DamagedDataError, match="does not inflate"):  # all bytes are there, but not its end
+        inflate(open_end, len(DATA), "it")
+    with pytest.raises(DamagedDataError, match="it: damaged deflate data"):
+        inflate(b"\xff" * 20, 20, "it")

@@ -6,9 +6,10 @@ import gc
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distributed import Client, LocalCluster
+if TYPE_CHECKING:
+    from distributed import Client
 
 _open: list[Any] = []
 
@@ -16,6 +17,8 @@ _open: list[Any] = []
 def client() -> Client:
     """The client of a cluster with two workers, made once for each test. It listens on 127.0.0.1."""
     if not _open:
+        from distributed import Client, LocalCluster
+
         logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
         gc.collect()  # a client that failed and dies while another one starts waits for itself, without end
         cluster = LocalCluster(
@@ -51,6 +54,8 @@ def close() -> None:
 @contextmanager
 def processes(count: int) -> Iterator[Client]:
     """The client of a cluster of real processes, which can be killed."""
+    from distributed import Client, LocalCluster
+
     with (
         LocalCluster(
             n_workers=count,

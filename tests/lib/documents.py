@@ -164,7 +164,9 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         ]
     ):
         yield "warmstart", pretrained, "--into", target, "-o", f"start{at}.pth"
-        yield "warmstart", pretrained, "--into", target, "--dry-run", "--mismatch", "slice"
+        yield "warmstart", pretrained, "--into", target, "--dry-run", "--on-mismatch", "slice"
+    yield "warmstart", "vit_three.pth", "--into", "vit_one.pth", "--dry-run", "--fuse"
+    yield "warmstart", "resnet_caffe.pth", "--into", "resnet.pth", "--dry-run"
     yield "rehome", "train_cuda.pth", "-o", "moved.pth", "--verify", "crc"
     yield "convert", "ddp_after.pth", "-o", "model.safetensors"
     yield "convert", "llama_bf16.pth", "-o", "float16.pth", "--dtype", "float16", "--verify", "torch"
@@ -183,6 +185,26 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         yield "explain", code
 
 
+def _pairs() -> dict[str, dict[str, torch.Tensor]]:
+    """Files for warm starts: a ViT under the names of two packages, and a model that reads BGR."""
+    one: dict[str, torch.Tensor] = {}
+    three: dict[str, torch.Tensor] = {}
+    for leaf, shape in (("weight", (2, 2)), ("bias", (2,))):
+        one[f"blocks.0.attn.qkv.{leaf}"] = torch.ones(6, *shape[1:])
+        three |= {f"vit.layers.0.attention.{part}_proj.{leaf}": torch.ones(shape) for part in "qkv"}
+        for mine, other in (
+            ("norm1", "layernorm_before"),
+            ("norm2", "layernorm_after"),
+            ("attn.proj", "attention.o_proj"),
+            ("mlp.fc1", "mlp.fc1"),
+            ("mlp.fc2", "mlp.fc2"),
+        ):
+            one[f"blocks.0.{mine}.{leaf}"] = torch.ones(shape)
+            three[f"vit.layers.0.{other}.{leaf}"] = torch.ones(shape)
+    resnet = {"conv1.weight": torch.ones(2, 3, 3, 3)}
+    return {"vit_one.pth": one, "vit_three.pth": three, "resnet.pth": resnet, "resnet_caffe.pth": resnet}
+
+
 def documents(folder: Path) -> Documents:
     """The documents, from files that are made in an empty folder."""
     for name in FILES:
@@ -196,6 +218,8 @@ def documents(folder: Path) -> Documents:
     torch.save(
         {f"backbone.{name.removeprefix('module.')}": state[name] for name in state}, folder / "prefixed.pth"
     )
+    for name, state in _pairs().items():
+        torch.save(state, folder / name)
     found: Documents = {name: [] for name in json_schemas.NAMES}
     for arguments in commands(names):
         schema = "part" if "--part" in arguments else "rewrite" if arguments[0] in WRITERS else arguments[0]

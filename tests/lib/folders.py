@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,10 @@ from unittest import mock
 import numpy as np
 import safetensors.torch
 import torch
+from inside import inside
 from torch import nn
+
+import ckpt
 
 ARGUMENTS = "transformers.training_args"
 
@@ -220,3 +224,27 @@ def in_cache(folder: Path, hub: Path) -> Path:
         shutil.move(path, blobs / str(number))
         (snapshot / path.name).symlink_to(f"../../../blobs/{number}")
     return snapshot
+
+
+Edit = Callable[[dict[str, Any]], Any]
+
+
+def change(path: Path, edit: Edit, **options: Any) -> None:
+    """Save the file again with what `edit` changed in it."""
+    state = torch.load(path, weights_only=False)
+    edit(state)
+    torch.save(state, path, **options)
+
+
+def findings(folder: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Code of a finding -> its message and its tensors."""
+    return {row.code: (row.message, row.tensors) for row in ckpt.inspect(folder).findings}
+
+
+def refused(folder: Path, says: str) -> None:
+    """Assert that the folder `c` is neither shown nor converted, with one line that says why."""
+    for command in (("inspect", "c"), ("convert", "c", "-o", "o.pth")):
+        done = inside(*command, cwd=folder.parent)
+        assert done.code == 2 and done.err.count(b"\n") == 1, done
+        assert says in done.err.decode() and "Traceback" not in done.err.decode(), done
+    assert not (folder.parent / "o.pth").exists()

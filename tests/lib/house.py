@@ -79,6 +79,12 @@ def name_of(path: Path) -> str:
 NAMES = {name_of(path): path for path in MODULES}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The tree of a source, which is parsed once for all tests of a process."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
 def floor_of(name: str) -> int:
     """The number of the floor of a module: that of the longest entry that it lies in. Packages of several are on the lowest."""
     found = [
@@ -96,7 +102,7 @@ def floor_of(name: str) -> int:
 def imports_of(name: str) -> frozenset[str]:
     """The modules that one imports, in functions and by a table of names too, but for what only a type checker reads."""
     found: set[str] = set()
-    todo: list[ast.AST] = [ast.parse(NAMES[name].read_text(encoding="utf-8"))]
+    todo: list[ast.AST] = [parsed(NAMES[name])]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -116,9 +122,10 @@ def imports_of(name: str) -> frozenset[str]:
 @cache
 def readers_of(name: str) -> frozenset[str]:
     """The modules that read the formats of a module, which name them as text."""
-    tree = ast.parse(NAMES[name].read_text(encoding="utf-8"))
     calls = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Format"
+        node
+        for node in ast.walk(parsed(NAMES[name]))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Format"
     ]
     readers = [word.value for call in calls for word in call.keywords if word.arg == "reader"]
     return frozenset(text.value.removeprefix("ckpt.") for text in readers if isinstance(text, ast.Constant))

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import wait
 from typing import TypeVar
 
-import blocks
+import paths
 
 from ckpt.io.executor import Task
 
@@ -48,7 +48,7 @@ class Processes:
         self._pool = pool
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
-        sent = [pickle.dumps((blocks.sizes(), task)) for task in tasks]
+        sent = [pickle.dumps((paths.sizes(), task)) for task in tasks]
         results = []
         for task, result in zip(tasks, self._pool.map(done, sent), strict=True):
             results.append(result)
@@ -60,7 +60,7 @@ class Processes:
 def done(pickled: bytes) -> object:
     """The result of a task, in whatever process this is, with the sizes of blocks of the sender."""
     sizes, task = pickle.loads(pickled)
-    blocks.set_sizes(sizes)
+    paths.set_sizes(sizes)
     return task()
 
 

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import rewriting
 import torch
 
 from ckpt import formats
@@ -13,6 +14,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.io import target
+from ckpt.jobs.diff.diff import DiffReport, Options, diff
 from ckpt.jobs.rewrite import convert as converting
 from ckpt.jobs.rewrite.report import RewriteReport, edited
 from ckpt.limits import Limits
@@ -58,3 +60,20 @@ def in_memory(thing: Any, **options: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(thing, buffer, **options)
     return buffer.getvalue()
+
+
+def compared(before: Any, after: Any, folder: Path, **options: Any) -> DiffReport:
+    """What differs between two objects."""
+    paths = [rewriting.saved(thing, folder / name) for thing, name in ((before, "a.pt"), (after, "b.pt"))]
+    with formats.open(str(paths[0])) as one, formats.open(str(paths[1])) as two:
+        return diff(Survey(one), Survey(two), Options(**options))
+
+
+def statuses(report: DiffReport) -> dict[str, str]:
+    """The status of each row by the name after, where there is one."""
+    return {row.name: row.status for row in report.rows}
+
+
+def changes(report: DiffReport) -> dict[str, str]:
+    """The status of each value that differs, by its name."""
+    return {row.name: row.status for row in report.values}

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 import torch
-import torch._dynamo  # an optimizer imports it: here for all ranks at once
 import torch.distributed as dist
 from process import TIMEOUT
 from torch import nn
@@ -110,6 +110,7 @@ def rank(number: int, folder: Path, kind: str, seed: int) -> NoReturn:
 
 def main() -> None:
     """Forks the ranks of each run, so that all share one import of torch, and waits for them."""
+    import_module("torch._dynamo")  # an optimizer imports it: here for all ranks at once
     for run in sys.argv[2:]:
         folder = Path(sys.argv[1]) / run
         folder.mkdir()

@@ -19,7 +19,13 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed.checkpoint import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, StateDictType, fully_shard
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    ShardedStateDictConfig,
+    ShardingStrategy,
+    StateDictType,
+    fully_shard,
+)
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -150,6 +156,20 @@ def fsdp1(folder: Path) -> None:
     keep_fsdp1(folder, "model_world_size_{world}_rank_{rank}.pt")
 
 
+def fsdp1_alone(folder: Path) -> None:
+    """Shards of one FSDP module, and what it held before it was cut."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 1))
+    if dist.get_rank() == 0:
+        torch.save(net.state_dict(), f"{folder}.full.pt")
+    sharded = FullyShardedDataParallel(net, device_id=torch.device("cpu"))
+    folder.mkdir(exist_ok=True)
+    config = ShardedStateDictConfig(_use_dtensor=False)
+    with FullyShardedDataParallel.state_dict_type(sharded, StateDictType.SHARDED_STATE_DICT, config):
+        torch.save({"model": sharded.state_dict(), "epoch": 3}, folder / f"rank{dist.get_rank()}.pt")
+    dist.barrier()
+
+
 def fsdp1_of_four(folder: Path) -> None:
     """Ranks beyond the rows of a tensor hold none of it."""
     keep_fsdp1(folder, "model_0000007.rank_{rank}.pth")
@@ -209,7 +229,13 @@ WORLDS: dict[int, dict[str, Callable[[Path], None]]] = {
         "dinov2": dinov2,
         "hf": hf,
     },
-    2: {"fsdp2_of_two": fsdp2, "partial": partial, "fsdp1": fsdp1, "hf_of_two": hf},
+    2: {
+        "fsdp2_of_two": fsdp2,
+        "partial": partial,
+        "fsdp1": fsdp1,
+        "fsdp1_alone": fsdp1_alone,
+        "hf_of_two": hf,
+    },
 }
 RANKS = (
     "fsdp2",

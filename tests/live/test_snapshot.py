@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import many
 from process import ckpt as run
-from thorough import many
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

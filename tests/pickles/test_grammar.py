@@ -17,11 +17,10 @@ import oracle
 import pytest
 import torch
 from families import FAMILIES
-from gadgets import Maker
+from gadgets import RUNG, TRAMPOLINES, Maker, made, popped, write
 from honest import HONEST
 from opcodes import binary, build, call, glob, newobj, pickled, torch_zip, value
-from thorough import many
-from trampolines import RUNG, TRAMPOLINES, made, popped, write
+from paths import many
 
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import opcodes as op
 import pytest
 import torch
-from process import ROOT, ckpt, environment
+from process import ckpt
 
 from ckpt import formats
 from ckpt.elements.blocks import blocks
@@ -22,26 +20,17 @@ from ckpt.tensors import Composite
 KIND = "torch.distributed._shard.sharded_tensor.api.ShardedTensor"
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of two ranks of FSDP on gloo, and what they hold together."""
-    folder = tmp_path_factory.mktemp("ranks")
-    script = ROOT / "tests" / "lib" / "train_fsdp.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder)],
-        env=environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    return folder
+@pytest.fixture
+def alone(ranks: Path) -> Path:
+    """The files of two ranks of FSDP on gloo."""
+    return ranks / "fsdp1_alone"
 
 
-def test_each_rank_shows_its_shards(ranks: Path) -> None:
-    whole = torch.load(ranks / "whole.pt")
+def test_each_rank_shows_its_shards(alone: Path) -> None:
+    whole = torch.load(f"{alone}.full.pt")
     covered = {name: torch.zeros(tensor.shape, dtype=torch.int) for name, tensor in whole.items()}
     for rank in (0, 1):
-        with formats.open(str(ranks / f"rank{rank}.pt")) as checkpoint:
+        with formats.open(str(alone / f"rank{rank}.pt")) as checkpoint:
             for entry in checkpoint.tensors:
                 name = entry.name.removeprefix("model.")
                 if not isinstance(entry.tensor, Composite):
@@ -62,8 +51,8 @@ def test_each_rank_shows_its_shards(ranks: Path) -> None:
     assert all(bool((covered[name] == 1).all()) for name in sharded)
 
 
-def test_what_they_import_is_known(ranks: Path) -> None:
-    with formats.open(str(ranks / "rank1.pt")) as checkpoint:
+def test_what_they_import_is_known(alone: Path) -> None:
+    with formats.open(str(alone / "rank1.pt")) as checkpoint:
         survey = Survey(checkpoint)
         found = {finding.code for finding in inspect(survey).findings}
         assert {row.group for row in checkpoint.imports} == {"known"}
@@ -71,14 +60,14 @@ def test_what_they_import_is_known(ranks: Path) -> None:
         assert "a process group" in str(survey.load.reason)
 
 
-def test_the_screen_and_the_commands(ranks: Path, tmp_path: Path) -> None:
-    screen = ckpt("inspect", ranks / "rank1.pt").out.decode()
+def test_the_screen_and_the_commands(alone: Path, tmp_path: Path) -> None:
+    screen = ckpt("inspect", alone / "rank1.pt").out.decode()
     assert "[7, 5] ShardedTensor [4:7, 0:5] of rank 1  float32     15   60 B" in screen
     assert "[1] ShardedTensor without a shard" in screen
-    assert ckpt("verify", ranks / "rank0.pt").code == 0
-    assert ckpt("diff", ranks / "rank0.pt", ranks / "rank0.pt").code == 0
+    assert ckpt("verify", alone / "rank0.pt").code == 0
+    assert ckpt("diff", alone / "rank0.pt", alone / "rank0.pt").code == 0
     for name in ("x.safetensors", "x.pth"):
-        done = ckpt("convert", ranks / "rank0.pt", "-o", tmp_path / name, "--plain")
+        done = ckpt("convert", alone / "rank0.pt", "-o", tmp_path / name, "--plain")
         assert done.code == 2 and not (tmp_path / name).exists()
         assert b"0.weight" in done.err
 

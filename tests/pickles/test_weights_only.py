@@ -151,15 +151,14 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", OBJECTS)
-def test_object(tmp_path: pathlib.Path, name: str, way: str) -> None:
+def test_object(tmp_path: pathlib.Path, name: str) -> None:
     made = OBJECTS[name]()
-    if way.startswith("legacy") and name == "nested":
-        pytest.skip("torch builds it from sizes that it has not read yet")
-    file = tmp_path / "file.pth"
-    torch.save({"it": made}, file, **WAYS[way])  # type: ignore[arg-type]
-    agrees(file)
+    for way, options in WAYS.items():
+        if way.startswith("legacy") and name == "nested":
+            continue  # torch builds it from sizes that it has not read yet
+        torch.save({"it": made}, tmp_path / f"{way}.pth", **options)  # type: ignore[arg-type]
+        agrees(tmp_path / f"{way}.pth")
 
 
 def test_objects_are_of_both_kinds(tmp_path: pathlib.Path) -> None:
@@ -306,7 +305,7 @@ def check_prediction(path: pathlib.Path, error: Exception | None) -> None:
     except CkptError:
         assert error is not None
         return
-    assert (ours == ()) == (error is None), (ours, error)
+    assert (ours == ()) == (error is None), (path.name, ours, error)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -346,20 +345,22 @@ DEEDS = {
 }
 
 
-@pytest.mark.parametrize("deed", DEEDS)
 @pytest.mark.parametrize("target", TARGETS)
-def test_deed(tmp_path: pathlib.Path, target: str, deed: str) -> None:
+def test_deeds(tmp_path: pathlib.Path, target: str) -> None:
     """Everything that an opcode can do to everything that weights_only can make."""
-    path = tmp_path / "file.pth"
-    path.write_bytes(op.torch_zip(pickled({"it": TARGETS[target] + DEEDS[deed]})))
-    error = refused_by_torch(path)
-    if isinstance(error, pickle.UnpicklingError) and not any(
-        word in str(error) for word in ("Can only", "unrecognized function", "Unsupported")
-    ):
-        return  # nothing that weights_only forbids: it went wrong, as it would without
-    if error is not None and not isinstance(error, pickle.UnpicklingError):
-        return
-    check_prediction(path, error)
+    checked = 0
+    for deed, program in DEEDS.items():
+        path = tmp_path / f"{deed}.pth"
+        path.write_bytes(op.torch_zip(pickled({"it": TARGETS[target] + program})))
+        error = refused_by_torch(path)
+        if isinstance(error, pickle.UnpicklingError) and not any(
+            word in str(error) for word in ("Can only", "unrecognized function", "Unsupported")
+        ):
+            continue  # nothing that weights_only forbids: it went wrong, as it would without
+        if error is None or isinstance(error, pickle.UnpicklingError):
+            check_prediction(path, error)
+            checked += 1
+    assert checked
 
 
 # ---------------------------------------------------------------------------------------------- what no torch.load gets past

@@ -10,10 +10,10 @@ import oracle
 import pytest
 import rewriting
 import torch
-from comparing import compared
 from hypothesis import given
 from hypothesis import strategies as st
 from process import SAMPLES, terminal
+from rewriting import compared
 
 import ckpt
 from ckpt.cli import output

@@ -41,8 +41,8 @@ FITTING = {
 }
 """Commands whose screen is cut to the rows that there are -> their exit codes."""
 CUT = {
-    "warmstart train_cuda.pth --into ddp_after.pth --dry-run": 0,
-    "warmstart train_cuda.pth --into ddp_after.pth -o out/a.pth --force": 0,
+    "warmstart train_cuda.pth --into ddp_after.pth --dry-run": 1,
+    "warmstart train_cuda.pth --into ddp_after.pth -o out/a.pth --force --min-coverage 0": 0,
     "warmstart ddp_before.pth --into whole_model.pth -o out/a.pth --force": 1,
     "warmstart long.pth --into ugly.pth --dry-run": 1,
     "ls . --skip-unreadable": 0,

@@ -15,6 +15,7 @@ from ckpt.render.text import (
     plain_text,
     ragged,
     spread,
+    table_lines,
     whole,
     wrapped,
 )
@@ -150,3 +151,37 @@ def test_a_narrow_screen_gives_up_columns_in_their_order() -> None:
         "a      1",
         "b     22",
     ]
+
+
+# --- tables for other programs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["jira", "orgtbl", "pretty", "psql", "presto", "github", "pipe"])
+def test_a_name_does_not_end_its_cell(table: str) -> None:
+    """A bar in a name would begin another cell."""
+    rows = [
+        next(
+            line
+            for line in table_lines([["name", "mean"], [name, "0.5"]], tsv=False, table=table)
+            if "0.5" in line
+        )
+        for name in ("a|b", "ab")
+    ]
+    assert "a\\|b" in rows[0] and rows[0].count("|") == rows[1].count("|") + 1
+
+
+def test_a_name_is_no_markup() -> None:
+    rows = [["name"], ["<b>x</b>"]]
+    for table, kept in (("unsafehtml", False), ("html", False), ("plain", True)):
+        text = "\n".join(table_lines(rows, tsv=False, table=table))
+        assert ("<b>" in text) is kept, table
+    assert "\\_" in "\n".join(table_lines([["name"], ["a_b"]], tsv=False, table="latex_raw"))
+
+
+@pytest.mark.parametrize("name", ["*a*", "http://x", "@who", "www.example.org", "a`b", "_a_ b", "#1"])
+def test_a_name_in_markdown_is_code_where_it_holds_markup(name: str) -> None:
+    for table in ("github", "pipe"):
+        row = table_lines([["name"], [name]], tsv=False, table=table)[-1]
+        fence = "``" if "`" in name else "`"
+        assert fence in row and name in row
+    assert "`" not in table_lines([["name"], ["layer.0.w_b"]], tsv=False, table="github")[-1]

@@ -13,7 +13,7 @@ import opcodes as op
 import oracle
 import pytest
 from opcodes import glob, legacy, pickled, torch_zip, value
-from thorough import IS_THOROUGH
+from paths import IS_THOROUGH
 
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open

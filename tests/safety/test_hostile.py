@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hostile
 import pytest
 from hostile import BOMBS, CASES, Case
-from process import check_error, ckpt, python, raw_controls
+from process import check_error, ckpt, environment, python, raw_controls
 
 from ckpt import formats
 from ckpt.errors import CkptError
@@ -50,7 +53,7 @@ def _no_canary() -> Iterator[None]:
     assert not hostile.CANARY.exists(), "the payload ran"
 
 
-def _named(cases: list[Case]) -> pytest.MarkDecorator:
+def _named(cases: list[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
 
 
@@ -114,40 +117,78 @@ def test_case(case: Case, tmp_path: Path) -> None:
 
 
 _CONFINED = """
-import json, resource, sys
-space, seconds = map(int, sys.argv[2:4])
-resource.setrlimit(resource.RLIMIT_AS, (space, space))
-resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+import json, os, resource, sys, traceback
 from ckpt import formats
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.render.inspect import inspect_lines
 from ckpt.render.text import plain_text
-error, codes, printed = None, [], 0
-try:
-    with formats.open(sys.argv[1]) as checkpoint:
-        report = inspect(Survey(checkpoint))
-        printed = len(json.dumps(report.to_json(), allow_nan=False)) + len(plain_text(inspect_lines(report)))
-        codes = [finding.code for finding in report.findings]
-except CkptError as failure:
-    error = str(failure)
-if sys.platform == "linux":  # ru_maxrss begins with that of the parent
-    with open("/proc/self/status") as status:
-        peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-else:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-json.dump([error, codes, printed, peak], sys.stdout)
+
+def looked(path):
+    error, codes, printed = None, [], 0
+    try:
+        with formats.open(path) as checkpoint:
+            report = inspect(Survey(checkpoint))
+            printed = len(json.dumps(report.to_json(), allow_nan=False)) + len(plain_text(inspect_lines(report)))
+            codes = [finding.code for finding in report.findings]
+    except CkptError as failure:
+        error = str(failure)
+    if sys.platform == "linux":  # ru_maxrss begins with that of the parent
+        with open("/proc/self/status") as status:
+            peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    else:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return [error, codes, printed, peak]
+
+space, seconds = map(int, sys.argv[1:])
+for line in sys.stdin:
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            resource.setrlimit(resource.RLIMIT_AS, (space, space))
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            print(json.dumps(looked(json.loads(line))), flush=True)
+            code = 0
+        except BaseException:
+            print(json.dumps(traceback.format_exc()), flush=True)
+        finally:
+            os._exit(code)
+    print(json.dumps({"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}), flush=True)
 """
+"""A child that has imported the reader, and forks for each path under limits of its own."""
+LONG = ("deep_call.pt", "budget_rows.pt", "budget_ints_1m.pt", "laughs_tensors.pt")
+"""The bombs that take seconds. Every day has others of their kind."""
 
 
-@_named([case for case in CASES if _is_bomb(case)])
-def test_bomb(case: Case, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def confined() -> Iterator[subprocess.Popen[str]]:
+    """The child that opens bombs. It ends with its stdin."""
+    command = [sys.executable, "-c", _CONFINED, str(ADDRESS_SPACE), str(SECONDS)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True
+    ) as child:
+        yield child
+
+
+@_named(
+    [
+        pytest.param(case, marks=pytest.mark.slow if case.name.endswith(LONG) else ())
+        for case in CASES
+        if _is_bomb(case)
+    ]
+)
+def test_bomb(case: Case, tmp_path: Path, confined: subprocess.Popen[str]) -> None:
     """Under a limit on address space and time, and well below both."""
-    path = case.build(tmp_path)
-    done = python("-c", _CONFINED, path, str(ADDRESS_SPACE), str(SECONDS))
-    assert (done.code, done.err) == (0, b""), done.err.decode()[-2000:]
-    error, codes, printed, peak = json.loads(done.out)
+    assert confined.stdin is not None and confined.stdout is not None
+    confined.stdin.write(f"{json.dumps(str(case.build(tmp_path)))}\n")
+    confined.stdin.flush()
+    said = []
+    while not said or not isinstance(said[-1], dict):
+        said.append(json.loads(confined.stdout.readline()))
+    assert said[-1] == {"code": 0}, said
+    ((error, codes, printed, peak), _) = said
     _judge(case, error, codes)
     assert peak < MEMORY
     assert printed < 100 << 20, "the answer is out of all proportion"

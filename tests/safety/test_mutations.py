@@ -19,7 +19,7 @@ import opcodes as op
 import pytest
 import safetensors.torch
 import torch
-from thorough import many
+from paths import many
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint

@@ -56,14 +56,14 @@ def command(
         for text in doubts(checkpoint):
             output.talk(text)
         if names:
-            found = get(Survey(checkpoint), names, limits)
+            lookups = get(Survey(checkpoint), names, limits)
         elif not json and (items := contents(checkpoint)):
             width = output.screen_width()
             output.write_lines(content_lines(path, checkpoint.traits.label, items, width))
             return 0
         else:
-            found = [whole(Survey(checkpoint))]
-        for item in found:
+            lookups = [whole(Survey(checkpoint))]
+        for item in lookups:
             if json:
                 output.write_json(item.to_json())
             else:

@@ -155,12 +155,12 @@ def command(
     globs = Globs(include or (), exclude or ())
     views: list[_Table] = [
         view
-        for asked, view in (
+        for is_wanted, view in (
             (storages, tables.storage_table),
             (values, tables.value_table),
             (imports, tables.import_table),
         )
-        if asked
+        if is_wanted
     ]
     if tsv and len(views) > 1:
         raise UsageError("--tsv takes one of --storages, --values and --imports")
@@ -225,11 +225,11 @@ def _write_index(
 ) -> None:
     from ckpt.jobs.inspect.index import index
 
-    found = index(survey, numbers, section)
+    parameters = index(survey, numbers, section)
     if json:
-        output.write_json({**report.to_json(), "index": found.to_json()})
+        output.write_json({**report.to_json(), "index": parameters.to_json()})
     else:
-        output.write_lines(render.index_lines(found, output.screen_width()))
+        output.write_lines(render.index_lines(parameters, output.screen_width()))
 
 
 def _write_text(

@@ -135,9 +135,9 @@ def command(
     form = form or ("json" if json else "text")
     if form not in _FORMS:
         raise UsageError(f"--output-format {show(form, 40)}: not one of {' '.join(_FORMS)}")
-    asked = gate_of("lint", select, ignore, level, fail_on, default=None)
+    command_gate = gate_of("lint", select, ignore, level, fail_on, default=None)
     settings = LintSettings() if no_config else lint_settings(os.getcwd())
-    gate = FileGate(_with_settings(asked.rules, settings, level), asked.rules)
+    gate = FileGate(_with_settings(command_gate.rules, settings, level), command_gate.rules)
     live = model_of(model, arg)
     names = listed(paths, files_from) if paths or files_from or live is None else []
     reading = _Reading(limits, gate, read_values or settings.values, form == "json")
@@ -157,7 +157,7 @@ def command(
     if form == "text" and not quiet:
         more = f" · {others_text(ignored)}" + ("" if others else " (--others)")
         output.conclude(summary(reports) + (more if ignored else ""))
-    return worst(_code(report, asked, skip_unreadable) for report in reports)
+    return worst(_code(report, command_gate, skip_unreadable) for report in reports)
 
 
 def _write(reports: Sequence[LintReport], ignored: Sequence[str], form: str, *, statistics: bool) -> None:
@@ -191,11 +191,11 @@ def _code(report: LintReport, gate: Gate, skip_unreadable: bool) -> int:
     return int(any(finding.level != "info" for finding in report.findings))
 
 
-def _with_settings(asked: Rules, settings: LintSettings, level: str | None) -> Rules:
+def _with_settings(rules: Rules, settings: LintSettings, level: str | None) -> Rules:
     """Return the rules of the command line, completed by the rules of a file."""
     file, lowest = "[tool.ckpt.lint] ", level or settings.level
     own = rules_of("lint", settings.select, settings.ignore, lowest, None, origin=file)
-    return Rules(asked.select or own.select, asked.ignore or own.ignore, own.level)
+    return Rules(rules.select or own.select, rules.ignore or own.ignore, own.level)
 
 
 class _Reading(NamedTuple):

@@ -120,14 +120,14 @@ def command(
         **{"sort": sort, "name_only": name_only, "which": which, "quiet": quiet, "select": select},
         **{"ignore": ignore, "level": level, "fail_on": fail_on},
     }
-    asked = {key: value for key, value in shown.items() if value is not None and value is not False}
-    _check_asked(name, work, options, asked)
+    options_given = {key: value for key, value in shown.items() if value is not None and value is not False}
+    _check_asked(name, work, options, options_given)
     paths = _paths(part, work, at or ())
-    known = _results(parts, work, paths, options, limits)
+    results = _results(parts, work, paths, options, limits)
     run = _COMMANDS[name]
     where = {"paths": paths} if work.inputs == 1 else {"before": paths[0], "after": paths[1]}
-    with handing(known):
-        return run(**where, **options, **asked, limit=limit)
+    with handing(results):
+        return run(**where, **options, **options_given, limit=limit)
 
 
 def _read(file: str, limits: Limits) -> Part:
@@ -135,16 +135,18 @@ def _read(file: str, limits: Limits) -> Part:
         return part_of(read_file(locate(file), limits, "the part"), file, limits)
 
 
-def _check_asked(name: str, work: Work, options: Mapping[str, object], asked: Mapping[str, object]) -> None:
+def _check_asked(
+    name: str, work: Work, options: Mapping[str, object], options_given: Mapping[str, object]
+) -> None:
     """Raise UsageError for an option that the command lacks, or that asks for what the parts do not hold."""
-    for key in asked:
+    for key in options_given:
         if key not in work.shown:
             option = option_of(parameters_of(command)[key])
             raise UsageError(f"{option} does not go with the parts of ckpt {name}")
     if name != "stats" or options["channels"]:
         return
     for key in ("select", "fail_on"):
-        values = cast("Sequence[str] | None", asked.get(key))
+        values = cast("Sequence[str] | None", options_given.get(key))
         if "dead-channels" in codes_of(
             f"--{key}".replace("_", "-"), values, name, ("error", "warning", "any")
         ):
@@ -156,19 +158,19 @@ def _paths(part: Part, work: Work, at: Sequence[str]) -> list[str]:
 
     A part may name any path, but nothing is asked of a server that the user did not type.
     """
-    told = [row.path for row in part.inputs[: work.inputs]]
-    if len(told) != work.inputs:
+    paths = [row.path for row in part.inputs[: work.inputs]]
+    if len(paths) != work.inputs:
         raise UnreadableError("is not a part: an input is missing", path=part.file)
     if at:
-        if len(at) != len(told):
-            raise UsageError(f"--at is given {len(at):,} times, the parts have {len(told):,} inputs")
+        if len(at) != len(paths):
+            raise UsageError(f"--at is given {len(at):,} times, the parts have {len(paths):,} inputs")
         return list(at)
-    for path in told:
+    for path in paths:
         if is_url(path):
             raise UsageError(
                 "the parts name a URL, which is not opened for a file", path=path, hint="--at URL"
             )
-    return told
+    return paths
 
 
 def _results(
@@ -183,10 +185,10 @@ def _results(
         notes = Notes()
         with about(paths[0]):
             work.run(inputs, options, limits, notes)
-        told = [*map(input_of, inputs), *sums_input(options)]
-        if len(told) != len(parts[0].inputs):
+        recorded = [*map(input_of, inputs), *sums_input(options)]
+        if len(recorded) != len(parts[0].inputs):
             raise UnreadableError("is not a part: an input is missing", path=parts[0].file)
-        check_inputs(parts, told, notes.tasks)
+        check_inputs(parts, recorded, notes.tasks)
         return Known(results_of_all(parts, notes.tasks))
 
 

@@ -55,11 +55,11 @@ def command(
         if alone != WriteOptions() or to or map or objects:
             raise UsageError("--undo goes alone, or with --dry-run")
         return _undo_all(listed(paths, options.files_from, "change"), options)
-    asked = moves(to, map or [])
+    targets = moves(to, map or [])
     tag = "moved" if map else (to or "cpu").replace(":", "")
     return rewrite(
         paths,
-        lambda survey, limits: rehome(survey, asked, limits, objects=objects),
+        lambda survey, limits: rehome(survey, targets, limits, objects=objects),
         options._replace(suffix=SUFFIXES["rehome"] if tag == "cpu" else f".{tag}", weights_file=True),
     )
 

@@ -210,9 +210,9 @@ class _Documents:
         paths = [item.path for item in items]
         if paths == sorted(paths):  # as the shell writes them; epoch_2 comes before epoch_10
             items.sort(key=lambda item: natural(item.path))
-        one = len(items) == 1 and items[0].folder is None
+        is_single = len(items) == 1 and items[0].folder is None
         walked = any(item.folder is not None for item in items)
-        if one:
+        if is_single:
             self._each(items, lambda item: self._inspect(item, measured=measured))
         elif quick or (walked and not measured):
             self._each(items, self._list)
@@ -285,12 +285,12 @@ class _Documents:
         """One checkpoint, with the numbers of its tensors where they are asked for."""
         survey = self._opened(item.path)
         with survey.checkpoint as checkpoint:
-            made = [inspect(survey, section=self._section, plan=planning(survey)).to_json()]
+            documents = [inspect(survey, section=self._section, plan=planning(survey)).to_json()]
             if measured:
                 with output.progress("measuring", checkpoint.nbytes) as progress:
-                    made.append(self._measured(survey, progress, histogram=True).to_json())
+                    documents.append(self._measured(survey, progress, histogram=True).to_json())
             checkpoint.check_unchanged()
-        self._take(*made)
+        self._take(*documents)
 
     def _list(self, item: Found) -> None:
         """One row of a folder."""
@@ -309,14 +309,14 @@ class _Documents:
                 survey = self._opened(item.path)
                 with ExitStack() as inner:
                     checkpoint = inner.enter_context(survey.checkpoint)
-                    made = [ls(survey, planning(survey)).to_json(), self._measured(survey).to_json()]
+                    documents = [ls(survey, planning(survey)).to_json(), self._measured(survey).to_json()]
                     if last:
-                        made.append(self._compared(last[0][0], survey))
+                        documents.append(self._compared(last[0][0], survey))
                     checkpoint.check_unchanged()
                     if last:
                         last.pop()[1].close()
                     last.append((survey, stack.enter_context(inner.pop_all())))
-                self._take(*made)
+                self._take(*documents)
 
             self._each(items, take)
 

@@ -144,7 +144,7 @@ def command(
     check_table(table)
     globs = Globs(include or (), exclude or ())
     wanted = gate.fails | gate.rules.select
-    asked = threshold if channels or "dead-channels" in wanted else None
+    dead_threshold = threshold if channels or "dead-channels" in wanted else None
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
     rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
@@ -158,7 +158,7 @@ def command(
                     Survey(checkpoint),
                     globs,
                     section,
-                    threshold=asked,
+                    threshold=dead_threshold,
                     sort=sort,
                     everything=everything and section is None,
                     histogram=histogram,
@@ -168,15 +168,15 @@ def command(
             checkpoint.check_unchanged()
         report = report._replace(findings=gate.rules.kept(report.findings))
         gone = unread(item.path, "measured", [(row.entry.name, row.why) for row in report.unread])
-        made = Answer(TROUBLE if gone else gate.code(report.findings), talk=[*notices(checkpoint), *gone])
+        result = Answer(TROUBLE if gone else gate.code(report.findings), talk=[*notices(checkpoint), *gone])
         if quiet:
-            return made
+            return result
         if json:
-            return made._replace(document=report.to_json())
+            return result._replace(document=report.to_json())
         if rows.asked:
-            return made._replace(rows=stats_table(report))
+            return result._replace(rows=stats_table(report))
         width = output.screen_width()
-        return made._replace(lines=stats_lines(report, width=width, everything=everything, modules=modules))
+        return result._replace(lines=stats_lines(report, width=width, everything=everything, modules=modules))
 
     failed = failure("ckpt.stats") if json else None
     with working(cluster, names) as workers:

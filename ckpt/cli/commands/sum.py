@@ -78,7 +78,7 @@ def command(
             raise item.error
         with opened(item.path, limits, tell=False) as checkpoint:
             with output.progress("hashing", checkpoint.nbytes) as progress:
-                found = sums(
+                records = sums(
                     Survey(checkpoint),
                     section,
                     globs,
@@ -87,11 +87,13 @@ def command(
                     executor=workers or executor(),
                 )
             checkpoint.check_unchanged()
-        gone = unread(item.path, "read", [(row.name, row.unread) for row in found if row.unread is not None])
-        texts = lines(found, item.path if several else None)
+        gone = unread(
+            item.path, "read", [(row.name, row.unread) for row in records if row.unread is not None]
+        )
+        texts = lines(records, item.path if several else None)
         return Answer(TROUBLE if gone else 0, texts=texts, talk=[*notices(checkpoint), *gone])
 
     with working(cluster, names) as workers:
         count = 1 if workers is not None else jobs  # a process that talks to a cluster is not copied
-        made = partial(answer, workers=workers)
-        return worst(look(names, items, made, jobs=count, doing="hashing"))
+        task = partial(answer, workers=workers)
+        return worst(look(names, items, task, jobs=count, doing="hashing"))

@@ -112,8 +112,8 @@ def command(
     failed = _failed if json else None
     with working(cluster, names) as workers:
         count = 1 if workers is not None else jobs  # a process that talks to a cluster is not copied
-        made = partial(answer, workers=workers)
-        codes = look(names, items, made, json=failed, jobs=count, doing="checking")
+        task = partial(answer, workers=workers)
+        codes = look(names, items, task, json=failed, jobs=count, doing="checking")
     if len(codes) > 1 and not json and not quiet:
         output.conclude(_summary(codes))
     return worst(codes)
@@ -173,8 +173,8 @@ def _report(
         if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
             return verify.unreadable(path, error.failure(path))
         is_cut = isinstance(error, CutOffError)
-        found = salvage(error.path or path, limits) if is_cut or os.path.isdir(path) else None
-        if found is None:
+        remains = salvage(error.path or path, limits) if is_cut or os.path.isdir(path) else None
+        if remains is None:
             return verify.damaged(path, error.said_of(path), None, None)
-        whole, lost = (found.whole, found.lost) if is_cut else (None, None)
-        return verify.damaged(path, error.said_of(path), whole, lost, found.rows)
+        whole, lost = (remains.whole, remains.lost) if is_cut else (None, None)
+        return verify.damaged(path, error.said_of(path), whole, lost, remains.rows)

@@ -100,16 +100,16 @@ def _ends(source: Source) -> Iterator[int]:
         low = max(0, high - _STEP)
         # The steps overlap by one end record, so that no end record is missed between two steps.
         data = source.read(low, min(source.size, high + END_RECORD.size) - low)
-        at = data.rfind(END_MAGIC)
-        while at >= 0:
+        position = data.rfind(END_MAGIC)
+        while position >= 0:
             looked_at += 1
             if looked_at > _LOOKED_AT:
                 return
-            if at < high - low:
-                end = end_at(source, low + at)
+            if position < high - low:
+                end = end_at(source, low + position)
                 if end is not None and end <= source.size:
                     yield end
-            at = data.rfind(END_MAGIC, 0, at)
+            position = data.rfind(END_MAGIC, 0, position)
         high = low
 
 
@@ -141,7 +141,7 @@ def _is_another(source: Source, end: int) -> bool:
         return False
     if extras and (FIELD.startswith(extra[: len(FIELD)]) or not any(extra)):
         return False
-    at = 0
-    while at + 4 <= len(extra):
-        at += 4 + int.from_bytes(extra[at + 2 : at + 4], "little")
-    return at == extras or len(extra) < extras >= at
+    position = 0
+    while position + 4 <= len(extra):
+        position += 4 + int.from_bytes(extra[position + 2 : position + 4], "little")
+    return position == extras or len(extra) < extras >= position

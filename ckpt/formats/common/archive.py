@@ -57,8 +57,8 @@ class Archive(NamedTuple):
 
     def find(self, name: str) -> Record | None:
         """The record `root/name`."""
-        at = self.records.find(f"{self.root}/{name}", 0)
-        return None if at < 0 else self.records.at(at)
+        index = self.records.find(f"{self.root}/{name}", 0)
+        return None if index < 0 else self.records.at(index)
 
     def read_pickle(self, record: Record, limits: Limits, budget: Budget) -> bytes:
         """The bytes of a record that holds a pickle. Raises LimitError, UnreadableError."""
@@ -150,14 +150,14 @@ def _find_end(source: Source) -> tuple[int, int, int, int, int]:
     if not tail.startswith(END_MAGIC):
         span = min(source.size, TRAILING + END_RECORD.size)
         tail = source.read(source.size - span, span)
-    at = tail.rfind(END_MAGIC, 0, max(0, span - END_RECORD.size + len(END_MAGIC)))
-    if at < 0:
+    position = tail.rfind(END_MAGIC, 0, max(0, span - END_RECORD.size + len(END_MAGIC)))
+    if position < 0:
         raise CutOffError(
             f"cut off: the zip archive has no directory, the file ends at {source.size:,} bytes",
             hint="an unfinished download or save?",
         )
-    end = source.size - span + at
-    _, disk, start, here, count, size, offset, comment = END_RECORD.unpack_from(tail, at)
+    end = source.size - span + position
+    _, disk, start, here, count, size, offset, comment = END_RECORD.unpack_from(tail, position)
     last = end + END_RECORD.size + int(comment)
     if disk or start or here != count:
         raise UnreadableError("the zip archive is split into several parts")
@@ -178,37 +178,37 @@ def _is_found(end: int, size: int) -> bool:
 
     torch looks from the back in steps, but not in a step that begins before the file.
     """
-    at = max(size - _WINDOW, 0)
-    while end < at and at >= _WINDOW - 3 and size - at < TRAILING + END_RECORD.size:
-        at -= _WINDOW - 3
-    return end >= at
+    window = max(size - _WINDOW, 0)
+    while end < window and window >= _WINDOW - 3 and size - window < TRAILING + END_RECORD.size:
+        window -= _WINDOW - 3
+    return end >= window
 
 
-def end_at(source: Source, at: int) -> int | None:
-    """The end of the archive with its end record at `at`; None when the record and the directory disagree."""
-    if source.size - at < END_RECORD.size:
+def end_at(source: Source, position: int) -> int | None:
+    """The end of the archive with its end record at `position`; None when the record and the directory disagree."""
+    if source.size - position < END_RECORD.size:
         return None
-    fields = END_RECORD.unpack(source.read(at, END_RECORD.size))
+    fields = END_RECORD.unpack(source.read(position, END_RECORD.size))
     disk, start, _, count, size, offset, comment = fields[1:]
-    end = at + END_RECORD.size + int(comment)
+    end = position + END_RECORD.size + int(comment)
     try:
-        if at >= _LOCATOR.size + 4 and source.read(at - _LOCATOR.size, 4) == b"PK\x06\x07":
-            count, size, offset, at = _find_end64(source, at, (count, size, offset))
-        whole = not disk and not start and offset + size == at and count
+        if position >= _LOCATOR.size + 4 and source.read(position - _LOCATOR.size, 4) == b"PK\x06\x07":
+            count, size, offset, position = _find_end64(source, position, (count, size, offset))
+        whole = not disk and not start and offset + size == position and count
         return end if whole and source.read(offset, 4) == CENTRAL_MAGIC else None
     except UnreadableError:
         return None
 
 
 def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    _, disk, at, disks = _LOCATOR.unpack(source.read(end - _LOCATOR.size, _LOCATOR.size))
-    if disk or disks > 1 or at + _END64.size > end - _LOCATOR.size:
+    _, disk, position, disks = _LOCATOR.unpack(source.read(end - _LOCATOR.size, _LOCATOR.size))
+    if disk or disks > 1 or position + _END64.size > end - _LOCATOR.size:
         raise UnreadableError("the zip64 locator of the archive is damaged")
-    fields = _END64.unpack(source.read(at, _END64.size))
+    fields = _END64.unpack(source.read(position, _END64.size))
     signature, length, disk, start, here, count, size, offset = fields[0], fields[1], *fields[4:]
     if (
         signature != b"PK\x06\x06"
-        or at + 12 + length != end - _LOCATOR.size
+        or position + 12 + length != end - _LOCATOR.size
         or disk
         or start
         or here != count
@@ -219,7 +219,7 @@ def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[
     ):
         if short not in (value, full):
             raise UnreadableError("the two end records of the zip archive disagree")
-    return count, size, offset, at
+    return count, size, offset, position
 
 
 def is_appended(source: Source, end: int) -> bool:
@@ -227,10 +227,10 @@ def is_appended(source: Source, end: int) -> bool:
 
     Zeros are bytes that never reached the disk.
     """
-    left = source.size - end
-    head = source.read(end, min(left, LOCAL_HEADER.size))
+    remainder = source.size - end
+    head = source.read(end, min(remainder, LOCAL_HEADER.size))
     if not any(head):
-        return left >= LOCAL_HEADER.size  # a few zeros may be anything
+        return remainder >= LOCAL_HEADER.size  # a few zeros may be anything
     if not head.startswith(LOCAL_MAGIC[: len(head)]):
         return False
     if len(head) < LOCAL_HEADER.size:

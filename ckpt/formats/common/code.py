@@ -47,7 +47,7 @@ def code_of(archive: Archive, limits: Limits, budget: Budget) -> Code:
 
     torch 1.4 lists parameters only. The other tensors of such a class are its buffers, which `OTHERS` stands for.
     """
-    found = Code({}, [], [], [])
+    result = Code({}, [], [], [])
     prefix = f"{archive.root}/code/"
     for name, record in archive.records.items():
         if not name.startswith(prefix) or not name.endswith(".py"):
@@ -55,33 +55,33 @@ def code_of(archive: Archive, limits: Limits, budget: Budget) -> Code:
         # Four bytes a character: text with one emoji takes as much.
         budget.charge(4 * record.size, "the code of the archive")
         code = archive.read(record, limits.pickle_bytes, "pickle-bytes").decode("utf-8", "replace")
-        _kinds(code, name[len(prefix) : -3].replace("/", "."), found.kinds, budget)
+        _kinds(code, name[len(prefix) : -3].replace("/", "."), result.kinds, budget)
         file = f"code/{name[len(prefix) :]}"
-        found.devices.extend(devices_in(code, file, budget))
-        found.loaders.extend(_places(_STATE, code, file, budget))
-        found.deeds.extend(_places(_OP, code, file, budget))
-    return found
+        result.devices.extend(devices_in(code, file, budget))
+        result.loaders.extend(_places(_STATE, code, file, budget))
+        result.deeds.extend(_places(_OP, code, file, budget))
+    return result
 
 
 def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:
     """The devices that code names as constants, each with its line."""
     rows: list[CodeDevice] = []
-    line, at = 1, 0
+    line, position = 1, 0
     for match in _DEVICE.finditer(code):
         budget.charge(_NAME, "the code of the archive")
-        line += code.count("\n", at, match.start())
-        at = match.start()
+        line += code.count("\n", position, match.start())
+        position = match.start()
         rows.append(CodeDevice(file, line, match[1] or match[2]))
     return rows
 
 
 def _places(pattern: re.Pattern[str], code: str, file: str, budget: Budget) -> Iterator[str]:
     """Yield the matches of a pattern in the code, each with its line."""
-    line, at = 1, 0
+    line, position = 1, 0
     for match in pattern.finditer(code):
         budget.charge(_NAME, "the code of the archive")
-        line += code.count("\n", at, match.start())
-        at = match.start()
+        line += code.count("\n", position, match.start())
+        position = match.start()
         what = (
             ""
             if not match.re.groups

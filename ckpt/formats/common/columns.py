@@ -38,35 +38,35 @@ _NEAR, _BLOCK = 4_096, 256 * 1024
 
 
 def read_alike(
-    records: Records, source: Source, data: bytes, at: int, most: int, directory: int
+    records: Records, source: Source, data: bytes, position: int, most: int, directory: int
 ) -> tuple[int, int]:
     """See `directory.ReadAlike`."""
-    run, stride = _run(data, at, most)
-    if run >= _LEAST and _add_run(records, source, data[at : at + run * stride], run, directory):
-        return at + run * stride, 0
-    return at, max(run, 1)
+    run, stride = _run(data, position, most)
+    if run >= _LEAST and _add_run(records, source, data[position : position + run * stride], run, directory):
+        return position + run * stride, 0
+    return position, max(run, 1)
 
 
-def _run(data: bytes, at: int, most: int) -> tuple[int, int]:
+def _run(data: bytes, position: int, most: int) -> tuple[int, int]:
     """Return (the number of headers that follow an offset and are alike, the bytes of each).
 
     They have the signature and the lengths of the first.
     """
-    lengths = data[at + 28 : at + 34]
+    lengths = data[position + 28 : position + 34]
     stride = CENTRAL.size + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2, 4))
-    most = min(most, _MOST, (len(data) - at) // stride)
+    most = min(most, _MOST, (len(data) - position) // stride)
     # Few are compared first, then twice as many: headers that differ soon cost no more than they hold.
     run, tried = 0, min(most, _FIRST)
     while True:
-        run += _like(data, at + run * stride, tried - run, stride, lengths)
+        run += _like(data, position + run * stride, tried - run, stride, lengths)
         if run < tried or tried == most:
             return run, stride
         tried = min(2 * tried, most)
 
 
-def _like(data: bytes, at: int, most: int, stride: int, lengths: bytes) -> int:
+def _like(data: bytes, position: int, most: int, stride: int, lengths: bytes) -> int:
     """Count the headers from an offset on that have the signature and these lengths, up to `most`."""
-    span = data[at : at + most * stride]
+    span = data[position : position + most * stride]
     for offset, wanted in (*enumerate(CENTRAL_MAGIC), *enumerate(lengths, 28)):
         column = span[offset::stride]
         most = min(most, len(column) - len(column.lstrip(bytes((wanted,)))))
@@ -84,13 +84,13 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     stride = len(data) // run
     length = int.from_bytes(data[28:30], "little")
     extras = int.from_bytes(data[30:32], "little")
-    begin, each = CENTRAL.size, LOCAL_HEADER.size + length
+    begin, width = CENTRAL.size, LOCAL_HEADER.size + length
     flags, methods, disks = (field(data, offset, 2, stride) for offset in (8, 10, 34))
     stored, full, starts = (field(data, offset, 4, stride) for offset in (20, 24, 42))
-    if disks.strip(b"\0") or methods.strip(b"\0") or stored != full or _has_mark(full) or directory < each:
+    if disks.strip(b"\0") or methods.strip(b"\0") or stored != full or _has_mark(full) or directory < width:
         return False
-    for at, refused in enumerate(REFUSED_FLAGS.to_bytes(2, "little")):
-        if any(flag & refused for flag in set(flags[at::2])):
+    for position, refused in enumerate(REFUSED_FLAGS.to_bytes(2, "little")):
+        if any(flag & refused for flag in set(flags[position::2])):
             return False
     if any(mark & FOLDER for mark in set(data[38::stride])):
         return False
@@ -108,33 +108,33 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
         if not starts[7::8].isascii():  # 2**63 and more
             return False
         headers = unpacked("Q", starts)
-    letters = [data[begin + at :: stride] for at in range(length)]
+    letters = [data[begin + index :: stride] for index in range(length)]
     joined = bytearray(run * (length + 1))
-    for at, column in enumerate(letters):
-        joined[at :: length + 1] = column
-    if max(headers) > directory - each or joined.count(0) != run:
+    for position, column in enumerate(letters):
+        joined[position :: length + 1] = column
+    if max(headers) > directory - width or joined.count(0) != run:
         return False
     try:
         names = joined[:-1].decode("utf-8").split("\0")
     except UnicodeDecodeError:
         return False
-    local = _local_headers(source, headers, each)
+    local = _local_headers(source, headers, width)
     usual = (*enumerate(LOCAL_MAGIC), (8, 0), (9, 0), *enumerate(data[28:30], 26))
-    if any(local[at::each].strip(bytes((wanted,))) for at, wanted in usual):
+    if any(local[position::width].strip(bytes((wanted,))) for position, wanted in usual):
         return False
-    for at in (18, 22):
-        here = field(local, at, 4, each)
+    for position in (18, 22):
+        here = field(local, position, 4, width)
         if here == stored:
             continue
         # With a data descriptor (bit 3) the sizes follow the data, and 0 is here.
         if here.strip(b"\0") or not all(flag & 8 for flag in set(flags[::2])):
             rows = zip(unpacked("I", here), unpacked("I", stored), flags[::2], strict=True)
-            if any(said != real and (said or not flag & 8) for said, real, flag in rows):
+            if any(recorded != real and (recorded or not flag & 8) for recorded, real, flag in rows):
                 return False
-    if any(local[LOCAL_HEADER.size + at :: each] != column for at, column in enumerate(letters)):
+    if any(local[LOCAL_HEADER.size + index :: width] != column for index, column in enumerate(letters)):
         return False
-    extras_here = unpacked("H", field(local, 28, 2, each))
-    offsets = array("Q", map(add, map(add, headers, repeat(each)), extras_here))
+    extras_here = unpacked("H", field(local, 28, 2, width))
+    offsets = array("Q", map(add, map(add, headers, repeat(width)), extras_here))
     sizes = array("Q", unpacked("I", stored))
     if max(map(add, offsets, sizes)) > directory:
         return False
@@ -151,25 +151,25 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
 
 def _local_headers(source: Source, starts: array[int], count: int) -> bytes:
     """The first `count` bytes of each local header, in order. Neighbours are read together."""
-    found: list[bytes] = []
+    headers: list[bytes] = []
     total = len(starts)
     gaps = array("q", map(sub, starts[1:], starts))
     is_near = not gaps or (min(gaps) >= 0 and max(gaps) <= _NEAR)
-    at = 0
-    while at < total:
-        first = starts[at]
+    index = 0
+    while index < total:
+        first = starts[index]
         if is_near:
-            end = bisect_left(starts, first + _BLOCK, at + 1)
+            end = bisect_left(starts, first + _BLOCK, index + 1)
         else:
-            end = at + 1
+            end = index + 1
             while (
                 end < total and 0 <= starts[end] - starts[end - 1] <= _NEAR and starts[end] - first < _BLOCK
             ):
                 end += 1
         block = source.read(first, starts[end - 1] - first + count)
-        found += [block[start - first : start - first + count] for start in starts[at:end]]
-        at = end
-    return b"".join(found)
+        headers += [block[start - first : start - first + count] for start in starts[index:end]]
+        index = end
+    return b"".join(headers)
 
 
 _ALIGNED = 64
@@ -217,8 +217,8 @@ class Foreseen(BaseSource):
             for row, end in zip(rows, after, strict=True)
             if row.data > 0 and end - row.data - row.stored in _BEHIND
         ]
-        known = {row.header for row in sure}
-        others = [(row.header, LOCAL_HEADER.size + len(row.raw)) for row in rows if row.header not in known]
+        certain = {row.header for row in sure}
+        others = [(row.header, LOCAL_HEADER.size + len(row.raw)) for row in rows if row.header not in certain]
         texts = {row.header: _header(row) for row in sure}
         texts |= {header: data for (header, _), data in zip(others, source.read_many(others), strict=True)}
         self._begins = sorted(texts)
@@ -274,10 +274,10 @@ class Foreseen(BaseSource):
 
 def _claimed(name: str, size: int, base: int, directory: int, rows: list[_Row]) -> Foreseen:
     """Make the source that checks the headers of an archive in another process."""
-    made = Foreseen.__new__(Foreseen)
-    made.name, made.size = name, size
-    made._claim(rows, base, directory)
-    return made
+    source = Foreseen.__new__(Foreseen)
+    source.name, source.size = name, size
+    source._claim(rows, base, directory)
+    return source
 
 
 def _header(row: _Row) -> bytes:
@@ -296,16 +296,16 @@ def foreseen(source: Source, data: bytes, count: int, directory: int) -> Source:
     if far is None:
         return source
     rows: list[_Row] = []
-    at = 0
+    position = 0
     for _ in range(count):
-        if at + CENTRAL.size > len(data):
+        if position + CENTRAL.size > len(data):
             return source
         magic, flags, method, _, stored, full, names, extras, comment, _, _, header = CENTRAL.unpack_from(
-            data, at
+            data, position
         )
-        begin = at + CENTRAL.size
-        at = begin + names + extras + comment
-        if magic != CENTRAL_MAGIC or at > len(data):
+        begin = position + CENTRAL.size
+        position = begin + names + extras + comment
+        if magic != CENTRAL_MAGIC or position > len(data):
             return source
         raw = data[begin : begin + names]
         if _MARK in (stored, full, header):

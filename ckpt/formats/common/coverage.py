@@ -92,9 +92,11 @@ def _overlap(boxes: Sequence[BoxShape]) -> BoxShape | None:
     return None
 
 
-def _shared(one: BoxShape, two: BoxShape) -> BoxShape | None:
-    offsets = tuple(map(max, one[0], two[0]))
-    ends = [min(first + size, second + other) for first, size, second, other in zip(*one, *two, strict=True)]
+def _shared(box: BoxShape, another: BoxShape) -> BoxShape | None:
+    offsets = tuple(map(max, box[0], another[0]))
+    ends = [
+        min(first + size, second + other) for first, size, second, other in zip(*box, *another, strict=True)
+    ]
     sizes = tuple(end - offset for end, offset in zip(ends, offsets, strict=True))
     return (offsets, sizes) if all(size > 0 for size in sizes) else None
 
@@ -104,15 +106,15 @@ def _hole(shape: Sequence[int], boxes: Sequence[BoxShape]) -> str:
     low, high = [0] * len(shape), list(shape)
     inside = list(boxes)
     for dim in range(len(shape)):
-        at = low[dim]
+        cut = low[dim]
         # A layer of this dimension, between two cuts, that the boxes do not fill.
         cuts = sorted({0, shape[dim], *(o[dim] for o, _ in inside), *(o[dim] + s[dim] for o, s in inside)})
-        for at, end in pairwise(cuts):
-            layer = [box for box in inside if box[0][dim] < end and box[0][dim] + box[1][dim] > at]
+        for cut, end in pairwise(cuts):
+            layer = [box for box in inside if box[0][dim] < end and box[0][dim] + box[1][dim] > cut]
             rest = prod(high[dim + 1 :]) if dim + 1 < len(shape) else 1
             filled = sum(prod(sizes[dim + 1 :]) for _, sizes in layer)
             if filled < rest:
-                low[dim], high[dim] = at, end
+                low[dim], high[dim] = cut, end
                 inside = layer
                 break
         else:

@@ -47,14 +47,14 @@ def is_part(name: str) -> bool:
 
 def folder_of(probe: Probe) -> Location | None:
     """The folder of the checkpoint that a path leads to: the folder, its `.metadata`, or a file of its data."""
-    found = _found(probe)
-    return None if found is None else found[0]
+    pair = _found(probe)
+    return None if pair is None else pair[0]
 
 
 def plain_folder_of(probe: Probe) -> Location | None:
     """Return the folder as `folder_of` does, or None if a framework keeps a part of it in its own files."""
-    found = _found(probe)
-    return None if found is None or companion(*found) else found[0]
+    pair = _found(probe)
+    return None if pair is None or companion(*pair) else pair[0]
 
 
 def _found(probe: Probe) -> tuple[Location, list[str]] | None:
@@ -84,10 +84,10 @@ def companion(folder: Location, names: Sequence[str]) -> str:
 
 def _is_one(folder: Location, name: str) -> bool:
     try:
-        at = folder.child(name, "cache")
-        if not at.is_file() or name != BACKEND:
-            return at.is_file()
-        source = at.open()
+        location = folder.child(name, "cache")
+        if not location.is_file() or name != BACKEND:
+            return location.is_file()
+        source = location.open()
     except UnreadableError:
         return False
     try:

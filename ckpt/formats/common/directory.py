@@ -93,9 +93,9 @@ class Records(Mapping[str, Record]):
     def find(self, name: str, near: int) -> int:
         """The position of a name, looked for a little behind `near` and at the end at first; -1 where there is none."""
         names, count = self.names, len(self.names)
-        for at in chain(range(near, min(near + _AROUND, count)), range(max(count - _AROUND, 0), count)):
-            if names[at] == name:
-                return at
+        for index in chain(range(near, min(near + _AROUND, count)), range(max(count - _AROUND, 0), count)):
+            if names[index] == name:
+                return index
         if self._index is None and name not in names:  # an index of all costs more than a few looks
             return -1
         return self.index.get(name, -1)
@@ -158,31 +158,31 @@ def read_records(
     `alike` reads many headers at once.
     """
     records = Records()
-    at, size = 0, len(data)
+    position, size = 0, len(data)
     while len(records) < count:
-        if at + CENTRAL.size > size:
+        if position + CENTRAL.size > size:
             raise UnreadableError(f"the zip directory holds fewer records than its count of {count:,}")
         alone = 1
         if alike is not None:
-            at, alone = alike(records, source, data, at, count - len(records), directory)
+            position, alone = alike(records, source, data, position, count - len(records), directory)
         for _ in range(alone):
-            record, at = record_at(source, data, at, directory)
+            record, position = record_at(source, data, position, directory)
             records.add(record)
-    if at != size:
+    if position != size:
         raise UnreadableError(f"the zip directory holds more records than its count of {count:,}")
     return records
 
 
-def record_at(source: Source, data: bytes, at: int, directory: int) -> tuple[Record, int]:
+def record_at(source: Source, data: bytes, position: int, directory: int) -> tuple[Record, int]:
     """The record whose header lies at an offset, and the offset after it. Raises UnreadableError."""
-    if at + CENTRAL.size > len(data):
+    if position + CENTRAL.size > len(data):
         raise UnreadableError("the zip directory is damaged")
     signature, flags, method, crc, stored, full, names, extras, comment, disk, attributes, header = (
-        CENTRAL.unpack_from(data, at)
+        CENTRAL.unpack_from(data, position)
     )
-    begin = at + CENTRAL.size
-    at = begin + names + extras + comment
-    if signature != CENTRAL_MAGIC or at > len(data):
+    begin = position + CENTRAL.size
+    position = begin + names + extras + comment
+    if signature != CENTRAL_MAGIC or position > len(data):
         raise UnreadableError("the zip directory is damaged")
     raw = data[begin : begin + names]
     name = _decode(raw)
@@ -201,7 +201,7 @@ def record_at(source: Source, data: bytes, at: int, directory: int) -> tuple[Rec
         raise _refusal(name, " is not compressed but has two sizes")
     checksum = crc if crc or not full else None
     offset = data_offset(source, raw, flags, method, stored, full, header, directory)
-    return Record(name, offset, stored, full, method == 8, checksum, header, flags), at
+    return Record(name, offset, stored, full, method == 8, checksum, header, flags), position
 
 
 def data_offset(
@@ -256,22 +256,22 @@ def _decode(raw: bytes) -> str:
 
 def zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
     """Read (size, stored size, offset of the local header) from the zip64 field. Raises UnreadableError."""
-    at = 0
-    while at + 4 <= len(extra):
+    position = 0
+    while position + 4 <= len(extra):
         tag, length = (
-            int.from_bytes(extra[at : at + 2], "little"),
-            int.from_bytes(extra[at + 2 : at + 4], "little"),
+            int.from_bytes(extra[position : position + 2], "little"),
+            int.from_bytes(extra[position + 2 : position + 4], "little"),
         )
-        field = extra[at + 4 : at + 4 + length]
+        field = extra[position + 4 : position + 4 + length]
         if tag == 1:
             values = [int.from_bytes(field[i : i + 8], "little") for i in range(0, len(field) - 7, 8)]
             wanted = sum(value == MARK for value in (full, stored, header))
             if len(values) < wanted:
                 break
-            left = iter(values)
-            full = next(left) if full == MARK else full
-            stored = next(left) if stored == MARK else stored
-            header = next(left) if header == MARK else header
+            numbers = iter(values)
+            full = next(numbers) if full == MARK else full
+            stored = next(numbers) if stored == MARK else stored
+            header = next(numbers) if header == MARK else header
             return full, stored, header
-        at += 4 + length
+        position += 4 + length
     raise _refusal(name, ": its zip64 field is missing or too short")

@@ -85,14 +85,14 @@ def bytes_record(name: str, data: bytes) -> PlannedRecord:
 
 def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Layout:
     """The layout of an archive of these records."""
-    at = 0
+    position = 0
     headers: list[int] = []
     pads: list[int] = []
     moved = 0
     storages = 0
     for record in records:
-        headers.append(at)
-        begin = at + 30 + len(record.name.encode()) + _zip64_local(record.size, at) + 4
+        headers.append(position)
+        begin = position + 30 + len(record.name.encode()) + _zip64_local(record.size, position) + 4
         pad = -begin % alignment
         if record.like is not None:
             storages += 1
@@ -101,12 +101,12 @@ def lay_out(records: Sequence[PlannedRecord], alignment: int = ALIGNMENT) -> Lay
                 moved += wanted != pad and storages > 1
                 pad = wanted
         pads.append(pad)
-        at = begin + pad + record.size + _descriptor_size(record.size, at)
+        position = begin + pad + record.size + _descriptor_size(record.size, position)
     directory = [
         WrittenRecord(record.name.encode(), record.inflated or record.size, 0, header, 0, record.size)
         for record, header in zip(records, headers, strict=True)
     ]
-    return Layout(records, headers, pads, at + directory_size(directory), not moved)
+    return Layout(records, headers, pads, position + directory_size(directory), not moved)
 
 
 def write_record(

@@ -36,12 +36,12 @@ def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
         path=path,
         format=name,
         traits=main.traits._replace(
-            in_place=False, keeps_order=all(one.traits.keeps_order for one in weights)
+            in_place=False, keeps_order=all(part.traits.keeps_order for part in weights)
         ),
-        nbytes=sum(one.nbytes for one in every),
+        nbytes=sum(part.nbytes for part in every),
         root=tree.root,
         tensors=tree.tensors,
-        storages=tuple(storage for one in every for storage in one.storages),
+        storages=tuple(storage for part in every for storage in part.storages),
         values=tree.values,
         containers=tree.containers,
         imports=tuple(
@@ -52,14 +52,14 @@ def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
         byteorder=main.byteorder,
         weights_only=_refusals(members),
         encoding=main.encoding,
-        not_loadable=next((one.not_loadable for one in weights if one.not_loadable), None),
-        notices=tuple(notice for one in every for notice in one.notices),
+        not_loadable=next((part.not_loadable for part in weights if part.not_loadable), None),
+        notices=tuple(notice for part in every for notice in part.notices),
         left_out=tuple(
             (_places(member, (name,))[0], why)
             for member in members
             for name, why in member.checkpoint.left_out
         ),
-        sources=tuple(source for one in every for source in one.sources),
+        sources=tuple(source for part in every for source in part.sources),
         members=tuple(members),
     )
 

@@ -102,16 +102,16 @@ def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages)
         return run(data, limits, budget)
     from ckpt.pickles.skim.tensors import TensorSkimmer  # here: small files do not pay for it
 
-    left = budget.copy()
-    skimmer = TensorSkimmer(data, left, storages.resolve, storages.storages)
+    trial = budget.copy()
+    skimmer = TensorSkimmer(data, trial, storages.resolve, storages.storages)
     try:
-        pickle = machine.run(data, limits, 0, left, None, skimmer)
+        pickle = machine.run(data, limits, 0, trial, None, skimmer)
     except UnreadableError:  # of this pickle, or of a part of it that only the machine understands
         pickle = None
     if pickle is None or not skimmer.is_exact:
         storages.forget()
         return run(data, limits, budget)
-    budget.become(left)
+    budget.become(trial)
     return pickle
 
 
@@ -213,12 +213,12 @@ def checkpoint(
 def _storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
     """Every storage: first those that persistent ids name, then those that only tensors name (on meta)."""
     storages: Chain[Storage] = Chain()
-    for each in contents.storages.values():
-        if isinstance(each, Column):
-            storages.extend(each)
+    for item in contents.storages.values():
+        if isinstance(item, Column):
+            storages.extend(item)
         else:
-            storages.append(each)
-    known = {
+            storages.append(item)
+    ids = {
         id(storage)
         for part in storages.parts
         for storage in (part.made if isinstance(part, Column) else part)
@@ -226,8 +226,8 @@ def _storages(contents: Contents, flat: Flat) -> Sequence[Storage]:
     for part in flat.tensors.parts:
         for entry in () if isinstance(part, Column) else part:
             for tensor in parts_of(entry.tensor):
-                if id(tensor.storage) not in known:
-                    known.add(id(tensor.storage))
+                if id(tensor.storage) not in ids:
+                    ids.add(id(tensor.storage))
                     storages.append(tensor.storage)
     return storages
 
@@ -251,13 +251,13 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
             nodes.setdefault((name.module, name.name), []).append(name)
             judged.setdefault((name.module, name.name), []).append(judgement)
     rows: list[Import] = []
-    for pair, found in judged.items():
-        group = min((judgement.group for judgement in found), key=_WORST.index)
-        calls = [call for judgement in found for call in judgement.calls]
+    for pair, judgements in judged.items():
+        group = min((judgement.group for judgement in judgements), key=_WORST.index)
+        calls = [call for judgement in judgements for call in judgement.calls]
         where = [place for node in nodes[pair] for place in flat.where.get(id(node), ())]
         texts = tuple(call_text(call) for call in calls[:_CALLS_SHOWN])
         is_enum = bool(calls) and all(map(looks_like_enum, calls))
-        times = sum(judgement.times for judgement in found)
+        times = sum(judgement.times for judgement in judgements)
         rows.append(Import(*pair, group, tuple(dict.fromkeys(where)), texts, is_enum, times=times))
     return tuple(rows)
 
@@ -282,14 +282,14 @@ def refuse_mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> None:
 
 def mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
     """Return the first difference between the counters of two files, as text, or None if all agree."""
-    known: dict[str, tuple[str, Node]] = {}
+    firsts: dict[str, tuple[str, Node]] = {}
     for file, header in headers:
         for name, node in header.items():
-            first, other = known.setdefault(name, (file, node))
+            first, other = firsts.setdefault(name, (file, node))
             values = _differing(other, node)
             if values is not None:
-                said = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
-                return f"the files were saved at several steps: {said}"
+                difference = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
+                return f"the files were saved at several steps: {difference}"
     return None
 
 
@@ -300,12 +300,12 @@ def counters_of(values: Iterable[Value]) -> dict[str, Node]:
     }
 
 
-def _differing(one: Node, two: Node) -> tuple[float, float] | None:
+def _differing(node: Node, other: Node) -> tuple[float, float] | None:
     """The values of two counters that differ. Where the files record equal checksums, no value is read."""
-    first, second = tensor_of(one), tensor_of(two)
+    first, second = tensor_of(node), tensor_of(other)
     if first is not None and (first is second or _crc(first) == _crc(second) is not None):
         return None
-    values = counter(one), counter(two)
+    values = counter(node), counter(other)
     return None if None in values or values[0] == values[1] else values  # type: ignore[return-value]
 
 
@@ -378,9 +378,9 @@ class Swap:
 
     def _new(self, node: Node) -> Node:
         """Return the node that takes the place of a node. Its own content is looked at later."""
-        made = self._instead(node) if type(node) in _REPLACED else None
-        if made is not None:
-            return made
+        instead = self._instead(node) if type(node) in _REPLACED else None
+        if instead is not None:
+            return instead
         if type(node) is Opaque:
             if type(node.meaning) is Nested and self._plain is not None:
                 return self._new(node.meaning.root)
@@ -402,9 +402,9 @@ class Swap:
 
     def _tuple(self, node: tuple[Node, ...]) -> tuple[Node, ...]:
         """A tuple with its items swapped. The machine bounds how deep tuples lie in each other."""
-        known = self._tuples.get(id(node))
-        if known is None:
+        entry = self._tuples.get(id(node))
+        if entry is None:
             items = tuple(map(self._new, node))
             changed = any(new is not old for new, old in zip(items, node, strict=True))
-            known = self._tuples[id(node)] = node, items if changed else node
-        return known[1]
+            entry = self._tuples[id(node)] = node, items if changed else node
+        return entry[1]

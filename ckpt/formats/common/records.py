@@ -41,12 +41,12 @@ def checksums(
         for place, row in zip(places, cuts, strict=True)
         for first, last in row
     ]
-    found = iter(run_each(executor, tasks, progress))
+    results = iter(run_each(executor, tasks, progress))
     damage: list[Damage] = []
     unread: list[str] = []
     nbytes = 0
     for record, row in zip(records, cuts, strict=True):
-        answers = [next(found) for _ in row]
+        answers = [next(results) for _ in row]
         read = [answer for answer in answers if not isinstance(answer, Failed)]
         name = f"record {show(record.name, 80)}"
         if len(read) < len(answers):
@@ -92,7 +92,7 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
 
     Their sizes come from the pickle, which is the first record (caffe2/serialize/inline_container.cc).
     """
-    at = 0
+    position = 0
     contents = Contents((), read_nested)
     root: Pickle | None = None
     storages: dict[str, Storage] = {}
@@ -110,7 +110,7 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
         return storages[key]
 
     for _ in range(limits.entries):
-        local = _local(source, at)
+        local = _local(source, position)
         if local is None:
             break
         name, begin = local
@@ -132,7 +132,7 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
         if end > source.size:
             break
         whole.add(inner)
-        at = _after(source, end)
+        position = _after(source, end)
     if root is None:
         return None
     present: list[str] = []
@@ -146,12 +146,12 @@ def _of_zip(source: Source, limits: Limits) -> Salvage | None:
     return Salvage(tuple(present), tuple(lost))
 
 
-def _local(source: Source, at: int) -> tuple[str, int] | None:
-    """(name, where its data begins) of the record with its local header at `at`; None when it is cut or missing."""
-    name_at = at + LOCAL_HEADER.size
+def _local(source: Source, position: int) -> tuple[str, int] | None:
+    """(name, where its data begins) of the record with its local header at `position`; None when it is cut or missing."""
+    name_at = position + LOCAL_HEADER.size
     if name_at > source.size:
         return None
-    magic, *_, names, extras = LOCAL_HEADER.unpack(source.read(at, LOCAL_HEADER.size))
+    magic, *_, names, extras = LOCAL_HEADER.unpack(source.read(position, LOCAL_HEADER.size))
     if magic != LOCAL_MAGIC or name_at + names + extras > source.size:
         return None
     return source.read(name_at, names).decode("utf-8", "replace"), name_at + names + extras
@@ -181,16 +181,16 @@ def _end_of(source: Source, begin: int) -> int | None:
     """
     if source.read(begin, min(4, source.size - begin)) in (LOCAL_MAGIC, CENTRAL_MAGIC):
         return begin  # an empty record has no descriptor
-    at = begin
-    while at < source.size:
-        data = source.read(at, min(_STEP + 16, source.size - at))
+    position = begin
+    while position < source.size:
+        data = source.read(position, min(_STEP + 16, source.size - position))
         mark = data.find(DESCRIPTOR_MAGIC)
         while 0 <= mark < _STEP:
-            size = at + mark - begin
+            size = position + mark - begin
             if mark + 12 <= len(data) and unpack_from("<I", data, mark + 8)[0] == size & 0xFFFFFFFF:
-                return at + mark
+                return position + mark
             mark = data.find(DESCRIPTOR_MAGIC, mark + 1)
-        at += _STEP
+        position += _STEP
     return None
 
 

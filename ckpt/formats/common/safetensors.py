@@ -125,11 +125,11 @@ def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]
     if not data.isascii():
         return None
     tensors = data.count(b'"data_offsets"')
-    left = budget.copy()
-    left.hold(len(data))
-    left.claim(tensors)
+    trial = budget.copy()
+    trial.hold(len(data))
+    trial.claim(tensors)
     try:
-        left.charge(tensors * (_ENTRY + _CUT) + 4 * len(data), "the safetensors header")
+        trial.charge(tensors * (_ENTRY + _CUT) + 4 * len(data), "the safetensors header")
     except LimitError:
         return None
     text = data.decode("ascii")
@@ -140,22 +140,22 @@ def _usual(data: bytes, budget: Budget) -> tuple[dict[str, _Row], dict[str, str]
         return None
     texts: dict[str, str] = {}
     if METADATA in names or first != "{":
-        found = None if METADATA in names else _metadata(first)
-        if found is None:
+        pairs = None if METADATA in names else _metadata(first)
+        if pairs is None:
             return None
-        texts = dict(found)
+        texts = dict(pairs)
     budget.hold(len(data))
     budget.claim(len(names))
     budget.charge(len(names) * _ENTRY + len(texts) * _VALUE + len(text), "the safetensors header")
     begins, ends = map(int, parts[4::6]), map(int, parts[5::6])
-    known: dict[tuple[str, str], _Row] = {}
+    templates: dict[tuple[str, str], _Row] = {}
     rows: dict[str, _Row] = {}
     for name, kind, shape, begin, end in zip(names, kinds, shapes, begins, ends, strict=True):
-        like = known.get((kind, shape))
+        like = templates.get((kind, shape))
         if like is None or end - begin != like[3] - like[2]:
             sizes = list(map(int, shape.split(","))) if shape else []
             fields = {"dtype": kind, "shape": sizes, "data_offsets": [begin, end]}
-            like = known[kind, shape] = _entry(name, fields)
+            like = templates[kind, shape] = _entry(name, fields)
         rows[name] = (like[0], like[1], begin, end)
     return rows, texts
 
@@ -211,18 +211,18 @@ def _whole(numbers: object) -> bool:
 
 def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], size: int) -> None:
     """Check that the tensors fill the file from 0 to its end without a gap, an overlap or bytes after them."""
-    at = 0
+    position = 0
     for name, (_, _, begin, end) in sorted(parsed.items(), key=lambda item: item[1][2:]):
-        if begin != at:
-            kind = "overlap another tensor" if begin < at else "leave a gap"
+        if begin != position:
+            kind = "overlap another tensor" if begin < position else "leave a gap"
             raise UnreadableError(
-                f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, expected byte {at:,}"
+                f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, expected byte {position:,}"
             )
-        at = end
-    if at > size:
-        raise CutOffError(f"cut off: the tensors need {at:,} bytes of data, the file has {size:,}")
-    if at < size:
-        raise UnreadableError(f"the file has {size - at:,} bytes after the last tensor")
+        position = end
+    if position > size:
+        raise CutOffError(f"cut off: the tensors need {position:,} bytes of data, the file has {size:,}")
+    if position < size:
+        raise UnreadableError(f"the file has {size - position:,} bytes after the last tensor")
 
 
 def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
@@ -290,13 +290,13 @@ def salvage(probe: Probe) -> Salvage | None:
     header = parse_json(source.read(8, length), "safetensors header", Budget(limits), b'"data_offsets"')
     if not isinstance(header, dict):
         return None
-    left = source.size - 8 - length
+    data_bytes = source.size - 8 - length
     ends: dict[str, int] = {}
     for name, fields in header.items():
         offsets = fields.get("data_offsets") if isinstance(fields, dict) and name != METADATA else None
         if isinstance(offsets, list) and len(offsets) == 2 and type(offsets[1]) is int:
             ends[name] = offsets[1] if offsets[0] != offsets[1] else 0
     return Salvage(
-        tuple(name for name, end in ends.items() if end <= left),
-        tuple(name for name, end in ends.items() if end > left),
+        tuple(name for name, end in ends.items() if end <= data_bytes),
+        tuple(name for name, end in ends.items() if end > data_bytes),
     )

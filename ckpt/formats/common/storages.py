@@ -101,22 +101,22 @@ class StorageFolder:
         return self._storage(text, device, dtype, storage_bytes(dtype, numel))
 
     def _storage(self, text: str, device: Node, dtype: DType | None, nbytes: int) -> Storage:
-        at = -1
+        index = -1
         storage = self._made.get(text)
         if storage is None:
-            at = self._position(text)
-            storage = self._in_column(at)
+            index = self._position(text)
+            storage = self._in_column(index)
         if storage is not None:
             if (storage.dtype or UINT8, storage.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
                 raise UnreadableError(f"storage {show(text)} is used with two types or sizes")
             return storage  # as in torch, the first id that names a storage decides its device
         if not is_key(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
-        if at < 0:
+        if index < 0:
             raise UnreadableError(
                 f"storage {show(text, 80)} has no record {show(self._folder + text + self._suffix, 160)}"
             )
-        record = self._records.at(at)
+        record = self._records.at(index)
         if record.size < nbytes:
             raise UnreadableError(
                 f"storage {show(text, 80)} has {record.size:,} bytes, its tensors need {nbytes:,}"
@@ -157,7 +157,7 @@ class StorageFolder:
                 offsets = map(base.__add__, offsets)
             checksums: Iterable[int | None] = records.checksums[span]
             if 0 in records.checksums[span]:
-                checksums = [records.at(at).crc for at in range(span.start, span.stop)]
+                checksums = [records.at(index).crc for index in range(span.start, span.stop)]
             ids = [mark + key for key in keys[begin:last]] if mark else keys[begin:last]
             _, devices, dtypes, sizes, *_ = zip(*looks[begin:last], strict=True)
             ranges = zip(
@@ -172,11 +172,11 @@ class StorageFolder:
         self._count += len(keys)
         return column
 
-    def _in_column(self, at: int) -> Storage | None:
+    def _in_column(self, index: int) -> Storage | None:
         """The storage of the record at a position of the directory, where it is in a column."""
         for first, column in self._columns.items():
-            if first <= at < first + len(column):
-                return column[at - first]
+            if first <= index < first + len(column):
+                return column[index - first]
         return None
 
     def __contains__(self, key: object) -> bool:
@@ -191,8 +191,8 @@ class StorageFolder:
 
     def forget(self) -> None:
         """Drop every storage, as before the first one."""
-        for each in (*self._made.values(), *(column[0] for column in self._columns.values())):
-            del self._contents.storages[each.id]
+        for storage in (*self._made.values(), *(column[0] for column in self._columns.values())):
+            del self._contents.storages[storage.id]
         self._made.clear()
         self._columns.clear()
         self._longer.clear()

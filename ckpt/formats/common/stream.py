@@ -86,13 +86,13 @@ def read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: 
 
 
 def trailing(source: Source, end: int) -> Notice:
-    left = source.size - end
-    head = source.read(end, min(left, 32))
+    extra = source.size - end
+    head = source.read(end, min(extra, 32))
     if head.startswith(_MAGICS) or head.startswith(b"PK\x03\x04"):
         return Notice(
             "trailing-data", f"a second checkpoint begins at byte {end:,}: torch.load reads only the first"
         )
-    return Notice("trailing-data", f"{left:,} bytes follow the last storage")
+    return Notice("trailing-data", f"{extra:,} bytes follow the last storage")
 
 
 class Stream:
@@ -157,12 +157,12 @@ class Stream:
 
     def _grow(self, start: int) -> bool:
         have = len(self._buffer)
-        left = self._source.size - start - have
-        if left <= 0:
+        unread = self._source.size - start - have
+        if unread <= 0:
             return False
         if have >= self._limits.pickle_bytes:
             raise LimitError("a pickle is too long", "pickle-bytes", self._limits.pickle_bytes)
-        more = min(left, max(_FIRST_READ, have))
+        more = min(unread, max(_FIRST_READ, have))
         budget = self._contents.budget
         if budget is not None:
             if not self._depth:
@@ -187,7 +187,7 @@ class Stream:
                 dtype = storage_type(pid[1])
                 widths.setdefault(str(pid[2]), (dtype, pid[4]))
         places: dict[str, tuple[int, int]] = {}
-        at = self.end
+        position = self.end
         counts = self._counts(keys, widths) if self._source.far is not None else {}
         for key in keys:
             text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
@@ -196,29 +196,29 @@ class Stream:
             if text not in widths:
                 raise UnreadableError(f"storage {show(text, 80)} is listed, but no tensor uses it")
             dtype, expected = widths[text]
-            if self._is_cut and at + 8 + storage_bytes(dtype, expected) > self._source.size:
-                at = self._source.size
-                places[text] = (at, 0)
+            if self._is_cut and position + 8 + storage_bytes(dtype, expected) > self._source.size:
+                position = self._source.size
+                places[text] = (position, 0)
                 continue
-            if at + 8 > self._source.size:
+            if position + 8 > self._source.size:
                 raise CutOffError(
                     f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}"
                 )
-            numel = int.from_bytes(counts.get(at) or self._source.read(at, 8), "little")
+            numel = int.from_bytes(counts.get(position) or self._source.read(position, 8), "little")
             if numel != expected:
                 raise UnreadableError(
                     f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count(expected)}"
                 )
             nbytes = storage_bytes(dtype, numel)
-            at += 8
-            if at + nbytes > self._source.size:
+            position += 8
+            if position + nbytes > self._source.size:
                 raise CutOffError(
-                    f"cut off: storage {show(text, 80)} needs bytes {at:,} to {at + nbytes:,}, "
+                    f"cut off: storage {show(text, 80)} needs bytes {position:,} to {position + nbytes:,}, "
                     f"the file ends at {self._source.size:,}"
                 )
-            places[text] = (at, numel)
-            at += nbytes
-        self.end = at
+            places[text] = (position, numel)
+            position += nbytes
+        self.end = position
         missing = widths.keys() - places.keys()
         if missing:
             raise UnreadableError(
@@ -230,15 +230,17 @@ class Stream:
         self, keys: Sequence[object], widths: dict[str, tuple[DType | None, Node]]
     ) -> dict[int, bytes]:
         """The counts of elements at the places where they should lie, in few requests. They are checked later."""
-        at = self.end
+        position = self.end
         ranges: list[tuple[int, int]] = []
         for key in keys:
             dtype, expected = widths.get(str(key), (None, None))
-            if type(expected) is not int or expected < 0 or at + 8 > self._source.size:
+            if type(expected) is not int or expected < 0 or position + 8 > self._source.size:
                 break
-            ranges.append((at, 8))
-            at += 8 + storage_bytes(dtype, expected)
-        return {at: data for (at, _), data in zip(ranges, self._source.read_many(ranges), strict=True)}
+            ranges.append((position, 8))
+            position += 8 + storage_bytes(dtype, expected)
+        return {
+            position: data for (position, _), data in zip(ranges, self._source.read_many(ranges), strict=True)
+        }
 
     def _resolve(self, persistent: PersistentId, places: dict[str, tuple[int, int]]) -> Storage | Global:
         pid = persistent.pid

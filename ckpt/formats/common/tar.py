@@ -52,25 +52,26 @@ def read_tar(source: Source, limits: Limits, budget: Budget) -> dict[str, TarMem
 def walk_tar(source: Source, limits: Limits, budget: Budget) -> Iterator[tuple[str, TarMember]]:
     """Each regular file with its plain name, when its header was read. Raises as `read_tar` does."""
     seen: set[str] = set()
-    at = 0
+    position = 0
     while True:
-        block = _block(source, at)
+        block = _block(source, position)
         if not block.strip(b"\0"):
-            _check_end(source, at)
+            _check_end(source, position)
             return
-        header = _header(block, at)
-        at += BLOCK
+        header = _header(block, position)
+        position += BLOCK
         name, size = header.name, header.size
         if header.kind in b"xgL":
-            name, size, header, at = _extended(source, header, at)
+            name, size, header, position = _extended(source, header, position)
         kind = header.kind
         if kind not in _FILES and kind != _FOLDER:
             raise UnreadableError(f"the tar archive holds a link or a device: {show(name, 80)}")
         if kind == _FOLDER and size:
             raise UnreadableError(f"the tar archive holds a folder with data: {show(name, 80)}")
-        if at + size > source.size:
+        if position + size > source.size:
             raise CutOffError(
-                f"cut off: {show(name, 80)} needs bytes {at:,} to {at + size:,}, the file ends at {source.size:,}"
+                f"cut off: {show(name, 80)} needs bytes {position:,} to {position + size:,}, "
+                f"the file ends at {source.size:,}"
             )
         plain = _plain(name, is_folder=kind == _FOLDER)
         if plain in seen:
@@ -80,24 +81,24 @@ def walk_tar(source: Source, limits: Limits, budget: Budget) -> Iterator[tuple[s
             raise LimitError("the tar archive has too many members", "entries", limits.entries)
         budget.charge(_MEMBER + 4 * len(name), "the tar archive")
         if kind != _FOLDER:
-            yield plain, TarMember(name, at, size)
-        at = _padded(at + size)
+            yield plain, TarMember(name, position, size)
+        position = _padded(position + size)
 
 
-def _extended(source: Source, first: _Header, at: int) -> tuple[str, int, _Header, int]:
+def _extended(source: Source, first: _Header, position: int) -> tuple[str, int, _Header, int]:
     """Read the extension: (name, size, header, offset of the data) of the member that follows it."""
     if first.size > _EXTENSION:
         raise UnreadableError(f"the tar archive has a header of {first.size:,} bytes")
-    if at + first.size > source.size:
+    if position + first.size > source.size:
         raise CutOffError(f"cut off: the tar archive ends inside a header, at {source.size:,} bytes")
-    data = source.read(at, first.size)
-    at = _padded(at + first.size)
+    data = source.read(position, first.size)
+    position = _padded(position + first.size)
     name: str | None = None
     size: int | None = None
     if first.kind == b"L":
-        name = _text(data.removesuffix(b"\0"), at)
+        name = _text(data.removesuffix(b"\0"), position)
     else:
-        fields = _pax(data, at)
+        fields = _pax(data, position)
         if first.kind == b"g" and fields.keys() & {"path", "size", "linkpath"}:
             raise UnreadableError("the tar archive sets a name or a size for all members")
         name = fields.get("path")
@@ -106,37 +107,39 @@ def _extended(source: Source, first: _Header, at: int) -> tuple[str, int, _Heade
             if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
                 raise UnreadableError(f"the tar archive has an invalid size: {show(digits, 40)}")
             size = int(digits)
-    header = _header(_block(source, at), at)
-    at += BLOCK
+    header = _header(_block(source, position), position)
+    position += BLOCK
     if first.kind == b"g" and header.kind in b"xL":
-        return _extended(source, header, at)
+        return _extended(source, header, position)
     if header.kind in b"xgL":
         raise UnreadableError("the tar archive has two headers in a row for one member")
     return (
         header.name if name is None else name,
         header.size if size is None else size,
         header,
-        at,
+        position,
     )
 
 
-def _block(source: Source, at: int) -> bytes:
-    if at + BLOCK > source.size:
+def _block(source: Source, position: int) -> bytes:
+    if position + BLOCK > source.size:
         raise CutOffError(f"cut off: the tar archive has no end, the file ends at {source.size:,} bytes")
-    return source.read(at, BLOCK)
+    return source.read(position, BLOCK)
 
 
-def _header(block: bytes, at: int) -> _Header:
+def _header(block: bytes, position: int) -> _Header:
     if _checksum(block) is None:
-        raise UnreadableError(f"the tar header at byte {at:,} does not match its checksum")
+        raise UnreadableError(f"the tar header at byte {position:,} does not match its checksum")
     magic = block[257:265]
     if magic not in (b"ustar\00000", b"ustar  \0", b"\0" * 8):
-        raise UnreadableError(f"the tar header at byte {at:,} has an unknown version")
+        raise UnreadableError(f"the tar header at byte {position:,} has an unknown version")
     name, prefix = block[:100].split(b"\0", 1)[0], block[345:500].split(b"\0", 1)[0]
     if prefix and magic != b"ustar\00000":  # GNU keeps times there, other readers a part of the name
-        raise UnreadableError(f"the tar header at byte {at:,} has a prefix that readers see differently")
+        raise UnreadableError(
+            f"the tar header at byte {position:,} has a prefix that readers see differently"
+        )
     whole = prefix + b"/" + name if prefix else name
-    return _Header(_text(whole, at), _number(block[124:136], at), block[156:157])
+    return _Header(_text(whole, position), _number(block[124:136], position), block[156:157])
 
 
 def _checksum(block: bytes) -> int | None:
@@ -148,26 +151,26 @@ def _checksum(block: bytes) -> int | None:
     return total if int(text, 8) == total else None
 
 
-def _number(field: bytes, at: int) -> int:
+def _number(field: bytes, position: int) -> int:
     """Read a number: octal digits, or bytes after a mark for sizes of 8 GiB and more."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     text = field.rstrip(b" \0").lstrip(b" ")
     if not text or not all(byte in b"01234567" for byte in text):
-        raise UnreadableError(f"the tar header at byte {at:,} has an invalid size")
+        raise UnreadableError(f"the tar header at byte {position:,} has an invalid size")
     return int(text, 8)
 
 
-def _text(raw: bytes, at: int) -> str:
+def _text(raw: bytes, position: int) -> str:
     if b"\0" in raw:
-        raise UnreadableError(f"the tar header at byte {at:,} has a name with a NUL byte")
+        raise UnreadableError(f"the tar header at byte {position:,} has a name with a NUL byte")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise UnreadableError(f"the tar header at byte {at:,} has a name that is not UTF-8") from None
+        raise UnreadableError(f"the tar header at byte {position:,} has a name that is not UTF-8") from None
 
 
-def _pax(data: bytes, at: int) -> dict[str, str]:
+def _pax(data: bytes, position: int) -> dict[str, str]:
     """The records `LENGTH KEY=VALUE\\n`. LENGTH counts the whole record."""
     fields: dict[str, str] = {}
     while data:
@@ -176,14 +179,16 @@ def _pax(data: bytes, at: int) -> dict[str, str]:
         record = data[len(digits) + 1 : length]
         key, equals, value = record.partition(b"=")
         if not blank or not equals or not record.endswith(b"\n") or length > len(data):
-            raise UnreadableError(f"the tar header before byte {at:,} has damaged records")
-        name = _text(key, at)
+            raise UnreadableError(f"the tar header before byte {position:,} has damaged records")
+        name = _text(key, position)
         if name in fields:
-            raise UnreadableError(f"the tar header before byte {at:,} has the record {show(name, 40)} twice")
+            raise UnreadableError(
+                f"the tar header before byte {position:,} has the record {show(name, 40)} twice"
+            )
         if name.startswith("GNU.sparse") or name == "hdrcharset":
             raise UnreadableError(f"ckpt does not read tar records of {show(name, 40)}")
         # Other keys, such as the owner or times, may be anything.
-        fields[name] = _text(value[:-1], at) if name in ("path", "size", "linkpath") else ""
+        fields[name] = _text(value[:-1], position) if name in ("path", "size", "linkpath") else ""
         data = data[length:]
     return fields
 
@@ -198,13 +203,13 @@ def _plain(name: str, *, is_folder: bool) -> str:
     return "/".join(steps)
 
 
-def _check_end(source: Source, at: int) -> None:
-    left = source.size - at
-    if left < 2 * BLOCK:
+def _check_end(source: Source, position: int) -> None:
+    extra = source.size - position
+    if extra < 2 * BLOCK:
         raise CutOffError(f"cut off: the tar archive has no end, the file ends at {source.size:,} bytes")
-    if left > _TAIL or source.read(at, left).strip(b"\0"):
-        raise UnreadableError(f"more bytes follow the end of the tar archive at byte {at:,}")
+    if extra > _TAIL or source.read(position, extra).strip(b"\0"):
+        raise UnreadableError(f"more bytes follow the end of the tar archive at byte {position:,}")
 
 
-def _padded(at: int) -> int:
-    return -(-at // BLOCK) * BLOCK
+def _padded(position: int) -> int:
+    return -(-position // BLOCK) * BLOCK

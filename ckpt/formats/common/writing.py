@@ -115,10 +115,10 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
         raise differs(f"{len(written.tensors):,} tensors instead of {len(planned.tensors):,}")
     ours: dict[Storage, int] = {}
     theirs: dict[Storage, int] = {}
-    for one, two in zip(planned.tensors, written.tensors, strict=True):
-        if (one.name, one.path) != (two.name, two.path):
-            raise differs(f"{show(two.name, 80)} instead of {show(one.name, 80)}")
-        for mine, other in zip(parts_of(one.tensor), parts_of(two.tensor), strict=True):
+    for entry, copy in zip(planned.tensors, written.tensors, strict=True):
+        if (entry.name, entry.path) != (copy.name, copy.path):
+            raise differs(f"{show(copy.name, 80)} instead of {show(entry.name, 80)}")
+        for mine, other in zip(parts_of(entry.tensor), parts_of(copy.tensor), strict=True):
             same = (
                 mine._replace(storage=other.storage, requires_grad=bool(mine.requires_grad))[:]
                 == (other._replace(requires_grad=bool(other.requires_grad))[:])
@@ -129,7 +129,7 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
                 other.storage, len(theirs)
             )
             if not same:
-                raise differs(f"tensor {show(one.name, 80)} differs")
+                raise differs(f"tensor {show(entry.name, 80)} differs")
     if len(planned.values) != len(written.values):
         raise differs(f"{len(written.values):,} values instead of {len(planned.values):,}")
     for before, after in zip(planned.values, written.values, strict=True):
@@ -141,11 +141,11 @@ def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless every byte of a storage in a written pickle equals its source."""
     seen: set[Storage] = set()
     for entry, other in zip(planned.tensors, written.tensors, strict=True):
-        for one, two in zip(parts_of(entry.tensor), parts_of(other.tensor), strict=True):
-            if one.storage in seen or one.storage.place is None:
+        for part, copy in zip(parts_of(entry.tensor), parts_of(other.tensor), strict=True):
+            if part.storage in seen or part.storage.place is None:
                 continue
-            seen.add(one.storage)
-            if not same_bytes(_bytes(one.storage), _bytes(two.storage)):
+            seen.add(part.storage)
+            if not same_bytes(_bytes(part.storage), _bytes(copy.storage)):
                 raise differs(f"the bytes of {show(entry.name, 80)} differ from the source")
 
 
@@ -155,11 +155,11 @@ def _bytes(storage: Storage) -> Iterator[bytes]:
     return blocks(place, 0, storage.nbytes)
 
 
-def same_value(one: Value, two: Value) -> bool:
+def same_value(value: Value, copy: Value) -> bool:
     """Tell whether two values have the same path and the same content."""
-    if (one.path, one.fields, one.same_as) != (two.path, two.fields, two.same_as):
+    if (value.path, value.fields, value.same_as) != (copy.path, copy.fields, copy.same_as):
         return False
-    mine, other = look(one.node), look(two.node)
+    mine, other = look(value.node), look(copy.node)
     if mine.kind != other.kind:
         return False
     if mine.kind == "scalar":

@@ -104,9 +104,9 @@ def _has_nemo_weights(probe: Probe) -> bool:
 def _nemo(probe: Probe, limits: Limits) -> Layout:
     members = read_tar(probe.file, limits, probe.budget)
 
-    def found(name: str) -> dict[str, Member]:
+    def member_of(name: str) -> dict[str, Member]:
         row = members.get(name)
         stem = name.rpartition(".")[0]
         return {stem: Member(probe.file, row.name, row.offset, row.size)} if row is not None else {}
 
-    return Layout(*_NEMO, found(_WEIGHTS), {}, found(_CONFIG))
+    return Layout(*_NEMO, member_of(_WEIGHTS), {}, member_of(_CONFIG))

@@ -74,8 +74,8 @@ def checksums(
             member.read(limits, Budget(limits))
         except DamagedDataError as error:
             damage = (Damage(error.problem),)
-        known, unknown = (0, member.size) if member.crc is None else (member.size, 0)
-        reports.append(ChecksumReport(known, damage, unknown))
+        checked, unknown = (0, member.size) if member.crc is None else (member.size, 0)
+        reports.append(ChecksumReport(checked, damage, unknown))
     return ChecksumReport.together(reports)
 
 

@@ -28,14 +28,14 @@ class Shard(NamedTuple):
 
 def shard_of(name: str) -> Shard | None:
     """Parse the name of a file. Return None for a file of another kind."""
-    found = re.fullmatch(_NAME, name)
-    return None if found is None else Shard(name, *map(int, found.groups()))
+    match = re.fullmatch(_NAME, name)
+    return None if match is None else Shard(name, *map(int, match.groups()))
 
 
 def shards_in(names: Iterable[str]) -> list[Shard]:
     """The files of the checkpoint among names, by rank and number."""
-    found = [shard for name in names if (shard := shard_of(name)) is not None]
-    return sorted(found, key=lambda shard: (shard.rank, shard.number, shard.files, shard.name))
+    shards = [shard for name in names if (shard := shard_of(name)) is not None]
+    return sorted(shards, key=lambda shard: (shard.rank, shard.number, shard.files, shard.name))
 
 
 def sniff(probe: Probe) -> bool:

@@ -22,7 +22,7 @@ from ckpt.names import natural
 from ckpt.nodes import Dict
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, sources_of, tensor_ref
-from ckpt.text import Json, plural, show
+from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 
 _KNOWN = "1.0"
@@ -103,13 +103,13 @@ def _checkpoint(probe: Probe, shards: Sequence[Shard], files: Sequence[Checkpoin
     entries: list[Entry] = []
     for name in sorted(pieces, key=natural):
         shape, dtype = _whole(name, pieces[name])
-        found = fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
+        defect = fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
         problem = None
-        if found is not None and found.kind == "hole":
-            problem = f"{show(name, 80)} lacks {found.where}: no file holds it"
-            holes.append((name, f"{show(name, 80)} lacks {found.where}"))
-        elif found is not None:
-            problem = f"two files hold {f'{found.where} of ' if shape else ''}{show(name, 80)}"
+        if defect is not None and defect.kind == "hole":
+            problem = f"{show(name, 80)} lacks {defect.where}: no file holds it"
+            holes.append((name, f"{show(name, 80)} lacks {defect.where}"))
+        elif defect is not None:
+            problem = f"two files hold {f'{defect.where} of ' if shape else ''}{show(name, 80)}"
             twice.append((name, problem))
         ref = _ref(probe.mark + name, dtype, shape, pieces[name], problem)
         entries.append(Entry((name,), name, ref))
@@ -141,30 +141,30 @@ def _offsets(file: str, metadata: dict[str, str], budget: Budget) -> dict[str, t
         raise UnreadableError(f"{what} has no {VERSION if version is None else SHARDING} in its metadata")
     if version != _KNOWN:
         raise UnreadableError(f"{what} has {VERSION} {show(version, 40)}, ckpt reads {_KNOWN}")
-    found = parse_json(metadata[SHARDING].encode(), f"{SHARDING} of {what}", budget)
-    if not isinstance(found, dict):
+    table = parse_json(metadata[SHARDING].encode(), f"{SHARDING} of {what}", budget)
+    if not isinstance(table, dict):
         raise UnreadableError(f"{what}: {SHARDING} is not an object")
-    return {name: _numbers(row, f"{what}: {SHARDING} of {show(name, 80)}") for name, row in found.items()}
+    return {name: _numbers(row, f"{what}: {SHARDING} of {show(name, 80)}") for name, row in table.items()}
 
 
 def _numbers(row: Json, what: str) -> tuple[int, ...]:
     numbers = row.get("saved_offsets") if isinstance(row, dict) else None
     if not isinstance(numbers, list):
         raise UnreadableError(f"{what} has no list saved_offsets")
-    found: list[int] = []
+    offsets: list[int] = []
     for number in numbers:
         if type(number) is not int or not 0 <= number < _TOO_MANY:
             raise UnreadableError(f"{what}: saved_offsets are not whole numbers")
-        found.append(number)
-    return tuple(found)
+        offsets.append(number)
+    return tuple(offsets)
 
 
 def _whole(name: str, pieces: Sequence[_Piece]) -> tuple[tuple[int, ...], DType]:
     """Return the shape that the parts reach to, and their dtype. Raises UnreadableError if they disagree."""
     first = pieces[0]
     for piece in pieces:
-        one, two = first.tensor, piece.tensor
-        if (one.dtype, len(one.shape)) != (two.dtype, len(two.shape)):
+        tensor, other = first.tensor, piece.tensor
+        if (tensor.dtype, len(tensor.shape)) != (other.dtype, len(other.shape)):
             files = f"{show(first.file, 80)} and {show(piece.file, 80)}"
             raise UnreadableError(f"{files} disagree on the dtype or the dimensions of {show(name, 80)}")
     ends = [
@@ -205,9 +205,7 @@ def _gaps(shards: Sequence[Shard]) -> Iterator[Notice]:
         if gone > 0:
             numbers = range(1, min(last, len(have) + _LISTED) + 1)
             missing = [number for number in numbers if number not in have][:_LISTED]
-            listed = ", ".join(f"{what}-{number:05}" for number in missing)
-            if gone > len(missing):
-                listed += f" and {gone - len(missing):,} more"
+            listed = and_more([f"{what}-{number:05}" for number in missing], _LISTED, total=gone)
             yield Notice("incomplete", f"no file of {listed}: the names go to {what}-{last:05}")
 
 

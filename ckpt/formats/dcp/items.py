@@ -116,10 +116,10 @@ def placed(checkpoint: Checkpoint, ranks: int | None, *, link: bool) -> Checkpoi
     Without `ranks` the data stays where it lies, as far as it can.
     """
     old = checkpoint.origin if ranks is None else None
-    made = Placement(ranks=ranks)
+    placement = Placement(ranks=ranks)
     if isinstance(old, Placement):
-        made = Placement(old.names, old.objects, link=link, is_flattened=old.is_flattened)
-    return replace(checkpoint, origin=made)
+        placement = Placement(old.names, old.objects, link=link, is_flattened=old.is_flattened)
+    return replace(checkpoint, origin=placement)
 
 
 def read_object(item: Bytes, contents: Contents, limits: Limits, key: str) -> Node:
@@ -137,8 +137,8 @@ def most_of(dtype: DType, shape: tuple[int, ...]) -> int:
     return (prod(shape) * dtype.bits + 7) // 8 + _AROUND
 
 
-def _known(at: Bytes) -> Bytes:
-    return at
+def _known(part: Bytes) -> Bytes:
+    return part
 
 
 def _lost(error: CkptError) -> Bytes:
@@ -207,8 +207,8 @@ class TensorItem:
             raise DamagedDataError(f"{what} is not a tensor, .metadata says that it is")
         if tensor.dtype != self._dtype or tensor.shape != self._shape:
             holds = f"{tensor.dtype.name} {list(tensor.shape)}"
-            said = f"{self._dtype.name} {list(self._shape)}"
-            raise DamagedDataError(f"{what} holds {holds}, .metadata says {said}")
+            recorded = f"{self._dtype.name} {list(self._shape)}"
+            raise DamagedDataError(f"{what} holds {holds}, .metadata says {recorded}")
         return tensor
 
 
@@ -313,14 +313,14 @@ class _Decoded(BaseSource):
             if offset < self._first:
                 self._begin()
             while count:
-                at = self._first
+                position = self._first
                 for block in self._blocks:
-                    if at <= offset < at + len(block) and count:
-                        part = block[offset - at : offset - at + count]
+                    if position <= offset < position + len(block) and count:
+                        part = block[offset - position : offset - position + count]
                         parts.append(part)
                         offset += len(part)
                         count -= len(part)
-                    at += len(block)
+                    position += len(block)
                 if count and not self._next():
                     raise DamagedDataError(f"{self._what} is damaged: it decodes to fewer bytes than before")
         return b"".join(parts)

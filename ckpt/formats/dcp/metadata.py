@@ -76,15 +76,15 @@ class Chunks:
 
     def box(self, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (first index in each dimension, size in each dimension) of a chunk."""
-        at = index * self.dims
-        return tuple(self.offsets[at : at + self.dims]), tuple(self.sizes[at : at + self.dims])
+        begin = index * self.dims
+        return tuple(self.offsets[begin : begin + self.dims]), tuple(self.sizes[begin : begin + self.dims])
 
     def line(self, shape: Sequence[int]) -> tuple[int, ...] | None:
         """`grid`, where parts with elements lie in a line along one dimension and cover the shape; None elsewhere.
 
         It makes no box: a large run has a million such chunks.
         """
-        count, found = len(self), [1] * self.dims
+        count, grid = len(self), [1] * self.dims
         cut = -1
         if not count:
             return None
@@ -94,15 +94,15 @@ class Chunks:
                 continue
             if cut >= 0 or 0 in sizes:
                 return None
-            cut, at = dim, 0
+            cut, position = dim, 0
             for offset, size in sorted(zip(offsets, sizes, strict=True)):
-                if offset != at:
+                if offset != position:
                     return None
-                at += size
-            if at != whole:
+                position += size
+            if position != whole:
                 return None
-            found[dim] = count
-        return tuple(found) if count == 1 or cut >= 0 else None
+            grid[dim] = count
+        return tuple(grid) if count == 1 or cut >= 0 else None
 
     def grid(self) -> tuple[int, ...]:
         """Count the beginnings of parts with elements along each dimension."""
@@ -255,10 +255,10 @@ def _properties(node: Node, what: str) -> tuple[DType, bool]:
     if not is_tuple(state) or len(state) < 3:
         raise UnreadableError(f".metadata: {what} has no properties")
     dtype = state[0]
-    found = BY_NAME.get(dtype.name) if type(dtype) is Global and dtype.module == "torch" else None
-    if found is None:
+    known_dtype = BY_NAME.get(dtype.name) if type(dtype) is Global and dtype.module == "torch" else None
+    if known_dtype is None:
         raise UnreadableError(f".metadata: {what} has an unknown dtype")
-    return found, state[2] is True
+    return known_dtype, state[2] is True
 
 
 def _found_items(node: Node) -> Iterator[FoundItem]:
@@ -266,8 +266,8 @@ def _found_items(node: Node) -> Iterator[FoundItem]:
         index = _fields(key, "MetadataIndex", "storage_data")
         name = _text(index.get("fqn"), "a name")
         what = f"the item of {show(name, 80)}"
-        at = index.get("offset")
-        yield FoundItem(name, None if at is None else _size(at, what), *_item(value, what))
+        offset = index.get("offset")
+        yield FoundItem(name, None if offset is None else _size(offset, what), *_item(value, what))
 
 
 def _placed(
@@ -277,8 +277,8 @@ def _placed(
     files: dict[str, int] = {}
     numbers: dict[str, dict[tuple[int, ...], int]] = {}
     unused = 0
-    for found in items:
-        name, offsets, file, begin, length, codecs = found
+    for entry in items:
+        name, offsets, file, begin, length, codecs = entry
         number = files.get(file)
         if number is None:
             number = files[file] = len(files)
@@ -289,13 +289,13 @@ def _placed(
             elif objects[name] is not None:
                 raise UnreadableError(f".metadata: the item of {show(name, 80)} is recorded twice")
             else:
-                objects[name] = found.item
+                objects[name] = entry.item
             continue
         chunks = row.chunks
-        known = numbers.get(name)
-        if known is None:
-            known = numbers[name] = _by_offsets(chunks)
-        place = known.get((0,) * chunks.dims if offsets is None else offsets)
+        by_offsets = numbers.get(name)
+        if by_offsets is None:
+            by_offsets = numbers[name] = _by_offsets(chunks)
+        place = by_offsets.get((0,) * chunks.dims if offsets is None else offsets)
         if place is None:
             unused += 1
             continue
@@ -313,15 +313,15 @@ def _by_offsets(chunks: Chunks) -> dict[tuple[int, ...], int]:
         columns = [iter(chunks.offsets)] * chunks.dims
         return dict(zip(zip(*columns, strict=True), range(len(chunks)), strict=True))
     boxes = list(enumerate(chunks.boxes()))
-    found = {offsets: place for place, (offsets, sizes) in boxes if 0 in sizes}
-    found.update((offsets, place) for place, (offsets, sizes) in boxes if 0 not in sizes)
-    return found
+    places = {offsets: place for place, (offsets, sizes) in boxes if 0 in sizes}
+    places.update((offsets, place) for place, (offsets, sizes) in boxes if 0 not in sizes)
+    return places
 
 
 def _item(node: Node, what: str) -> Item:
     fields = _fields(node, "_StorageInfo", what)
     codecs = fields.get("transform_descriptors")
-    if codecs is not None and (type(codecs) is not list or not all(type(each) is str for each in codecs)):
+    if codecs is not None and (type(codecs) is not list or not all(type(codec) is str for codec in codecs)):
         raise UnreadableError(f".metadata: {what} has an invalid encoding")
     return Item(
         _text(fields.get("relative_path"), what),

@@ -61,11 +61,11 @@ class Files:
             raise
 
     def _read(self, budget: Budget) -> Metadata:
-        found = sorted(filter(is_metadata, self.names), key=natural)
-        if not found:
+        names = sorted(filter(is_metadata, self.names), key=natural)
+        if not names:
             raise _interrupted(self.folder, self.names, self._limits)
         ranks: list[Metadata] = []
-        for name in [METADATA] if METADATA in found else found:
+        for name in [METADATA] if METADATA in names else names:
             source = self.sources[name] = self.folder.child(name, "cache").open()
             data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", name)
             budget.hold(len(data))
@@ -75,12 +75,12 @@ class Files:
 
     def _open(self, file: str) -> None:
         *folders, name = file.split("/")
-        at = self.folder
+        folder = self.folder
         if not all(is_plain_name(part) for part in (*folders, name)):
             raise UnreadableError(f".metadata names {show(file, 80)}, which is not a file in this folder")
         for part in folders:
-            at = at.child(part, "no")
-        location = at.child(name, "cache")
+            folder = folder.child(part, "no")
+        location = folder.child(name, "cache")
         try:
             self.sources[file] = location.open()
         except NotOpenedError as error:
@@ -131,10 +131,10 @@ def _interrupted(folder: Location, names: Sequence[str], limits: Limits) -> Unre
     data = [name for name in names if name.endswith(DATA)]
     text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}, which is written last"
     try:
-        found = summary(list(remains(folder, limits, _ITEMS)), _ITEMS)
+        account = summary(list(remains(folder, limits, _ITEMS)), _ITEMS)
     except CkptError:
-        found = ""
-    text += f": {found}" if found else ""
+        account = ""
+    text += f": {account}" if account else ""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     whole = [name for name in _beside(folder) if name != own]
     earlier = [name for name in whole if natural(name) < natural(own)]
@@ -188,10 +188,10 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     shared = shared_spans(metadata)
     for name, row in metadata.tensors.items():
         grid = row.chunks.line(row.shape)
-        found = fault(row.shape, list(row.chunks.boxes())) if grid is None else None
+        defect = fault(row.shape, list(row.chunks.boxes())) if grid is None else None
         problem = shared.get(name)
-        if found is not None:
-            notice = _fault_notice(name, found)
+        if defect is not None:
+            notice = _fault_notice(name, defect)
             problem = notice.message
             faults.setdefault(notice.code, []).append(notice)
         elif files.is_lost(row):
@@ -207,9 +207,9 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
         try:
             if item is None:
                 raise UnreadableError("no file is recorded for it")
-            at = files.find(item, show(name, 80))
-            leaves[name] = read_object(at, contents, limits, f"{probe.mark}{name}:")
-            objects.append((leaves[name], at))
+            part = files.find(item, show(name, 80))
+            leaves[name] = read_object(part, contents, limits, f"{probe.mark}{name}:")
+            objects.append((leaves[name], part))
         except (LimitError, NotOpenedError):
             raise
         except CkptError as error:
@@ -275,12 +275,12 @@ def _counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Nod
         seen[copy.item.file] = seen.get(copy.item.file, 0) + 1
         for item in (first, copy.item) if seen[copy.item.file] <= _COPIES else ():
             try:
-                at = files.find(item, show(copy.name, 80))
+                part = files.find(item, show(copy.name, 80))
                 node: Node
                 if row is not None:
-                    node = TensorItem(partial(_itself, at), row.dtype, row.shape, limits).tensor()
+                    node = TensorItem(partial(_itself, part), row.dtype, row.shape, limits).tensor()
                 else:
-                    node = read_object(at, Contents((), read_nested, "", Budget(limits)), limits, "")
+                    node = read_object(part, Contents((), read_nested, "", Budget(limits)), limits, "")
             except (LimitError, NotOpenedError):
                 raise
             except CkptError:
@@ -288,8 +288,8 @@ def _counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Nod
             yield show(item.file, 80), {copy.name: node}
 
 
-def _itself(at: Bytes) -> Bytes:
-    return at
+def _itself(part: Bytes) -> Bytes:
+    return part
 
 
 def _order(metadata: Metadata) -> Iterator[str]:
@@ -322,10 +322,10 @@ def _ref(
     )
 
 
-def _fault_notice(name: str, found: Fault) -> Notice:
-    if found.kind == "hole":
-        return Notice("incomplete", f"{show(name, 80)} lacks {found.where}: no file holds it", (name,))
-    return Notice("overlap", f"two chunks of {show(name, 80)} hold {found.where}", (name,))
+def _fault_notice(name: str, defect: Fault) -> Notice:
+    if defect.kind == "hole":
+        return Notice("incomplete", f"{show(name, 80)} lacks {defect.where}: no file holds it", (name,))
+    return Notice("overlap", f"two chunks of {show(name, 80)} hold {defect.where}", (name,))
 
 
 def _together(notices: Sequence[Notice]) -> Notice:
@@ -397,19 +397,19 @@ def merged(ranks: Sequence[Metadata]) -> Metadata:
             own = tensors.setdefault(name, row._replace(chunks=Chunks(len(row.shape))))
             if name in objects or (own.dtype, own.shape) != (row.dtype, row.shape):
                 raise UnreadableError(f"the metadata of two ranks disagree on {show(name, 80)}")
-            known = places.setdefault(name, {})
+            chunks = places.setdefault(name, {})
             for index, (offsets, sizes) in enumerate(row.chunks.boxes()):
                 item = rank.item(row, index) if row.chunks.files[index] >= 0 else None
-                at = known.get((offsets, sizes))
-                if at is not None and own.chunks.files[at] >= 0:
+                chunk = chunks.get((offsets, sizes))
+                if chunk is not None and own.chunks.files[chunk] >= 0:
                     if item is not None and 0 not in sizes:
-                        copies.append(Copy(name, at, item))
+                        copies.append(Copy(name, chunk, item))
                     continue
-                if at is None:
-                    at = known[offsets, sizes] = len(own.chunks)
+                if chunk is None:
+                    chunk = chunks[offsets, sizes] = len(own.chunks)
                     own.chunks.add(offsets, sizes)
                 if item is not None:
-                    own.chunks.place(at, files.setdefault(item.file, len(files)), item)
+                    own.chunks.place(chunk, files.setdefault(item.file, len(files)), item)
     for item in (*objects.values(), *(copy.item for copy in copies)):
         if item is not None:
             files.setdefault(item.file, len(files))
@@ -444,14 +444,14 @@ def shared_spans(metadata: Metadata) -> dict[str, str]:
         if item is not None
     ]
     spans.sort()
-    found: dict[str, str] = {}
-    for one, two in pairwise(spans):
-        if one[0] == two[0] and two[1] < one[2]:
-            names = f"{show(one[3], 80)} and {show(two[3], 80)}"
-            text = f"the items of {names} share bytes of {show(metadata.files[one[0]], 80)}"
-            found.setdefault(one[3], text)
-            found.setdefault(two[3], text)
-    return found
+    texts: dict[str, str] = {}
+    for first, second in pairwise(spans):
+        if first[0] == second[0] and second[1] < first[2]:
+            names = f"{show(first[3], 80)} and {show(second[3], 80)}"
+            text = f"the items of {names} share bytes of {show(metadata.files[first[0]], 80)}"
+            texts.setdefault(first[3], text)
+            texts.setdefault(second[3], text)
+    return texts
 
 
 _GAPS = 10_000
@@ -492,23 +492,23 @@ def tree_of(leaves: Sequence[tuple[str, Path, Node]]) -> Node:
 
 def _built(root: _Branch) -> Node:
     """The nodes, without recursion: a path may be long."""
-    made: dict[int, Node] = {}
+    nodes: dict[int, Node] = {}
     todo = [root]
     while todo:
         branch = todo[-1]
         missing = [
-            inner for inner in branch.below.values() if isinstance(inner, _Branch) and id(inner) not in made
+            inner for inner in branch.below.values() if isinstance(inner, _Branch) and id(inner) not in nodes
         ]
         if missing:
             todo += missing
             continue
         todo.pop()
         rows = {
-            key: made[id(inner)] if isinstance(inner, _Branch) else inner
+            key: nodes[id(inner)] if isinstance(inner, _Branch) else inner
             for key, inner in branch.below.items()
         }
-        made[id(branch)] = _node(rows)
-    return made[id(root)]
+        nodes[id(branch)] = _node(rows)
+    return nodes[id(root)]
 
 
 def _node(rows: dict[str | int, Node]) -> Node:

@@ -64,11 +64,11 @@ class Remains(NamedTuple):
 
 def remains(folder: Location, limits: Limits, most: int | None = None) -> Iterator[Remains]:
     """Yield the content of each data file of a folder, up to `most` items in all. Raises LimitError."""
-    left = limits.entries if most is None else most
+    budget = limits.entries if most is None else most
     for name in sorted((name for name in folder.names() if name.endswith(DATA)), key=natural):
-        found = _in_file(folder, name, limits, left)
-        left -= found.items
-        yield found
+        file = _in_file(folder, name, limits, budget)
+        budget -= file.items
+        yield file
 
 
 def _in_file(folder: Location, name: str, limits: Limits, most: int) -> Remains:
@@ -77,17 +77,17 @@ def _in_file(folder: Location, name: str, limits: Limits, most: int) -> Remains:
     except UnreadableError as error:
         return Remains(name, 0, 0, {}, 0, error.problem)
     try:
-        at = items = 0
+        position = items = 0
         tensors: dict[str, int] = {}
-        while items < most and at < source.size:
-            end = _end_of_item(source, at, limits)
-            kind = None if end is None else _kind(Bytes(source, at, end - at, name), limits)
+        while items < most and position < source.size:
+            end = _end_of_item(source, position, limits)
+            kind = None if end is None else _kind(Bytes(source, position, end - position, name), limits)
             if end is None or kind is None:
                 break
-            items, at = items + 1, end
+            items, position = items + 1, end
             if kind:
                 tensors[kind] = tensors.get(kind, 0) + 1
-        return Remains(name, source.size, items, tensors, source.size - at)
+        return Remains(name, source.size, items, tensors, source.size - position)
     finally:
         source.close()
 
@@ -109,41 +109,41 @@ def _kind(item: Bytes, limits: Limits) -> str | None:
 
 def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
     """Return the end of the archive that begins at `begin`, or None if it is cut off or none begins there."""
-    at, sizes = begin, None
+    position, sizes = begin, None
     for _ in range(limits.entries):
-        head = source.read(at, min(_HEAD, source.size - at))
+        head = source.read(position, min(_HEAD, source.size - position))
         magic = head[:4]
         if magic == LOCAL_MAGIC and len(head) >= LOCAL_HEADER.size:
             _, flags, method, stored, _, names, extras = LOCAL_HEADER.unpack_from(head)
             name = head[LOCAL_HEADER.size : LOCAL_HEADER.size + names].partition(b"/")[2]
-            data = at + LOCAL_HEADER.size + names + extras
+            data = position + LOCAL_HEADER.size + names + extras
             if method or data > source.size:
                 return None
             if sizes is None:
-                found = _sizes(source, data, limits) if name == b"data.pkl" else None
-                if found is None:
+                measured = _sizes(source, data, limits) if name == b"data.pkl" else None
+                if measured is None:
                     return None
-                size, sizes = found
+                size, sizes = measured
             elif name[:5] == b"data/" and name[5:] in sizes:
                 size = sizes[name[5:]]
             else:
-                known = stored if not flags & 8 else _small(source, data)
-                if known is None:
+                count = stored if not flags & 8 else _small(source, data)
+                if count is None:
                     return None
-                size = known
-            at = _after(source, data + size)
+                size = count
+            position = _after(source, data + size)
         elif magic == CENTRAL_MAGIC and len(head) >= 46:
-            at += 46 + sum(unpack_from("<3H", head, 28))
+            position += 46 + sum(unpack_from("<3H", head, 28))
         elif magic == _END64 and len(head) >= 12:
-            at += 12 + int(unpack_from("<Q", head, 4)[0])
+            position += 12 + int(unpack_from("<Q", head, 4)[0])
         elif magic == _LOCATOR:
-            at += 20
+            position += 20
         elif magic == END_MAGIC and len(head) >= 22:
-            at += 22 + int(unpack_from("<H", head, 20)[0])
-            return at if at <= source.size else None
+            position += 22 + int(unpack_from("<H", head, 20)[0])
+            return position if position <= source.size else None
         else:
             return None
-        if at > source.size:
+        if position > source.size:
             return None
     return None
 
@@ -154,11 +154,11 @@ def _sizes(source: Source, begin: int, limits: Limits) -> tuple[int, dict[bytes,
     Return None if the pickle is cut off or damaged.
     """
     try:
-        found = pickle_at(source, begin, limits, _SMALL)
-        if found is None:
+        pickle = pickle_at(source, begin, limits, _SMALL)
+        if pickle is None:
             return None
         sizes: dict[bytes, int] = {}
-        for persistent in found[0].persistent:
+        for persistent in pickle[0].persistent:
             pid = persistent.pid
             if type(pid) is not tuple or len(pid) < 5:
                 return None
@@ -167,7 +167,7 @@ def _sizes(source: Source, begin: int, limits: Limits) -> tuple[int, dict[bytes,
         raise
     except CkptError:
         return None
-    return found[1], sizes
+    return pickle[1], sizes
 
 
 def _small(source: Source, begin: int) -> int | None:
@@ -189,13 +189,13 @@ def _after(source: Source, end: int) -> int:
     return end + (16 if tail[16:20] in (LOCAL_MAGIC, CENTRAL_MAGIC) else 24)
 
 
-def summary(found: Sequence[Remains], most: int) -> str:
+def summary(files: Sequence[Remains], most: int) -> str:
     """`37 whole items lie in them, their names are lost`; empty where none is found."""
-    items = sum(row.items for row in found)
+    items = sum(row.items for row in files)
     if not items:
         return ""
     count = f"at least {items:,} whole items" if items >= most else plural(items, "whole item")
     verb = "lies" if items == 1 else "lie"
-    where = "them" if len(found) > 1 else "it"
+    where = "them" if len(files) > 1 else "it"
     whose = "its name is" if items == 1 else "their names are"
     return f"{count} {verb} in {where}, {whose} lost"

@@ -20,7 +20,7 @@ from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, cl
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import MachineError, Made, Pickle
-from ckpt.pickles.skim import getting
+from ckpt.pickles.skim import getting, number_of, numbers_of, slot_of
 from ckpt.rows import NamedTuple
 
 
@@ -28,15 +28,15 @@ def without_frames(data: bytes) -> bytes:
     """The same pickle without FRAME opcodes, which only tell a reader how much to read. Other bytes stay as they are."""
     if data[:1] != b"\x80" or data[2:3] != b"\x95":
         return data
-    parts, at = [data[:2]], 2
-    while data[at : at + 1] == b"\x95" and at + 9 <= len(data):
-        end = at + 9 + int.from_bytes(data[at + 1 : at + 9], "little")
+    parts, position = [data[:2]], 2
+    while data[position : position + 1] == b"\x95" and position + 9 <= len(data):
+        end = position + 9 + int.from_bytes(data[position + 1 : position + 9], "little")
         if end > len(data):
             return data
-        parts.append(data[at + 9 : end])
-        at = end
-    if at < len(data):
-        parts.append(data[at:])
+        parts.append(data[position + 9 : end])
+        position = end
+    if position < len(data):
+        parts.append(data[position:])
     return b"".join(parts)
 
 
@@ -74,29 +74,29 @@ class Skimmer:
         self.memo: Memo = {}
         self._tries = _TRIES
 
-    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], at: int) -> int:
+    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int) -> int:
         if not outer or not outer[-1] or type(outer[-1][-1]) not in (Dict, Opaque):
-            return at  # a list of pairs alone may be skipped to the next one
+            return position  # a list of pairs alone may be skipped to the next one
         before = out.skimmed
-        at, out.skimmed = self._read_on(stack, self.memo, at, before)
-        return at
+        position, out.skimmed = self._read_on(stack, self.memo, position, before)
+        return position
 
-    def _read_on(self, stack: list[Made], memo: Memo, at: int, skipped: int) -> tuple[int, int]:
-        made, below = stack[-1], stack[-2] if len(stack) > 1 else None
-        if type(made) is not Opaque:
-            return at, skipped
-        kind = class_of(made)
+    def _read_on(self, stack: list[Made], memo: Memo, position: int, skipped: int) -> tuple[int, int]:
+        entry, below = stack[-1], stack[-2] if len(stack) > 1 else None
+        if type(entry) is not Opaque:
+            return position, skipped
+        kind = class_of(entry)
         if kind == "TensorStorageMetadata" and type(below) is str:
             if self._tensors is None and self._tries:
-                self._tensors = _tensor_patterns(made, memo)
+                self._tensors = _tensor_patterns(entry, memo)
                 self._tries -= self._tensors is None
-            return self._skim_tensors(self._tensors, stack, memo, at, skipped)
+            return self._skim_tensors(self._tensors, stack, memo, position, skipped)
         if kind == "_StorageInfo" and type(below) is Opaque and class_of(below) == "MetadataIndex":
             if self._places is None and self._tries and _fields(below).get("offset") is not None:
-                self._places = _place_pattern(below, made, memo)
+                self._places = _place_pattern(below, entry, memo)
                 self._tries -= self._places is None
-            return self._skim_places(self._places, memo, at, skipped)
-        return at, skipped
+            return self._skim_places(self._places, memo, position, skipped)
+        return position, skipped
 
     @property
     def is_exact(self) -> bool:
@@ -104,39 +104,39 @@ class Skimmer:
 
         It has not where a pickle fills slots by their number, which no pickler does that also counts them.
         """
-        return all(one < two for one, two in pairwise(self.memo))
+        return all(slot < following for slot, following in pairwise(self.memo))
 
     # --- what follows an entry ----------------------------------------------------------------------------------------
 
     def _skim_tensors(
-        self, patterns: _Patterns | None, stack: list[Made], memo: Memo, at: int, skipped: int
+        self, patterns: _Patterns | None, stack: list[Made], memo: Memo, position: int, skipped: int
     ) -> tuple[int, int]:
         """Leave a name and a TensorRow on the stack for each entry that has the usual opcodes."""
         if patterns is None:
-            return at, skipped
+            return position, skipped
         slot = len(memo) + skipped
         while True:
-            found = self._tensor(patterns, memo, self._next(at), slot)
-            if found is None:
-                return at, slot - len(memo)
-            row, at, end = found
+            entry = self._tensor(patterns, memo, self._next(position), slot)
+            if entry is None:
+                return position, slot - len(memo)
+            row, position, end = entry
             stack += [row.name, cast("Made", row)]
             slot = end
             self._budget.charge(_ROW + _CHUNK * len(row.chunks), ".metadata")
 
-    def _next(self, at: int) -> int:
+    def _next(self, position: int) -> int:
         """The offset of the next entry: the pickler ends a list of pairs after a thousand, and begins another one."""
-        return at + 2 if self.data[at : at + 2] == b"u(" else at
+        return position + 2 if self.data[position : position + 2] == b"u(" else position
 
     def _tensor(
-        self, patterns: _Patterns, memo: Memo, at: int, slot: int
+        self, patterns: _Patterns, memo: Memo, position: int, slot: int
     ) -> tuple[TensorRow, int, int] | None:
         """Return (the entry at an offset, the offset after it, the next slot of the memo), or None.
 
         Other opcodes give None.
         """
         data = self.data
-        text = _text(data, at)
+        text = _text(data, position)
         head = None if text is None else patterns.first.match(data, text[1])
         if text is None or head is None:
             return None
@@ -144,46 +144,46 @@ class Skimmer:
         if dtype is None:
             return None
         chunks = Chunks(len(shape))
-        at, begin = head.end(), slot
+        position, begin = head.end(), slot
         slot += 6 + (3 if shape else 2)
-        each = 2 + (6 if shape else 4)
-        many = data[at] == _MARK
+        slots = 2 + (6 if shape else 4)
+        many = data[position] == _MARK
         count = 0
         lows: list[int] = []
         wide: list[int] = []
-        at += many
-        while (chunk := patterns.second.match(data, at)) is not None:
+        position += many
+        while (chunk := patterns.second.match(data, position)) is not None:
             offsets, sizes = _sizes(chunk, 1), _sizes(chunk, 3)
             if len(offsets) != len(shape) or len(sizes) != len(shape):
                 return None
             lows += offsets
             wide += sizes
             count += 1
-            at = chunk.end()
+            position = chunk.end()
             if not many:
                 break
-            if data[at : at + 2] == b"e(":
-                at += 2
+            if data[position : position + 2] == b"e(":
+                position += 2
         chunks.fill(lows, wide, count)
         end = b"eub" if many else b"aub" if count else b"ub"
-        if data[at : at + len(end)] != end:
+        if data[position : position + len(end)] != end:
             return None
         memo[begin] = text[0]  # only now: an entry that is left to the machine fills these slots itself
         row = TensorRow(text[0], dtype, shape, head[2] == b"\x88", chunks)
-        return row, at + len(end), slot + count * each
+        return row, position + len(end), slot + count * slots
 
     def _skim_places(
-        self, pattern: re.Pattern[bytes] | None, memo: Memo, at: int, skipped: int
+        self, pattern: re.Pattern[bytes] | None, memo: Memo, position: int, skipped: int
     ) -> tuple[int, int]:
         """Add to `items` each entry that has the usual opcodes."""
         if pattern is None:
-            return at, skipped
+            return position, skipped
         data, slot = self.data, len(memo) + skipped
         match, size, make = pattern.match, _size, tuple.__new__
-        while (found := match(data, at)) is not None:
-            got, length, text, place, few, many, same, other_length, other, begin, count = found.groups()
+        while (entry := match(data, position)) is not None:
+            got, length, text, place, few, many, same, other_length, other, begin, count = entry.groups()
             used = 4
-            name, file = memo.get(_slot(got)) if got else text, memo.get(_slot(same)) if same else other
+            name, file = memo.get(slot_of(got)) if got else text, memo.get(slot_of(same)) if same else other
             if text is not None:
                 name = text.decode()
                 used += 1
@@ -205,16 +205,16 @@ class Skimmer:
             if other is not None:
                 memo[slot + used - 1] = file
             slot += used
-            at = found.end()
-            self.items.append(make(FoundItem, (name, offsets, file, _number(begin), _number(count), ())))
+            position = entry.end()
+            self.items.append(make(FoundItem, (name, offsets, file, number_of(begin), number_of(count), ())))
         self._budget.charge(_ITEM * (len(self.items) - self._charged), ".metadata")
         self._charged = len(self.items)
-        return at, slot - len(memo)
+        return position, slot - len(memo)
 
 
-def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
+def _tensor_patterns(row: Opaque, memo: Memo) -> _Patterns | None:
     """Return the patterns of entries like this one, or None if it is unusual."""
-    fields = _fields(made)
+    fields = _fields(row)
     properties, size, chunks = (fields.get(name) for name in ("properties", "size", "chunks"))
     if list(fields) != ["properties", "size", "chunks"] or type(properties) is not Opaque:
         return None
@@ -225,23 +225,23 @@ def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
     state = properties.args if is_call else properties.states[0] if len(properties.states) == 1 else None
     if not is_tuple(state) or len(state) != (3 if is_call else 5):
         return None
-    keys, inner = made.states[0].keys, chunk.states[0].keys  # type: ignore[union-attr]
-    of = _opcodes(memo, (made.func, properties.func, size.func, chunk.func, *state[1::2], *keys, *inner))
+    keys, inner = row.states[0].keys, chunk.states[0].keys  # type: ignore[union-attr]
+    of = _opcodes(memo, (row.func, properties.func, size.func, chunk.func, *state[1::2], *keys, *inner))
     if of is None:
         return None
-    known = _GOT + of(state[1]) + rb"([\x88\x89])"
+    pattern = _GOT + of(state[1]) + rb"([\x88\x89])"
     if is_call:
-        known += rb"\x87\x94R\x94"
+        pattern += rb"\x87\x94R\x94"
     else:
-        known = rb"\)\x81\x94\(" + known + of(state[3]) + rb"[\x88\x89]t\x94b"
+        pattern = rb"\)\x81\x94\(" + pattern + of(state[3]) + rb"[\x88\x89]t\x94b"
     sizes = of(size.func) + _NUMBERS + rb"\x85\x94R\x94"
     first = (
         rb"\x94"
-        + of(made.func)
+        + of(row.func)
         + rb"\)\x81\x94\}\x94\("
         + of(keys[0])
         + of(properties.func)
-        + known
+        + pattern
         + of(keys[1])
         + sizes
         + of(keys[2])
@@ -251,16 +251,20 @@ def _tensor_patterns(made: Opaque, memo: Memo) -> _Patterns | None:
     return _Patterns(re.compile(first, re.DOTALL), re.compile(second, re.DOTALL))
 
 
-def _place_pattern(key: Opaque, made: Opaque, memo: Memo) -> re.Pattern[bytes] | None:
+def _place_pattern(key: Opaque, record: Opaque, memo: Memo) -> re.Pattern[bytes] | None:
     """Return the pattern of entries like this one, or None if it is unusual."""
-    place, at = _fields(key), _fields(made)
-    if list(place) != ["fqn", "index", "offset"] or list(at) != ["relative_path", "offset", "length"]:
+    place, record_fields = _fields(key), _fields(record)
+    if list(place) != ["fqn", "index", "offset"] or list(record_fields) != [
+        "relative_path",
+        "offset",
+        "length",
+    ]:
         return None
     size = place["offset"]
-    keys, inner = key.states[0].keys, made.states[0].keys  # type: ignore[union-attr]
+    keys, inner = key.states[0].keys, record.states[0].keys  # type: ignore[union-attr]
     if type(size) is not Opaque:
         return None
-    of = _opcodes(memo, (key.func, made.func, size.func, *keys, *inner))
+    of = _opcodes(memo, (key.func, record.func, size.func, *keys, *inner))
     if of is None:
         return None
     pattern = (
@@ -278,7 +282,7 @@ def _place_pattern(key: Opaque, made: Opaque, memo: Memo) -> re.Pattern[bytes] |
         + of(size.func)
         + _NUMBERS
         + rb"\x85\x94R\x94))ub"
-        + of(made.func)
+        + of(record.func)
         + rb"\)\x81\x94\}\x94\("
         + of(inner[0])
         + _TEXT
@@ -294,8 +298,8 @@ def _place_pattern(key: Opaque, made: Opaque, memo: Memo) -> re.Pattern[bytes] |
     return re.compile(pattern, re.DOTALL)
 
 
-def _fields(made: Opaque) -> dict[str, Node]:
-    state = made.states[0] if len(made.states) == 1 else None
+def _fields(record: Opaque) -> dict[str, Node]:
+    state = record.states[0] if len(record.states) == 1 else None
     if type(state) is not Dict or not all(type(key) is str for key in state.keys):
         return {}
     return dict(zip(map(str, state.keys), state.values, strict=True))
@@ -308,28 +312,24 @@ def _opcodes(memo: Memo, nodes: Iterable[Node]) -> Callable[[Node], bytes] | Non
     """
     slots = {id(value): slot for slot, value in memo.items()}
     try:
-        found = {id(node): re.escape(getting(slots[id(node)])) for node in nodes}
+        expressions = {id(node): re.escape(getting(slots[id(node)])) for node in nodes}
     except KeyError:
         return None
-    return lambda node: found[id(node)]
-
-
-def _slot(got: bytes) -> int:
-    return int.from_bytes(got[1:], "little")
+    return lambda node: expressions[id(node)]
 
 
 def _dtype(memo: Memo, got: bytes) -> DType | None:
-    node = memo.get(_slot(got))
+    node = memo.get(slot_of(got))
     return BY_NAME.get(node.name) if type(node) is Global and node.module == "torch" else None
 
 
-def _text(data: bytes, at: int) -> tuple[str, int] | None:
+def _text(data: bytes, position: int) -> tuple[str, int] | None:
     """Return (the string at an offset, the offset after it), or None if no string is pushed."""
-    op = data[at] if at < len(data) else 0
-    if op == _SHORT and at + 1 < len(data):
-        begin, count = at + 2, data[at + 1]
-    elif op == _LONG and at + 5 <= len(data):
-        begin, count = at + 5, _UINT32(data, at + 1)[0]
+    op = data[position] if position < len(data) else 0
+    if op == _SHORT and position + 1 < len(data):
+        begin, count = position + 2, data[position + 1]
+    elif op == _LONG and position + 5 <= len(data):
+        begin, count = position + 5, _UINT32(data, position + 1)[0]
     else:
         return None
     if begin + count >= len(data):
@@ -348,42 +348,10 @@ def _sizes(match: re.Match[bytes], group: int) -> tuple[int, ...]:
 @lru_cache(maxsize=10_000)
 def _size(data: bytes) -> tuple[int, ...]:
     """The numbers of a torch.Size, none of them negative. Most sizes occur again and again."""
-    numbers = _numbers(data)
+    numbers = numbers_of(data)
     if numbers and min(numbers) < 0:
         raise UnreadableError(".metadata: a size has an invalid number")
     return numbers
-
-
-def _number(data: bytes) -> int:
-    """The number that an opcode pushes."""
-    op = data[0]
-    if op == 0x4A:
-        return int.from_bytes(data[1:], "little", signed=True)
-    if op == 0x4B:
-        return data[1]
-    return int.from_bytes(data[1:] if op == 0x4D else data[2:], "little", signed=op != 0x4D)
-
-
-def _numbers(data: bytes) -> tuple[int, ...]:
-    """The numbers that some opcodes push."""
-    numbers: list[int] = []
-    at = 0
-    while at < len(data):
-        op = data[at]
-        if op == 0x4B:
-            numbers.append(data[at + 1])
-            at += 2
-        elif op == 0x4D:
-            numbers.append(data[at + 1] | data[at + 2] << 8)
-            at += 3
-        elif op == 0x4A:
-            numbers.append(int.from_bytes(data[at + 1 : at + 5], "little", signed=True))
-            at += 5
-        else:
-            end = at + 2 + data[at + 1]
-            numbers.append(int.from_bytes(data[at + 2 : end], "little", signed=True))
-            at = end
-    return tuple(numbers)
 
 
 def read_metadata(data: bytes, limits: Limits, budget: Budget) -> Metadata:

@@ -51,21 +51,21 @@ def checksums(
         again = [
             Task(_compared, (copy, probe.mark, limits), copy.one.length + copy.two.length) for copy in copies
         ]
-        found = run_each(executor, [*tasks, *again], progress)
+        results = run_each(executor, [*tasks, *again], progress)
         names = [*([item.at.what for item in part] for part in parts), *([copy.what] for copy in copies)]
         for source in files.sources.values():
             source.check_unchanged()
     finally:
         files.close()
-    reports = [_report(each, row) for each, row in zip(found, names, strict=True)]
+    reports = [_report(result, row) for result, row in zip(results, names, strict=True)]
     return ChecksumReport.together([*reports, ChecksumReport(0, tuple(gone), 0)])
 
 
-def _report(found: tuple[int, list[tuple[str, str]], int] | Failed, names: list[str]) -> ChecksumReport:
+def _report(result: tuple[int, list[tuple[str, str]], int] | Failed, names: list[str]) -> ChecksumReport:
     """Return the findings of a task, or an account of the items that were not read."""
-    if isinstance(found, Failed):
-        return ChecksumReport(0, (), 0, (f"{and_more(names, 3)}: {found.problem}",))
-    nbytes, damage, unchecked = found
+    if isinstance(result, Failed):
+        return ChecksumReport(0, (), 0, (f"{and_more(names, 3)}: {result.problem}",))
+    nbytes, damage, unchecked = result
     return ChecksumReport(nbytes, tuple(Damage(*row) for row in damage), unchecked)
 
 
@@ -100,8 +100,8 @@ def _parts(items: Iterator[_Item]) -> Iterator[list[_Item]]:
         yield part
 
 
-def _itself(at: Bytes) -> Bytes:
-    return at
+def _itself(part: Bytes) -> Bytes:
+    return part
 
 
 def _most(item: _Item, limits: Limits) -> int:
@@ -170,11 +170,11 @@ def _copies(files: Files, mark: str) -> tuple[list[_Copy], list[Damage]]:
         what = show(copy.name, 80)
         names = (metadata.item(row, copy.chunk).file, copy.item.file)
         try:
-            one, two = files.chunk(row, copy.chunk), files.find(copy.item, what)
+            first, second = files.chunk(row, copy.chunk), files.find(copy.item, what)
         except CkptError as error:
             gone.append(Damage(error.problem, mark + copy.name))
             continue
-        copies.append(_Copy(copy.name, what, row.dtype, row.chunks.box(copy.chunk)[1], one, two, names))
+        copies.append(_Copy(copy.name, what, row.dtype, row.chunks.box(copy.chunk)[1], first, second, names))
     return copies, gone
 
 
@@ -182,11 +182,11 @@ def _compared(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[tuple[s
     """Compare the elements of a chunk on two ranks. Return a damage if they differ or one is unreadable."""
     text = ""
     try:
-        one, two = (
-            TensorItem(partial(_itself, at), copy.dtype, copy.shape, limits).tensor()
-            for at in (copy.one, copy.two)
+        first, second = (
+            TensorItem(partial(_itself, part), copy.dtype, copy.shape, limits).tensor()
+            for part in (copy.one, copy.two)
         )
-        if not same_bytes(elements(one), elements(two)):
+        if not same_bytes(elements(first), elements(second)):
             text = f"{copy.what} differs between {show(copy.files[0], 60)} and {show(copy.files[1], 60)}"
     except (LimitError, NotOpenedError, UnsupportedError):
         raise

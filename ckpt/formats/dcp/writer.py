@@ -76,31 +76,31 @@ def record(rows: Iterable[Row], limits: Limits, *, is_flattened: bool) -> bytes:
             fields = {"offsets": _size(chunk.offsets), "sizes": _size(chunk.sizes)}
             chunks.append(_object(_METADATA, "ChunkStorageMetadata", fields))
             storage.set([_index(row.name, _size(chunk.offsets), number)], [_info(chunk.item)])
-        known: dict[str, Node] = {
+        tensor_fields: dict[str, Node] = {
             "properties": _call(
                 _METADATA, "TensorProperties", Global("torch", row.dtype.name), layout, row.requires_grad
             ),
             "size": _size(row.shape),
             "chunks": chunks,
         }
-        state.set([row.name], [_object(_METADATA, "TensorStorageMetadata", known)])
+        state.set([row.name], [_object(_METADATA, "TensorStorageMetadata", tensor_fields)])
     whole = {
         "state_dict_metadata": state,
         "planner_data": planner if is_flattened else None,
         "storage_data": storage,
     }
-    found = emit(_object(_METADATA, "Metadata", whole), _no_storage, _no_nested, limits, protocol=4)
-    if len(found) > limits.metadata_bytes:
+    pickle = emit(_object(_METADATA, "Metadata", whole), _no_storage, _no_nested, limits, protocol=4)
+    if len(pickle) > limits.metadata_bytes:
         raise LimitError(".metadata would be too long", "metadata-bytes", limits.metadata_bytes)
-    return found
+    return pickle
 
 
 def _object(module: str, name: str, fields: Mapping[str, Node]) -> Opaque:
-    made = Opaque("newobj", Global(module, name), (), None, 0)
+    call = Opaque("newobj", Global(module, name), (), None, 0)
     state = Dict()
     state.set(list(fields), list(fields.values()))
-    made.build(state)
-    return made
+    call.build(state)
+    return call
 
 
 def _call(module: str, name: str, *args: Node) -> Opaque:
@@ -206,23 +206,27 @@ class _Planner:
     def run(self, leaves: list[Leaf]) -> Plan:
         again = [self._found(leaf.node) for leaf in leaves]
         used: dict[int, int] = {}
-        for _, _, at in (row for found in again for row in found or ()):
-            used[id(at.source)] = used.get(id(at.source), 0) + at.length
+        for _, _, part in (row for parts in again for row in parts or ()):
+            used[id(part.source)] = used.get(id(part.source), 0) + part.length
         # A file that is mostly dead bytes by now is not worth keeping.
         self._stays = {
             id(source): name
             for source, name in self._given.names
             if used.get(id(source), 0) * 2 >= source.size
         }
-        rows = [self._row(leaf, found) for leaf, found in zip(leaves, again, strict=True)]
-        made = [*self._copied.values(), *(self._new[rank] for rank in sorted(self._new))]
+        rows = [self._row(leaf, parts) for leaf, parts in zip(leaves, again, strict=True)]
+        files = [*self._copied.values(), *(self._new[rank] for rank in sorted(self._new))]
         whole = list(self._kept.values())
-        return Plan(rows, made, whole, self._given.link, self._given.is_flattened)
+        return Plan(rows, files, whole, self._given.link, self._given.is_flattened)
 
-    def _row(self, leaf: Leaf, found: list[_Found] | None) -> Row:
+    def _row(self, leaf: Leaf, parts: list[_Found] | None) -> Row:
         name, path, node = leaf
         tensor = tensor_of(node)
-        items = None if found is None else [(offsets, sizes, self._again(at)) for offsets, sizes, at in found]
+        items = (
+            None
+            if parts is None
+            else [(offsets, sizes, self._again(piece)) for offsets, sizes, piece in parts]
+        )
         if tensor is None:
             if items is not None:
                 return Row(name, path, item=items[0][2])
@@ -245,8 +249,8 @@ class _Planner:
             return None
         tensor = tensor_of(node)
         if tensor is None:
-            known = self._objects.get(self._pickled(node)) if self._objects else None
-            return [((), (), known.popleft())] if known else None
+            bytes_of = self._objects.get(self._pickled(node)) if self._objects else None
+            return [((), (), bytes_of.popleft())] if bytes_of else None
         place = tensor.storage.place if isinstance(tensor, TensorRef) else None
         if not isinstance(tensor, TensorRef) or not isinstance(place, Boxes) or tensor.conj or tensor.neg:
             return None
@@ -258,26 +262,26 @@ class _Planner:
             return None
         if place.problem is not None:
             raise UnreadableError(place.problem)
-        found: list[_Found] = []
+        items: list[_Found] = []
         for box in place.boxes:
             if not isinstance(box.part, TensorItem):
                 return None
-            found.append((box.offsets, box.sizes, box.part.find()))
-        return found
+            items.append((box.offsets, box.sizes, box.part.find()))
+        return items
 
-    def _again(self, at: Bytes) -> Item:
+    def _again(self, part: Bytes) -> Item:
         """Take an item as it is, in its own file, which stays whole, or as a copy. Return its place."""
-        source = at.source
+        source = part.source
         stays = self._stays.get(id(source))
         if stays is not None:
             self._kept[id(source)] = (stays, source)
-            return Item(stays, at.offset, at.length, at.codecs)
+            return Item(stays, part.offset, part.length, part.codecs)
         file = self._copied.get(id(source))
         if file is None:
             file = self._copied[id(source)] = NewFile(self._free(source.name.rpartition("/")[2]))
-        offset, length = at.offset, at.length
+        offset, length = part.offset, part.length
         item = file.add(length, lambda sink: sink.copy(source, offset, length))
-        return item._replace(codecs=at.codecs)
+        return item._replace(codecs=part.codecs)
 
     def _pickled(self, node: Node) -> tuple[bytes, tuple[int, ...]]:
         """Return the pickle of an object and the ids of its storages. Equal objects have the same ones."""
@@ -301,7 +305,7 @@ class _Planner:
         """The name, or one like it that no other file has."""
         if not re.fullmatch(r"__\d+_\d+\.distcp", name) or name in self._taken:
             own = (f"__{rank}_0{DATA}" for rank in count())
-            name = next(each for each in own if each not in self._taken)
+            name = next(candidate for candidate in own if candidate not in self._taken)
         self._taken.add(name)
         return name
 
@@ -325,14 +329,14 @@ def _cut(ref: TensorRef, ranks: int) -> list[tuple[int | None, tuple[int, ...], 
 def _rows(ref: TensorRef, first: int, last: int) -> TensorRef:
     """Return rows `first` to `last` of a tensor."""
     begin = ref.offset + first * ref.stride[0]
-    made = tensor_ref(ref.storage, ref.dtype, (last - first, *ref.shape[1:]), ref.stride, begin)
-    return made._replace(conj=ref.conj, neg=ref.neg)
+    rows = tensor_ref(ref.storage, ref.dtype, (last - first, *ref.shape[1:]), ref.stride, begin)
+    return rows._replace(conj=ref.conj, neg=ref.neg)
 
 
 def _alone(ref: TensorRef) -> TensorRef:
     """A contiguous tensor with the same elements, over a storage of its own. They are read when they are written."""
-    made = Storage("0", None, ref.dtype, ref.nbytes, place_of(ref))
-    return tensor_ref(made, ref.dtype, ref.shape, contiguous(ref.shape), 0)
+    storage = Storage("0", None, ref.dtype, ref.nbytes, place_of(ref))
+    return tensor_ref(storage, ref.dtype, ref.shape, contiguous(ref.shape), 0)
 
 
 _TWICE = "two values of one name"
@@ -370,23 +374,23 @@ def _unfit(tensor: Tensor) -> str | None:
 
 def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     """The folder of a checkpoint that has no losses, for a `FolderSink`. Raises CkptError."""
-    made = plan(checkpoint, limits)
-    metadata = record(made.rows, limits, is_flattened=made.is_flattened)
+    layout = plan(checkpoint, limits)
+    metadata = record(layout.rows, limits, is_flattened=layout.is_flattened)
 
     def write(sink: Sink) -> None:
         assert isinstance(sink, FolderSink)
-        for name, source in made.whole:
-            if made.link:
+        for name, source in layout.whole:
+            if layout.link:
                 sink.link(name, source)
             else:
                 sink.clone(name, source)
-        for file in made.files:
+        for file in layout.files:
             with sink.file(file.name, file.size) as inner:
                 file.write(inner)
         with sink.file(METADATA, len(metadata)) as inner:
             inner.write(metadata)
 
-    return Draft(made.data_bytes + len(metadata), write)
+    return Draft(layout.data_bytes + len(metadata), write)
 
 
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
@@ -394,27 +398,27 @@ def compare(planned: Checkpoint, written: Checkpoint) -> None:
     for notice in written.notices:
         if notice.code in ("incomplete", "overlap"):
             raise differs(notice.message)
-    for one, two in _pairs(planned, written):
-        tensor, other = tensor_of(one.node), tensor_of(two.node)
+    for leaf, copy in _pairs(planned, written):
+        tensor, other = tensor_of(leaf.node), tensor_of(copy.node)
         if tensor is not None or other is not None:
             if tensor is None or other is None or (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
-                raise differs(f"tensor {show(one.name, 80)} differs")
+                raise differs(f"tensor {show(leaf.name, 80)} differs")
             continue
-        mine, theirs = _flat(one), _flat(two)
+        mine, theirs = _flat(leaf), _flat(copy)
         same = len(mine.values) == len(theirs.values) and all(map(same_value, mine.values, theirs.values))
         shapes = [
             [(entry.path, entry.tensor.dtype, entry.tensor.shape) for entry in flat.tensors]
             for flat in (mine, theirs)
         ]
         if not same or shapes[0] != shapes[1]:
-            raise differs(f"value {show(one.name, 80)} differs")
+            raise differs(f"value {show(leaf.name, 80)} differs")
 
 
 def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless every element in a written folder equals its source."""
-    for one, two in _pairs(planned, written):
-        if not same_bytes(_bytes(one), _bytes(two)):
-            raise differs(f"the bytes of {show(one.name, 80)} differ from the source")
+    for leaf, copy in _pairs(planned, written):
+        if not same_bytes(_bytes(leaf), _bytes(copy)):
+            raise differs(f"the bytes of {show(leaf.name, 80)} differ from the source")
 
 
 def _pairs(planned: Checkpoint, written: Checkpoint) -> Iterator[tuple[Leaf, Leaf]]:
@@ -424,10 +428,10 @@ def _pairs(planned: Checkpoint, written: Checkpoint) -> Iterator[tuple[Leaf, Lea
     theirs: Parts = flattened(written, limits)
     if len(ours.leaves) != len(theirs.leaves):
         raise differs(f"{len(theirs.leaves):,} items instead of {len(ours.leaves):,}")
-    for one, two in zip(ours.leaves, theirs.leaves, strict=True):
-        if one[:2] != two[:2]:
-            raise differs(f"{show(two.name, 80)} instead of {show(one.name, 80)}")
-        yield one, two
+    for leaf, copy in zip(ours.leaves, theirs.leaves, strict=True):
+        if leaf[:2] != copy[:2]:
+            raise differs(f"{show(copy.name, 80)} instead of {show(leaf.name, 80)}")
+        yield leaf, copy
 
 
 def _flat(leaf: Leaf) -> Flat:
@@ -440,6 +444,6 @@ def _flat(leaf: Leaf) -> Flat:
 def _bytes(leaf: Leaf) -> Iterator[bytes]:
     """The elements of a tensor, or of all tensors in an object."""
     tensor = tensor_of(leaf.node)
-    found: list[Tensor] = [entry.tensor for entry in _flat(leaf).tensors] if tensor is None else [tensor]
-    parts: list[TensorRef] = [part for each in found for part in parts_of(each)]
+    tensors: list[Tensor] = [entry.tensor for entry in _flat(leaf).tensors] if tensor is None else [tensor]
+    parts: list[TensorRef] = [part for member in tensors for part in parts_of(member)]
     return chain.from_iterable(elements(part) for part in parts)

@@ -105,15 +105,15 @@ class Partitions:
         first = self._first
         for rank, row in self._optimizers.items():
             assert first is not None
-            for what, one, two in (
+            for what, expected, value in (
                 ("partition_count", first.counts, row.counts),
                 ("ZeRO stage", first.stage, row.stage),
                 ("layout", first.is_whole, row.is_whole),
                 ("groups of weights", len(first.groups), len(row.groups)),
                 ("ds_version", first.version, row.version),
             ):
-                if one != two:
-                    here, there = show(str(one), 40), show(str(two), 40)
+                if expected != value:
+                    here, there = show(str(expected), 40), show(str(value), 40)
                     raise UnreadableError(
                         f"the files are of several saves: {what} is {here} for rank"
                         f" {min(self._optimizers)}, {there} for rank {rank}"
@@ -194,9 +194,9 @@ class Partitions:
                 computed[name] = (high - low, low - begin)
         if rows != computed:
             name = next(name for name in (*rows, *computed) if rows.get(name) != computed.get(name))
-            told, found = _told(rows.get(name)), _told(computed.get(name))
+            recorded, needed = _told(rows.get(name)), _told(computed.get(name))
             raise UnreadableError(
-                f"rank {rank} puts {show(name, 80)} at {told}, by the shapes it lies at {found}"
+                f"rank {rank} puts {show(name, 80)} at {recorded}, by the shapes it lies at {needed}"
             )
 
     # --- the weights ----------------------------------------------------------------------------------------------
@@ -213,11 +213,11 @@ class Partitions:
             ]
         vectors = []
         for rank in range(self.world):
-            at, parts = 0, []
+            begin, parts = 0, []
             for group, rows in enumerate(groups):
                 if rank in rows:
-                    parts.append((at, rows[rank]))
-                at += self._numel_of(rank, group)
+                    parts.append((begin, rows[rank]))
+                begin += self._numel_of(rank, group)
             vectors.append(Vector(parts))
         return vectors
 
@@ -231,25 +231,25 @@ class Partitions:
 
     def weights(self, prefix: str) -> dict[str, Node]:
         """The whole parameters by name, and frozen ones that the ranks share."""
-        made: dict[str, Node] = {}
+        weights: dict[str, Node] = {}
         first = self._first
         for name, cut in self._cuts.items():
             if name not in self.lost and first is not None:
                 ref = first.groups[0 if self.is_shared else cut.group]
                 pieces = self._pieces(self._vectors, cut)
-                made[name] = rebuilt(
+                weights[name] = rebuilt(
                     f"{prefix}{name}", ref.device, ref.dtype, self._shapes[name], pieces
                 )._replace(is_parameter=False)
         for name, (ref, pieces) in self._frozen.items():
             shape = self._main.frozen_shapes[name]
-            made[name] = rebuilt(f"{prefix}{name}", ref.device, ref.dtype, shape, pieces)
-        return made
+            weights[name] = rebuilt(f"{prefix}{name}", ref.device, ref.dtype, shape, pieces)
+        return weights
 
     def _frozen_weights(self) -> dict[str, tuple[TensorRef, Pieces]]:
         """Frozen parameters of ZeRO-3: each rank's file of model states has a fragment."""
-        found: dict[str, tuple[TensorRef, Pieces]] = {}
+        fragments: dict[str, tuple[TensorRef, Pieces]] = {}
         if not self.is_shared:
-            return found
+            return fragments
         for name, shape in self._main.frozen_shapes.items():
             numel = prod(shape)
             step = max(-(-numel // self.world), 1)
@@ -260,11 +260,11 @@ class Partitions:
             vectors = [Vector([(0, rows[rank])] if rank in rows else []) for rank in range(self.world)]
             pieces = Pieces(vectors, 0, step, numel)
             if rows and pieces.is_whole():
-                found[name] = (rows[min(rows)], pieces)
+                fragments[name] = (rows[min(rows)], pieces)
             else:
                 self._lost_frozen.add(name)
         self.lost |= self._lost_frozen
-        return found
+        return fragments
 
     def _missing(self) -> list[Notice]:
         """Return notices about the weights that are lost with the files of missing ranks."""
@@ -328,8 +328,8 @@ class Partitions:
             refs = groups[self._group_of(name)]
             if cut.numel and refs and pieces.is_whole():
                 ref = refs[min(refs)]
-                made = rebuilt(f"{prefix}{name}.{key}", ref.device, ref.dtype, self._shapes[name], pieces)
-                held[key] = made
+                whole = rebuilt(f"{prefix}{name}.{key}", ref.device, ref.dtype, self._shapes[name], pieces)
+                held[key] = whole
                 continue
             assert self._first is not None
             node = self._first.state[self._group_of(name)].get(key)
@@ -455,7 +455,7 @@ class Pieces:
         self._numel = numel
 
     def _made(self) -> list[tuple[int, Place]]:
-        return [(at * vector.width, place) for at, vector, place in self._spans()]
+        return [(first * vector.width, place) for first, vector, place in self._spans()]
 
     def _spans(self) -> Iterator[tuple[int, Vector, Place]]:
         for rank, vector in enumerate(self._vectors):
@@ -463,8 +463,8 @@ class Pieces:
             count = min(self._step, self._numel - begin)
             if count <= 0:
                 return
-            for at, _, place in vector.cut(self._first, count):
-                yield begin + at, vector, place
+            for first, _, place in vector.cut(self._first, count):
+                yield begin + first, vector, place
 
     def is_whole(self) -> bool:
         """Tell whether every element is there."""
@@ -491,8 +491,8 @@ def rebuilt(
     for size in shape:
         numel *= size
     size = dtype.nbytes(numel)
-    found = list(pieces) if numel else []
-    only = found[0][1] if len(found) == 1 else None
+    places = list(pieces) if numel else []
+    only = places[0][1] if len(places) == 1 else None
     place: Place = only if isinstance(only, Range) else Patched(None, size, pieces if numel else ())
     storage = Storage(storage_id, device, dtype, size, place)
     return tensor_ref(storage, dtype, shape, contiguous(shape), 0)
@@ -522,23 +522,23 @@ def whole_cuts(
             raise UnreadableError(
                 f"group {group} has {len(rows):,} parameters and {len(paddings):,} alignment paddings"
             )
-        at = 0
+        position = 0
         for number, (name, shape) in enumerate(rows.items()):
             numel = prod(shape)
-            cuts[name] = Cut(group, at, max(numel, 1), numel)
-            at += numel + (paddings[number] if paddings else 0)
-        ends.append(at)
+            cuts[name] = Cut(group, position, max(numel, 1), numel)
+            position += numel + (paddings[number] if paddings else 0)
+        ends.append(position)
     return cuts, ends
 
 
 def shared_cuts(shapes: Sequence[dict[str, tuple[int, ...]]], ranks: int) -> tuple[dict[str, Cut], int]:
     """The cuts of ZeRO-3, and the elements that each rank needs."""
     cuts: dict[str, Cut] = {}
-    at = 0
+    position = 0
     for rows in shapes:
         for name, shape in rows.items():
             numel = prod(shape)
             step = -(-numel // ranks)
-            cuts[name] = Cut(0, at, max(step, 1), numel)
-            at += step
-    return cuts, at
+            cuts[name] = Cut(0, position, max(step, 1), numel)
+            position += step
+    return cuts, position

@@ -55,10 +55,10 @@ class Plan(NamedTuple):
 
     def file(self, name: str) -> Location:
         """The location of a file. Raises UnreadableError for a link."""
-        at = self.at
+        folder = self.at
         for part in name.split("/"):
-            at = at.child(part, "no")
-        return at
+            folder = folder.child(part, "no")
+        return folder
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,10 +131,10 @@ def plan_of(probe: Probe, limits: Limits) -> Plan:
         hint = f"the folder holds {there}" if there else None
         raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is not a folder here", hint=hint)
     try:
-        at = folder.child(tag, "no")
+        inner = folder.child(tag, "no")
     except UnreadableError:
         raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is a link") from None
-    return _planned(folder.name, at, f"{tag}/", pointer, at.names(), limits)
+    return _planned(folder.name, inner, f"{tag}/", pointer, inner.names(), limits)
 
 
 def _tag(folder: Location, pointer: str) -> str:
@@ -155,7 +155,7 @@ def _tag(folder: Location, pointer: str) -> str:
 
 
 def _planned(
-    path: str, at: Location, prefix: str, pointer: str, names: Sequence[str], limits: Limits
+    path: str, folder: Location, prefix: str, pointer: str, names: Sequence[str], limits: Limits
 ) -> Plan:
     models: dict[int, str] = {}
     optimizers: dict[int, str] = {}
@@ -179,20 +179,20 @@ def _planned(
         raise LimitError("the folder holds too many files", "shards", limits.shards)
     if not (models or optimizers or others):
         raise UnreadableError("the folder of the tag holds no file of a rank: the save was interrupted")
-    universal = _universal(at, limits) if UNIVERSAL in names and not optimizers else None
-    return Plan(path, at, prefix, pointer, models, optimizers, tuple(others), universal)
+    universal = _universal(folder, limits) if UNIVERSAL in names and not optimizers else None
+    return Plan(path, folder, prefix, pointer, models, optimizers, tuple(others), universal)
 
 
-def _universal(at: Location, limits: Limits) -> tuple[str, ...]:
+def _universal(folder: Location, limits: Limits) -> tuple[str, ...]:
     """The files of each parameter of a universal checkpoint. Raises LimitError."""
-    zero = at.child(UNIVERSAL.rstrip("/"), "no")
-    found: list[str] = []
+    zero = folder.child(UNIVERSAL.rstrip("/"), "no")
+    files: list[str] = []
     for name in sorted(zero.names(), key=natural):
         inside = zero.child(name.rstrip("/"), "no").names() if name.endswith("/") else [""]
-        found += [UNIVERSAL + name + file for file in inside if (name + file).endswith(".pt")]
-        if len(found) > limits.shards:
+        files += [UNIVERSAL + name + file for file in inside if (name + file).endswith(".pt")]
+        if len(files) > limits.shards:
             raise LimitError("the folder holds too many files", "shards", limits.shards)
-    return tuple(found)
+    return tuple(files)
 
 
 def files_in(probe: Probe, limits: Limits) -> tuple[str, ...]:

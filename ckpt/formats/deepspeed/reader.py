@@ -77,23 +77,23 @@ class Files:
     def open(self, name: str) -> Checkpoint | None:
         """Open a file. Return None, with a notice, if it is damaged. Raises LimitError, NotOpenedError."""
         try:
-            found = self.probe.open(self.plan.file(name), mark(self.probe, name))
+            file = self.probe.open(self.plan.file(name), mark(self.probe, name))
         except (LimitError, NotOpenedError):
             raise
         except CkptError as error:
             self.damaged.add(name)
             self.notices.append(Notice("damaged-file", f"{show(name, 80)} was not read: {error.advice}"))
             return None
-        self.opened[name] = found
-        return found
+        self.opened[name] = file
+        return file
 
     def drop(self, name: str) -> None:
         """Close a file that does not belong to the checkpoint."""
         self.opened.pop(name).close()
 
     def close(self) -> None:
-        for found in self.opened.values():
-            found.close()
+        for file in self.opened.values():
+            file.close()
 
 
 # --- files of other kinds ---------------------------------------------------------------------------------------------
@@ -105,10 +105,10 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
     for name in plan.names:
         if name not in files.opened and name not in files.damaged:
             files.open(name)
-    members = [Member(name, name.removesuffix(".pt"), found) for name, found in files.opened.items()]
+    members = [Member(name, name.removesuffix(".pt"), file) for name, file in files.opened.items()]
     if not members:
         raise UnreadableError(files.notices[0].message)
-    refuse_mixed((show(name, 80), header(fields(found.root))) for name, found in files.opened.items())
+    refuse_mixed((show(name, 80), header(fields(file.root))) for name, file in files.opened.items())
     whole = merged(plan.path, FORMAT.name, members)
     return replace(
         whole,
@@ -170,23 +170,23 @@ def models_of(files: Files) -> dict[int, ModelState]:
             "no file of model states, which names the parameters",
             hint="mp_rank_00_model_states.pt, or zero_pp_rank_0_mp_rank_00_model_states.pt",
         )
-    found = {}
+    models = {}
     for rank, name in sorted(names.items()):
         opened = files.open(name)
         if opened is not None:
-            found[rank] = model_state(opened.root, show(name, 80))
-    if not found:
+            models[rank] = model_state(opened.root, show(name, 80))
+    if not models:
         raise UnreadableError(files.notices[0].message)
-    return found
+    return models
 
 
 def _optimizers(files: Files) -> dict[int, OptimizerState]:
-    found = {}
+    optimizers = {}
     for rank, name in sorted(files.plan.optimizers.items()):
         opened = files.open(name)
         if opened is not None:
-            found[rank] = optimizer_state(opened.root, show(name, 80))
-    return found
+            optimizers[rank] = optimizer_state(opened.root, show(name, 80))
+    return optimizers
 
 
 def _is_mixed(optimizers: dict[int, OptimizerState]) -> bool:
@@ -236,7 +236,7 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     facts.append(("DeepSpeed", main.version))
     return replace(
         whole,
-        nbytes=sum(found.nbytes for found in files.opened.values()),
+        nbytes=sum(file.nbytes for file in files.opened.values()),
         tensors=tuple(_roled(entry, main) for entry in whole.tensors),
         left_out=_lost(main, partitions),
         parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
@@ -245,7 +245,7 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
         not_loadable=None if is_whole else "files of ranks are missing or damaged",
         is_edited=True,  # no file holds this tree
         facts=tuple((label, node) for label, node in facts if isinstance(node, (int, str))),
-        sources=tuple(source for found in files.opened.values() for source in found.sources),
+        sources=tuple(source for file in files.opened.values() for source in file.sources),
         imports=_imports(files),
         weights_only=_refusals(files),
     )
@@ -258,15 +258,15 @@ def _weights(main: ModelState, partitions: Partitions | None, probe: Probe) -> d
         return module
     probe.budget.claim(len(partitions.names))
     probe.budget.charge(_REBUILT * len(partitions.names), "the rebuilt weights")
-    made = partitions.weights(f"{probe.mark}fp32.")
+    rebuilt = partitions.weights(f"{probe.mark}fp32.")
     for name in main.frozen:
-        if name not in made and name not in module and not partitions.is_shared:
-            made[name] = main.frozen[name]
+        if name not in rebuilt and name not in module and not partitions.is_shared:
+            rebuilt[name] = main.frozen[name]
     weights: dict[str, Node] = {}
-    for name in dict.fromkeys((*module, *partitions.names, *made, *main.shared)):
+    for name in dict.fromkeys((*module, *partitions.names, *rebuilt, *main.shared)):
         owner = main.shared.get(name, name)
-        if owner in made:
-            weights[name] = made[owner]
+        if owner in rebuilt:
+            weights[name] = rebuilt[owner]
         elif name in module and owner not in partitions.names and owner not in partitions.lost:
             weights[name] = module[name]
     return weights
@@ -306,10 +306,10 @@ def _put_rest(root: Dict, rest: dict[str, Node]) -> None:
         else:
             root.set([name], [node])
     if moved.keys:
-        at = "client_state"
-        while at in rest:
-            at += "_"
-        root.set([at], [moved])
+        place = "client_state"
+        while place in rest:
+            place += "_"
+        root.set([place], [moved])
 
 
 def _roled(entry: Entry, main: ModelState) -> Entry:
@@ -346,8 +346,8 @@ def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
 def _imports(files: Files) -> tuple[Import, ...]:
     """Return the imports of all files, each once though every rank repeats it."""
     rows: dict[tuple[object, ...], Import] = {}
-    for name, found in files.opened.items():
-        for row in found.imports:
+    for name, file in files.opened.items():
+        for row in file.imports:
             rows.setdefault((row.module, row.name, row.group, row.calls), row._replace(file=name))
     return tuple(rows.values())
 
@@ -355,8 +355,8 @@ def _imports(files: Files) -> tuple[Import, ...]:
 def _refusals(files: Files) -> tuple[Refusal, ...]:
     """Return the refusals of weights_only, each reason once, with the file in front of its places."""
     rows: dict[str, Refusal] = {}
-    for name, found in files.opened.items():
-        for row in found.weights_only or ():
+    for name, file in files.opened.items():
+        for row in file.weights_only or ():
             where = tuple(f"{name}: {place}" for place in row.where)
             rows.setdefault(row.reason, row._replace(where=where))
     return tuple(rows.values())
@@ -456,12 +456,12 @@ class Universal(Partitions):
         return {name: node for name, node in self._common.items() if name not in gone}
 
     def weights(self, prefix: str) -> dict[str, Node]:
-        made = super().weights(prefix)
+        weights = super().weights(prefix)
         for name, states in self._states.items():
             # The folder has buffers too, all as fp32: the module has them as they were.
             if tensor_of(states.get(WEIGHTS)) is not None and not self._is_whole_buffer(name):
-                made[name] = states[WEIGHTS]
-        return made
+                weights[name] = states[WEIGHTS]
+        return weights
 
     def _is_whole_buffer(self, name: str) -> bool:
         return name in (self._main.buffers or ()) and name in (self._main.module or {})

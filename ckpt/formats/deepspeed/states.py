@@ -96,9 +96,9 @@ class OptimizerState(NamedTuple):
         return {f"step of group {number}": node for number, node in enumerate(rows) if node is not None}
 
 
-def header(found: dict[str, Node]) -> dict[str, Node]:
+def header(state: dict[str, Node]) -> dict[str, Node]:
     """Return the counters that every rank has, from the fields of a file of model states."""
-    return {key: found[key] for key in ("global_steps", "global_samples") if key in found}
+    return {key: state[key] for key in ("global_steps", "global_samples") if key in state}
 
 
 def fields(node: Node) -> dict[str, Node]:
@@ -108,36 +108,36 @@ def fields(node: Node) -> dict[str, Node]:
 
 def model_state(root: Node, file: str) -> ModelState:
     """A file of model states. Raises UnreadableError."""
-    found = fields(root)
-    if "module" not in found:
+    state = fields(root)
+    if "module" not in state:
         raise UnreadableError(f"{file} has no module: not a file of model states")
-    module, extra = _module(found["module"])
-    shapes = found.get("param_shapes")
+    module, extra = _module(state["module"])
+    shapes = state.get("param_shapes")
     groups = None
     if shapes is not None:
         groups = tuple(_shapes(row, file) for row in _items(shapes, f"{file}: param_shapes"))
         _refuse_twice([name for group in groups for name in group], file)
-    names = found.get("buffer_names")
+    names = state.get("buffer_names")
     buffers = None
     if look(names).kind == "sequence":
         buffers = frozenset(str(name) for name in look(names).children if isinstance(name, str))
     shared = {
         name: str(owner)
-        for name, owner in fields(found.get("shared_params")).items()
+        for name, owner in fields(state.get("shared_params")).items()
         if isinstance(owner, str)
     }
-    rest = {name: node for name, node in found.items() if name not in _STRUCTURE}
+    rest = {name: node for name, node in state.items() if name not in _STRUCTURE}
     rest = {name: node for name, node in rest.items() if node is not None or name not in _UNNEEDED}
     return ModelState(
-        found["module"],
+        state["module"],
         module,
         extra,
         buffers,
         groups,
-        _shapes(found.get("frozen_param_shapes"), file),
-        _tensors(found.get("frozen_param_fragments")),
+        _shapes(state.get("frozen_param_shapes"), file),
+        _tensors(state.get("frozen_param_fragments")),
         shared,
-        _text(found.get("ds_version")),
+        _text(state.get("ds_version")),
         rest,
     )
 
@@ -145,31 +145,31 @@ def model_state(root: Node, file: str) -> ModelState:
 def optimizer_state(root: Node, file: str) -> OptimizerState:
     """A file of optimizer states. Raises UnreadableError, UnsupportedError."""
     outer = fields(root)
-    found = fields(outer.get("optimizer_state_dict"))
-    flat = next((key for key in _FLAT if key in found), None)
+    inner = fields(outer.get("optimizer_state_dict"))
+    flat = next((key for key in _FLAT if key in inner), None)
     if flat is None:
         raise UnreadableError(f"{file} has no flat fp32 weights: not a file of ZeRO's optimizer states")
     is_whole = flat == _FLAT[0]
-    groups = tuple(_flat(node, f"{file}: {flat}") for node in _items(found[flat], f"{file}: {flat}"))
-    stage = look(found.get("zero_stage")).value
-    base = found.get("base_optimizer_state" if is_whole else "optimizer_state_dict")
+    groups = tuple(_flat(node, f"{file}: {flat}") for node in _items(inner[flat], f"{file}: {flat}"))
+    stage = look(inner.get("zero_stage")).value
+    base = inner.get("base_optimizer_state" if is_whole else "optimizer_state_dict")
     state, param_groups = _base(base, len(groups))
-    counts = _counts(found.get("partition_count"), file)
+    counts = _counts(inner.get("partition_count"), file)
     if is_whole and len(counts) == 1:
         counts *= len(groups)
-    slices = found.get("param_slice_mappings")
+    slices = inner.get("param_slice_mappings")
     return OptimizerState(
         stage if type(stage) is int else None,
         counts,
         is_whole,
         groups,
-        _numbers(found.get("group_paddings")),
-        _alignments(found.get("param_alignment_paddings")),
+        _numbers(inner.get("group_paddings")),
+        _alignments(inner.get("param_alignment_paddings")),
         state,
         param_groups,
         None if slices is None else tuple(_slices(row, file) for row in _items(slices, file)),
         _text(outer.get("ds_version")),
-        {name: node for name, node in found.items() if name not in PARTITIONS},
+        {name: node for name, node in inner.items() if name not in PARTITIONS},
     )
 
 
@@ -278,8 +278,8 @@ def _alignments(node: Node) -> tuple[tuple[int, ...], ...] | None:
     if look(node).kind != "sequence":
         return None
     rows = [_numbers(child) for child in look(node).children]
-    found = tuple(row for row in rows if row is not None)
-    return found if len(found) == len(rows) else None
+    alignments = tuple(row for row in rows if row is not None)
+    return alignments if len(alignments) == len(rows) else None
 
 
 def _slices(node: Node, file: str) -> dict[str, tuple[int, int]]:

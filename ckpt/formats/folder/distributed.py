@@ -64,8 +64,8 @@ def latest(folder: Location, names: Sequence[str]) -> tuple[Location, str] | Non
     """
     if LATEST not in names:
         return None
-    said = _said(folder)
-    tag = said if said == "release" else f"iter_{int(said):07d}"
+    iteration = _said(folder)
+    tag = iteration if iteration == "release" else f"iter_{int(iteration):07d}"
     if f"{tag}/" not in names:
         there = and_more([show(name[:-1], 80) for name in names if ITERATION.fullmatch(name)], 4)
         hint = f"the folder holds {there}" if there else None
@@ -80,26 +80,26 @@ def _said(folder: Location) -> str:
     """Read the text of the file: a number, or `release`. Raises UnreadableError."""
     source = folder.child(LATEST, "no").open()
     try:
-        said = read_limited(source, _TEXT_BYTES, "", LATEST).decode("ascii").strip()
+        text = read_limited(source, _TEXT_BYTES, "", LATEST).decode("ascii").strip()
     except (LimitError, UnicodeDecodeError):
-        said = ""
+        text = ""
     finally:
         source.close()
-    if said != "release" and re.fullmatch(r"\d{1,12}", said) is None:
+    if text != "release" and re.fullmatch(r"\d{1,12}", text) is None:
         raise UnreadableError(f"{LATEST} is not the number of an iteration")
-    return said
+    return text
 
 
 def ranks_in(folder: Location, names: Sequence[str]) -> list[tuple[str, Location]]:
     """The files of the ranks by their paths below the folder, in the order of the ranks. No link is followed."""
-    found: list[tuple[str, Location]] = []
+    files: list[tuple[str, Location]] = []
     for name in sorted(names, key=natural):
         if not name.endswith("/") or RANK.fullmatch(name[:-1]) is None:
             continue
-        at = folder.child(name[:-1], "no")
-        held = at.names()
-        found += [(name + file, at.child(file, "no")) for file in FILES if file in held]
-    return found
+        rank = folder.child(name[:-1], "no")
+        held = rank.names()
+        files += [(name + file, rank.child(file, "no")) for file in FILES if file in held]
+    return files
 
 
 def refuse_zarr(names: Sequence[str]) -> None:
@@ -157,10 +157,10 @@ def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
     """Return the plan of a folder that a framework has around its data, or None. Raises CkptError."""
     newest = latest(folder, names)
     if newest is not None:
-        at, prefix = newest
-        plan = _of_data(at, at.names(), prefix) or _of_ranks(at, at.names(), prefix)
+        data, prefix = newest
+        plan = _of_data(data, data.names(), prefix) or _of_ranks(data, data.names(), prefix)
         if plan is None:
-            refuse_zarr(at.names())
+            refuse_zarr(data.names())
             raise UnreadableError(f"{prefix[:-1]} holds no file of a rank: the save was interrupted")
         return plan._replace(path=folder.name)
     return _of_data(folder, names, "") or _of_ranks(folder, names, "")
@@ -184,21 +184,21 @@ def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None
     return Plan(layout, (data, *common), facts, path=folder.name, tree=paths_of)
 
 
-def _facts(at: tuple[str, ...]) -> list[Fact]:
-    return [Fact(label, (*at, "args", name)) for label, name in _ARGS]
+def _facts(path: tuple[str, ...]) -> list[Fact]:
+    return [Fact(label, (*path, "args", name)) for label, name in _ARGS]
 
 
 def _of_ranks(folder: Location, names: Sequence[str], prefix: str) -> Plan | None:
     """The files of the ranks of Megatron, side by side. That of the only rank is the checkpoint."""
-    found = ranks_in(folder, names)
-    if not found:
+    files = ranks_in(folder, names)
+    if not files:
         return None
-    alone = len(found) == 1
+    alone = len(files) == 1
     parts = []
-    for path, at in found:
+    for path, location in files:
         rank, _, file = path.partition("/")
         key = "" if alone else rank if file == FILES[0] else f"{rank}_{file.partition('.')[0]}"
-        parts.append(Part(prefix + path, at, key, is_model=alone))
+        parts.append(Part(prefix + path, location, key, is_model=alone))
     first = () if alone else (parts[0].key,)
     facts = Fact("iteration", (*first, "iteration")), *_facts(first)
     layout = "Megatron checkpoint" if alone else "Megatron checkpoint, ranks side by side"
@@ -212,13 +212,13 @@ def shards_in(folder: Location, names: Sequence[str]) -> list[Part]:
         if not name.endswith("/") or not is_of_accelerate(name[:-1]):
             continue
         try:
-            at = folder.child(name[:-1], "no")
-            if not any(map(is_part, at.names())):
+            inner = folder.child(name[:-1], "no")
+            if not any(map(is_part, inner.names())):
                 continue
         except UnreadableError:
             continue
         is_model = name.startswith("pytorch")
         number = re.sub(r"\D+", "", name)
         key = ("model" if is_model else "optimizer") + ("" if number == "0" else f"_{number}")
-        parts.append(Part(f"{name}.metadata", at, key, "dcp", is_model))
+        parts.append(Part(f"{name}.metadata", inner, key, "dcp", is_model))
     return parts

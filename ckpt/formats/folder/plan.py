@@ -28,9 +28,9 @@ def plan_of(probe: Probe) -> Plan | None:
     if folder is None:
         return None
     names = _names(folder)
-    found = plan_in(folder, names)
-    if found is not None or not probe.is_folder or any(map(is_part, names)):
-        return found  # a distributed checkpoint, whatever lies beside it
+    plan = plan_in(folder, names)
+    if plan is not None or not probe.is_folder or any(map(is_part, names)):
+        return plan  # a distributed checkpoint, whatever lies beside it
     files = [name for name in names if not name.endswith("/")]
     if SPEECHBRAIN.is_in(files):
         return Plan(SPEECHBRAIN.name, tuple(_by_rules(folder, files, SPEECHBRAIN)))
@@ -40,15 +40,15 @@ def plan_of(probe: Probe) -> Plan | None:
     ):
         if name in files:
             keys = keys_in(_json(probe, name), names)
-            found = None if keys is None else _in_folders(folder, keys)
-            if found is not None:
+            plan = None if keys is None else _in_folders(folder, keys)
+            if plan is not None:
                 index = [Part(name, folder.child(name), "model_index", "json")] if facts else []
-                return found._replace(layout=layout, parts=(*found.parts, *index), facts=facts)
-    found = _flat(folder, files, shards_in(folder, names))
-    if found is None or "latest" not in files:
-        return found
+                return plan._replace(layout=layout, parts=(*plan.parts, *index), facts=facts)
+    plan = _flat(folder, files, shards_in(folder, names))
+    if plan is None or "latest" not in files:
+        return plan
     below = [name.rstrip("/") for name in names if is_tag(name)]
-    return found._replace(unread=(*found.unread, *((name, found.parts[0].file) for name in below)))
+    return plan._replace(unread=(*plan.unread, *((name, plan.parts[0].file) for name in below)))
 
 
 def _flat(folder: Location, files: list[str], shards: list[Part]) -> Plan | None:
@@ -70,16 +70,16 @@ def _flat(folder: Location, files: list[str], shards: list[Part]) -> Plan | None
     facts: list[Fact] = []
     label = ""
     for layout in (layout for layout in LAYOUTS if layout.is_in(files)):
-        found = [
+        facts_of = [
             part for part in _by_rules(folder, files, layout) if part.file not in {p.file for p in parts}
         ]
-        for part in found:
+        for part in facts_of:
             same = next((other for other in parts if other.key == part.key), None)
             if same is None:
                 parts.append(part)
             else:
                 unread.append((part.file, same.file))
-        label = label or (layout.name if found else "")
+        label = label or (layout.name if facts_of else "")
         facts += layout.facts
     label = label or ("accelerate checkpoint" if shards else LAYOUTS[-1].name)
     return Plan(label, tuple(parts), tuple(facts), tuple(unread))

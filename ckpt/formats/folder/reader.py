@@ -60,17 +60,17 @@ def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequen
     """Open one file, after the files `before` it. Raises CkptError."""
     if part.kind == "dcp":
         inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
-        found = dcp.read(inner, limits, plan.tree)
+        checkpoint = dcp.read(inner, limits, plan.tree)
         if plan.tree is not None:
-            found = replace(found, not_loadable="only the loader of Megatron puts it into a model")
+            checkpoint = replace(checkpoint, not_loadable="only the loader of Megatron puts it into a model")
         held = {str(key) for member in before if not member.key for key in look(member.checkpoint.root).keys}
         held |= {other.key for other in plan.parts if other.kind != "dcp"}
-        own = set(map(str, look(found.root).keys))
-        key = "" if look(found.root).kind == "mapping" and held.isdisjoint(own) else part.key
-        return Member(part.file, key, found, part.is_model)
+        own = set(map(str, look(checkpoint.root).keys))
+        key = "" if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own) else part.key
+        return Member(part.file, key, checkpoint, part.is_model)
     if part.kind == "json":
-        found = read_json(part.at, part.file, limits, probe.budget)
-        return Member(part.file, part.key, found)
+        checkpoint = read_json(part.at, part.file, limits, probe.budget)
+        return Member(part.file, part.key, checkpoint)
     text = None
     if part.kind in ("text", "any"):
         text = read_text(part.at, part.file, limits, probe.budget)
@@ -79,13 +79,13 @@ def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequen
     if text is not None:
         return Member(part.file, part.key, text)
     key = part.key
-    found = probe.open(part.at, plan.mark(part))
+    checkpoint = probe.open(part.at, plan.mark(part))
     if not key:
-        view = look(found.root)
+        view = look(checkpoint.root)
         taken = {other.key for other in plan.parts}
         if len(plan.parts) > 1 and (view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys))):
             key = "model"  # a pickled module, or a dict with keys that other files have
-    return Member(part.file, key, found, part.is_model)
+    return Member(part.file, key, checkpoint, part.is_model)
 
 
 def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequence[Notice]) -> Checkpoint:
@@ -96,16 +96,16 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
         only = members[0].checkpoint
         # A folder with one file is that file; an index stands for its folder.
         path = probe.path if members[0].file.endswith(INDEXES) else only.path
-        made = replace(only, path=path, notices=(*only.notices, *notices))
+        result = replace(only, path=path, notices=(*only.notices, *notices))
         if plan.path:
-            made = replace(made, layout=plan.layout, facts=tuple(_facts(only.root, plan.facts)))
-        return made
+            result = replace(result, layout=plan.layout, facts=tuple(_facts(only.root, plan.facts)))
+        return result
     whole = merged(plan.path or probe.path, FORMAT.name, members)
     facts = [*_facts(whole.root, plan.facts)]
     # Only the states of random numbers are told apart here: those of a run with more ranks may have been left.
-    said = mixed(_headers([row for row in members if row.key.startswith("random_states")], "step"))
-    if said is not None:
-        notices = [*notices, Notice("mixed-steps", said)]
+    difference = mixed(_headers([row for row in members if row.key.startswith("random_states")], "step"))
+    if difference is not None:
+        notices = [*notices, Notice("mixed-steps", difference)]
     if plan.is_ranks:
         refuse_mixed(_headers(members, "iteration"))
         notices = [*notices, *_missing_ranks(members)]
@@ -217,16 +217,16 @@ def checksums(
                     checksums as checked,  # here: only who checks pays for it
                 )
 
-                found = checked(inner, limits, executor, progress, check)
+                report = checked(inner, limits, executor, progress, check)
             else:
-                found = check(part.at, plan.mark(part))
+                report = check(part.at, plan.mark(part))
         except (LimitError, NotOpenedError):
             raise
         except CkptError:
             if part.is_model:
                 raise
             continue  # the reader has said that it is damaged
-        reports.append(found.about(part.file) if len(plan.parts) > 1 else found)
+        reports.append(report.about(part.file) if len(plan.parts) > 1 else report)
     return ChecksumReport.together(reports)
 
 

@@ -22,7 +22,7 @@ def sniff(probe: Probe) -> bool:
 
 def files(probe: Probe) -> tuple[str, ...] | None:
     sets = sets_of(probe)
-    return None if sets is None else tuple(name for each in sets[0] for name in each.files.values())
+    return None if sets is None else tuple(name for ranks in sets[0] for name in ranks.files.values())
 
 
 FORMAT = Format(
@@ -55,20 +55,20 @@ class RankSet(NamedTuple):
 
 def sets_in(names: Iterable[str]) -> list[RankSet]:
     """The sets of files of ranks among names."""
-    found: dict[tuple[str, str | None, str], RankSet] = {}
+    sets: dict[tuple[str, str | None, str], RankSet] = {}
     for name in sorted(names):
         match = re.fullmatch(_NAME, name)
         if match is None:
             continue
         world = None if match["world"] is None else int(match["world"])
         key = match["stem"], match["world"], match["ending"]
-        rows = found.setdefault(key, RankSet(match["stem"], world, {}))
+        rows = sets.setdefault(key, RankSet(match["stem"], world, {}))
         rank = int(match["rank"])
         if rank in rows.files:
-            found[key] = rows._replace(repeated=name)
+            sets[key] = rows._replace(repeated=name)
         else:
             rows.files[rank] = name
-    return [row._replace(files=dict(sorted(row.files.items()))) for row in found.values()]
+    return [row._replace(files=dict(sorted(row.files.items()))) for row in sets.values()]
 
 
 _MOST = 16
@@ -90,32 +90,36 @@ def sets_of(probe: Probe) -> tuple[list[RankSet], list[RankSet]] | None:
     except CkptError:
         return None
     strays = _strays(sets)
-    sets = [each for each in sets if each not in strays]
-    if not sets or len(sets) > _MOST or len({re.sub(r"\d+", "", each.stem) for each in sets}) < len(sets):
+    sets = [ranks for ranks in sets if ranks not in strays]
+    if not sets or len(sets) > _MOST or len({re.sub(r"\d+", "", ranks.stem) for ranks in sets}) < len(sets):
         return None
-    chosen = [each for each in sets if _has_pieces(probe, each)]
-    return (chosen, [*(each for each in sets if each not in chosen), *strays]) if chosen else None
+    chosen = [ranks for ranks in sets if _has_pieces(probe, ranks)]
+    return (chosen, [*(ranks for ranks in sets if ranks not in chosen), *strays]) if chosen else None
 
 
 def _strays(sets: list[RankSet]) -> list[RankSet]:
     """The sets that are not whole, beside the only whole one of the same name."""
-    found: list[RankSet] = []
-    for stem in {each.stem for each in sets}:
-        same = [each for each in sets if each.stem == stem]
-        whole = [each for each in same if each.world is not None and [*each.files] == [*range(each.world)]]
+    strays: list[RankSet] = []
+    for stem in {ranks.stem for ranks in sets}:
+        same = [ranks for ranks in sets if ranks.stem == stem]
+        whole = [
+            ranks for ranks in same if ranks.world is not None and [*ranks.files] == [*range(ranks.world)]
+        ]
         if len(whole) == 1:
-            found += [each for each in same if each not in whole]
-    return sorted(found, key=lambda each: next(iter(each.files.values())))
+            strays += [ranks for ranks in same if ranks not in whole]
+    return sorted(strays, key=lambda ranks: next(iter(ranks.files.values())))
 
 
-def _has_pieces(probe: Probe, each: RankSet) -> bool:
+def _has_pieces(probe: Probe, ranks: RankSet) -> bool:
     """Tell whether the first readable file of a set holds a DTensor or a ShardedTensor."""
-    for name in each.files.values():
+    for name in ranks.files.values():
         used = probe.budget.used
         try:
             with probe.open(probe.location.child(name, "no"), probe.mark) as checkpoint:
                 tensors = [entry.tensor for entry in checkpoint.tensors]
-                return any(isinstance(each, Composite) and (each.piece or each.shards) for each in tensors)
+                return any(
+                    isinstance(ranks, Composite) and (ranks.piece or ranks.shards) for ranks in tensors
+                )
         except LimitError:
             return False
         except CkptError:

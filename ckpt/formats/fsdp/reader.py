@@ -40,7 +40,7 @@ from ckpt.tensors import (
     sources_of,
     tensor_ref,
 )
-from ckpt.text import plural, show
+from ckpt.text import and_more, plural, show
 
 _LISTED = 5
 
@@ -55,13 +55,13 @@ class RanksOrigin(Origin):
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    found = sets_of(probe)
-    assert found is not None
-    chosen, others = found
+    sets = sets_of(probe)
+    assert sets is not None
+    chosen, others = sets
     opened: list[_Set] = []
     try:
-        for each in chosen:
-            opened.append(_Set(each, probe, limits, several=len(chosen) > 1))
+        for ranks in chosen:
+            opened.append(_Set(ranks, probe, limits, several=len(chosen) > 1))
             opened[-1].open()
         return _checkpoint(probe, opened, others, limits)
     except BaseException:
@@ -72,22 +72,22 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], limits: Limits) -> Checkpoint:
     contents = Contents((), None, probe.mark, probe.budget)
-    for each in others:
-        first = show(next(iter(each.files.values())), 80)
-        several = len(each.files) > 1
-        what = f"{first} and {plural(len(each.files) - 1, 'more file')}" if several else first
+    for ranks in others:
+        first = show(next(iter(ranks.files.values())), 80)
+        several = len(ranks.files) > 1
+        what = f"{first} and {plural(len(ranks.files) - 1, 'more file')}" if several else first
         why = f"{'hold' if several else 'holds'} no parts of tensors"
-        if any(each.stem == one.set.stem for one in sets):
+        if any(ranks.stem == member.set.stem for member in sets):
             why = f"{'are' if several else 'is'} of another number of ranks"
         text = f"{what} {why} and {'were' if several else 'was'} not read"
         contents.notices.append(Notice("unread-file", text))
     copies: list[Copies] = []
-    roots = [each.whole(contents.notices, copies) for each in sets]
+    roots = [opened.whole(contents.notices, copies) for opened in sets]
     root = roots[0]
     if len(sets) > 1:
         root = Dict()
-        root.set([each.key for each in sets], roots)
-    every = [file for each in sets for file in each.files.values()]
+        root.set([opened.key for opened in sets], roots)
+    every = [file for opened in sets for file in opened.files.values()]
     checkpoint = pickled.checkpoint(
         probe.path,
         FORMAT.name,
@@ -95,12 +95,12 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
         root,
         contents,
         limits,
-        origin=RanksOrigin(tuple(copies), tuple(mark for each in sets for mark in each.marks())),
+        origin=RanksOrigin(tuple(copies), tuple(mark for opened in sets for mark in opened.marks())),
         byteorder=every[0].byteorder,
         refusals=(),
         not_loadable="torch.load opens the file of one rank; ckpt convert puts all of them together",
     )
-    names = [name for each in sets for name in each.set.files.values()]
+    names = [name for opened in sets for name in opened.set.files.values()]
     return replace(
         checkpoint,
         nbytes=sum(file.nbytes for file in every),
@@ -114,11 +114,11 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
 def _imports(sets: Sequence[_Set]) -> Iterator[Import]:
     """Yield the imports of the files: known names once, all others with their file."""
     seen: set[tuple[str, str]] = set()
-    for each in sets:
-        for rank, file in each.files.items():
+    for opened in sets:
+        for rank, file in opened.files.items():
             for row in file.imports:
                 if row.group != "known":
-                    yield row._replace(file=each.set.files[rank])
+                    yield row._replace(file=opened.set.files[rank])
                 elif (row.module, row.name) not in seen:
                     seen.add((row.module, row.name))
                     yield row
@@ -129,15 +129,15 @@ def _tensors_of(file: Checkpoint, first: dict[Path, Tensor]) -> Checkpoint:
 
     Equal lists of shards are shared with the first rank.
     """
-    made: dict[int, Tensor] = {}  # what was one object stays one
+    slim: dict[int, Tensor] = {}  # what was one object stays one
     for entry in file.tensors:
         tensor, like = entry.tensor, first.get(entry.path)
         shards, other = _shards(tensor), _shards(like)
-        if id(tensor) in made:
+        if id(tensor) in slim:
             continue
         if isinstance(tensor, Composite) and shards and other and shards.listed == other.listed:
-            made[id(tensor)] = replace(tensor, shards=shards._replace(listed=other.listed))
-    entries = [row._replace(tensor=made.get(id(row.tensor), row.tensor)) for row in file.tensors]
+            slim[id(tensor)] = replace(tensor, shards=shards._replace(listed=other.listed))
+    entries = [row._replace(tensor=slim.get(id(row.tensor), row.tensor)) for row in file.tensors]
     return replace(file, root=None, tensors=entries, values=(), containers=(), origin=None)
 
 
@@ -154,13 +154,13 @@ class _Set:
 
     def open(self) -> None:
         """Open the files. Raises CkptError."""
-        found = self.set
-        if found.repeated is not None:
-            raise UnreadableError(f"two files are of one rank: {show(found.repeated, 80)}")
-        if len(found.files) > self._limits.shards:
+        ranks = self.set
+        if ranks.repeated is not None:
+            raise UnreadableError(f"two files are of one rank: {show(ranks.repeated, 80)}")
+        if len(ranks.files) > self._limits.shards:
             raise LimitError("the folder holds too many files", "shards", self._limits.shards)
         headers: list[tuple[str, dict[str, Node]]] = []
-        for rank, name in found.files.items():
+        for rank, name in ranks.files.items():
             used = self._probe.budget.used
             file = self._probe.open(self._probe.location.child(name, "no"), self._mark_of(rank))
             headers.append((show(name, 80), counters_of(file.values)))
@@ -194,13 +194,13 @@ class _Set:
         names = {entry.path: entry.name for entry in self.files[first].tensors}
         self._same_names(tensors, first)
         missing = self._missing(tensors)
-        made: dict[int, TensorRef] = {}
+        wholes: dict[int, TensorRef] = {}
         kept: dict[int, list[Tensor]] = {}
         lost: list[tuple[str, str]] = []
         differ: list[Copies] = []
         for path, tensor in tensors[first].items():
             name = self._full(names[path])
-            every = {rank: each[path] for rank, each in tensors.items()}
+            every = {rank: entries[path] for rank, entries in tensors.items()}
             if id(tensor) in kept:
                 if any(one is not two for one, two in zip(kept[id(tensor)], every.values(), strict=True)):
                     raise UnreadableError(
@@ -210,28 +210,28 @@ class _Set:
             kept[id(tensor)] = list(every.values())
             if path[-1] == "step":
                 refuse_mixed((show(self.set.files[rank], 80), {name: one}) for rank, one in every.items())
-            found = self._merged(name, every)
-            if found.ref is not None and found.ref is not tensor:
-                made[id(tensor)] = found.ref
-            if found.hole is not None:
-                lost.append((name, found.hole))
-            copies += found.copies
-            differ += [row for row in found.copies if row.surely_differ][:1]
+            whole = self._merged(name, every)
+            if whole.ref is not None and whole.ref is not tensor:
+                wholes[id(tensor)] = whole.ref
+            if whole.hole is not None:
+                lost.append((name, whole.hole))
+            copies += whole.copies
+            differ += [row for row in whole.copies if row.surely_differ][:1]
         notices += [*_lacking(self.set, missing, lost), *_differing(differ)]
-        return swapped(self.files[first].root, made)
+        return swapped(self.files[first].root, wholes)
 
     def _full(self, name: str) -> str:
         return f"{dotted((self.key,))}.{name}" if self.key else name
 
     def _same_names(self, tensors: dict[int, dict[Path, Tensor]], first: int) -> None:
         """Raise UnreadableError where the ranks hold different tensors."""
-        for rank, each in tensors.items():
-            for one, two, there, lacks in (
-                (each, tensors[first], rank, first),
-                (tensors[first], each, first, rank),
+        for rank, paths in tensors.items():
+            for own, others, there, lacks in (
+                (paths, tensors[first], rank, first),
+                (tensors[first], paths, first, rank),
             ):
-                if one.keys() - two.keys():
-                    path = next(path for path in one if path not in two)
+                if own.keys() - others.keys():
+                    path = next(path for path in own if path not in others)
                     raise UnreadableError(
                         f"the files of the ranks hold different tensors: rank {there} has"
                         f" {show(self._full(dotted(path)), 80)}, rank {lacks} lacks it"
@@ -240,10 +240,10 @@ class _Set:
     def _missing(self, tensors: dict[int, dict[Path, Tensor]]) -> tuple[list[int], int]:
         """The ranks without a file, the first few of them, and how many ranks there are. Raises UnreadableError."""
         self._check_world(self.set.world, "its name says")
-        known: set[tuple[int, ...] | range] = set()
+        claims: set[tuple[int, ...] | range] = set()
         worlds: dict[int, int] = {}
-        for rank, each in tensors.items():
-            for path, tensor in each.items():
+        for rank, entries in tensors.items():
+            for path, tensor in entries.items():
                 place = _place(tensor)
                 if place is None:
                     continue
@@ -251,14 +251,16 @@ class _Set:
                     name = show(self.set.files[rank], 80)
                     raise UnreadableError(f"{name}: {show(dotted(path), 80)} was saved by rank {place.rank}")
                 if isinstance(place, Piece):
-                    known.add(place.ranks or range(prod(place.mesh)))
+                    claims.add(place.ranks or range(prod(place.mesh)))
                 elif place.world is not None:
                     worlds.setdefault(place.world, rank)
                 else:
-                    known.add(tuple(shard.rank for shard in place.listed if shard.rank is not None))
+                    claims.add(tuple(shard.rank for shard in place.listed if shard.rank is not None))
         world = self._world(worlds)
         self._check_world(world, "the files say")
-        expected: Sequence[int] = range(world) if world is not None else sorted(set(self.files).union(*known))
+        expected: Sequence[int] = (
+            range(world) if world is not None else sorted(set(self.files).union(*claims))
+        )
         some = islice((rank for rank in expected if rank not in self.files), _LISTED)
         return list(some), len(expected) - len(self.files)
 
@@ -328,10 +330,10 @@ def _place(tensor: Tensor) -> Piece | Shards | None:
 
 def _copies_of_parts(name: str, every: dict[int, Tensor]) -> list[Copies]:
     """The copies of the parts of a quantized tensor, or another that consists of some."""
-    found: list[Copies] = []
+    copies: list[Copies] = []
     for parts in zip(*map(parts_of, every.values()), strict=False):
-        found += copies_of(name, parts[0].storage.id, dict(zip(every, parts, strict=True)))
-    return found
+        copies += copies_of(name, parts[0].storage.id, dict(zip(every, parts, strict=True)))
+    return copies
 
 
 def _lacking(
@@ -341,13 +343,13 @@ def _lacking(
     some, gone = missing
     names = tuple(name for name, _ in lost)
     more = f", and {plural(len(lost) - 1, 'more tensor')} lack parts too" if len(lost) > 1 else ""
-    said = f"{lost[0][1]}{more}" if lost else "the other ranks hold all of every tensor"
+    account = f"{lost[0][1]}{more}" if lost else "the other ranks hold all of every tensor"
     if gone > 0:
-        listed = ", ".join(map(str, some)) + (f" and {gone - len(some):,} more" if gone > len(some) else "")
+        listed = and_more([*map(str, some)], len(some), total=gone)
         files = f"the file of rank {listed} is" if gone == 1 else f"the files of ranks {listed} are"
-        yield Notice("incomplete", f"{files} missing: {said}", names)
+        yield Notice("incomplete", f"{files} missing: {account}", names)
     elif lost:
-        yield Notice("incomplete", said, names)
+        yield Notice("incomplete", account, names)
 
 
 def _differing(differ: Sequence[Copies]) -> Iterator[Notice]:
@@ -372,22 +374,22 @@ def checksums(
             _about(check(probe.location.child(name, "no"), mark).about(name), owners)
             for name, mark in checkpoint.origin.marks
         ]
-        asked = [copies for copies in checkpoint.origin.copies if not copies.surely_differ]  # else it is said
+        pairs = [copies for copies in checkpoint.origin.copies if not copies.surely_differ]  # else it is said
         tasks = [
-            Task(_same, (copies.one, copies.two), copies.one.nbytes + copies.two.nbytes) for copies in asked
+            Task(_same, (copies.one, copies.two), copies.one.nbytes + copies.two.nbytes) for copies in pairs
         ]
-        found = list(zip(asked, run_each(executor, tasks), strict=True))
-    damage = [Damage(copies.text, copies.id) for copies, same in found if same is False]
+        results = list(zip(pairs, run_each(executor, tasks), strict=True))
+    damage = [Damage(copies.text, copies.id) for copies, same in results if same is False]
     unread = [
-        f"{show(copies.name, 80)}: {same.problem}" for copies, same in found if isinstance(same, Failed)
+        f"{show(copies.name, 80)}: {same.problem}" for copies, same in results if isinstance(same, Failed)
     ]
     return ChecksumReport.together([*reports, ChecksumReport(0, tuple(damage), 0, tuple(unread))])
 
 
-def _same(one: TensorRef, two: TensorRef) -> bool | None:
+def _same(first: TensorRef, second: TensorRef) -> bool | None:
     """Tell whether two ranks hold the same elements. Return None if checksums say that a file is damaged."""
     try:
-        return same_bytes(elements(one), elements(two))
+        return same_bytes(elements(first), elements(second))
     except (LimitError, NotOpenedError):
         raise
     except CkptError:
@@ -426,11 +428,11 @@ class Copies(NamedTuple):
     @property
     def surely_differ(self) -> bool:
         """Tell whether the checksums that the files record tell them apart."""
-        one, two = self.one, self.two
-        if one.geometry != two.geometry or None in (one.storage.crc, two.storage.crc):
+        first, second = self.one, self.two
+        if first.geometry != second.geometry or None in (first.storage.crc, second.storage.crc):
             return False
-        whole = all(ref.extent == (0, ref.storage.nbytes) for ref in (one, two))
-        return whole and one.storage.crc != two.storage.crc
+        whole = all(ref.extent == (0, ref.storage.nbytes) for ref in (first, second))
+        return whole and first.storage.crc != second.storage.crc
 
     @property
     def text(self) -> str:
@@ -446,11 +448,11 @@ class Whole(NamedTuple):
 
 
 def copies_of(name: str, id: str, refs: dict[int, TensorRef]) -> list[Copies]:
-    (first, one), *others = refs.items()
+    (first, tensor), *others = refs.items()
     return [
-        Copies(name, id, (first, rank), one, two)
-        for rank, two in others
-        if None not in (one.storage.place, two.storage.place)
+        Copies(name, id, (first, rank), tensor, other)
+        for rank, other in others
+        if None not in (tensor.storage.place, other.storage.place)
     ]
 
 
@@ -463,10 +465,10 @@ def joined(name: str, id: str, like: Composite, boxes: Sequence[Box], copies: li
     what = show(name, 80)
     if like.dtype.nbytes(prod(like.shape)) >= _TOO_MANY:
         raise UnreadableError(f"{what} has more than 2^63 bytes")
-    found = fault(like.shape, [(box.offsets, box.sizes) for box in boxes])
-    if found is not None and found.kind == "overlap":
-        raise UnreadableError(f"two ranks hold {found.where} of {what}")
-    problem = f"{what} lacks {found.where}" if found is not None else None
+    defect = fault(like.shape, [(box.offsets, box.sizes) for box in boxes])
+    if defect is not None and defect.kind == "overlap":
+        raise UnreadableError(f"two ranks hold {defect.where} of {what}")
+    problem = f"{what} lacks {defect.where}" if defect is not None else None
     places = [box.tensor().storage.place for box in boxes]
     sources = tuple(dict.fromkeys(source for place in places for source in sources_of(place)))
     place = Boxes(like.dtype, like.shape, lambda: boxes, sources, problem, grid_of(boxes))
@@ -489,11 +491,11 @@ def boxes_of(tensor: Composite, piece: Piece, coordinate: Sequence[int], what: s
     if not piece.in_order:
         raise UnreadableError(f"{what} is cut in an order that ckpt does not know")
     along: list[list[Run]] = [[(0, size)] for size in tensor.shape]
-    for placement, at, count in zip(piece.placements, coordinate, piece.mesh, strict=True):
+    for placement, position, count in zip(piece.placements, coordinate, piece.mesh, strict=True):
         if placement.kind == "partial":
             raise UnreadableError(f"{what} is one summand of each rank (Partial), no part of a tensor")
         if placement.kind != "replicate":
-            along[placement.dim] = _cut(along[placement.dim], placement.split, at, count)
+            along[placement.dim] = _cut(along[placement.dim], placement.split, position, count)
     sizes: tuple[int, ...] = tuple(sum(size for _, size in runs) for runs in along)
     if local.shape != sizes and (0 not in sizes or local.numel):
         raise UnreadableError(f"{what} has the shape {list(local.shape)}, its placements say {list(sizes)}")
@@ -506,32 +508,32 @@ def boxes_of(tensor: Composite, piece: Piece, coordinate: Sequence[int], what: s
     return [Box(*box) for box in _parts(local, along)]
 
 
-def _cut(runs: list[Run], split: int, at: int, count: int) -> list[Run]:
+def _cut(runs: list[Run], split: int, index: int, count: int) -> list[Run]:
     """The indices that one of `count` ranks has, when each of `split` chunks of the indices is cut."""
     size = sum(length for _, length in runs)
     outer = -(-size // split)
-    found: list[Run] = []
+    cut: list[Run] = []
     for number in range(split if outer else 0):
         first = min(size, outer * number)
         length = min(size, outer * (number + 1)) - first
         if not length:
             break
         inner = -(-length // count)
-        begin, end = min(length, inner * at), min(length, inner * (at + 1))
-        found += _taken(runs, first + begin, first + end)
-        if len(found) > _MOST:
+        begin, end = min(length, inner * index), min(length, inner * (index + 1))
+        cut += _taken(runs, first + begin, first + end)
+        if len(cut) > _MOST:
             raise UnreadableError("a dimension is cut into too many parts")
-    return found or [(0, 0)]
+    return cut or [(0, 0)]
 
 
 def _taken(runs: Sequence[Run], begin: int, end: int) -> Iterator[Run]:
     """The indices from the position `begin` to the position `end` of runs of indices."""
-    at = 0
+    position = 0
     for first, length in runs:
-        low, high = max(begin, at), min(end, at + length)
+        low, high = max(begin, position), min(end, position + length)
         if low < high:
-            yield first + low - at, high - low
-        at += length
+            yield first + low - position, high - low
+        position += length
 
 
 def _parts(
@@ -540,15 +542,15 @@ def _parts(
     """Each box of a piece that is several, and its view of what the rank holds."""
     placed: list[list[tuple[int, int, int]]] = []
     for runs in along:
-        at = 0
+        position = 0
         rows: list[tuple[int, int, int]] = []
         for first, length in runs:
-            rows.append((first, length, at))
-            at += length
+            rows.append((first, length, position))
+            position += length
         placed.append(rows)
     for box in product(*placed):
         sizes = tuple(length for _, length, _ in box)
-        shift = sum(at * step for (_, _, at), step in zip(box, local.stride, strict=True))
+        shift = sum(position * step for (_, _, position), step in zip(box, local.stride, strict=True))
         part = tensor_ref(local.storage, local.dtype, sizes, local.stride, local.offset + shift)
         yield tuple(first for first, _, _ in box), sizes, part._replace(conj=local.conj, neg=local.neg)
 
@@ -589,11 +591,11 @@ def _coordinate(piece: Piece, rank: int, what: str) -> tuple[int, ...]:
         if rank not in piece.ranks:
             raise UnreadableError(f"{what}: its mesh has no rank {rank}")
         rest = piece.ranks.index(rank)
-        found: list[int] = []
+        reversed_coordinate: list[int] = []
         for size in reversed(piece.mesh):
-            rest, at = divmod(rest, size)
-            found.append(at)
-        computed = tuple(reversed(found))
+            rest, index = divmod(rest, size)
+            reversed_coordinate.append(index)
+        computed = tuple(reversed(reversed_coordinate))
         if piece.coordinate not in (None, computed):
             raise UnreadableError(f"{what}: its place in the mesh is not that of its rank")
         return computed
@@ -629,15 +631,17 @@ def from_shards(name: str, id: str, every: dict[int, Composite]) -> Whole:
     for rank, tensor in every.items():
         assert tensor.shards is not None
         for box, local in _held(f"{what} of rank {rank}", rank, tensor, tensor.shards):
-            at = box.offsets, box.sizes
-            if at not in owners:
-                owners[at] = rank, tensor.shards, local
+            place = box.offsets, box.sizes
+            if place not in owners:
+                owners[place] = rank, tensor.shards, local
                 boxes.append(box)
                 continue
-            other, theirs, one = owners[at]
+            other, theirs, first_local = owners[place]
             if not _are_replicas(theirs, tensor.shards):
-                raise UnreadableError(f"ranks {other} and {rank} hold {indices(*at, first.shape)} of {what}")
-            copies += copies_of(name, id, {other: one, rank: local})
+                raise UnreadableError(
+                    f"ranks {other} and {rank} hold {indices(*place, first.shape)} of {what}"
+                )
+            copies += copies_of(name, id, {other: first_local, rank: local})
     return joined(name, id, first, boxes, copies)
 
 
@@ -654,37 +658,40 @@ def _held(what: str, rank: int, tensor: Composite, shards: Shards) -> list[tuple
                 f"{what} lists a shard of rank {shard.rank}, there are {shards.world} ranks"
             )
         listed[shard.offsets, shard.sizes] = shard
-    found: list[tuple[Box, TensorRef]] = []
+    boxes: list[tuple[Box, TensorRef]] = []
     for offsets, (_, local) in zip(shards.offsets, tensor.parts, strict=True):
         if local.dtype != tensor.dtype:
             raise UnreadableError(f"{what} is {local.dtype.name}, the tensor is {tensor.dtype.name}")
         if not local.numel:
             continue
-        at = offsets, local.shape
-        own = listed.pop(at) if at in listed else None
+        place = offsets, local.shape
+        own = listed.pop(place) if place in listed else None
         if own is None or own.rank not in (None, rank):
             whose = "is not in its list of shards" if own is None else f"belongs to rank {own.rank}"
-            raise UnreadableError(f"{what}: {indices(*at, tensor.shape)} {whose}")
-        found.append((Box(*at, local), local))
+            raise UnreadableError(f"{what}: {indices(*place, tensor.shape)} {whose}")
+        boxes.append((Box(*place, local), local))
     for shard in listed.values():
         if shard.rank == rank:
             where = indices(shard.offsets, shard.sizes, tensor.shape)
             raise UnreadableError(f"{what} lacks {where}, its list of shards says that it holds it")
-    return found
+    return boxes
 
 
-def _are_replicas(one: Shards, two: Shards) -> bool:
+def _are_replicas(first: Shards, second: Shards) -> bool:
     """Tell whether two ranks have the same place in two groups that each hold the tensor (HYBRID_SHARD)."""
-    if None in (one.group, one.world, one.group_rank) or one.group == one.world:
+    if None in (first.group, first.world, first.group_rank) or first.group == first.world:
         return False
-    return (one.group, one.group_rank) == (two.group, two.group_rank)
+    return (first.group, first.group_rank) == (second.group, second.group_rank)
 
 
-def swapped(root: Node, made: dict[int, TensorRef]) -> Node:
-    """Return a tree in which other tensors stand for the tensors of `made`, by the ids of theirs. The nodes are changed."""
+def swapped(root: Node, replacements: dict[int, TensorRef]) -> Node:
+    """Return a tree in which other tensors stand for the tensors of `replacements`, by the ids of theirs.
+
+    The nodes are changed.
+    """
 
     def instead(node: Node) -> Node | None:
         tensor = tensor_of(node)
-        return None if tensor is None else made.get(id(tensor))
+        return None if tensor is None else replacements.get(id(tensor))
 
     return Swap(instead).run(root)

@@ -59,9 +59,9 @@ _ZLIB = Packing("zlib", "")
 
 def packing(head: bytes) -> Packing | None:
     """Return the compression of a file that begins with these bytes, or None for any other file."""
-    found = next((how for magic, how in _MAGICS.items() if head.startswith(magic)), None)
+    magic_packing = next((how for magic, how in _MAGICS.items() if head.startswith(magic)), None)
     is_zlib = len(head) > 1 and head[0] == 0x78 and not (head[0] * 256 + head[1]) % 31
-    return found or (_ZLIB if is_zlib else None)
+    return magic_packing or (_ZLIB if is_zlib else None)
 
 
 def beginning(source: Source, how: Packing, size: int) -> bytes | None:
@@ -69,15 +69,15 @@ def beginning(source: Source, how: Packing, size: int) -> bytes | None:
 
     None where the first megabyte of a file holds nothing.
     """
-    made = bytearray()
+    content = bytearray()
     try:
-        for piece, at in _pieces(source, how):
-            made += piece
-            if len(made) >= size or at > _STEP:
-                return bytes(made) or None
+        for piece, position in _pieces(source, how):
+            content += piece
+            if len(content) >= size or position > _STEP:
+                return bytes(content) or None
     except (UnreadableError, *_ERRORS):
         pass  # reading it whole says what is wrong
-    return bytes(made)
+    return bytes(content)
 
 
 class Unpacked(NamedTuple):
@@ -92,16 +92,16 @@ def unpacked(source: Source, how: Packing, budget: Budget) -> Unpacked:
 
     Raises UnreadableError for a damaged stream, LimitError for one that holds too much.
     """
-    made, end = bytearray(), 0
+    content, end = bytearray(), 0
     try:
-        for piece, at in _pieces(source, how):
-            end = at
+        for piece, position in _pieces(source, how):
+            end = position
             budget.charge(len(piece), "the pickle")
-            made += piece
-            budget.check(len(made))
+            content += piece
+            budget.check(len(content))
     except _ERRORS:
         raise UnreadableError(f"damaged {how.name} stream") from None
-    return Unpacked(bytes(made), source.size - end)
+    return Unpacked(bytes(content), source.size - end)
 
 
 def _pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
@@ -109,21 +109,21 @@ def _pieces(source: Source, how: Packing) -> Iterator[tuple[bytes, int]]:
 
     The last pair has the offset where the last stream ends.
     """
-    at = 0
+    position = 0
     for _ in range(_STREAMS):
         machine, step = _machine(how), _FIRST
         while not machine.eof:
-            data = source.read(at, min(step, source.size - at)) if machine.needs_input else b""
+            data = source.read(position, min(step, source.size - position)) if machine.needs_input else b""
             if machine.needs_input and not data:
                 raise UnreadableError(
-                    f"cut off: the {how.name} stream does not end, the file does at {at:,} bytes"
+                    f"cut off: the {how.name} stream does not end, the file does at {position:,} bytes"
                 )
-            at += len(data)
+            position += len(data)
             step = min(2 * step, _STEP)
-            yield machine.decompress(data, _STEP), at
-        at -= len(machine.unused_data)
-        if packing(source.read(at, min(_HEAD, source.size - at))) != how:
-            yield b"", at
+            yield machine.decompress(data, _STEP), position
+        position -= len(machine.unused_data)
+        if packing(source.read(position, min(_HEAD, source.size - position))) != how:
+            yield b"", position
             return
     raise UnreadableError(f"over {_STREAMS:,} {how.name} streams follow each other")
 
@@ -170,10 +170,10 @@ def is_early(head: bytes, source: Source, limits: Limits) -> bool:
     """
     if head[0] not in _OPCODES:
         return False
-    found = _runs(head, source.size, limits)
-    if found is None and len(head) < source.size:
-        found = _runs(source.read(0, min(source.size, _LOOKED)), source.size, limits)
-    return found is True
+    verdict = _runs(head, source.size, limits)
+    if verdict is None and len(head) < source.size:
+        verdict = _runs(source.read(0, min(source.size, _LOOKED)), source.size, limits)
+    return verdict is True
 
 
 def is_packed(head: bytes, source: Source, limits: Limits) -> bool:

@@ -58,28 +58,28 @@ class _Reader:
         contents = Contents((), read_nested, probe.mark, budget)
         interpret(pickle, contents, self._limits, self._bytes_of, 0)
         contents.bytestrings = contents.bytestrings or any(run.code == BINSTRING for run in cutter.runs)
-        made = dict(self._wrapped)
+        tensors = dict(self._wrapped)
         for call in pickle.calls:
-            array = None if id(call) in made else described(call)
+            array = None if id(call) in tensors else described(call)
             tensor = None if array is None else self._tensor(array)
             if tensor is not None:
-                made[id(call)] = tensor
-        swap = Swap(lambda node: made.get(id(node)), self._plain)
+                tensors[id(call)] = tensor
+        swap = Swap(lambda node: tensors.get(id(node)), self._plain)
         root = swap.run(pickle.root)
         if cutter.position < self._source.size:
-            left = self._source.size - cutter.position
-            contents.notices.append(Notice("trailing-data", f"{left:,} bytes follow the pickle"))
+            extra = self._source.size - cutter.position
+            contents.notices.append(Notice("trailing-data", f"{extra:,} bytes follow the pickle"))
         if self._packing is not None and self._left:
             text = f"{self._left:,} bytes follow the {self._packing.name} stream"
             contents.notices.append(Notice("trailing-data", text))
         traits = self._traits()
-        for node in made.values():
+        for node in tensors.values():
             if isinstance(node, TensorRef):
                 contents.storages[node.storage.id] = node.storage
-        found = checkpoint(
+        result = checkpoint(
             probe.path, FORMAT.name, traits, root, contents, self._limits, source=probe.file, refusals=()
         )
-        return replace(found, weights_only=None)  # torch.load opens no such file
+        return replace(result, weights_only=None)  # torch.load opens no such file
 
     def _traits(self) -> Traits:
         how = self._packing
@@ -105,10 +105,10 @@ class _Reader:
             name.offset = cutter.original(name.offset)
         return pickle
 
-    def _feed(self, call: Opaque, at: int) -> None:
+    def _feed(self, call: Opaque, position: int) -> None:
         """After BUILD: take the bytes of joblib's array, and cut on. The cutter stops there once joblib was named."""
         cutter = self._cutter
-        if at < len(cutter.out):
+        if position < len(cutter.out):
             if is_wrapper(call):
                 raise UnreadableError(
                     "damaged pickle: joblib's name is spelled so that its arrays cannot be found"
@@ -219,17 +219,17 @@ def wrapped(call: Opaque) -> tuple[Description, bool]:
     fields = dict(zip(map(str, state.keys), state.values, strict=True))
     if len(fields) < len(state.keys):
         raise UnreadableError("damaged pickle: joblib's description of an array names a field twice")
-    found = _description(fields.get("dtype"), fields.get("shape"), fields.get("order") == "F", None)
-    if found is None or fields.get("order") not in ("C", "F"):
+    description = _description(fields.get("dtype"), fields.get("shape"), fields.get("order") == "F", None)
+    if description is None or fields.get("order") not in ("C", "F"):
         raise UnreadableError(
             "damaged pickle: joblib's description of an array lacks its shape, order or dtype"
         )
-    if found.dtype.code.startswith("O"):
+    if description.dtype.code.startswith("O"):
         raise UnsupportedError("joblib stored an array of objects in it, which ckpt does not read")
     aligned = fields.get("numpy_array_alignment_bytes")
     if aligned is not None and (type(aligned) is not int or not 0 < aligned < 256):
         raise UnreadableError("damaged pickle: joblib's description of an array has an invalid alignment")
-    return found, aligned is not None
+    return description, aligned is not None
 
 
 def tensor(array: Description, place: Range | None, id: str) -> TensorRef | None:
@@ -428,17 +428,17 @@ class Cutter:
         """Keep an opcode with lines of text. An endless line is kept in part: the machine refuses it."""
         end = self._at + 1
         for _ in range(_LINES[code]):
-            found = self._data.find(b"\n", end, end + LINE_BYTES)
-            if found < 0 and len(self._data) - self._at <= 2 * LINE_BYTES and self._more():
+            newline = self._data.find(b"\n", end, end + LINE_BYTES)
+            if newline < 0 and len(self._data) - self._at <= 2 * LINE_BYTES and self._more():
                 self._flush(start)
                 self._fill(2 * LINE_BYTES + 1)
                 return self._lines(code, self._at)
-            if found < 0:
+            if newline < 0:
                 self._at = min(len(self._data), end + LINE_BYTES)
                 return start
-            if self._data[end:found] == JOBLIB:
+            if self._data[end:newline] == JOBLIB:
                 self.has_joblib = True
-            end = found + 1
+            end = newline + 1
         self._at = end
         return start
 
@@ -467,6 +467,6 @@ class Cutter:
         if 0 <= inside <= len(self._data) and len(self._data) - inside >= least and inside < len(self._data):
             self._at = inside
             return
-        left = self._source.size - position
-        self._data = self._source.read(position, min(left, max(_CHUNK, least)))
+        rest = self._source.size - position
+        self._data = self._source.read(position, min(rest, max(_CHUNK, least)))
         self._base, self._at = position, 0

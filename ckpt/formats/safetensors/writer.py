@@ -75,7 +75,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     # The library's order: the widest dtypes first, so that each tensor is aligned.
     tensors.sort(key=lambda item: (-item[1].dtype.bits, item[0]))
     header: dict[str, Json] = {METADATA: metadata}
-    at = 0
+    position = 0
     for name, ref in tensors:
         shape = list(ref.shape)
         if ref.dtype.safetensors == "F4" and shape:
@@ -83,9 +83,9 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
         header[name] = {
             "dtype": ref.dtype.safetensors,
             "shape": shape,
-            "data_offsets": [at, at + ref.nbytes],
+            "data_offsets": [position, position + ref.nbytes],
         }
-        at += ref.nbytes
+        position += ref.nbytes
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * _padding(8 + len(text), [ref for _, ref in tensors])
     if len(text) > limits.header_bytes:
@@ -100,7 +100,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
                 place = place_of(ref)
                 pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)
 
-    return Draft(8 + len(text) + at, write)
+    return Draft(8 + len(text) + position, write)
 
 
 def _padding(begin: int, refs: Sequence[TensorRef]) -> int:
@@ -108,15 +108,15 @@ def _padding(begin: int, refs: Sequence[TensorRef]) -> int:
 
     They align the data, to the place that most of it has in a page.
     """
-    at = 0
+    position = 0
     moved: Counter[int] = Counter()
     for ref in refs:
         place = place_of(ref) if ref.nbytes >= _LARGE else None
         if isinstance(place, Range) and (place.source.status is not None or place.source.far is not None):
-            moved[(place.offset - at) % PAGE] += ref.nbytes
-        at += ref.nbytes
+            moved[(place.offset - position) % PAGE] += ref.nbytes
+        position += ref.nbytes
     for wanted, count in moved.most_common(1):
-        if 2 * count > at and wanted % _ALIGNMENT == 0:
+        if 2 * count > position and wanted % _ALIGNMENT == 0:
             return (wanted - begin) % PAGE
     return -begin % _ALIGNMENT
 

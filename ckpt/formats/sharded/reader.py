@@ -43,15 +43,15 @@ def read_shards(
     Reading each alone then says what is wrong.
     """
     shards: list[Shard] = []
-    left = budget.copy()
+    trial = budget.copy()
     for (name, location), mark in zip(places.items(), marks, strict=True):
-        shard = _read(name, mark, location, limits, left)
+        shard = _read(name, mark, location, limits, trial)
         if shard is None:
             for other in shards:
                 other.source.close()
             return None
         shards.append(shard)
-    budget.become(left)
+    budget.become(trial)
     return shards
 
 
@@ -125,20 +125,20 @@ def merged(
         path=path,
         format=format,
         traits=traits._replace(in_place=False),
-        nbytes=sum(one.nbytes for one in every),
+        nbytes=sum(part.nbytes for part in every),
         root=root,
         tensors=tuple(weights),
-        storages=tuple(storage for one in every for storage in one.storages),
+        storages=tuple(storage for part in every for storage in part.storages),
         values=tuple(_values(every)),
         containers=only or (Container((), "", "dict", names, 0, len(weights), node=root),),
-        imports=tuple(row for one in every for row in one.imports),
+        imports=tuple(row for part in every for row in part.imports),
         byteorder=every[0].byteorder,
         weights_only=_refusals(every),
-        encoding=next((one.encoding for one in every if one.encoding), None),
-        not_loadable=next((one.not_loadable for one in every if one.not_loadable), None),
-        notices=(*notices, *(notice for one in every for notice in one.notices)),
+        encoding=next((part.encoding for part in every if part.encoding), None),
+        not_loadable=next((part.not_loadable for part in every if part.not_loadable), None),
+        notices=(*notices, *(notice for part in every for notice in part.notices)),
         parts=tuple(name for name, _ in shards),
-        sources=tuple(source for one in every for source in one.sources),
+        sources=tuple(source for part in every for source in part.sources),
     )
 
 
@@ -169,9 +169,9 @@ def _values(shards: Sequence[Checkpoint]) -> list[Value]:
 
 
 def _refusals(every: Sequence[Checkpoint]) -> tuple[Refusal, ...] | None:
-    if all(one.weights_only is None for one in every):
+    if all(shard.weights_only is None for shard in every):
         return None
-    return tuple(row for one in every for row in one.weights_only or ())
+    return tuple(row for shard in every for row in shard.weights_only or ())
 
 
 _LISTED = 10
@@ -205,8 +205,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             held = [(shard.name, shard.header.tensors) for shard in usual]
             notices = [*layout.lost, *_compare(layout.weight_map, held)]
         except BaseException:
-            for each in usual:
-                each.source.close()
+            for part in usual:
+                part.source.close()
             raise
         return replace(of_headers(probe.path, usual, notices), index_bytes=layout.total_size)
     shards: list[tuple[str, Checkpoint]] = []
@@ -225,9 +225,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 def layout_of(probe: Probe, limits: Limits) -> Layout:
     """The files of an index. Raises UnreadableError when shards are missing or the index is invalid."""
     folder = probe.location.parent()
-    weight_map, found, total_size = _read_index(probe.location, folder, limits, probe.budget)
-    names = sorted(found, key=natural)
-    missing = {name for name in names if not found[name].is_file()}
+    weight_map, locations, total_size = _read_index(probe.location, folder, limits, probe.budget)
+    names = sorted(locations, key=natural)
+    missing = {name for name in names if not locations[name].is_file()}
     if missing:
         listed = and_more([show(name, 80) for name in names if name in missing], _LISTED)
         lost = sum(name in missing for name in weight_map.values())
@@ -236,9 +236,9 @@ def layout_of(probe: Probe, limits: Limits) -> Layout:
             raise UnreadableError(text, hint="an unfinished download?")
         gone = tuple(name for name, shard in weight_map.items() if shard in missing)
         weight_map = {name: shard for name, shard in weight_map.items() if shard not in missing}
-        places = {name: found[name] for name in names if name not in missing}
+        places = {name: locations[name] for name in names if name not in missing}
         return Layout(folder, weight_map, places, None, (Notice("incomplete", text, gone),))
-    return Layout(folder, weight_map, {name: found[name] for name in names}, total_size)
+    return Layout(folder, weight_map, {name: locations[name] for name in names}, total_size)
 
 
 def _read_index(

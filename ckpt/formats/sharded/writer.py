@@ -87,8 +87,8 @@ def old_set(folder: str, stem: str, limits: Limits) -> OldSet:
     A file that another index names, or an index that cannot be read may name, is neither a shard of it nor stray.
     """
     location = locate(folder)
-    found = writer().names(folder) if is_url(folder) else location.names()
-    taken = [name.removesuffix("/") for name in found]
+    names = writer().names(folder) if is_url(folder) else location.names()
+    taken = [name.removesuffix("/") for name in names]
     mine = [name for name in taken if re.fullmatch(set_pattern(stem), name)]
     own: frozenset[str] = frozenset()
     for name in taken:

@@ -43,7 +43,10 @@ def losses(checkpoint: Checkpoint) -> list[str]:
     ]
     early = {id(call): kind for call in reached(checkpoint.root)[1] if (kind := needs_data(call)) is not None}
     names = places_of(checkpoint.root, set(early)) if early else {}
-    return [*untyped, *(f"{show(names.get(at) or 'the root', 80)} ({kind})" for at, kind in early.items())]
+    return [
+        *untyped,
+        *(f"{show(names.get(path) or 'the root', 80)} ({kind})" for path, kind in early.items()),
+    ]
 
 
 def unfit(entry: Entry) -> str | None:

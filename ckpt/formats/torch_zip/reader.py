@@ -50,9 +50,9 @@ def read_from(
     folder = StorageFolder(archive, "data", contents, big=byteorder == "big")
     pickle = run_skimmed(data, limits, budget, folder)
     if pickle.end < len(data):
-        left = len(data) - pickle.end
+        extra = len(data) - pickle.end
         contents.notices.append(
-            Notice("trailing-data", f"{left:,} bytes follow the pickle in {show(record.name, 60)}")
+            Notice("trailing-data", f"{extra:,} bytes follow the pickle in {show(record.name, 60)}")
         )
     if archive.outside:
         contents.not_loadable = f"torch refuses an archive with records outside {show(archive.root, 40)}/"

@@ -68,8 +68,8 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     layout = lay_out(records, alignment)
     if not layout.regular or not _in_order(records, keys):
         root = records[0].name.partition("/")[0]
-        left = {f"{root}/{name}" for name in _COMPUTED_OFFSETS}
-        layout = lay_out([record for record in records if record.name not in left], alignment)
+        computed = {f"{root}/{name}" for name in _COMPUTED_OFFSETS}
+        layout = lay_out([record for record in records if record.name not in computed], alignment)
     return Draft(layout.size, layout.write)
 
 
@@ -108,7 +108,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
     """The records of the archive in their order, new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"
-    left = dict(keys.storages)
+    remaining = dict(keys.storages)
     records: list[PlannedRecord] = []
     after = 0
     for record in sorted(archive.records.values(), key=lambda record: record.header):
@@ -117,14 +117,14 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
             records.append(bytes_record(record.name, pickle))
         elif record.name == f"{archive.root}/byteorder":
             records.append(bytes_record(record.name, order))
-        elif key is not None and key in left:
-            records.append(storage_record(record.name, left.pop(key), record.offset))
+        elif key is not None and key in remaining:
+            records.append(storage_record(record.name, remaining.pop(key), record.offset))
         elif key is None or key not in origin.folder:
             records.append(copied(archive, record))
         after = len(records) if key is not None or not after else after
     # A pickle that was appended in place moves back to the front, where torch writes it.
     records.sort(key=lambda record: record.name != f"{archive.root}/data.pkl")
-    new = [storage_record(folder + key, storage) for key, storage in left.items()]
+    new = [storage_record(folder + key, storage) for key, storage in remaining.items()]
     return [*records[:after], *new, *records[after:]]
 
 

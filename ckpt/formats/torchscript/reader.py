@@ -81,7 +81,7 @@ def read_from(
         extra = flatten(held, limits, budget)
         flat.tensors.extend(extra.tensors)
         flat.values += extra.values
-    made = checkpoint(
+    result = checkpoint(
         path,
         FORMAT.name,
         FORMAT.traits,
@@ -94,7 +94,7 @@ def read_from(
         refusals=(Refusal("a TorchScript archive, which torch.jit.load opens", ()),),
         flat=flat,
     )
-    return replace(made, code_devices=(*code.devices, *devices))
+    return replace(result, code_devices=(*code.devices, *devices))
 
 
 def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
@@ -102,11 +102,11 @@ def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
 
     The bytecode shares its constants with the code. Before torch 1.9 it had a folder of its own.
     """
-    found = [("data.pkl", "data", ""), ("constants.pkl", "constants", "constants:")]
+    pickles = [("data.pkl", "data", ""), ("constants.pkl", "constants", "constants:")]
     if archive.find(BYTECODE) is not None:
         own = any(name.startswith(f"{archive.root}/bytecode/") for name in archive.records)
-        found.append((BYTECODE, "bytecode", "bytecode:") if own else (BYTECODE, "constants", "constants:"))
-    return found
+        pickles.append((BYTECODE, "bytecode", "bytecode:") if own else (BYTECODE, "constants", "constants:"))
+    return pickles
 
 
 def _run(code: Code) -> Iterator[Notice]:

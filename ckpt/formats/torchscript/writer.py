@@ -106,13 +106,13 @@ def _pickles(checkpoint: Checkpoint, archive: Archive, limits: Limits) -> dict[s
     """The pickles with tensors, by their names, with the devices of the checkpoint. `data.pkl` is the first."""
     tags = _tags(checkpoint, archive, limits)
     budget = Budget(limits)
-    made: dict[str, bytes] = {}
+    pickles: dict[str, bytes] = {}
     for name in PICKLES:
         record = archive.find(name)
         if record is not None:
             data = archive.read_pickle(record, limits, budget)
-            made[name] = retag(data, partial(_moved, tags, name))
-    return made
+            pickles[name] = retag(data, partial(_moved, tags, name))
+    return pickles
 
 
 def _moved(tags: dict[Use, dict[str, str]], pickle: str, use: Use, text: str) -> str:
@@ -193,25 +193,27 @@ def retag(data: bytes, moved: Moved) -> bytes:
 
 def _tokens(data: bytes) -> list[_Token]:
     tokens: list[_Token] = []
-    at = 0
-    while at < len(data):
-        code, begin = data[at], at
+    position = 0
+    while position < len(data):
+        code, begin = data[position], position
         if code not in _KNOWN:
             what = NAMES.get(code, f"{code:#04x}")
-            raise UnsupportedError(f"torch.jit.save writes no {what}, which is at byte {at:,} of a pickle")
-        at += 1 + ARGUMENT_BYTES.get(code, 0)
+            raise UnsupportedError(
+                f"torch.jit.save writes no {what}, which is at byte {position:,} of a pickle"
+            )
+        position += 1 + ARGUMENT_BYTES.get(code, 0)
         slot = -1
         if code == GLOBAL:
-            at = data.index(b"\n", data.index(b"\n", at) + 1) + 1
+            position = data.index(b"\n", data.index(b"\n", position) + 1) + 1
         elif code == BINUNICODE:
-            at += int(unpack_from("<I", data, begin + 1)[0])
+            position += int(unpack_from("<I", data, begin + 1)[0])
         elif code == LONG1:
-            at += data[begin + 1]
+            position += data[begin + 1]
         elif code in (BINPUT, BINGET):
             slot = data[begin + 1]
         elif code in (LONG_BINPUT, LONG_BINGET):
             slot = int(unpack_from("<I", data, begin + 1)[0])
-        tokens.append(_Token(code, begin, at, slot))
+        tokens.append(_Token(code, begin, position, slot))
         if code == STOP:
             break
     return tokens
@@ -276,42 +278,42 @@ class _Retag:
                 slot = self._tokens[index + 1].slot
                 (devices.add if self._is_device(token) else devices.discard)(slot)
             elif token.code == BINPERSID:
-                at = self._location(index)
-                if at is None:
+                location = self._location(index)
+                if location is None:
                     where = f"the storage at byte {token.begin:,} of a pickle"
                     raise UnsupportedError(f"{where} is not written as torch.jit.save writes it")
-                uses[at] = "storage"
+                uses[location] = "storage"
             elif token.code == REDUCE and self._tokens[index - 1].code == TUPLE1:
                 text = self._text_before(index - 1)
                 if text is None:
                     continue
-                made = self._tokens[text - 1]
-                if made.code in _PUTS:
-                    made = self._tokens[text - 2]
-                if (made.code == GLOBAL and self._is_device(made)) or (
-                    made.code in _GETS and made.slot in devices
+                source = self._tokens[text - 1]
+                if source.code in _PUTS:
+                    source = self._tokens[text - 2]
+                if (source.code == GLOBAL and self._is_device(source)) or (
+                    source.code in _GETS and source.slot in devices
                 ):
                     uses[text] = "device"
         return uses
 
     def _location(self, index: int) -> int | None:
         """The token of the location in `('storage', class, key, location, size)`; torch 1.4 has a None at its end."""
-        at = index - 1
-        if at < 0 or self._tokens[at].code != TUPLE:
+        token = index - 1
+        if token < 0 or self._tokens[token].code != TUPLE:
             return None
-        at -= 1
-        if self._tokens[at].code == NONE:
-            at -= 1
-        return self._text_before(at) if self._tokens[at].code in _NUMBERS else None
+        token -= 1
+        if self._tokens[token].code == NONE:
+            token -= 1
+        return self._text_before(token) if self._tokens[token].code in _NUMBERS else None
 
     def _text_before(self, index: int) -> int | None:
         """The token before another one that gives a text: its literal, or a GET of one."""
-        at = index - 1
-        if at >= 0 and self._tokens[at].code in _PUTS:
-            at -= 1
-        if at < 0:
+        token = index - 1
+        if token >= 0 and self._tokens[token].code in _PUTS:
+            token -= 1
+        if token < 0:
             return None
-        return at if self._tokens[at].code in (BINUNICODE, *_GETS) else None
+        return token if self._tokens[token].code in (BINUNICODE, *_GETS) else None
 
     def _is_put(self, index: int) -> bool:
         return index < len(self._tokens) and self._tokens[index].code in _PUTS

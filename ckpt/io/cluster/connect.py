@@ -73,8 +73,8 @@ class Dask:
                 self._send(parcels, sent)
                 if not sent:
                     return results
-                for found, error in self._outcomes([future for future, _ in islice(sent, _TOGETHER)]):
-                    for task, result in zip(sent.popleft()[1], found, strict=False):
+                for batch, error in self._outcomes([future for future, _ in islice(sent, _TOGETHER)]):
+                    for task, result in zip(sent.popleft()[1], batch, strict=False):
                         results.append(result)  # type: ignore[arg-type]  # what came over the wire has no type
                         if progress is not None:
                             progress(task.nbytes)
@@ -231,24 +231,24 @@ def _refuse_silence(host: str, port: int, where: str) -> None:
         raise CkptError(f"{where}: the scheduler does not answer") from None
 
 
-def _client(module: _Distributed, at: object, where: str) -> _Client:
+def _client(module: _Distributed, address: object, where: str) -> _Client:
     """A client, made in a thread: it waits for a server that says nothing without end."""
-    made: list[_Client] = []
+    clients: list[_Client] = []
     failed: list[str] = []
 
     def make() -> None:
         try:
-            made.append(module.Client(at, timeout=_PATIENCE, set_as_default=False))
+            clients.append(module.Client(address, timeout=_PATIENCE, set_as_default=False))
         except Exception as error:
             failed.append(type(error).__name__)
 
     thread = threading.Thread(target=make, daemon=True)
     thread.start()
     thread.join(_PATIENCE + 1)
-    if not made:
+    if not clients:
         reason = f" ({failed[0]})" if failed else ""
         raise CkptError(f"{where}: no Dask scheduler answers there{reason}")
-    return made[0]
+    return clients[0]
 
 
 def _started(module: _Distributed, count: int) -> _Local:

@@ -64,15 +64,15 @@ class _Pickler(pickle.Pickler):
 def parcels_of(tasks: Sequence[Task[R]]) -> Iterator[Sequence[Task[R]]]:
     """Neighbours that go to a worker together. They depend on the tasks alone."""
     parcel: list[Task[R]] = []
-    left = 0
+    room = 0
     for task in tasks:
-        if parcel and (task.nbytes > left or len(parcel) == _TASKS):
+        if parcel and (task.nbytes > room or len(parcel) == _TASKS):
             yield parcel
             parcel = []
         if not parcel:
-            left = SPAN
+            room = SPAN
         parcel.append(task)
-        left -= task.nbytes
+        room -= task.nbytes
     if parcel:
         yield parcel
 
@@ -127,9 +127,9 @@ def _arrived(address: str, identity: Identity, host: str, claims: Sequence[Claim
         source = open_address(address)
     except NotOpenedError as error:
         raise NotOpenedError(f"{error.problem} on worker {here}", path=address, hint=hint) from None
-    found = source.identity
-    differing = [what for what, at in _AT if found[at] != identity[at]]
-    if not differing and found != identity and host == here:
+    current = source.identity
+    differing = [what for what, index in _AT if current[index] != identity[index]]
+    if not differing and current != identity and host == here:
         differing = ["inode"]
     if differing:
         source.close()

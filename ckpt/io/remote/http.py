@@ -49,15 +49,15 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        made = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if made is not None:
-            if req.type == "https" and made.type != "https":
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None:
+            if req.type == "https" and request.type != "https":
                 raise NotOpenedError("the server leads from https to http")
-            if is_private(made.host) and not is_private(req.host):
+            if is_private(request.host) and not is_private(req.host):
                 raise NotOpenedError("the server leads to a private address")
-            if made.host != req.host:
-                made.remove_header("Authorization")
-        return made
+            if request.host != req.host:
+                request.remove_header("Authorization")
+        return request
 
 
 def is_private(server: str | None) -> bool:
@@ -67,8 +67,8 @@ def is_private(server: str | None) -> bool:
 
     try:
         host = urlsplit(f"//{server}").hostname or ""
-        found = {str(row[4][0]).partition("%")[0] for row in socket.getaddrinfo(host, None)}
-        return not all(ip_address(address).is_global for address in found)
+        addresses = {str(row[4][0]).partition("%")[0] for row in socket.getaddrinfo(host, None)}
+        return not all(ip_address(address).is_global for address in addresses)
     except (OSError, ValueError):
         return False  # it cannot be asked
 
@@ -121,9 +121,9 @@ class _Timely(urllib.request.AbstractHTTPHandler):
         self, http_class: _HTTPConnectionProtocol, req: urllib.request.Request, **options: object
     ) -> http.client.HTTPResponse:
         def connection(host: str, **more: object) -> http.client.HTTPConnection:
-            made = http_class(host, **more)  # type: ignore[arg-type]
-            made.response_class = _Response
-            return made
+            link = http_class(host, **more)  # type: ignore[arg-type]
+            link.response_class = _Response
+            return link
 
         return super().do_open(connection, req, **options)
 
@@ -199,8 +199,8 @@ def _apart(url: str) -> tuple[str, str | None]:
     """A URL without its user, and what a server is told of the user."""
     scheme, _, rest = url.partition("://")
     server, slash, path = rest.partition("/")
-    user, at, server = server.rpartition("@")
-    if not at:
+    user, separator, server = server.rpartition("@")
+    if not separator:
         return url, None
     from base64 import b64encode
     from urllib.parse import unquote
@@ -223,10 +223,10 @@ def _answer(answer: _Response, begin: int | None, count: int) -> Answer:
         if size is not None and len(data) != size:
             raise BusyError("the server cuts its answers off")
         return Answer(data, 0, len(data), etag)
-    found = _RANGE.match(answer.headers.get("Content-Range", ""))
-    if found is None:
+    match = _RANGE.match(answer.headers.get("Content-Range", ""))
+    if match is None:
         raise NotOpenedError("the server does not say which bytes it sends")
-    first, last, size = map(int, found.groups())
+    first, last, size = map(int, match.groups())
     wanted = max(0, size - count) if begin is None else begin
     if first != wanted or last - first >= count or last >= size:
         raise NotOpenedError("the server sends other bytes than those that were asked for")
@@ -240,11 +240,11 @@ def _read(answer: _Response, count: int) -> bytes:
     """At most `count` bytes of an answer, which has one deadline for all of them. Raises BusyError."""
     answer.received.until = time.monotonic() + _TIMEOUT + count / _SLOWEST
     pieces: list[bytes] = []
-    left = count
-    while left > 0 and (piece := answer.read1(min(left, _PIECE))):
+    remaining = count
+    while remaining > 0 and (piece := answer.read1(min(remaining, _PIECE))):
         pieces.append(piece)
-        left -= len(piece)
-    if left > 0 and answer.length:  # http.client says so only of `read`
+        remaining -= len(piece)
+    if remaining > 0 and answer.length:  # http.client says so only of `read`
         raise BusyError("the server cuts its answers off")
     return b"".join(pieces)
 
@@ -298,17 +298,17 @@ def hub_names(url: Url) -> dict[str, Known | None]:
     server, model, revision, token = _hub(url)
     path = url.path.strip("/")
     page = f"{server}/api/models/{model}/tree/{revision}" + (f"/{escaped(path)}" if path else "")
-    found: dict[str, Known | None] = {}
+    names: dict[str, Known | None] = {}
     for _ in range(_PAGES):
         data, more = HttpObject(typed(page), token).document()
         try:
             for row in json.loads(data):
                 name = str(row["path"]).rpartition("/")[2]
-                found[name + "/" if row["type"] == "directory" else name] = None
+                names[name + "/" if row["type"] == "directory" else name] = None
         except (ValueError, KeyError, TypeError):
             raise UnreadableError("the server's list of files is damaged") from None
         if more is None:
-            return found
+            return names
         if not more.startswith(f"{server}/"):
             break  # a token goes to no other server
         page = more

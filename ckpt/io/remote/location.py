@@ -23,10 +23,10 @@ Names = dict[str, Known | None]
 class RemotePath:
     """A URL. A folder is asked once for its names, a file is opened once to see that it is one."""
 
-    def __init__(self, url: Url, name: str, known: Known | None = None, names: Names | None = None) -> None:
+    def __init__(self, url: Url, name: str, state: Known | None = None, names: Names | None = None) -> None:
         self.name = name
         self._url = url
-        self._known = known
+        self._known = state
         self._names = names
         self._opened: RangeSource | None = None
 
@@ -81,7 +81,7 @@ class RemotePath:
     def _open(self) -> RangeSource:
         if self._url.path.endswith("/") or not self._url.path:
             raise NotOpenedError("not a file", path=self.name)
-        return RangeSource(store_of(self._url, self.name), self.name, known=self._known)
+        return RangeSource(store_of(self._url, self.name), self.name, state=self._known)
 
     def _listed(self) -> Names:
         if self._names is None:
@@ -92,11 +92,11 @@ class RemotePath:
                 from ckpt.io.remote.objects import names_in as listing
             else:
                 from ckpt.io.remote.http import hub_names as listing
-            found = retried(lambda: listing(self._url), self.name, time.sleep)
-            found.pop("", None)  # the empty object with which some tools mark a folder
-            if not found:
+            names = retried(lambda: listing(self._url), self.name, time.sleep)
+            names.pop("", None)  # the empty object with which some tools mark a folder
+            if not names:
                 raise NotOpenedError("no such folder", path=self.name)
-            self._names = found
+            self._names = names
         return self._names
 
 
@@ -128,8 +128,8 @@ def open_pinned(address: str, identity: Identity, claims: Sequence[Claim] = ()) 
     Raises UsageError.
     """
     size, etag = identity
-    known = Known(int(size), str(etag))
-    source = RangeSource(store_of(parsed(address), address), address, known=known, ahead=False)
+    state = Known(int(size), str(etag))
+    source = RangeSource(store_of(parsed(address), address), address, state=state, ahead=False)
     for claim in claims:
         source.claim(claim)
     return source

@@ -61,14 +61,14 @@ class StoredObject:
     def get(self, begin: int | None, count: int, etag: str) -> Answer:
         span: object = {"suffix": count} if begin is None else (begin, begin + count)
         try:
-            found = _obstore().get(
+            result = _obstore().get(
                 self._store,
                 self._path,
                 options={"range": span, "if_match": etag} if etag else {"range": span},
             )
-            data = bytes(found.bytes())
-            first, last = found.range
-            size, said = found.meta["size"], found.meta["e_tag"] or str(found.meta["last_modified"])
+            data = bytes(result.bytes())
+            first, last = result.range
+            size, tag = result.meta["size"], result.meta["e_tag"] or str(result.meta["last_modified"])
         except Exception as error:
             missing = isinstance(error, FileNotFoundError)
             if not (etag or missing) and _is_empty(self._store, self._path):
@@ -78,7 +78,7 @@ class StoredObject:
             raise BusyError("the server cuts its answers off")
         if begin is not None and first != begin:
             raise NotOpenedError("the server sends other bytes than those that were asked for")
-        return Answer(data, first, size, said)
+        return Answer(data, first, size, tag)
 
 
 def _is_empty(store: object, path: str) -> bool:
@@ -123,12 +123,12 @@ def names_in(url: Url) -> dict[str, Known | None]:
     store = bucket(url.scheme, url.host)
     prefix = url.path.strip("/")
     try:
-        found = _obstore().list_with_delimiter(store, prefix or None)
+        listing = _obstore().list_with_delimiter(store, prefix or None)
         rows: dict[str, Known | None] = {
-            each["path"].rpartition("/")[2]: _known(each) if url.server.lists_etags else None
-            for each in found["objects"]
+            row["path"].rpartition("/")[2]: _known(row) if url.server.lists_etags else None
+            for row in listing["objects"]
         }
-        rows |= {each.rstrip("/").rpartition("/")[2] + "/": None for each in found["common_prefixes"]}
+        rows |= {row.rstrip("/").rpartition("/")[2] + "/": None for row in listing["common_prefixes"]}
     except Exception as error:
         raise failure(error) from None
     return rows
@@ -160,5 +160,5 @@ def bucket(scheme: str, name: str, *, tries: int = 1) -> object:
     kind = getattr(stores, SCHEMES[scheme].store)
     backoff = {"init_backoff": timedelta(seconds=_PAUSE), "base": 2}
     more = {"timeout": _SECONDS} if tries > 1 else {}
-    made: object = kind(name, retry_config={"max_retries": tries - 1, "backoff": backoff}, **more)
-    return made
+    store: object = kind(name, retry_config={"max_retries": tries - 1, "backoff": backoff}, **more)
+    return store

@@ -40,7 +40,7 @@ class RangeSource(BaseSource):
         store: Store,
         name: str,
         *,
-        known: Known | None = None,
+        state: Known | None = None,
         ahead: bool = True,
         sleep: Sleep = time.sleep,
     ) -> None:
@@ -56,11 +56,11 @@ class RangeSource(BaseSource):
         self._claims: list[Claim] = []
         self._etag = ""
         self.size = -1
-        if known is None:
+        if state is None:
             tail = store.tails and not name.endswith(_HEADED)
             self._ask(None if tail else 0, TAIL if tail else HEAD)
         else:
-            self.size, self._etag = known
+            self.size, self._etag = state
         if ahead and self.size > TAIL and not name.endswith(_HEADED):
             self._open_ahead()
 
@@ -116,36 +116,36 @@ class RangeSource(BaseSource):
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         for offset, count in ranges:
             self._check_range(offset, count, self.name)
-        found: dict[tuple[int, int], bytes] = {}
+        pieces: dict[tuple[int, int], bytes] = {}
         group: list[tuple[int, int]] = []
         end = 0
         for offset, count in [*sorted(set(ranges)), (-1, 0)]:
             if group and (offset < 0 or offset > end + _GAP or offset + count - group[0][0] > _AHEAD):
                 first = group[0][0]
                 data = self.read(first, end - first)
-                found |= {row: data[row[0] - first : row[0] - first + row[1]] for row in group}
+                pieces |= {row: data[row[0] - first : row[0] - first + row[1]] for row in group}
                 group = []
             end = max(end, offset + count) if group else offset + count
             group.append((offset, count))
-        return [found[row] for row in ranges]
+        return [pieces[row] for row in ranges]
 
     def _bytes(self, offset: int, count: int) -> bytes:
         """Bytes that are kept, on their way to another thread, or asked for: as few requests as their gaps need."""
-        end, at = offset + count, offset
+        end, position = offset + count, offset
         parts: list[bytes] = []
-        while at < end:
+        while position < end:
             with self._lock:
-                while (part := self._kept(at, end - at)) is None and any(
-                    a <= at < b for a, b in self._coming
+                while (part := self._kept(position, end - position)) is None and any(
+                    a <= position < b for a, b in self._coming
                 ):
                     self._arrived.wait()
                 if part is None:
-                    run, needed = self._run(at, end - at)
+                    run, needed = self._run(position, end - position)
                     self._coming.append(run)
             if part is None:
                 part = self._fetch(run)[:needed]
             parts.append(part)
-            at += len(part)
+            position += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _kept(self, offset: int, count: int) -> bytes | None:
@@ -217,11 +217,11 @@ def retried(step: Callable[[], _T], name: str, sleep: Sleep) -> _T:
     Raises NotOpenedError with the name.
     """
     pause = _PAUSE
-    for left in range(_TRIES - 1, -1, -1):
+    for tries_left in range(_TRIES - 1, -1, -1):
         try:
             return step()
         except BusyError as error:
-            if not left:
+            if not tries_left:
                 raise NotOpenedError(f"{error}, {_TRIES} times in a row", path=name) from None
         except CkptError as error:
             error.path = error.path or name
@@ -259,8 +259,8 @@ def first_ranges(tail: bytes, size: int, read: Callable[[int, int], bytes]) -> I
     if first < size - len(tail):
         yield first, size - len(tail) - first
     directory = read(offset, count)
-    at = directory.find(b"/data.pkl")
-    entry = directory.rfind(b"PK\1\2", 0, at) if at >= 0 else -1
+    position = directory.find(b"/data.pkl")
+    entry = directory.rfind(b"PK\1\2", 0, position) if position >= 0 else -1
     if entry < 0 or entry + _CENTRAL.size > len(directory):
         return
     fields = _CENTRAL.unpack_from(directory, entry)
@@ -273,13 +273,13 @@ def first_ranges(tail: bytes, size: int, read: Callable[[int, int], bytes]) -> I
 
 def _directory(tail: bytes, size: int) -> tuple[int, int] | None:
     """Return (offset, bytes) of the directory of an archive with this end, or None."""
-    at = len(tail) - _END.size
-    if at < 0 or tail[at : at + 4] != b"PK\5\6":
+    position = len(tail) - _END.size
+    if position < 0 or tail[position : position + 4] != b"PK\5\6":
         return None
-    count, offset = _END.unpack_from(tail, at)[5:7]
-    if 0xFFFFFFFF in (count, offset) or tail[at - 20 : at - 16] == b"PK\6\7":
-        at -= 20 + _END64.size
-        if at < 0 or tail[at : at + 4] != b"PK\6\6":
+    count, offset = _END.unpack_from(tail, position)[5:7]
+    if 0xFFFFFFFF in (count, offset) or tail[position - 20 : position - 16] == b"PK\6\7":
+        position -= 20 + _END64.size
+        if position < 0 or tail[position : position + 4] != b"PK\6\6":
             return None
-        count, offset = _END64.unpack_from(tail, at)[8:10]
-    return (offset, count) if offset + count == size - len(tail) + at and count <= _MOST else None
+        count, offset = _END64.unpack_from(tail, position)[8:10]
+    return (offset, count) if offset + count == size - len(tail) + position and count <= _MOST else None

@@ -376,9 +376,9 @@ class ObjectSink(Sink):
         """Return the memory for the next bytes: parts that are sent together. Untouched pages take none."""
         assert self._at < self._size, f"more than the {self._size} bytes that were planned"
         if self._room is None:
-            left = self._size - self._sent
+            unsent = self._size - self._sent
             whole = min(FLYING, max(1, _HELD // self._part)) * self._part
-            self._room = mmap(-1, min(whole, left))
+            self._room = mmap(-1, min(whole, unsent))
             self._used = 0
         return self._room
 
@@ -476,12 +476,12 @@ class StoredTarget:
         return done["e_tag"] or ""
 
     def put_parts(self, groups: Iterator[Bytes], part_bytes: int) -> str:
-        asked = False
+        is_passed = False
 
         def passed() -> Iterator[Bytes]:
-            nonlocal asked
+            nonlocal is_passed
             yield from groups
-            asked = True
+            is_passed = True
 
         try:
             # One task may be unfinished when the next group is taken: none is, so an error of a part comes up there,
@@ -497,20 +497,20 @@ class StoredTarget:
         except (CkptError, StoppedError):
             raise
         except Exception as error:
-            made = failure(error)
-            if asked and " PUT " in str(error):
-                made.hint = LEFT
-            raise made from None
+            problem = failure(error)
+            if is_passed and " PUT " in str(error):
+                problem.hint = LEFT
+            raise problem from None
         return done["e_tag"] or ""
 
     def look(self) -> str | None:
         try:
-            found = _obstore().head(self._store, self._path)
+            record = _obstore().head(self._store, self._path)
         except FileNotFoundError:
             return None
         except Exception as error:
             raise failure(error) from None
-        return found["e_tag"] or str(found["last_modified"])
+        return record["e_tag"] or str(record["last_modified"])
 
     def remove(self) -> None:
         try:
@@ -610,11 +610,11 @@ class Sums:
             if str(source.identity[1]).strip('"') != etag.strip('"'):
                 raise WriteError("another object took its place meanwhile", path=url)
             for number, sum in enumerate(self._done):
-                begin, found = number * self._part, _fresh()
+                begin, digest = number * self._part, _fresh()
                 end = min(begin + self._part, source.size)
-                for at in range(begin, end, BLOCK):
-                    found.update(memoryview(source.read(at, min(BLOCK, end - at))))
-                if found.digest() != sum:
+                for position in range(begin, end, BLOCK):
+                    digest.update(memoryview(source.read(position, min(BLOCK, end - position))))
+                if digest.digest() != sum:
                     raise WriteError(
                         f"part {number + 1:,} of {count:,} did not arrive as it was sent", path=url
                     )

@@ -37,20 +37,20 @@ _MOST = 10_000
 
 def private_values(checkpoint: Checkpoint) -> Iterator[Finding]:
     """Values that name a machine or hold a secret, by kind, with their places. A secret is never shown."""
-    found: dict[str, list[str]] = {}
+    by_kind: dict[str, list[str]] = {}
     example: dict[str, str] = {}
     for value in checkpoint.values:
         if value.same_as is not None or value.fields is not None:
             continue
         for text in _texts(value.node):
             for kind, shown in _kinds(value.name, text):
-                places = found.setdefault(kind, [])
+                places = by_kind.setdefault(kind, [])
                 if value.name not in places:
                     places.append(value.name)
                 example.setdefault(kind, shown)
-    for kind, places in found.items():
-        said = f": {show(example[kind], 60)}" if example[kind] else ""
-        yield Finding("private", f"{kind} at {listed(places, 1)}{said}", where=tuple(places))
+    for kind, places in by_kind.items():
+        example_text = f": {show(example[kind], 60)}" if example[kind] else ""
+        yield Finding("private", f"{kind} at {listed(places, 1)}{example_text}", where=tuple(places))
 
 
 def _texts(node: Node) -> Iterator[str]:
@@ -130,8 +130,8 @@ class FileGate(NamedTuple):
         """The findings that count, and those that count no longer because of the file."""
         every = list(findings)
         kept = self.rules.kept(every)
-        known = set(map(id, kept))
-        lost = [finding for finding in self.asked.kept(every) if id(finding) not in known]
+        ids = set(map(id, kept))
+        lost = [finding for finding in self.asked.kept(every) if id(finding) not in ids]
         errors = [finding for finding in lost if finding.level == "error"]
         return order([*kept, *errors]), tuple(finding for finding in lost if finding.level != "error")
 
@@ -147,19 +147,19 @@ def lint(
 
     `plan` finds the commands of the hints; without it findings have none.
     """
-    found = list(inspect(survey, plan=plan).findings)
+    findings = list(inspect(survey, plan=plan).findings)
     hidden = survey.unseen
     if survey.record is not None:  # else `inspect` has looked
-        found += loose_findings(hidden.loose)
-    found += _plain(hidden.plain_tensors)
-    found += _twice(hidden.twice)
-    found += _hooks(hidden.hooks)
-    found += private_values(survey.checkpoint)
+        findings += loose_findings(hidden.loose)
+    findings += _plain(hidden.plain_tensors)
+    findings += _twice(hidden.twice)
+    findings += _hooks(hidden.hooks)
+    findings += private_values(survey.checkpoint)
     if values:
         for part in survey.models:
             report = stats(survey, section=part.name, threshold=DEAD, progress=progress, checksums=False)
-            found += report.findings
-    return found
+            findings += report.findings
+    return findings
 
 
 def lint_model(record: ModelRecord) -> list[Finding]:
@@ -177,9 +177,9 @@ def _plain(names: Sequence[str]) -> Iterable[Finding]:
 
 def _twice(pairs: Sequence[tuple[str, str]]) -> Iterable[Finding]:
     if pairs:
-        both = and_more([f"{show(one, 60)} = {show(two, 60)}" for one, two in pairs], 4)
+        both = and_more([f"{show(name, 60)} = {show(other_name, 60)}" for name, other_name in pairs], 4)
         text = f"{plural(len(pairs), 'module')} have two names: {both}."
-        yield Finding("registered-twice", text, where=tuple(one for one, _ in pairs))
+        yield Finding("registered-twice", text, where=tuple(name for name, _ in pairs))
 
 
 def _hooks(hooks: Sequence[Hook]) -> Iterable[Finding]:

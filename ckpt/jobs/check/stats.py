@@ -130,19 +130,19 @@ class Row(NamedTuple):
 
     def value(self, key: str) -> float | None:
         """One of its numbers by the word of `--sort`."""
-        found = self.found
-        if found is None:
+        summary = self.found
+        if summary is None:
             return None
         return {
-            "min": found.low,
-            "max": found.high,
+            "min": summary.low,
+            "max": summary.high,
             "mean": self.mean,
             "std": self.std,
             "rms": self.rms,
-            "zeros": found.zeros / found.numel if found.numel else 0.0,
-            "nan": float(found.nan),
-            "inf": float(found.inf),
-            "numel": float(found.numel),
+            "zeros": summary.zeros / summary.numel if summary.numel else 0.0,
+            "nan": float(summary.nan),
+            "inf": float(summary.inf),
+            "numel": float(summary.numel),
         }[key]
 
 
@@ -165,18 +165,18 @@ class StatsReport(NamedTuple):
     @property
     def sparsity(self) -> tuple[int, int]:
         """(elements that are zero, elements)."""
-        known = [row.found for row in self.rows if row.found is not None]
-        return sum(found.zeros for found in known), sum(found.numel for found in known)
+        summaries = [row.found for row in self.rows if row.found is not None]
+        return sum(summary.zeros for summary in summaries), sum(summary.numel for summary in summaries)
 
     def modules(self) -> list[tuple[str, int, int]]:
         """For each module that holds tensors: its name, elements that are zero, elements."""
-        found: dict[str, list[int]] = {}
+        totals: dict[str, list[int]] = {}
         for row in self.rows:
             if row.found is not None:
-                counts = found.setdefault(row.label.rpartition(".")[0], [0, 0])
+                counts = totals.setdefault(row.label.rpartition(".")[0], [0, 0])
                 counts[0] += row.found.zeros
                 counts[1] += row.found.numel
-        return [(name, zeros, numel) for name, (zeros, numel) in found.items()]
+        return [(name, zeros, numel) for name, (zeros, numel) in totals.items()]
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.stats`; docs/json.md is its contract."""
@@ -198,28 +198,28 @@ class StatsReport(NamedTuple):
 
 
 def _row_json(row: Row, histogram: bool) -> dict[str, Json]:
-    made: dict[str, Json] = {
+    document: dict[str, Json] = {
         "name": row.entry.name,
         "dtype": row.entry.tensor.dtype.name,
         "shape": list(row.entry.tensor.shape),
         "why_not": row.why or None,
     }
-    found = row.found
-    if found is not None:
-        numbers = {"min": found.low, "max": found.high, "mean": row.mean, "std": row.std, "rms": row.rms}
+    summary = row.found
+    if summary is not None:
+        numbers = {"min": summary.low, "max": summary.high, "mean": row.mean, "std": row.std, "rms": row.rms}
         for key, value in numbers.items():
-            made |= number_json(key, value)
-        made |= {"numel": found.numel, "zeros": found.zeros, "nan": found.nan, "inf": found.inf}
+            document |= number_json(key, value)
+        document |= {"numel": summary.numel, "zeros": summary.zeros, "nan": summary.nan, "inf": summary.inf}
         if histogram:
-            made["histogram"] = found.histogram.to_json() if found.histogram is not None else None
+            document["histogram"] = summary.histogram.to_json() if summary.histogram is not None else None
     if row.channels is not None:
-        made["channels"] = {
+        document["channels"] = {
             "dim": row.channels.axis.dim if row.channels.axis else None,
             "why": row.channels.axis.why if row.channels.axis else "ambiguous",
             "count": row.channels.total,
             "dead": list(row.channels.dead),
         }
-    return made
+    return document
 
 
 def stats(
@@ -248,8 +248,8 @@ def stats(
     inside = chosen.selected(select, survey.path)
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
     plans = [_plan(entry, chosen.relative(entry.name), layers, histogram) for entry in inside]
-    found = _measured(plans, executor or Threads(), progress, checksums=checksums)
-    rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, found, strict=True)]
+    measurements = _measured(plans, executor or Threads(), progress, checksums=checksums)
+    rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, measurements, strict=True)]
     rows = _sorted(rows, sort)
     several = len(survey.models) > 1  # then a name inside of one does not say which
     named = [row._replace(label=row.entry.name) for row in rows] if several else rows
@@ -260,9 +260,9 @@ def _sorted(rows: list[Row], key: str) -> list[Row]:
     if key == "name":
         return sorted(rows, key=lambda row: natural(row.label))
     with_number = [(row.value(key), row) for row in rows]
-    known = [(value, row) for value, row in with_number if value is not None and value == value]
-    known.sort(key=lambda pair: -pair[0])
-    return [row for _, row in known] + [row for value, row in with_number if value is None or value != value]
+    pairs = [(value, row) for value, row in with_number if value is not None and value == value]
+    pairs.sort(key=lambda pair: -pair[0])
+    return [row for _, row in pairs] + [row for value, row in with_number if value is None or value != value]
 
 
 class _Plan(NamedTuple):
@@ -332,34 +332,34 @@ def _measured(
 ) -> list[Measurement | Failed]:
     """Return the numbers of each tensor, put together from the numbers of its spans."""
     results = iter(run_each(executor, [task for plan in plans for task in plan.tasks], progress))
-    found = [_together([next(results) for _ in plan.tasks]) for plan in plans]
+    measurements = [_together([next(results) for _ in plan.tasks]) for plan in plans]
     if not checksums:
-        return found
+        return measurements
     damaged = are_damaged([plan.entry.tensor for plan in plans], executor)
-    return [Failed(DAMAGED) if bad else row for row, bad in zip(found, damaged, strict=True)]
+    return [Failed(DAMAGED) if bad else row for row, bad in zip(measurements, damaged, strict=True)]
 
 
 def _together(parts: Sequence[Measurement | Failed]) -> Measurement | Failed:
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     for part in parts:
         if isinstance(part, Failed):
             return part
-        found.append(part)
-    return merged(found)
+        measurements.append(part)
+    return merged(measurements)
 
 
-def _row(plan: _Plan, found: Measurement | Failed, threshold: float | None) -> Row:
+def _row(plan: _Plan, measurement: Measurement | Failed, threshold: float | None) -> Row:
     if not plan.has_numbers:
         return Row(plan.entry, plan.label, None, why=plan.why)
-    if isinstance(found, Failed):
-        return Row(plan.entry, plan.label, None, why=f"unreadable: {found.problem}", unread=True)
-    found.summary.repeated(plan.times)
-    row = Row(plan.entry, plan.label, found.summary, why=plan.why)
+    if isinstance(measurement, Failed):
+        return Row(plan.entry, plan.label, None, why=f"unreadable: {measurement.problem}", unread=True)
+    measurement.summary.repeated(plan.times)
+    row = Row(plan.entry, plan.label, measurement.summary, why=plan.why)
     if plan.axis == "ambiguous":
         return row._replace(channels=DeadChannels(None, 0, ()))
-    if plan.axis is None or found.channels is None or threshold is None:
+    if plan.axis is None or measurement.channels is None or threshold is None:
         return row
-    return row._replace(channels=_dead(plan.entry.tensor.numel, plan.axis, found.channels, threshold))
+    return row._replace(channels=_dead(plan.entry.tensor.numel, plan.axis, measurement.channels, threshold))
 
 
 def _dead(numel: int, axis: Axis, channels: Channels, threshold: float) -> DeadChannels:
@@ -378,22 +378,22 @@ def _classes(checkpoint: Checkpoint, section: Section) -> dict[str, str]:
     """The classes of the modules of a pickled model, by their names."""
     if not section.is_module:
         return {}
-    found: dict[str, str] = {}
+    classes: dict[str, str] = {}
     for row in checkpoint.containers:
         if row.is_module and row.path[: len(section.path)] == section.path:
-            found[section.relative(row.name) if row.name != section.name else ""] = row.type
+            classes[section.relative(row.name) if row.name != section.name else ""] = row.type
     for entry in section.entries:
         parent = section.relative(entry.name).rpartition(".")[0]
-        if parent not in found and "_parameters" in entry.path:
+        if parent not in classes and "_parameters" in entry.path:
             node = node_at(
                 checkpoint.root, entry.path[: entry.path.index("_parameters", len(entry.path) - 2)]
             )
-            found[parent] = look(node).type
-    return found
+            classes[parent] = look(node).type
+    return classes
 
 
 def _findings(rows: Sequence[Row]) -> list[Finding]:
-    made = []
+    findings = []
     for code, label, counts in (
         ("nan", "NaN", [(row, row.found.nan) for row in rows if row.found is not None]),
         ("inf", "infinite", [(row, row.found.inf) for row in rows if row.found is not None]),
@@ -403,15 +403,15 @@ def _findings(rows: Sequence[Row]) -> list[Finding]:
             total = sum(count for _, count in bad)
             verb = "are" if total > 1 else "is"
             text = f"{plural(total, 'element')} {verb} {label} in {listed([row.label for row, _ in bad])}."
-            made.append(Finding(code, text, tuple(row.entry.name for row, _ in bad)))
+            findings.append(Finding(code, text, tuple(row.entry.name for row, _ in bad)))
     dead = [(row, row.channels) for row in rows if row.channels is not None and row.channels.dead]
     if dead:
         total = sum(len(channels.dead) for _, channels in dead)
         layers = and_more([_dead_text(row, channels) for row, channels in dead], 4, "; ")
         verb = "are" if total > 1 else "is"
         text = f"{plural(total, 'output channel')} {verb} almost zero: {layers}."
-        made.append(Finding("dead-channels", text, tuple(row.entry.name for row, _ in dead)))
-    return made
+        findings.append(Finding("dead-channels", text, tuple(row.entry.name for row, _ in dead)))
+    return findings
 
 
 def _dead_text(row: Row, channels: DeadChannels) -> str:

@@ -51,11 +51,11 @@ def sums(
     """
     chosen = survey.everything if everything else survey.model_or_all(section)
     rows = [(chosen.relative(entry.name), entry) for entry in chosen.selected(select, survey.path)]
-    found = _sums(survey, rows, progress, executor)
+    records = _sums(survey, rows, progress, executor)
     damaged = are_damaged([entry.tensor for _, entry in rows], executor or Threads())
     return [
         row._replace(digest="", unread=DAMAGED) if bad and row.unread is None else row
-        for row, bad in zip(found, damaged, strict=True)
+        for row, bad in zip(records, damaged, strict=True)
     ]
 
 
@@ -79,14 +79,16 @@ def sums_now(
     named = [dict(zip(part.names(), part.entries, strict=True)) for part in parts]
     named = [{name: entry for name, entry in names.items() if name in wanted} for names in named]
     most = max(map(len, named))
-    found: list[dict[str, Sum]] = []
+    candidates: list[dict[str, Sum]] = []
     for names in named:
         if len(names) == most:
-            made = {row.name: row for row in _sums(survey, names.items(), progress, executor)}
-            if all(row.digest == wanted[name] for name, row in made.items()):
-                return made
-            found.append(made)
-    return max(found, key=lambda made: sum(row.digest == wanted[name] for name, row in made.items()))
+            current = {row.name: row for row in _sums(survey, names.items(), progress, executor)}
+            if all(row.digest == wanted[name] for name, row in current.items()):
+                return current
+            candidates.append(current)
+    return max(
+        candidates, key=lambda current: sum(row.digest == wanted[name] for name, row in current.items())
+    )
 
 
 def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | None]:
@@ -112,10 +114,10 @@ def _sums(
 ) -> list[Sum]:
     named = list(rows)
     tasks = [Task(_sum, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in named]
-    found = run_each(executor or Threads(), tasks, progress)
+    results = run_each(executor or Threads(), tasks, progress)
     return [
         Sum(name, "", unread=result.problem) if isinstance(result, Failed) else Sum(name, result)
-        for (name, _), result in zip(named, found, strict=True)
+        for (name, _), result in zip(named, results, strict=True)
     ]
 
 
@@ -132,23 +134,25 @@ def digest(tensor: Tensor) -> str:
 
     For a composite tensor its layout and each of its parts are included.
     """
-    made = hashlib.sha256()
+    checksum = hashlib.sha256()
     if not isinstance(tensor, TensorRef):
-        made.update(f"{tensor.layout} {tensor.dtype.name} {list(tensor.shape)} {tensor.detail}\n".encode())
+        checksum.update(
+            f"{tensor.layout} {tensor.dtype.name} {list(tensor.shape)} {tensor.detail}\n".encode()
+        )
     for part in parts_of(tensor):
-        made.update(f"{part.dtype.name} {list(part.shape)}\n".encode())
+        checksum.update(f"{part.dtype.name} {list(part.shape)}\n".encode())
         if not part.numel:
             continue
         if part.storage.place is None:
             raise UnsupportedError("on meta, without data")
         refuse_unfolded(part)
         if part.dtype.bits < 8:
-            found = blocks(part.storage.place, part.extent[0], part.extent[1] - part.extent[0])
+            stream = blocks(part.storage.place, part.extent[0], part.extent[1] - part.extent[0])
         else:
-            found = elements(part)
-        for block in found:
-            made.update(block)
-    return made.hexdigest()
+            stream = elements(part)
+        for block in stream:
+            checksum.update(block)
+    return checksum.hexdigest()
 
 
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.*)")
@@ -160,10 +164,10 @@ _FILE = "# file: "
 """The text before the name of a file, above its sums."""
 
 
-def lines(found: Sequence[Sum], file: str | None = None) -> list[str]:
+def lines(records: Sequence[Sum], file: str | None = None) -> list[str]:
     """The sums as text, a line each, as `sha256sum` has them, below the name of their `file`; names escaped."""
     head = [] if file is None else [f"{_FILE}{show(file, None)}"]
-    return head + [f"{row.digest}  {show(row.name, None)}" for row in found if row.unread is None]
+    return head + [f"{row.digest}  {show(row.name, None)}" for row in records if row.unread is None]
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -176,7 +180,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 def parse(text: str) -> list[Sum]:
     """The sums of a text as `lines` makes it. Raises UnreadableError."""
-    found = []
+    rows = []
     file = None
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(_FILE):
@@ -188,10 +192,10 @@ def parse(text: str) -> list[Sum]:
             raise UnreadableError(
                 f"line {number:,} is no SHA-256 and a name", hint="expected the lines of ckpt sum"
             )
-        found.append(Sum(_ESCAPE.sub(_unescaped, match[2]), match[1], file))
-    if not found:
+        rows.append(Sum(_ESCAPE.sub(_unescaped, match[2]), match[1], file))
+    if not rows:
         raise UnreadableError("holds no sums", hint="expected the lines of ckpt sum")
-    return found
+    return rows
 
 
 Shape = tuple[int, ...]
@@ -273,7 +277,10 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
         part, theirs = survey.section(section), like.model
     elif not like.sections:
         parts = [whole, *survey.models, *survey.sections]
-        part, theirs = max(parts, key=lambda one: len(_shapes(one).keys() & like.every.keys())), like.every
+        part, theirs = (
+            max(parts, key=lambda candidate: len(_shapes(candidate).keys() & like.every.keys())),
+            like.every,
+        )
     elif like.sections == _sections(survey):
         part, theirs = whole, like.every
     else:

@@ -89,19 +89,19 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     elif checkpoint.members:
         checked.append(plural(len(checkpoint.parts), "file"))
     indexed = [
-        one
-        for one in (checkpoint, *_files(checkpoint))
-        if one.parts
-        and not one.members
-        and not (one.traits.is_archive or one.traits.is_set or one.traits.fills_a_state)
+        part
+        for part in (checkpoint, *_files(checkpoint))
+        if part.parts
+        and not part.members
+        and not (part.traits.is_archive or part.traits.is_set or part.traits.fills_a_state)
     ]
     if checkpoint.traits.fills_a_state and not lost:
-        data = [one for one in _files(checkpoint) or [checkpoint] if one.traits.fills_a_state]
-        checked.append(f"the metadata and {plural(sum(len(one.parts) for one in data), 'data file')} agree")
+        data = [part for part in _files(checkpoint) or [checkpoint] if part.traits.fills_a_state]
+        checked.append(f"the metadata and {plural(sum(len(part.parts) for part in data), 'data file')} agree")
     if indexed:
         checked.append("index and shards agree")
-    for one in indexed:
-        odd += _index(one)
+    for part in indexed:
+        odd += _index(part)
     mixed = Survey(checkpoint).mixed
     doubts = [notice.message for notice in checkpoint.notices if notice.code == "mixed-steps"]
     doubts += [] if mixed is None else [mixed.text]
@@ -189,31 +189,31 @@ def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
     )
 
 
-def with_likeness(checkpoint: Checkpoint, report: VerifyReport, found: Likeness) -> VerifyReport:
+def with_likeness(checkpoint: Checkpoint, report: VerifyReport, comparison: Likeness) -> VerifyReport:
     """The report with what differs from another save, whose shapes settle what no file records."""
-    problems = tuple(Problem(what, names) for what, names in found.rows)
+    problems = tuple(Problem(what, names) for what, names in comparison.rows)
     if problems:
         return report._replace(
             verdict=report.verdict if report.verdict == "unreadable" else "damaged",
             problems=(*report.problems, *problems),
         )
     settled = [
-        row.message for row in checkpoint.notices if found.has_shapes and row.code == "unverified-size"
+        row.message for row in checkpoint.notices if comparison.has_shapes and row.code == "unverified-size"
     ]
     kept = tuple(row for row in report.not_checked if row not in settled)
-    return report._replace(checked=(*report.checked, found.checked), not_checked=kept)
+    return report._replace(checked=(*report.checked, comparison.checked), not_checked=kept)
 
 
-def against(checkpoint: Checkpoint, expected: Sequence[Sum], found: dict[str, Sum]) -> VerifyReport:
-    """Compare a checkpoint with stored sums. `found` are its sums now, by every name of its tensors."""
-    known = {row.name: found[row.name] for row in expected if row.name in found}
-    unread = [f"{show(name, 80)}: {row.unread}" for name, row in known.items() if row.unread is not None]
+def against(checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, Sum]) -> VerifyReport:
+    """Compare a checkpoint with stored sums. `current` are its sums now, by every name of its tensors."""
+    matches = {row.name: current[row.name] for row in expected if row.name in current}
+    unread = [f"{show(name, 80)}: {row.unread}" for name, row in matches.items() if row.unread is not None]
     other = tuple(
         row.name
         for row in expected
-        if row.name in known and known[row.name].unread is None and known[row.name].digest != row.digest
+        if row.name in matches and matches[row.name].unread is None and matches[row.name].digest != row.digest
     )
-    gone = tuple(row.name for row in expected if row.name not in known)
+    gone = tuple(row.name for row in expected if row.name not in matches)
     problems = [
         Problem(f"{plural(len(names), 'tensor')} {what}", names)
         for names, what in ((other, "with another sum"), (gone, "missing"))

@@ -61,9 +61,9 @@ def explain(text: str) -> Page:
             return page
     words = _words(text[-_LONGEST:])
     scored = [(_score(words, page), page) for page in every]
-    best, found = max(scored, key=lambda pair: pair[0])
+    best, answer = max(scored, key=lambda pair: pair[0])
     if best[1]:
-        return found
+        return answer
     raise UsageError(
         f"{show(text.strip(), 60)}: no page for this", hint=f"the nearest: {_nearest(code, words)}"
     )
@@ -100,13 +100,13 @@ def _score(words: Sequence[str], page: Page) -> tuple[bool, int, float]:
     return best
 
 
-def _run(one: Sequence[str], two: Sequence[str]) -> int:
+def _run(first: Sequence[str], second: Sequence[str]) -> int:
     """The length of the longest run of words that both have."""
     most = 0
-    before = [0] * (len(two) + 1)
-    for word in one:
-        now = [0] * (len(two) + 1)
-        for index, other in enumerate(two):
+    before = [0] * (len(second) + 1)
+    for word in first:
+        now = [0] * (len(second) + 1)
+        for index, other in enumerate(second):
             if (word == other and word != "#") or (word == other and before[index]):
                 now[index + 1] = before[index] + 1
         most = max(most, *now)
@@ -184,19 +184,19 @@ def _finding(code: Code, text: str) -> Page:
 
 def _errors() -> list[Page]:
     """One page for each answer: the messages in a row, and the text up to the next message."""
-    found: list[Page] = []
+    entries: list[Page] = []
     for _, title, text in _parts(source("errors")):
-        at = 0
+        position = 0
         messages: list[str] = []
         matches = list(_MESSAGE.finditer(text))
         for match, follower in zip(matches, [*matches[1:], None], strict=True):
             messages.append(match[1])
-            at = match.end()
-            answer = text[at : follower.start() if follower else len(text)].strip()
+            position = match.end()
+            answer = text[position : follower.start() if follower else len(text)].strip()
             if answer:
-                found.append(Page(title, tuple(messages), _body(answer)))
+                entries.append(Page(title, tuple(messages), _body(answer)))
                 messages = []
-    return found
+    return entries
 
 
 def _body(text: str) -> tuple[Block, ...]:

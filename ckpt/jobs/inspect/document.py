@@ -117,13 +117,13 @@ def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:
     """
     sizes = {source.name: source.size for source in checkpoint.all_sources()}
     folder = checkpoint.path.rstrip("/")
-    found = [sizes.get(f"{folder}/{part}", sizes.get(part)) for part in checkpoint.parts]
-    return found if any(size is not None for size in found) else None
+    part_sizes = [sizes.get(f"{folder}/{part}", sizes.get(part)) for part in checkpoint.parts]
+    return part_sizes if any(size is not None for size in part_sizes) else None
 
 
 def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
     """Return the optimizer state of tensors, by index: whether it is held, and the steps counted for them."""
-    found: dict[int, dict[str, Json]] = {}
+    states: dict[int, dict[str, Json]] = {}
     for use in survey.uses:
         if use.is_before or not says_gradients(use):
             continue
@@ -131,7 +131,7 @@ def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
             if index is not None:
                 never = number in use.never
                 steps = 0.0 if never and use.steps else use.counters.get(number)
-                found[index] = {
+                states[index] = {
                     "optimizer_state": {
                         "held": use.match.slots[number].has_state,
                         "steps": _steps(steps),
@@ -139,7 +139,7 @@ def _optimizer_states(survey: Survey) -> dict[int, dict[str, Json]]:
                         "zero": number in use.zero,
                     }
                 }
-    return found
+    return states
 
 
 def _steps(counter: float | None) -> int | None:
@@ -167,7 +167,7 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
     """One tensor: the entry of `tensors[]`."""
     tensor, entry = row.tensor, row.entry
     plain_ref = tensor if isinstance(tensor, TensorRef) else None
-    found: dict[str, Json] = {
+    fields: dict[str, Json] = {
         "name": entry.name,
         "path": path_json(entry.path),
         "section": row.section.name if row.section else None,
@@ -189,14 +189,14 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
     }
     sharding = sharding_of(tensor)
     if sharding is not None:
-        found["sharding"] = {"parts": sharding.parts, "dims": list(sharding.dims)}
+        fields["sharding"] = {"parts": sharding.parts, "dims": list(sharding.dims)}
     if plain_ref and (plain_ref.conj or plain_ref.neg):
-        found |= {"conj": plain_ref.conj, "neg": plain_ref.neg}
+        fields |= {"conj": plain_ref.conj, "neg": plain_ref.neg}
     if isinstance(tensor, Composite):
-        found["detail"] = tensor.detail
+        fields["detail"] = tensor.detail
         if tensor.piece is not None:
-            found["piece"] = _piece(tensor.piece)
-        found["parts"] = [
+            fields["piece"] = _piece(tensor.piece)
+        fields["parts"] = [
             {
                 "name": label,
                 "dtype": part.dtype.name,
@@ -209,7 +209,7 @@ def tensor_json(row: Row, role: Role, in_optimizer: bool | None) -> dict[str, Js
             }
             for label, part in tensor.parts
         ]
-    return found
+    return fields
 
 
 def _piece(piece: Piece) -> dict[str, Json]:
@@ -229,38 +229,38 @@ def _values(values: Iterable[Value]) -> list[Json]:
 
 def value_json(value: Value, repeats: Repeats) -> dict[str, Json]:
     """One value: the entry of `values[]`."""
-    found: dict[str, Json] = {
+    fields: dict[str, Json] = {
         "name": value.name,
         "path": path_json(value.path),
         "type": value.type,
         "value": None,
     }
     if value.same_as is not None:
-        found["same_as"] = value.same_as
+        fields["same_as"] = value.same_as
     elif value.fields is not None:
-        found["fields"] = value.fields
+        fields["fields"] = value.fields
     else:
         view = look(value.node)
         if view.kind == "scalar":
-            found["value"], otherwise = scalar_json(view)
+            fields["value"], otherwise = scalar_json(view)
             if otherwise is not None:
-                found["value_is"] = otherwise
+                fields["value_is"] = otherwise
         elif view.kind == "object":
-            found["fields"] = len(view.children)
+            fields["fields"] = len(view.children)
         else:
             try:
-                found["value"] = plain(value.node, repeats)
+                fields["value"] = plain(value.node, repeats)
             except UnreadableError as error:
-                found["value_is"] = error.problem
-    return found
+                fields["value_is"] = error.problem
+    return fields
 
 
 def devices(report: InspectReport) -> dict[str, dict[str, int]]:
     """Device -> tensors and their logical bytes, of the selected tensors, the heaviest first."""
-    found: dict[str, dict[str, int]] = {}
+    by_device: dict[str, dict[str, int]] = {}
     for row in report.rows:
         if row.tensor.device is not None:
-            totals = found.setdefault(row.tensor.device, {"tensors": 0, "bytes": 0})
+            totals = by_device.setdefault(row.tensor.device, {"tensors": 0, "bytes": 0})
             totals["tensors"] += 1
             totals["bytes"] += row.tensor.nbytes
-    return dict(sorted(found.items(), key=lambda item: -item[1]["bytes"]))
+    return dict(sorted(by_device.items(), key=lambda item: -item[1]["bytes"]))

@@ -37,25 +37,25 @@ class Lookup(NamedTuple):
         if self.row is not None and self.role is not None:
             return {"schema": SCHEMA, **tensor_json(self.row, self.role, self.in_optimizer)}
         view = look(self.node)
-        found: dict[str, Json] = {
+        document: dict[str, Json] = {
             "schema": SCHEMA,
             "name": self.name,
             "path": path_json(self.path),
             "type": view.type,
         }
         if view.kind == "scalar":
-            found["value"], otherwise = scalar_json(view)
+            document["value"], otherwise = scalar_json(view)
             if otherwise is not None:
-                found["value_is"] = otherwise
+                document["value_is"] = otherwise
         else:
-            found["value"] = plain(self.node)
-        return found
+            document["value"] = plain(self.node)
+        return document
 
 
 def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
     """Look the names up, in their order. Raises UsageError with the nearest names."""
     checkpoint = survey.checkpoint
-    found: list[Lookup] = []
+    lookups: list[Lookup] = []
     for name in names:
         matches = find(checkpoint.root, name, limits)
         if not matches and "#" in name:  # the mark of a second path with one name
@@ -68,28 +68,28 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
                 hint=_look(checkpoint, "for their paths", "--json"),
             )
         if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
-            found.append(Lookup(name, *matches[0]))
+            lookups.append(Lookup(name, *matches[0]))
             continue
         row = _row(survey, name)
         if row is None:
             raise _unknown(checkpoint, name)
         role, held = survey.role_of(row.position)
-        found.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
-    return found
+        lookups.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
+    return lookups
 
 
 def _row(survey: Survey, name: str) -> Row | None:
     """The tensor with this name, or the first one that has it inside of its section."""
     names = names_of(survey.tensors)
     if name in names:
-        at = names.index(name)
-        part = next((part for part in survey.sections if at in part.indices), None)
-        return Row(survey.tensors[at], part, at)
+        index = names.index(name)
+        part = next((part for part in survey.sections if index in part.indices), None)
+        return Row(survey.tensors[index], part, index)
     for part in survey.sections:
         inside = part.names()
         if name in inside:
-            at = inside.index(name)
-            return Row(part.entries[at], part, part.first + at)
+            index = inside.index(name)
+            return Row(part.entries[index], part, part.first + index)
     return None
 
 

@@ -77,7 +77,7 @@ class _Count(NamedTuple):
 
 def numbers(text: str) -> list[int]:
     """The numbers of `6,7-9`; as DDP prints them (`6 7 8 9`) too. Raises UsageError."""
-    found: list[int] = []
+    parsed: list[int] = []
     for part in re.split(r"[,\s]+", text.strip()):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
         if match is None:
@@ -85,38 +85,38 @@ def numbers(text: str) -> list[int]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last - first >= _MOST:
             raise UsageError(f"--index {show(part, 60)}: not a range", hint="as in 6,7-9")
-        found += range(first, last + 1)
-    return list(dict.fromkeys(found))
+        parsed += range(first, last + 1)
+    return list(dict.fromkeys(parsed))
 
 
-def index(survey: Survey, asked: list[int], section: str | None = None) -> ParameterIndex:
+def index(survey: Survey, wanted: list[int], section: str | None = None) -> ParameterIndex:
     """The parameters of these numbers, or what each can be, with how sure that is.
 
     Raises UsageError for a number that no parameter has, and where the file keeps no order.
     """
     checkpoint = survey.checkpoint
     if survey.record is not None and section in (None, survey.record.section.name):
-        return _recorded(checkpoint, asked, survey.record)
+        return _recorded(checkpoint, wanted, survey.record)
     model = survey.only_model(section)
     _refuse_disorder(checkpoint, model)
-    count = _listed(survey, model) or _by_optimizer(survey, model, max(asked)) or _by_names(survey, model)
+    count = _listed(survey, model) or _by_optimizer(survey, model, max(wanted)) or _by_names(survey, model)
     most = len(count.indices) - count.least_out
-    for number in asked:
+    for number in wanted:
         _refuse_beyond(checkpoint, number, most)
     # DDP counts as many parameters as the largest number says.
-    count = count._replace(most_out=min(count.most_out, len(count.indices) - 1 - max(asked)))
+    count = count._replace(most_out=min(count.most_out, len(count.indices) - 1 - max(wanted)))
     rows = [
-        (number, tuple(checkpoint.tensors[at] for at in candidates))
-        for number, candidates in zip(asked, _candidates(count, asked), strict=True)
+        (number, tuple(checkpoint.tensors[position] for position in candidates))
+        for number, candidates in zip(wanted, _candidates(count, wanted), strict=True)
     ]
     least = len(count.indices) - count.most_out
     return ParameterIndex(tuple(rows), model, most, count.trust, count.why, count.assumes, least)
 
 
-def _candidates(count: _Count, asked: Sequence[int]) -> list[list[int]]:
+def _candidates(count: _Count, wanted: Sequence[int]) -> list[list[int]]:
     """The tensors that each number can be, in order."""
     sure = count.sure if len(count.indices) - len(count.sure) >= count.least_out else frozenset[int]()
-    doubtful = [at not in sure for at in count.indices]
+    doubtful = [position not in sure for position in count.indices]
     before = list(accumulate(doubtful, initial=0))
     total = before[-1]
     # The number of a counted tensor is its place, less the doubtful ones before it that are left out.
@@ -128,16 +128,16 @@ def _candidates(count: _Count, asked: Sequence[int]) -> list[list[int]]:
             for place in range(bisect_left(lasts, number), bisect_right(firsts, number))
             if total - doubtful[place] >= count.least_out
         ]
-        for number in asked
+        for number in wanted
     ]
 
 
-def _recorded(checkpoint: Checkpoint, asked: list[int], match: RecordMatch) -> ParameterIndex:
+def _recorded(checkpoint: Checkpoint, wanted: list[int], match: RecordMatch) -> ParameterIndex:
     """The parameters as a live model numbers them. Raises UsageError for one that it does not have."""
     record = match.record
     names = record.numbered
     rows = []
-    for number in asked:
+    for number in wanted:
         _refuse_beyond(checkpoint, number, len(names))
         index = match.indices.get(names[number])
         if index is None:
@@ -147,11 +147,11 @@ def _recorded(checkpoint: Checkpoint, asked: list[int], match: RecordMatch) -> P
             )
         rows.append((number, (checkpoint.tensors[index],)))
     frozen = len(record.parameters) - len(names)
-    left = f", without {plural(frozen, 'frozen or ignored parameter')}" if frozen else ""
+    without = f", without {plural(frozen, 'frozen or ignored parameter')}" if frozen else ""
     why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
-    return ParameterIndex(tuple(rows), match.section, len(names), "certain", why + left, None, len(names))
+    return ParameterIndex(tuple(rows), match.section, len(names), "certain", why + without, None, len(names))
 
 
 def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:

@@ -157,10 +157,10 @@ def inspect(
         relative = [*names]
         for part in parts:
             relative[part.first : part.first + part.tensors] = part.names()
-        known = [relative[index] for index in indices]
+        candidates = [relative[index] for index in indices]
         indices = [index for index in indices if select.match(names[index], relative[index])]
         if not indices:
-            raise select.refusal(known, checkpoint.path)
+            raise select.refusal(candidates, checkpoint.path)
     prefixes = _prefixes(parts)
     hidden = hidden_devices(checkpoint.values)
     chosen_entries = entries
@@ -210,7 +210,7 @@ def _way_out(report: InspectReport, plan: Plan) -> Way | None:
 
 
 def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
-    found: list[Prefix] = []
+    prefixes: list[Prefix] = []
     for part in parts:
         if part.kind not in ("model", "ema"):
             continue
@@ -226,11 +226,11 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
         single = {tensor for tensor in set(looks_of(part.entries)) if not tensor.shape}
         pairs = zip(names, looks_of(part.entries), strict=True) if single else ()
         counters = {name for name, tensor in pairs if tensor in single and name.endswith(AVERAGE_COUNTERS)}
-        found += [
+        prefixes += [
             Prefix(prefix, writers(prefix, counters=counters, is_average=part.kind == "ema"), part, count)
             for prefix, count in leading.items()
         ]
-        found += [
+        prefixes += [
             Prefix(
                 places[0] if len(set(places)) == 1 else f"*.{wrapper}.",
                 writers(wrapper),
@@ -239,7 +239,7 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
             )
             for wrapper, places in inner.items()
         ]
-    return tuple(found)
+    return tuple(prefixes)
 
 
 # --- findings -------------------------------------------------------------------------------------------------
@@ -338,13 +338,13 @@ def _file(name: str) -> str:
 
 
 def _call(row: Import) -> str:
-    at = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
+    where = f" (stored at {row.where[0]})" if row.where and row.where[0] else ""
     if not row.calls:
-        return f"DANGER: loading {_file(row.file)} can run anything: it holds {row.module}.{row.name} as a value{at}."
+        return f"DANGER: loading {_file(row.file)} can run anything: it holds {row.module}.{row.name} as a value{where}."
     more = f" and makes {plural(row.times - 1, 'more such call')}" if row.times > 1 else ""
     if is_own(row.module):
-        return f"DANGER: loading {_file(row.file)} runs {row.calls[0]}{at}{more}."
-    return f"Loading {_file(row.file)} calls {row.calls[0]}{at}, which ckpt does not know{more}."
+        return f"DANGER: loading {_file(row.file)} runs {row.calls[0]}{where}{more}."
+    return f"Loading {_file(row.file)} calls {row.calls[0]}{where}, which ckpt does not know{more}."
 
 
 def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
@@ -388,8 +388,8 @@ def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
         ]
         number = Counter(str(entry.tensor.device) for entry in counted)
         if len(number) > 1:
-            each = ", ".join(f"{count:,} on {tag}" for tag, count in number.items())
-            text = f"The tensors of {part.name or 'the file'} are saved on several devices: {each}."
+            devices_text = ", ".join(f"{count:,} on {tag}" for tag, count in number.items())
+            text = f"The tensors of {part.name or 'the file'} are saved on several devices: {devices_text}."
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
 
 
@@ -479,7 +479,7 @@ def _is_apart(entries: Sequence[Entry]) -> bool:
             storages = part.tensors.storages
             used += storages.made if isinstance(storages, Column) else storages
         else:
-            used += [each.storage for entry in part for each in parts_of(entry.tensor)]
+            used += [part_ref.storage for entry in part for part_ref in parts_of(entry.tensor)]
     return len(set(used)) == len(used)
 
 
@@ -490,8 +490,8 @@ def _users(checkpoint: Checkpoint) -> dict[int, list[tuple[str, TensorRef]]]:
         tensor = entry.tensor
         if type(tensor) is TensorRef:
             user = (entry.name, tensor)
-            same = users.setdefault(id(tensor.storage), found := [user])
-            if same is not found:
+            same = users.setdefault(id(tensor.storage), fresh := [user])
+            if same is not fresh:
                 same.append(user)
         else:
             for label, part in tensor.parts:
@@ -528,9 +528,9 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
     of one tensor, what a quantized layer packs and single numbers that are no parameters are no weights.
     """
     averages = [[section] for section in survey.sections if section.kind == "ema"]
-    found: list[tuple[str, ...]] = []
+    ties: list[tuple[str, ...]] = []
     if _is_apart(survey.tensors):
-        return found
+        return ties
     uses = Counter([id(part.storage) for entry in survey.tensors for part in parts_of(entry.tensor)])
     for sections in (survey.candidates, *averages):
         groups: dict[tuple[tuple[Storage, tuple[int, int]], ...], list[str]] = {}
@@ -541,12 +541,12 @@ def tied_weights(survey: Survey) -> list[tuple[str, ...]]:
             if entry.tensor.shape or survey.roles[index].role == "parameter":
                 memory = tuple((part.storage, part.extent) for part in parts)
                 groups.setdefault(memory, []).append(entry.name)
-        found += [
+        ties += [
             tuple(names)
             for memory, names in groups.items()
             if len(names) > 1 and any(last > first for _, (first, last) in memory)
         ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(ties))
 
 
 def _named(sections: Iterable[Section]) -> Iterator[tuple[int, Entry]]:

@@ -40,17 +40,17 @@ class LsRow(NamedTuple):
         """The document `ckpt.ls`; docs/json.md is its contract."""
         from ckpt import __version__
 
-        known = self.error is None
+        is_readable = self.error is None
         return {
             "schema": SCHEMA,
             "ckpt": __version__,
             "file": {"path": self.path},
             "path": self.path,
             "error": None if self.error is None else self.error._asdict(),
-            "format": self.format if known else None,
-            "bytes": self.nbytes if known else None,
-            "tensors": self.tensors if known else None,
-            "parameters": self.parameters if known else None,
+            "format": self.format if is_readable else None,
+            "bytes": self.nbytes if is_readable else None,
+            "tensors": self.tensors if is_readable else None,
+            "parameters": self.parameters if is_readable else None,
             "dtypes": list(self.dtypes),
             "devices": list(self.devices),
             "loads": self.loads,

@@ -73,8 +73,8 @@ def _by_state(
     A counter at one of the steps `mixed` says something of its file, and not of its parameter.
     """
     match = survey.record
-    known = match.known() if match is not None else {}
-    frozen = {index for index, row in known.items() if not row.requires_grad}
+    recorded = match.known() if match is not None else {}
+    frozen = {index for index, row in recorded.items() if not row.requires_grad}
     skip = frozen.union(none)
     never = [number for number in use.never if use.match.indices[number] not in skip]
     behind = [row for row in use.lagging if use.match.indices[row[0]] not in skip and row[1] not in mixed]
@@ -123,11 +123,11 @@ def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, 
         return f"{folded(named)} ({plural(len(named), 'parameter')})", ()
     other = ""
     if unknown:
-        left = [number for number in numbers if use.match.indices[number] is None]
-        among = _among(use, left)
-        if len(among) == len(left) and not among.intersection(indices):  # which is which does not matter
+        unnamed = [number for number in numbers if use.match.indices[number] is None]
+        among = _among(use, unnamed)
+        if len(among) == len(unnamed) and not among.intersection(indices):  # which is which does not matter
             return _text(survey, use.match.model, sorted(among.union(indices)))
-        other = f"{plural(unknown, 'unknown parameter')} ({_candidates(survey, use, left)})"
+        other = f"{plural(unknown, 'unknown parameter')} ({_candidates(survey, use, unnamed)})"
     return _text(survey, use.match.model, indices, other)
 
 

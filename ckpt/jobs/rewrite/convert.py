@@ -137,8 +137,8 @@ class CastRefs:
         if tensor.view not in self._made:
             self.counts[tensor.dtype.name] += 1
             storage = Storage("", tensor.device, to, to.nbytes(tensor.numel), place_of(tensor, to))
-            made = tensor_ref(storage, to, tensor.shape, contiguous(tensor.shape), 0, tensor.requires_grad)
-            self._made[tensor.view] = made
+            ref = tensor_ref(storage, to, tensor.shape, contiguous(tensor.shape), 0, tensor.requires_grad)
+            self._made[tensor.view] = ref
         return self._made[tensor.view]._replace(
             is_parameter=tensor.is_parameter, requires_grad=tensor.requires_grad
         )
@@ -182,10 +182,10 @@ class Cast(Edit):
                 self.uncast.append((entry, why or ""))
 
     def storage(self, storage: Storage) -> Storage:
-        known = self._made.get(storage)
-        if known is None:
-            known = self._made[storage] = self._cast(storage)
-        return known
+        copy = self._made.get(storage)
+        if copy is None:
+            copy = self._made[storage] = self._cast(storage)
+        return copy
 
     def _cast(self, storage: Storage) -> Storage:
         dtype = self._chosen.get(storage)
@@ -259,8 +259,8 @@ def convert(
     refuse_ranks(survey.checkpoint, section)
     refuse_incomplete(survey.checkpoint, weights or section, "--weights")
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
-    asked = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
-    return droppable(lambda drop: _converted(survey, asked, limits, unfit, drop), drop_other)
+    request = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
+    return droppable(lambda drop: _converted(survey, request, limits, unfit, drop), drop_other)
 
 
 def _chosen_weights(
@@ -299,9 +299,9 @@ class _Asked(NamedTuple):
 
 
 def _converted(
-    survey: Survey, asked: _Asked, limits: Limits, unfit: Unfit, drop_other: bool
+    survey: Survey, request: _Asked, limits: Limits, unfit: Unfit, drop_other: bool
 ) -> RewriteReport:
-    format, traits, plain, to, encoding, section, select = asked
+    format, traits, plain, to, encoding, section, select = request
     if select and traits.is_pickle:
         raise UsageError(
             f"--include and --exclude go with tensors alone; {traits.label} holds the whole checkpoint",
@@ -324,8 +324,8 @@ def _converted(
     checkpoint = survey.checkpoint
     current = with_ties(survey, limits).checkpoint
     if current.traits.names_are_code and traits.is_pickle:
-        current, left = _script(current, limits, section)
-        dropped += left
+        current, leftovers = _script(current, limits, section)
+        dropped += leftovers
     if encoding is not None and not plain:
         decode = Decode(encoding)
         current = edited(current, decode.copy(current.root), limits, origin=None)
@@ -352,8 +352,8 @@ def _converted(
         result = Result(checkpoint, current, format, traits, was_module)
         return _to_tensors(result, unfit, changes, dropped, to, section, select, drop_other)
     if not checkpoint.traits.is_pickle:
-        current, left = _as_state_dict(current, limits)
-        dropped += left
+        current, leftovers = _as_state_dict(current, limits)
+        dropped += leftovers
     if checkpoint.traits.has_views and not traits.has_views:
         current = _viewless(current, limits)
     alone: list[Leftover] = []
@@ -431,15 +431,15 @@ def _to_tensors(
     chosen = parts.only_model(section)
     entries: list[Entry] = []
     same: list[Entry] = []
-    left = [*dropped, *rest_of(parts, chosen), *weightless(current, chosen)]
+    leftovers = [*dropped, *rest_of(parts, chosen), *weightless(current, chosen)]
     if chosen.node is not None:
-        left += attributes_left(chosen.node)
+        leftovers += attributes_left(chosen.node)
     picked = chosen.selected(select, checkpoint.path)
     if not chosen.is_module and not current.traits.names_are_code:
         loose = [entry for entry in picked if not entry.registered]
-        left += [Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in loose]
+        leftovers += [Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in loose]
     wanted = set(map(id, picked))
-    left += not_selected([entry for entry in chosen.entries if id(entry) not in wanted])
+    leftovers += not_selected([entry for entry in chosen.entries if id(entry) not in wanted])
     for entry in picked:
         name = chosen.relative(entry.name) or chosen.name  # a section that is one tensor
         if "#" in name and name != chosen.relative(readable(entry)):
@@ -456,7 +456,7 @@ def _to_tensors(
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
     lazy = {} if chosen.is_module else {row.name: row for row in uninitialized(current, chosen)}
     rows = [lazy.get(name) or Leftover(name, "not a tensor") for name in values]
-    left += rows if was_module else []
+    leftovers += rows if was_module else []
     lost += [] if was_module else rows
     if lost and not drop_other:
         listed = and_more([f"{show(row.name, 60)} ({row.what})" for row in lost], 5, "; ")
@@ -473,7 +473,7 @@ def _to_tensors(
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
     metadata = {} if checkpoint.traits.is_pickle else metadata_of(current.root)
-    made = Checkpoint(
+    target = Checkpoint(
         path=checkpoint.path,
         format=format,
         traits=traits,
@@ -489,9 +489,9 @@ def _to_tensors(
         RewriteReport(
             "convert",
             checkpoint,
-            made,
+            target,
             (*_format_change(checkpoint, format, len(entries)), *changes),
-            (*left, *lost),
+            (*leftovers, *lost),
             tuple(_uncast(uncast)),
             unchanged_bytes=to is None,
             nothing=f"is {format} already",
@@ -532,12 +532,12 @@ def _values_inside(survey: Survey, section: Section) -> list[str]:
 def _as_state_dict(current: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
     """The tensors of safetensors as a plain dict; what their metadata says is left out."""
     root = with_metadata(current.root, {})
-    left = [
+    leftovers = [
         Leftover(f"{METADATA}.{name}", repr(text[:60]), is_value=True)
         for name, text in metadata_of(current.root).items()
         if (name, text) != ("format", "pt")
     ]
-    return edited(current, root, limits, origin=None), left
+    return edited(current, root, limits, origin=None), leftovers
 
 
 def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[Checkpoint, list[Leftover]]:
@@ -545,8 +545,8 @@ def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[C
     parts = Survey(current)
     chosen = parts.only_model(section)
     root = weights_of(parts, chosen)
-    left = [*rest_of(parts, chosen), *weightless(current, chosen)]
-    return edited(current, root, limits, origin=None), left
+    leftovers = [*rest_of(parts, chosen), *weightless(current, chosen)]
+    return edited(current, root, limits, origin=None), leftovers
 
 
 def _viewless(current: Checkpoint, limits: Limits) -> Checkpoint:

@@ -98,12 +98,12 @@ def _known_names(
     changed: dict[str, dict[str, str]],
 ) -> dict[str, str]:
     """Return an optimizer's new names: the sections' names that change, unless another section keeps them."""
-    known = {old: new for names in changed.values() for old, new in names.items()}
+    new_names = {old: new for names in changed.values() for old, new in names.items()}
     for part in survey.sections:
         if part.kind in ("model", "ema") and part not in chosen:
             for name in part.names():
-                known.pop(name, None)
-    return known
+                new_names.pop(name, None)
+    return new_names
 
 
 def _check_names(
@@ -226,32 +226,32 @@ class _Rename(Edit):
     def state(self, call: Opaque, state: Node) -> Node:
         if id(call) not in self.dicts or type(state) is not Dict:
             return state
-        made = Dict()
+        renamed = Dict()
         prefix = self.dicts[id(call)][0]
         values = [
             self._metadata(value, prefix) if key == "_metadata" else value
             for key, value in zip(state.keys, state.values, strict=True)
         ]
-        made.set(list(state.keys), values)
-        return made
+        renamed.set(list(state.keys), values)
+        return renamed
 
     def _metadata(self, node: Node, prefix: str) -> Node:
         view = look(node)
         if view.kind != "mapping":
             return node
-        found: dict[Node, tuple[str, Node]] = {}
+        entries: dict[Node, tuple[str, Node]] = {}
         for key, value in zip(view.keys, view.children, strict=True):
             new = key
             if isinstance(key, str):
                 new = module_path(f"{prefix}{key}".rstrip("."), self._new_name)[len(prefix) :]
             # What was wrapped is the model; the wrapper's own entry gives way.
-            if new not in found or len(str(key)) >= len(found[new][0]):
-                found[new] = str(key), value
-        keys, values = list(found), [value for _, value in found.values()]
+            if new not in entries or len(str(key)) >= len(entries[new][0]):
+                entries[new] = str(key), value
+        keys, values = list(entries), [value for _, value in entries.values()]
         if type(node) is Opaque:
-            made = Opaque(node.how, node.func, (), None, node.offset)
-            made.set(keys, values)
-            return made
+            call = Opaque(node.how, node.func, (), None, node.offset)
+            call.set(keys, values)
+            return call
         plain = Dict()
         plain.set(keys, values)
         return plain
@@ -259,13 +259,13 @@ class _Rename(Edit):
     def _filled(self, node: Opaque) -> Opaque:
         """An OrderedDict of Python 2, whose items are its argument, with its items set one by one."""
         view = look(node)
-        made = Opaque(node.how, node.func, (), None, node.offset)
+        call = Opaque(node.how, node.func, (), None, node.offset)
         prefix = self.dicts[id(node)][0]
-        made.set(
+        call.set(
             [self._key(key, prefix) for key in view.keys], [self.copy_of(child) for child in view.children]
         )
-        made.states = [self.copy_of(self.state(node, state)) for state in node.states]
-        return made
+        call.states = [self.copy_of(self.state(node, state)) for state in node.states]
+        return call
 
     def _key(self, key: Node, prefix: str) -> Node:
         if not isinstance(key, str) or key == METADATA or (not prefix and key in self.beside):

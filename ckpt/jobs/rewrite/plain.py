@@ -62,10 +62,10 @@ def apart(node: Node, plain: Callable[[Node], bool], *, dense: bool = False) -> 
 
     `plain` says which names may stay in the pickle. With `dense` quantized tensors are taken apart too.
     """
-    found = _apart(node, plain, dense)
-    if found is None:
+    whole = _apart(node, plain, dense)
+    if whole is None:
         return None
-    todo = [("", found.parts, 1)]
+    todo = [("", whole.parts, 1)]
     flat: dict[str, Node] = {}
     while todo:
         prefix, parts, depth = todo.pop()
@@ -78,7 +78,7 @@ def apart(node: Node, plain: Callable[[Node], bool], *, dense: bool = False) -> 
                 return None
             else:
                 flat[full] = part
-    return Apart(found.what, flat)
+    return Apart(whole.what, flat)
 
 
 def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | None:
@@ -207,16 +207,16 @@ class Spread(Edit):
             return self._spreads[id(node)]
         if not (type(node) is Dict or (type(node) is Opaque and node.meaning is None and node.keys)):
             return node
-        found = [
+        taken_apart = [
             self._apart(value) if isinstance(key, str) else None
             for key, value in zip(node.keys, node.values, strict=True)
         ]
-        if not any(found):
+        if not any(taken_apart):
             return node
         taken = {str(key) for key in node.keys if isinstance(key, str)}
         keys: list[Node] = []
         values: list[Node] = []
-        for key, value, whole in zip(node.keys, node.values, found, strict=True):
+        for key, value, whole in zip(node.keys, node.values, taken_apart, strict=True):
             named = str(key) if isinstance(key, str) else ""
             names = [] if whole is None else [f"{named}.{name}" if name else named for name in whole.parts]
             if whole is None or self._beside > _SPREAD or not taken.isdisjoint({*names} - {named}):
@@ -227,40 +227,40 @@ class Spread(Edit):
             taken.update(names)
             keys += names
             values += whole.parts.values()
-        made: Dict | Opaque = Dict() if type(node) is Dict else _without_items(node)
-        made.set(keys, values)
-        self._spreads[id(node)] = made
+        spread: Dict | Opaque = Dict() if type(node) is Dict else _without_items(node)
+        spread.set(keys, values)
+        self._spreads[id(node)] = spread
         self._alive.append(node)
-        return made
+        return spread
 
     def parts_of(self, node: Node) -> Dict | None:
         """Return the parts of a tensor as a dict, or None if it stays whole."""
         whole = self._apart(node)
         if whole is None:
             return None
-        made = Dict()
-        made.set([name or "data" for name in whole.parts], list(whole.parts.values()))
-        return made
+        parts = Dict()
+        parts.set([name or "data" for name in whole.parts], list(whole.parts.values()))
+        return parts
 
     def _apart(self, node: Node) -> Apart | None:
         if type(node) is not Opaque or node.meaning is None:
             return None
         if id(node) not in self._aparts:
-            found = self._aparts[id(node)] = apart(node, self._plain, dense=self._dense)
+            result = self._aparts[id(node)] = apart(node, self._plain, dense=self._dense)
             self._alive.append(node)
-            if found is not None:
-                row = found.what, tuple(name for name in found.parts if name)
+            if result is not None:
+                row = result.what, tuple(name for name in result.parts if name)
                 self.taken[row] = self.taken.get(row, 0) + 1
-                self.within.update({id(part): (id(node), name) for name, part in found.parts.items()})
+                self.within.update({id(part): (id(node), name) for name, part in result.parts.items()})
         return self._aparts[id(node)]
 
 
 def _without_items(node: Node) -> Opaque:
     """A call without its keys and values."""
     assert type(node) is Opaque
-    made = Opaque(node.how, node.func, node.args, node.kwargs, node.offset)
-    made.states, made.items = node.states, node.items
-    return made
+    shell = Opaque(node.how, node.func, node.args, node.kwargs, node.offset)
+    shell.states, shell.items = node.states, node.items
+    return shell
 
 
 _OPAQUE = ("torch._C.", "builtins.getattr", "functools.partial", "numpy.")
@@ -362,7 +362,7 @@ class Plain(Spread):
         return self.leaf(arg) if type(arg) is ByteStr else arg
 
     def keys(self, node: Dict | Opaque, keys: Sequence[Node]) -> Sequence[Node]:
-        made: list[Node] = []
+        new_keys: list[Node] = []
         taken: set[str] = set()
         for key in keys:
             new = self._hashable(key)
@@ -377,8 +377,8 @@ class Plain(Spread):
                 new = f"<{look(key).type} {len(self.lost)}>"
                 text = key_text(new)
             taken.add(text)
-            made.append(new)
-        return made
+            new_keys.append(new)
+        return new_keys
 
     def _hashable(self, node: Node) -> Node:
         """A node as the key of a dict or the item of a set: scalars, tuples of them, tensors; else _NOT_HASHABLE."""
@@ -409,13 +409,13 @@ class Plain(Spread):
         """A set of what may lie in one; a list where something may not, or where two items would become one."""
         if frozen:
             self._note("frozenset")
-        found = [self._hashable(item) for item in items]
-        if any(item is _NOT_HASHABLE for item in found) or len({key_text(item) for item in found}) < len(
-            found
+        members = [self._hashable(item) for item in items]
+        if any(item is _NOT_HASHABLE for item in members) or len({key_text(item) for item in members}) < len(
+            members
         ):
             self._note("a set")
             return self.shell_of(list(items))
-        return self.shell_of(Set(found, frozen=False))
+        return self.shell_of(Set(members, frozen=False))
 
     # --- tensors ----------------------------------------------------------------------------------------------
 
@@ -449,8 +449,8 @@ class Plain(Spread):
                 and func.name.startswith("_rebuild_from_type")
                 and not _allowed(call.args[1])
             ):
-                found = array(call.args[0]) if call.args else None
-                tensor = None if found is None else numpy_tensor(found)
+                described = array(call.args[0]) if call.args else None
+                tensor = None if described is None else numpy_tensor(described)
                 return (
                     tensor
                     if tensor is not None
@@ -473,19 +473,19 @@ class Plain(Spread):
                 if _is_kept(call)
                 else self._lose(call, f"{look(call).type} with odd arguments or changes")
             )
-        found = array(call)
-        if found is not None:
-            unit = f" of {found.dtype.name}" if found.dtype.unit else ""
+        described = array(call)
+        if described is not None:
+            unit = f" of {described.dtype.name}" if described.dtype.unit else ""
             self._note((name if "ndarray" in name else "numpy.ndarray") + unit)
-            return self._array(call, found)
+            return self._array(call, described)
         inside = packed(call)
-        known = self.known(call)
+        parts = self.known(call)
         if inside is not None:
             self._note(inside[0])
             return self._content(inside[1])
-        if known is not None:
-            self._note(known.type)
-            return self._content(known.node)
+        if parts is not None:
+            self._note(parts.type)
+            return self._content(parts.node)
         view = look(call)
         if view.type in UNINITIALIZED:
             return self._lose(call, LAZY)
@@ -542,29 +542,33 @@ class Plain(Spread):
             return self.shell_of(list(node))
         if type(node) in (list, tuple, Dict):
             return self.shell_of(node)
-        made = self._item(node)
-        return DROPPED if made is None else made
+        plain = self._item(node)
+        return DROPPED if plain is None else plain
 
-    def _array(self, call: Opaque, found: NumpyArray) -> Node:
-        if found.items is not None:
-            if len(found.items) != prod(found.shape):
+    def _array(self, call: Opaque, described: NumpyArray) -> Node:
+        if described.items is not None:
+            if len(described.items) != prod(described.shape):
                 return self._lose(call, "a damaged numpy array")
-            return self._rows(found.items, found)
-        tensor = numpy_tensor(found)
+            return self._rows(described.items, described)
+        tensor = numpy_tensor(described)
         if tensor is not None:
             return tensor
-        count = prod(found.shape)
-        if found.data is not None and found.dtype.code[:1] in ("U", "S") and count <= len(found.data):
-            values = found.dtype.decode(found.data, count)
+        count = prod(described.shape)
+        if (
+            described.data is not None
+            and described.dtype.code[:1] in ("U", "S")
+            and count <= len(described.data)
+        ):
+            values = described.dtype.decode(described.data, count)
             if values is not None:
-                return self._rows(values, found)
-        return self._lose(call, f"a numpy array of {found.dtype.name}")
+                return self._rows(values, described)
+        return self._lose(call, f"a numpy array of {described.dtype.name}")
 
-    def _rows(self, values: list[Node], found: NumpyArray) -> Node:
+    def _rows(self, values: list[Node], described: NumpyArray) -> Node:
         """The items of an array as nested lists in its shape, or the item of an array without dimensions."""
-        if not found.shape:
+        if not described.shape:
             return self._item(values[0])
-        return self.shell_of(shaped(values, found.shape, found.fortran))
+        return self.shell_of(shaped(values, described.shape, described.fortran))
 
     def _text(self, value: Node) -> Node:
         if type(value) is not ByteStr:
@@ -604,9 +608,9 @@ class _Unrolled(Edit):
 
 
 def _dict(view: View) -> Dict:
-    made = Dict()
-    made.set(list(view.keys), list(view.children))
-    return made
+    mapping = Dict()
+    mapping.set(list(view.keys), list(view.children))
+    return mapping
 
 
 def _is_built(call: Opaque) -> bool:

@@ -43,20 +43,20 @@ class Moves(NamedTuple):
 
 def moves(to: str | None, maps: list[str]) -> Moves:
     """The moves that `--to TAG` and `--map FROM=TO` ask for; neither means to the CPU. Raises UsageError."""
-    found: dict[str, str] = {}
+    targets: dict[str, str] = {}
     for setting in maps:
         before, equals, after = setting.partition("=")
         if not equals or not before:
             raise UsageError(f"--map {setting}: not FROM=TO", hint="as in cuda:0=cuda:1")
-        if before in found:
+        if before in targets:
             raise UsageError(f"--map {setting}: {before} is moved twice")
-        found[before] = checked(after)
+        targets[before] = checked(after)
     if to is not None:
-        return Moves(found, checked(to))
-    return Moves(found, None if found else "cpu")
+        return Moves(targets, checked(to))
+    return Moves(targets, None if targets else "cpu")
 
 
-def rehome(survey: Survey, asked: Moves, limits: Limits, *, objects: bool = False) -> RewriteReport:
+def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = False) -> RewriteReport:
     """The checkpoint with its device tags moved; with `objects`, devices in values too.
 
     Raises UnsupportedError for a program whose code holds its devices, and where no device is kept but one is asked for.
@@ -68,14 +68,14 @@ def rehome(survey: Survey, asked: Moves, limits: Limits, *, objects: bool = Fals
             path=checkpoint.path,
             way=("extracted",),
         )
-    if asked.rest not in (None, "cpu") and not any(storage.device for storage in checkpoint.storages):
+    if request.rest not in (None, "cpu") and not any(storage.device for storage in checkpoint.storages):
         raise UnsupportedError(
-            f"{checkpoint.traits.label} keeps no device, so nothing in it can be moved to {asked.rest}",
+            f"{checkpoint.traits.label} keeps no device, so nothing in it can be moved to {request.rest}",
             path=checkpoint.path,
             hint="name the device where you load it",
         )
     refuse_incomplete(checkpoint)
-    edit = _Rehome(survey, asked, objects)
+    edit = _Rehome(survey, request, objects)
     if checkpoint.traits.names_are_code:
         result = edit.program(checkpoint, limits)
     else:
@@ -103,50 +103,50 @@ def _order(row: tuple[tuple[str, str, str], tuple[int, int]]) -> tuple[bool, obj
 
 def _left(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
     generators = {value.name for value in result.values if value.type == _GENERATOR}
-    found = []
+    rows = []
     for hidden in hidden_devices(result.values):
         holder = hidden.name.rpartition(".")[0]
         if not edit.asked.target(hidden.device):
             continue
         if holder in generators:
-            found.append(Leftover(holder, "a random generator, which loads on its own device only"))
+            rows.append(Leftover(holder, "a random generator, which loads on its own device only"))
         else:
             is_text = hidden.type == "str"
             what = repr(hidden.device) if is_text else f"device({hidden.device!r})"
             # The code of a program may compare its texts.
             hint = None if is_text and result.traits.names_are_code else "--objects to change it"
-            found.append(Leftover(hidden.name, what, None, hint, is_value=True))
+            rows.append(Leftover(hidden.name, what, None, hint, is_value=True))
     for value in result.values:
         data = as_bytes(value.node) if value.type in ("bytes", "bytearray") else None
         if data is not None and data.startswith(_CHECKPOINTS):
-            found.append(Leftover(value.name, "a checkpoint inside of bytes, which is not changed"))
-    found += _in_code(result, edit.asked)
+            rows.append(Leftover(value.name, "a checkpoint inside of bytes, which is not changed"))
+    rows += _in_code(result, edit.asked)
     if edit.stayed:
-        found.append(Leftover(edit.stayed, "the state of a random generator, which torch needs on the CPU"))
-    return found
+        rows.append(Leftover(edit.stayed, "the state of a random generator, which torch needs on the CPU"))
+    return rows
 
 
-def _in_code(result: Checkpoint, asked: Moves) -> list[Leftover]:
+def _in_code(result: Checkpoint, request: Moves) -> list[Leftover]:
     """The devices that code names: one row for each file and device, with the lines."""
     rows: dict[tuple[str, str], list[int]] = {}
     for row in result.code_devices:
-        if asked.target(row.device):
+        if request.target(row.device):
             rows.setdefault((row.file, row.device), []).extend([] if row.line is None else [row.line])
-    found = []
+    leftovers = []
     for (file, tag), lines in rows.items():
         name = f"{file}:{lines[0]}" if lines else file
         times = f", {len(lines):,} times (lines {and_more(list(map(str, lines)), _LINES)})"
         what = f"the code names {tag}{times if len(lines) > 1 else ''}, which map_location leaves too"
-        found.append(Leftover(name, what))
-    return found
+        leftovers.append(Leftover(name, what))
+    return leftovers
 
 
 class _Rehome(Edit):
     """Moves storages, the devices beside them, and on request those in values. `counts` says how many."""
 
-    def __init__(self, survey: Survey, asked: Moves, objects: bool) -> None:
+    def __init__(self, survey: Survey, request: Moves, objects: bool) -> None:
         super().__init__()
-        self.asked = asked
+        self.asked = request
         self._objects = objects
         self.counts: dict[tuple[str, str, str], tuple[int, int]] = {}
         self.stayed = ""
@@ -155,7 +155,7 @@ class _Rehome(Edit):
         self._texts: dict[str, str] = {}
         self._fixed: dict[int, Node] = {}
         self._is_program = survey.checkpoint.traits.names_are_code
-        is_away = asked.rest not in (None, "cpu") and not self._is_program
+        is_away = request.rest not in (None, "cpu") and not self._is_program
         self._rng = self._generators(survey) if is_away else set()
 
     def program(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
@@ -194,26 +194,26 @@ class _Rehome(Edit):
 
     def _generators(self, survey: Survey) -> set[Storage]:
         """Storages of random states on the CPU: set_rng_state takes them from nowhere else."""
-        found: set[Storage] = set()
+        storages: set[Storage] = set()
         for part in survey.sections:
             if part.kind == "rng":
                 for entry in part.entries:
                     tensor = entry.tensor
                     if tensor.dtype.name == "uint8" and tensor.device == "cpu":
-                        found.update(inner.storage for inner in parts_of(tensor))
+                        storages.update(inner.storage for inner in parts_of(tensor))
                         self.stayed = self.stayed or entry.name
-        return found
+        return storages
 
     def storage(self, storage: Storage) -> Storage:
-        known = self._storages.get(storage)
-        if known is None:
+        moved = self._storages.get(storage)
+        if moved is None:
             to = None if storage in self._rng else self.asked.target(storage.device)
-            known = storage
+            moved = storage
             if to is not None and storage.place is not None:
-                known = storage._replace(device=self._text(to))
+                moved = storage._replace(device=self._text(to))
                 self._count(storage.device or "", to, "storage", storage.nbytes)
-            self._storages[storage] = known
-        return known
+            self._storages[storage] = moved
+        return moved
 
     def instead(self, node: Node) -> Node | None:
         if type(node) is Opaque and node.meaning is None and self._objects and id(node) not in self._fixed:

@@ -35,8 +35,8 @@ def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
             rows.append(Leftover(str(key), "the weights in another precision"))
         else:
             root.set([key], [child])
-    made = replace(edited(result, root, limits), copies=())
-    return report._replace(result=made, left_out=(*report.left_out, *rows))
+    whole = replace(edited(result, root, limits), copies=())
+    return report._replace(result=whole, left_out=(*report.left_out, *rows))
 
 
 def refuse_incomplete(checkpoint: Checkpoint, section: str | None = None, option: str = "") -> None:
@@ -117,19 +117,19 @@ def with_flattening(report: RewriteReport, ranks: int, limits: Limits) -> Rewrit
         Change("keys", "numbers", "text", number, "key", section=name or ROOT)
         for name, number in parts.texts.items()
     ]
-    left = [Leftover(name, "an empty dict") for name in parts.empty]
-    left += [
+    leftovers = [Leftover(name, "an empty dict") for name in parts.empty]
+    leftovers += [
         Leftover(f"{name}._metadata" if name else "_metadata", "the versions of modules")
         for name in parts.versions
     ]
-    left += attributes_left(root)
+    leftovers += attributes_left(root)
     objects = {tuple(map(str, leaf.path)) for leaf in parts.leaves if tensor_of(leaf.node) is None}
     lost = [
         entry
         for entry in report.result.tensors
         if not entry.registered and objects.isdisjoint(accumulate((str(step),) for step in entry.path))
     ]
-    left += [Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in lost]
+    leftovers += [Leftover(entry.name, ATTRIBUTE, entry.tensor.nbytes) for entry in lost]
     before = [
         change._replace(number=change.number - len(lost)) if change.kind == "format" else change
         for change in report.changes
@@ -137,7 +137,7 @@ def with_flattening(report: RewriteReport, ranks: int, limits: Limits) -> Rewrit
     alone = [Leftover(name, "a tuple, which stays one object") for name in parts.tuples]
     return report._replace(
         changes=(*before, *changes),
-        left_out=(*report.left_out, *left),
+        left_out=(*report.left_out, *leftovers),
         left_alone=(*report.left_alone, *alone),
     )
 
@@ -166,25 +166,25 @@ def whole_part(
     Raises LossError where no tensor is whole.
     """
     whys = {name: row.message for row in checkpoint.notices if row.code in LOST for name in row.tensors}
-    said: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if like is not None:
         other = show(like.path, 60)
-        said |= dict.fromkeys(like.reshaped, f"another shape than in {other}")
-        said |= {name: f"only in {other}" for name in like.missing if name not in whys}
-        whys |= said
+        reasons |= dict.fromkeys(like.reshaped, f"another shape than in {other}")
+        reasons |= {name: f"only in {other}" for name in like.missing if name not in whys}
+        whys |= reasons
     gone = [entry for entry in checkpoint.tensors if entry.name in whys]
     if gone and len(gone) == len(checkpoint.tensors):
         problem = f"none of {plural(len(gone), 'tensor')} is whole"
         raise LossError(problem, path=checkpoint.path)
-    rows = [Leftover(entry.name, said.get(entry.name, "not whole"), entry.tensor.nbytes) for entry in gone]
+    rows = [Leftover(entry.name, reasons.get(entry.name, "not whole"), entry.tensor.nbytes) for entry in gone]
     listed = {entry.name for entry in gone}
-    rows += [Leftover(name, said.get(name, "not whole")) for name in whys if name not in listed]
+    rows += [Leftover(name, reasons.get(name, "not whole")) for name in whys if name not in listed]
     rows += [Leftover(name, why) for name, why in checkpoint.left_out]
-    made = checkpoint
+    whole = checkpoint
     if gone:
-        made = edited(checkpoint, _Without(id(entry.tensor) for entry in gone).run(checkpoint.root), limits)
+        whole = edited(checkpoint, _Without(id(entry.tensor) for entry in gone).run(checkpoint.root), limits)
     notices = tuple(row for row in checkpoint.notices if row.code not in LOST)
-    return replace(made, notices=notices, left_out=()), tuple(rows)
+    return replace(whole, notices=notices, left_out=()), tuple(rows)
 
 
 class _Without:
@@ -212,11 +212,11 @@ class _Without:
             numbered.set([place for place, _ in rows], [self.run(item) for _, item in rows])
             return numbered
         assert isinstance(node, (Dict, Opaque))
-        made = copy(node)
+        shell = copy(node)
         pairs = [row for row in zip(node.keys, node.values, strict=True) if self._stays(row[1])]
-        made.keys = [key for key, _ in pairs]
-        made.values = [self.run(value) for _, value in pairs]
-        return made
+        shell.keys = [key for key, _ in pairs]
+        shell.values = [self.run(value) for _, value in pairs]
+        return shell
 
     def _stays(self, node: Node) -> bool:
         return id(tensor_of(node)) not in self._gone

@@ -114,30 +114,30 @@ def _weights(
     if edit.packed:
         changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
     changes += made_plain(edit)
-    left = [row for row in rest_of(survey, chosen) if row.name not in keep]
-    left += not_selected(others)
-    left += _calls(checkpoint, {row.name for row in (*left, *dropped)})
+    leftovers = [row for row in rest_of(survey, chosen) if row.name not in keep]
+    leftovers += not_selected(others)
+    leftovers += _calls(checkpoint, {row.name for row in (*leftovers, *dropped)})
     return refuse_empty(
         RewriteReport(
             "slim",
             source,
             result,
             tuple(changes),
-            (*left, *weightless(checkpoint, chosen), *dropped),
+            (*leftovers, *weightless(checkpoint, chosen), *dropped),
             unchanged_bytes=True,
         )
     )
 
 
 def _kept(checkpoint: Checkpoint, name: str, limits: Limits) -> tuple[Path, Node]:
-    found = find(checkpoint.root, name, limits)
-    if not found:
+    matches = find(checkpoint.root, name, limits)
+    if not matches:
         names = [row.name for row in checkpoint.containers] + [row.name for row in checkpoint.values]
         listed = ", ".join(show(other, 60) for other in nearest(name, names))
         raise UsageError(
             f"--keep {name}: no such name", path=checkpoint.path, hint=f"near: {listed}" if listed else None
         )
-    return found[0]
+    return matches[0]
 
 
 def _calls(checkpoint: Checkpoint, listed: set[str]) -> list[Leftover]:
@@ -157,14 +157,16 @@ def _put(tree: Dict, path: Path, node: Node, checkpoint: Checkpoint) -> None:
     """Put a node at its path, below dicts. Raises UsageError for a path that dicts cannot have."""
     if any(isinstance(key, NamedKey) for key in path):
         raise UsageError(f"{path[-1]} cannot stay at its path", path=checkpoint.path)
-    at = tree
+    branch = tree
     for key in path[:-1]:
-        inner = next((value for name, value in zip(at.keys, at.values, strict=True) if name == key), None)
+        inner = next(
+            (value for name, value in zip(branch.keys, branch.values, strict=True) if name == key), None
+        )
         if type(inner) is not Dict:
             inner = Dict()
-            at.set([key], [inner])
-        at = inner
-    at.set([path[-1]], [node])
+            branch.set([key], [inner])
+        branch = inner
+    branch.set([path[-1]], [node])
 
 
 class _Slim(Plain):
@@ -213,11 +215,13 @@ class _Slim(Plain):
         return None  # generators and functions are no weights
 
     def instead(self, node: Node) -> Node | None:
-        made = super().instead(node)
-        ref = node if made is None else made  # a tensor of a column, or the tensor of a subclass
+        replacement = super().instead(node)
+        ref = (
+            node if replacement is None else replacement
+        )  # a tensor of a column, or the tensor of a subclass
         if type(ref) is TensorRef and ref.storage.id:  # numpy's have no storage of the file
-            return self._moved(ref) or made
-        return made
+            return self._moved(ref) or replacement
+        return replacement
 
     def arguments(self, call: Opaque) -> tuple[Node, ...]:
         args = super().arguments(call)
@@ -229,8 +233,8 @@ class _Slim(Plain):
             return args
         persistent = PersistentId(None, 0)
         persistent.meaning = moved.storage
-        made = (persistent, moved.offset, inner[2], moved.stride, *inner[4:])
-        return made if inner is call.args else (*args[:2], made, *args[3:])
+        new_args = (persistent, moved.offset, inner[2], moved.stride, *inner[4:])
+        return new_args if inner is call.args else (*args[:2], new_args, *args[3:])
 
     def _moved(self, ref: TensorRef) -> TensorRef | None:
         """Return the same tensor over a smaller storage, or None if nothing can be saved."""
@@ -283,11 +287,11 @@ class _Group:
     @property
     def _gathered(self) -> bool:
         """Tell whether all views are the same, and leave gaps: their elements can lie side by side."""
-        one = self.refs[0]
+        first = self.refs[0]
         same = all(
-            ref.geometry[:4] == one.geometry[:4] for ref in self.refs
+            ref.geometry[:4] == first.geometry[:4] for ref in self.refs
         )  # conjugation and negation stay pending
-        return same and dense(one).nbytes < self.last - self.first
+        return same and dense(first).nbytes < self.last - self.first
 
     def holds(self, ref: TensorRef) -> bool:
         return self.first <= ref.extent[0] and ref.extent[1] <= self.last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ckpt.errors import CkptError, UsageError
-from ckpt.evidence.alignment import common_component
+from ckpt.evidence.mapping import common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import WRAPPERS, unwrapped_name, wrapper_prefix
@@ -83,19 +83,19 @@ def _offer(survey: Survey, dicts: list[Section], limits: Limits, section: str | 
 
 def _prefixes(names: dict[str, str]) -> dict[str, int]:
     """Count the names that lost each prefix: `module.`, or `*._orig_mod.` from their middle."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for old, new in names.items():
         if old.endswith(new):
-            found[old[: len(old) - len(new)]] += 1
+            counts[old[: len(old) - len(new)]] += 1
         else:
             gone = [part for part in old.split(".")[:-1] if part in WRAPPERS and part not in new.split(".")]
-            found[f"*.{'.'.join(dict.fromkeys(gone))}."] += 1
-    return dict(found)
+            counts[f"*.{'.'.join(dict.fromkeys(gone))}."] += 1
+    return dict(counts)
 
 
 def _wrapped_modules(chosen: list[Section]) -> dict[int, Node]:
     """Modules that do nothing but wrap another one -> the innermost that they wrap."""
-    found: dict[int, Node] = {}
+    modules: dict[int, Node] = {}
     for part in chosen:
         if not part.is_module:
             continue
@@ -103,8 +103,8 @@ def _wrapped_modules(chosen: list[Section]) -> dict[int, Node]:
         while (inner := _inner(look(node))) is not None:
             node = inner
         if node is not part.node:
-            found[id(part.node)] = node
-    return found
+            modules[id(part.node)] = node
+    return modules
 
 
 def _inner(view: View) -> Node | None:

@@ -73,11 +73,11 @@ class Idiom(Protocol):
         """
         ...
 
-    def opens(self, found: re.Match[bytes]) -> bool:
+    def opens(self, match: re.Match[bytes]) -> bool:
         """Tell whether a dict opens before a pair."""
         ...
 
-    def text(self, found: re.Match[bytes], slot: int) -> bytes | None:
+    def text(self, match: re.Match[bytes], slot: int) -> bytes | None:
         """Return the opcode that pushes the text of a slot, or None when it has no text.
 
         The opcode is empty for the key.
@@ -85,42 +85,44 @@ class Idiom(Protocol):
         ...
 
 
-def names_of(made: Opaque, memo: dict[int, Made]) -> Names | None:
+def names_of(call: Opaque, memo: dict[int, Made]) -> Names | None:
     """Return the names in a tensor that the machine has read, or None when it is unusual."""
-    storage, hooks = (made.args[0], made.args[-1]) if len(made.args) == 6 else (None, None)
+    storage, hooks = (call.args[0], call.args[-1]) if len(call.args) == 6 else (None, None)
     if type(storage) is not PersistentId or type(hooks) is not Opaque or type(hooks.func) is not Global:
         return None
     pid = storage.pid
-    called = (made.class_name, hooks.class_name, hooks.how)
+    called = (call.class_name, hooks.class_name, hooks.how)
     if called != ("torch._utils._rebuild_tensor_v2", "collections.OrderedDict", "reduce"):
         return None
     if type(pid) is not tuple or len(pid) != 5 or type(pid[0]) is not str or pid[0] != "storage":
         return None
-    known = {id(node): slot for slot, node in memo.items()}
+    numbers = {id(node): slot for slot, node in memo.items()}
     try:
-        function, word, ordered = (known[id(node)] for node in (made.func, pid[0], hooks.func))
+        function, word, ordered = (numbers[id(node)] for node in (call.func, pid[0], hooks.func))
     except KeyError:
         return None
-    nodes = {function: cast("Made", made.func), word: pid[0], ordered: hooks.func}
+    nodes = {function: cast("Made", call.func), word: pid[0], ordered: hooks.func}
     return Names(getting(function), getting(word), getting(ordered), nodes)
 
 
 def of_length(lengths: Sequence[int | None], texts: Sequence[bytes | None]) -> int:
     """Count the first texts that have the lengths that they declare."""
     pairs = enumerate(zip(lengths, texts, strict=True))
-    return next((at for at, (length, text) in pairs if text is not None and length != len(text)), len(texts))
+    return next(
+        (index for index, (length, text) in pairs if text is not None and length != len(text)), len(texts)
+    )
 
 
 def decoded(texts: Sequence[bytes | None]) -> list[str | None]:
     """Return the strings that opcodes push, with None for every other opcode. Raises UnicodeDecodeError."""
     pushed = [text for text in texts if text is not None]
-    found = str(b"\0".join(pushed), "utf-8", "surrogatepass").split("\0")
-    if len(found) != len(pushed):
-        found = [str(text, "utf-8", "surrogatepass") for text in pushed]
+    strings = str(b"\0".join(pushed), "utf-8", "surrogatepass").split("\0")
+    if len(strings) != len(pushed):
+        strings = [str(text, "utf-8", "surrogatepass") for text in pushed]
     if len(pushed) == len(texts):
-        return list(found)
-    each = iter(found)
-    return [None if text is None else next(each) for text in texts]
+        return list(strings)
+    iterator = iter(strings)
+    return [None if text is None else next(iterator) for text in texts]
 
 
 class SkimmedMemo(dict[int, Made]):
@@ -155,8 +157,8 @@ class SkimmedMemo(dict[int, Made]):
 
     def is_skimmed(self, slot: int) -> bool:
         """Tell whether a slot lies in a run."""
-        at = bisect_right(self._starts, slot) - 1
-        return at >= 0 and slot < self._ends[at]
+        index = bisect_right(self._starts, slot) - 1
+        return index >= 0 and slot < self._ends[index]
 
     @property
     def is_exact(self) -> bool:
@@ -199,3 +201,36 @@ def slots(opcodes: bytes) -> array[int]:
 def getting(slot: int) -> bytes:
     """The opcode that pushes a slot of the memo."""
     return b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little")
+
+
+def slot_of(opcode: bytes) -> int:
+    """The slot of the memo that an opcode pushes, as `getting` writes it."""
+    return int.from_bytes(opcode[1:], "little")
+
+
+_OPCODE_BYTES = {0x68: 2, 0x6A: 5, 0x4B: 2, 0x4D: 3, 0x4A: 5}  # BINGET, LONG_BINGET, BININT1, BININT2, BININT
+
+
+def first_opcode(data: bytes) -> tuple[bytes, bytes]:
+    """The first opcode, and what follows it."""
+    width = _OPCODE_BYTES[data[0]]
+    return data[:width], data[width:]
+
+
+def number_of(opcode: bytes) -> int:
+    """The number that BININT, BININT1, BININT2 or LONG1 pushes."""
+    if opcode[0] == 0x8A:
+        return int.from_bytes(opcode[2:], "little", signed=True)
+    return int.from_bytes(opcode[1:], "little", signed=opcode[0] == 0x4A)
+
+
+def numbers_of(data: bytes) -> tuple[int, ...]:
+    """The numbers that some opcodes push."""
+    numbers: list[int] = []
+    begin = 0
+    while begin < len(data):
+        code = data[begin]
+        end = begin + (data[begin + 1] + 2 if code == 0x8A else _OPCODE_BYTES[code])
+        numbers.append(number_of(data[begin:end]))
+        begin = end
+    return tuple(numbers)

@@ -34,9 +34,13 @@ from ckpt.pickles.skim import (
     Row,
     SkimmedMemo,
     decoded,
+    first_opcode,
     names_of,
+    number_of,
+    numbers_of,
     of_length,
     puts,
+    slot_of,
     slots,
 )
 from ckpt.rows import NamedTuple
@@ -65,7 +69,7 @@ class Loose:
         parts = self.pattern.split(data)
         count = _joined(parts[:-1:width])
         for group in (3, 8):
-            lengths, texts = (parts[at : count * width : width] for at in (group, group + 1))
+            lengths, texts = (parts[index : count * width : width] for index in (group, group + 1))
             count = of_length([None if length is None else length[0] for length in lengths], texts)
         if not count:
             return None
@@ -73,7 +77,7 @@ class Loose:
         whole, between, _, keys, got, put1, classes, _, digits, same, put2, *rest = columns
         devices, put3, counts, put4, shapes, put5, strides, put6, grads, put7, put8, tensors = rest
         filled = [put1, put2, put3, put4, put5, put6, put7, put8, tensors]
-        before = {at: text for at, text in enumerate(between) if text}
+        before = {index: text for index, text in enumerate(between) if text}
         if any(len(text) > 2 for text in before.values()):
             dicts = [text[-6:-1] if len(text) > 2 else b"" for text in between]
             filled.insert(0, dicts)
@@ -85,28 +89,37 @@ class Loose:
         rows = list(zip(classes, devices, counts, shapes, strides, b"".join(grads), strict=True))
         numbers = {row: number for number, row in enumerate(dict.fromkeys(rows))}
         row_of = list(map(numbers.__getitem__, rows))
-        found = slots(b"".join(tensors))
+        tensor_slots = slots(b"".join(tensors))
         names, numerals = decoded(keys), decoded(digits)
         return Cut(
-            sum(map(len, whole)), before, names, got, numerals, same, list(numbers), row_of, found, end
+            sum(map(len, whole)),
+            before,
+            names,
+            got,
+            numerals,
+            same,
+            list(numbers),
+            row_of,
+            tensor_slots,
+            end,
         )
 
-    def opens(self, found: re.Match[bytes]) -> bool:
-        return len(found[2]) > len(b"u(")
+    def opens(self, match: re.Match[bytes]) -> bool:
+        return len(match[2]) > len(b"u(")
 
-    def text(self, found: re.Match[bytes], slot: int) -> bytes | None:
+    def text(self, match: re.Match[bytes], slot: int) -> bytes | None:
         opcode = b"r" + slot.to_bytes(4, "little")
-        if found[6] == opcode:
+        if match[6] == opcode:
             return b""
-        if found[11] == opcode and found[9] is not None:
-            return b"X" + found[8] + b"\0\0\0" + found[9]
-        is_tag = found[13] == opcode and found[12][:1] == b"X"
-        return cast("bytes", found[12]) if is_tag else None
+        if match[11] == opcode and match[9] is not None:
+            return b"X" + match[8] + b"\0\0\0" + match[9]
+        is_tag = match[13] == opcode and match[12][:1] == b"X"
+        return cast("bytes", match[12]) if is_tag else None
 
 
 def _joined(gaps: Sequence[bytes]) -> int:
     """Count the first pairs with nothing between them."""
-    return next((at for at, gap in enumerate(gaps) if gap), len(gaps))
+    return next((index for index, gap in enumerate(gaps) if gap), len(gaps))
 
 
 _Item = TypeVar("_Item")
@@ -170,74 +183,82 @@ class TensorSkimmer:
         """Tell whether the tree surely equals the tree of the machine alone."""
         return self.memo.is_exact
 
-    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], at: int) -> int:
-        made = stack[-1]
-        if type(made) is not Opaque or type(made.func) is not Global or made.func.name != _REBUILD:
-            return at
+    def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int) -> int:
+        call = stack[-1]
+        if type(call) is not Opaque or type(call.func) is not Global or call.func.name != _REBUILD:
+            return position
         if not outer or len(stack) % 2 or not outer[-1] or type(outer[-1][-1]) not in (Dict, Opaque):
-            return at
+            return position
         if self._names is None:
             if not self._tries or out.protocol != _PROTOCOL:
-                return at
+                return position
             self._tries -= 1
-            self._names = names_of(made, self.memo)
+            self._names = names_of(call, self.memo)
             if self._names is None:
-                return at
+                return position
             self._plain, self._loose = Plain(self._names), None
-        return self._skim(self._names, out, stack, outer, at)
+        return self._skim(self._names, out, stack, outer, position)
 
-    def _skim(self, names: Names, out: Pickle, stack: list[Made], outer: list[list[Made]], at: int) -> int:
+    def _skim(
+        self, names: Names, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int
+    ) -> int:
         """Leave a key and a tensor on the stack, or in the dict below it, for each pair that has the usual opcodes."""
-        put = self._data[at : at + 2] if self._data[at : at + 1] == b"q" else self._data[at : at + 5]
+        put = (
+            self._data[position : position + 2]
+            if self._data[position : position + 1] == b"q"
+            else self._data[position : position + 5]
+        )
         slot = first = int.from_bytes(put[1:], "little") + 1
         if put[:1] not in (b"q", b"r") or first <= self.memo.end:
-            return at
-        begin, span = at + len(put), _LEAST
+            return position
+        begin, span = position + len(put), _LEAST
         idiom = self._idiom(names, begin)
         cut = self._cut(idiom, begin, span, slot)
         if idiom is None or cut is None:
-            return at
+            return position
         if any(self.memo.get(number) is not node for number, node in names.nodes.items()):
-            raise MachineError("a slot of the memo is filled again", at)
+            raise MachineError("a slot of the memo is filled again", position)
         self._looks.clear()  # the machine may have filled the slots of classes and devices again
         self.memo[first - 1] = stack[-1]
         for persistent in out.persistent[self._resolved :]:
             persistent.meaning = self._storage_of(persistent)
         self._resolved = len(out.persistent)
-        at = begin
+        position = begin
         while idiom is not None and cut is not None:
-            self._take(cut, _Chunk(len(self._lasts), at, at + cut.size, idiom), stack, outer, slot)
-            at, slot, before = at + cut.size, cut.end, idiom
+            self._take(
+                cut, _Chunk(len(self._lasts), position, position + cut.size, idiom), stack, outer, slot
+            )
+            position, slot, before = position + cut.size, cut.end, idiom
             # Where both go, one that changes at every few pairs would cost more than the slower one.
-            if span == _MOST or before.pattern.match(self._data, at) is None:
-                idiom = self._idiom(names, at)
+            if span == _MOST or before.pattern.match(self._data, position) is None:
+                idiom = self._idiom(names, position)
             span = min(2 * span, _MOST) if idiom is before else _LEAST
-            cut = self._cut(idiom, at, span, slot)
+            cut = self._cut(idiom, position, span, slot)
         self._push_pending(stack)
         out.skimmed += slot - first
-        return at
+        return position
 
-    def _idiom(self, names: Names, at: int) -> Idiom | None:
+    def _idiom(self, names: Names, position: int) -> Idiom | None:
         """Return the way in which the pair at an offset is written, or None for any other."""
         if self._plain is None:
             self._plain = Plain(names)
-        if self._plain.pattern.match(self._data, at) is not None:
+        if self._plain.pattern.match(self._data, position) is not None:
             return self._plain
-        if not _BEGIN.match(self._data, at):
+        if not _BEGIN.match(self._data, position):
             return None
         if self._loose is None:
             self._loose = Loose(names)
-        return self._loose if self._loose.pattern.match(self._data, at) is not None else None
+        return self._loose if self._loose.pattern.match(self._data, position) is not None else None
 
-    def _cut(self, idiom: Idiom | None, at: int, span: int, slot: int) -> Cut | None:
+    def _cut(self, idiom: Idiom | None, position: int, span: int, slot: int) -> Cut | None:
         try:
-            return None if idiom is None else idiom.cut(self._data[at : at + span], slot)
+            return None if idiom is None else idiom.cut(self._data[position : position + span], slot)
         except OutOfOrderError:
-            raise MachineError("the slots of the memo are out of order", at) from None
+            raise MachineError("the slots of the memo are out of order", position) from None
 
     def _take(self, cut: Cut, chunk: _Chunk, stack: list[Made], outer: list[list[Made]], slot: int) -> None:
         """Make tensors of pairs. Those that an opcode puts into the dict go there, the others wait. Raises UnreadableError."""
-        opened = [at for at, text in cut.between.items() if len(text) > _BETWEEN]
+        opened = [pair for pair, text in cut.between.items() if len(text) > _BETWEEN]
         self._chunks.append(chunk)
         self._lasts += cut.tensors
         self._keys += _spread(cut.keys, opened)
@@ -292,7 +313,10 @@ class TensorSkimmer:
         begin = 0
         for index in opened:
             stack += _pairs(keys[begin:index], tensors[begin:index])
-            nodes += (*tensors[begin:index], _next_dict(stack, outer[-1], _number(cut.between[index][1:-7])))
+            nodes += (
+                *tensors[begin:index],
+                _next_dict(stack, outer[-1], number_of(cut.between[index][1:-7])),
+            )
             begin = index
         stack += _pairs(keys[begin:], tensors[begin:])
         self._nodes.extend([*nodes, *tensors[begin:]])
@@ -301,13 +325,13 @@ class TensorSkimmer:
         """The strings of a column, with those that come from the memo. Raises MachineError for what is no string."""
         if not got:
             return cast("list[str]", texts)
-        found: list[str] = []
+        keys: list[str] = []
         for text, get in zip(texts, got, strict=True):
             node = self.memo[int.from_bytes(get[1:], "little")] if text is None and get else text
             if type(node) is not str:
                 raise MachineError("a key is no string", 0)
-            found.append(node)
-        return found
+            keys.append(node)
+        return keys
 
     def _looks_of(self, cut: Cut) -> list[TensorRef]:
         """For each pair a tensor with its opcodes. Most are like one before."""
@@ -322,10 +346,10 @@ class TensorSkimmer:
     ) -> TensorRef:
         """A tensor with these opcodes, and a storage like its own. Raises MachineError for an unusual one."""
         if not count:
-            device, count = _first(device)
-        offset, sizes = _first(shape)
-        node = self.memo[int.from_bytes(_first(cls)[0][1:], "little")]
-        tag = self._pushed(device) if device[:1] == b"X" else self.memo[int.from_bytes(device[1:], "little")]
+            device, count = first_opcode(device)
+        offset, sizes = first_opcode(shape)
+        node = self.memo[slot_of(first_opcode(cls)[0])]
+        tag = self._pushed(device) if device[:1] == b"X" else self.memo[slot_of(device)]
         if type(node) is not Global or type(tag) is not str or len(tag) > _TAG:
             raise MachineError("a storage is unusual", 0)
         dtype = storage_type(node)
@@ -333,8 +357,8 @@ class TensorSkimmer:
         if dtype is None or (node.module, node.name) != (usual.module, usual.name):
             raise MachineError("a storage is unusual", 0)
         try:
-            storage = Storage("", tag, dtype, storage_bytes(dtype, _number(count)), None)
-            return strided(storage, dtype, _numbers(sizes), _numbers(stride), _number(offset), grad == 0x88)
+            storage = Storage("", tag, dtype, storage_bytes(dtype, number_of(count)), None)
+            return strided(storage, dtype, _numbers(sizes), _numbers(stride), number_of(offset), grad == 0x88)
         except BadCallError:
             raise MachineError("a tensor is unusual", 0) from None
 
@@ -356,8 +380,8 @@ class TensorSkimmer:
         offsets = self._offsets.get(chunk.first)
         if offsets is None:
             offsets = self._offsets[chunk.first] = _offsets(chunk, self._data)
-        found = chunk.idiom.pattern.match(self._data, offsets[index - chunk.first])
-        opcode = None if found is None else chunk.idiom.text(found, slot)
+        match = chunk.idiom.pattern.match(self._data, offsets[index - chunk.first])
+        opcode = None if match is None else chunk.idiom.text(match, slot)
         if opcode is None:
             raise MachineError("a part of a tensor is used again", chunk.at)
         return self._texts.setdefault(slot, self._pushed(opcode)) if opcode else self._keys[index]
@@ -369,8 +393,8 @@ def _offsets(chunk: _Chunk, data: bytes) -> list[int]:
     The pair of a dict is the one before which it opens.
     """
     offsets: list[int] = []
-    for found in chunk.idiom.pattern.finditer(data, chunk.at, chunk.end):
-        offsets += [found.start()] * (2 if chunk.idiom.opens(found) else 1)
+    for match in chunk.idiom.pattern.finditer(data, chunk.at, chunk.end):
+        offsets += [match.start()] * (2 if chunk.idiom.opens(match) else 1)
     return offsets
 
 
@@ -386,9 +410,9 @@ def _next_dict(stack: list[Made], below: list[Made], key: int) -> Dict:
         raise MachineError("a dict is unusual", 0)
     target.set(stack[::2], stack[1::2])  # type: ignore[union-attr]
     stack.clear()
-    made = Dict()
-    below += (key, made)
-    return made
+    entry = Dict()
+    below += (key, entry)
+    return entry
 
 
 def _spread(values: Sequence[_Item], opened: list[int]) -> Sequence[_Item]:
@@ -404,30 +428,12 @@ def _spread(values: Sequence[_Item], opened: list[int]) -> Sequence[_Item]:
     return [*out, *values[begin:]]
 
 
-_OPCODE_BYTES = {0x68: 2, 0x6A: 5, 0x4B: 2, 0x4D: 3, 0x4A: 5}
-
-
-def _first(data: bytes) -> tuple[bytes, bytes]:
-    """The first opcode, and what follows it."""
-    width = _OPCODE_BYTES[data[0]]
-    return data[:width], data[width:]
-
-
-def _number(data: bytes) -> int:
-    """The number that an opcode pushes."""
-    return int.from_bytes(data[1:], "little", signed=data[0] == 0x4A)
-
-
 def _numbers(data: bytes) -> tuple[int, ...]:
     """The tuple that opcodes make. Raises MachineError where they take more from the stack, or leave something on it."""
-    numbers: list[int] = []
-    rest = data.removeprefix(b"(")
-    while len(rest) > 1:
-        number, rest = _first(rest)
-        numbers.append(_number(number))
-    if data[0] != 0x28 and len(numbers) != (0 if rest == b")" else rest[0] - 0x84):
+    numbers = numbers_of(data[:-1].removeprefix(b"("))
+    if data[0] != 0x28 and len(numbers) != (0 if data[-1:] == b")" else data[-1] - 0x84):
         raise MachineError("a tuple is unusual", 0)
-    return tuple(numbers)
+    return numbers
 
 
 _PUTS = 8
@@ -477,49 +483,49 @@ class Plain:
     def cut(self, data: bytes, slot: int) -> Cut | None:
         # The first part is empty or `_NEXT`, because `data` begins with a pair.
         parts = self._keys.split(data)
-        lengths, keys, puts, tails = (parts[at::4] for at in (1, 2, 3, 4))
+        lengths, keys, puts, tails = (parts[index::4] for index in (1, 2, 3, 4))
         count = len(keys)
         if slot + _PUTS * count > 1 << 32:
             raise OutOfOrderError
-        said = b"".join(lengths)
-        if said != bytes(map(len, keys)):
-            count = of_length(said, keys)
+        declared = b"".join(lengths)
+        if declared != bytes(map(len, keys)):
+            count = of_length(declared, keys)
         sizes, nexts = _trimmed(tails)
-        found: list[_Tails] | int = count
-        while isinstance(found, int):
+        groups: list[_Tails] | int = count
+        while isinstance(groups, int):
             # The pair behind the last one is something else, or its end lies beyond the data.
-            count = found
+            count = groups
             last = self._tail.match(tails[count - 1]) if count else None
             if last is not None:
                 del tails[count:], sizes[count:]
                 tails[-1], sizes[-1] = last[0], len(last[0])
-                found = self._read(tails, sizes, slot)
+                groups = self._read(tails, sizes, slot)
             elif not count:
                 return None
             else:
-                found = count - 1
+                groups = count - 1
         end = slot + _PUTS * count
         if b"".join(puts[:count]) != packed(array("I", range(slot, end, _PUTS))):
             raise OutOfOrderError
         between = {0: parts[0]} if parts[0] else {}
         between |= {pair + 1: _NEXT for pair in nexts if pair + 1 < count}
-        between |= {pair + 1: each.end for each in found if each.end for pair in each.pairs}
+        between |= {pair + 1: tail.end for tail in groups if tail.end for pair in tail.pairs}
         fixed = len(b"X.\0\0\0r....") + len(self._calls)
-        size = fixed * count + sum(said[:count]) + sum(each.width * len(each.pairs) for each in found)
-        size += sum(map(len, between.values())) - sum(len(each.end) * len(each.pairs) for each in found)
-        digits, row_of = _in_order(found, count)
+        size = fixed * count + sum(declared[:count]) + sum(tail.width * len(tail.pairs) for tail in groups)
+        size += sum(map(len, between.values())) - sum(len(tail.end) * len(tail.pairs) for tail in groups)
+        digits, row_of = _in_order(groups, count)
         tensors = array("I", range(slot + _PUTS - 1, end, _PUTS))
-        rows = [row for each in found for row in each.rows]
+        rows = [row for tail in groups for row in tail.rows]
         return Cut(size, between, decoded(keys[:count]), (), digits, (), rows, row_of, tensors, end)
 
-    def opens(self, found: re.Match[bytes]) -> bool:
+    def opens(self, match: re.Match[bytes]) -> bool:
         return False
 
-    def text(self, found: re.Match[bytes], slot: int) -> bytes | None:
+    def text(self, match: re.Match[bytes], slot: int) -> bytes | None:
         opcode = b"r" + slot.to_bytes(4, "little")
-        if found[3] == opcode:
+        if match[3] == opcode:
             return b""
-        return b"X" + found[5] + b"\0\0\0" + found[6] if found[7] == opcode else None
+        return b"X" + match[5] + b"\0\0\0" + match[6] if match[7] == opcode else None
 
     def _read(self, tails: list[bytes], sizes: list[int], slot: int) -> list[_Tails] | int:
         """The tails, which have these sizes, by their opcodes, or how many pairs are left where one is unusual.
@@ -533,7 +539,7 @@ class Plain:
             for pair, size in enumerate(sizes):
                 by_size[size].append(pair)
         todo: list[Sequence[int]] = [*by_size.values()] or [range(count)]
-        found: list[_Tails] = []
+        groups: list[_Tails] = []
         in_order = True
         while todo:
             pairs = todo.pop()
@@ -544,7 +550,7 @@ class Plain:
                 in_order = False
                 continue
             if isinstance(read, _Tails):
-                found.append(read)
+                groups.append(read)
             elif isinstance(read, int):
                 first = min(first, read)
             else:
@@ -553,7 +559,7 @@ class Plain:
             return first + 1 if first + 1 < count else first
         if not in_order:
             raise OutOfOrderError
-        return found
+        return groups
 
     def _alike(self, pairs: Sequence[int], rows: list[bytes], slot: int) -> _Tails | list[list[int]] | int:
         """Tails of one length: what they hold, or the pairs by their opcodes, or the first pair that is unusual.
@@ -576,23 +582,23 @@ class Plain:
         else:
             filled = array("I", [slot + _PUTS * pair for pair in pairs])
         base = int.from_bytes(packed(filled), "little")
-        one = int.from_bytes(b"\1\0\0\0" * count, "little")
+        ones = int.from_bytes(b"\1\0\0\0" * count, "little")
         slots: set[int] = set()
         for number, group in enumerate(_FILLED, 1):
-            column = (base + number * one).to_bytes(4 * count, "little")
+            column = (base + number * ones).to_bytes(4 * count, "little")
             begin = match.start(group) + 1
             slots.update(range(begin, begin + 4))
             for byte in range(4):
                 expected[begin + byte :: width] = column[byte::4]
         begin, end = match.span(_DIGITS)
         digits = bytearray(b"\0" * (count * (end - begin + 1)))
-        for at in range(begin, end):
-            digits[at - begin :: end - begin + 1] = expected[at::width] = data[at::width]
+        for index in range(begin, end):
+            digits[index - begin :: end - begin + 1] = expected[index::width] = data[index::width]
         differing: list[int] = []
         if data != expected:
-            differing = [at for at in range(width) if data[at::width] != expected[at::width]]
+            differing = [index for index in range(width) if data[index::width] != expected[index::width]]
             usual = _arguments(match) | slots
-            other = next((at for at in differing if at not in usual), None)
+            other = next((index for index in differing if index not in usual), None)
             if other is not None:
                 split: dict[int, list[int]] = {}
                 for pair, byte in zip(pairs, data[other::width], strict=True):
@@ -604,7 +610,7 @@ class Plain:
             return next(pair for pair, row in zip(pairs, rows, strict=True) if not row[begin:end].isdigit())
         alike, row_of = [like], [0] * count
         if differing:
-            kinds = list(zip(*[data[at::width] for at in differing], strict=True))
+            kinds = list(zip(*[data[index::width] for index in differing], strict=True))
             examples = dict(zip(kinds, rows, strict=True))
             numbers = {kind: number for number, kind in enumerate(examples)}
             alike, row_of = list(examples.values()), list(map(numbers.__getitem__, kinds))
@@ -616,7 +622,7 @@ def _trimmed(tails: list[bytes]) -> tuple[list[int], list[int]]:
     """Cut `_NEXT` off the ends of tails that are like others but for that: the sizes of all, the pairs of those."""
     sizes = list(map(len, tails))
     kinds = set(sizes)
-    found: list[int] = []
+    trimmed: list[int] = []
     for size in kinds:
         if size - len(_NEXT) in kinds:
             pair = -1
@@ -624,22 +630,22 @@ def _trimmed(tails: list[bytes]) -> tuple[list[int], list[int]]:
                 pair = sizes.index(size, pair + 1)
                 if tails[pair].endswith(_NEXT):
                     tails[pair] = tails[pair][: -len(_NEXT)]
-                    found.append(pair)
-    for pair in found:
+                    trimmed.append(pair)
+    for pair in trimmed:
         sizes[pair] -= len(_NEXT)
-    return sizes, found
+    return sizes, trimmed
 
 
 def _arguments(match: re.Match[bytes]) -> set[int]:
     """Return the places in a tail of opcode arguments that differ from tensor to tensor."""
-    found: set[int] = set()
+    places: set[int] = set()
     for group in (_CLASS, _PLACE, _SHAPE, _STRIDES):
-        at, end = match.span(group)
-        while at < end:
-            many = _ARGUMENTS.get(match.string[at], 0)
-            found.update(range(at + 1, at + 1 + many))
-            at += 1 + many
-    return found
+        index, end = match.span(group)
+        while index < end:
+            many = _ARGUMENTS.get(match.string[index], 0)
+            places.update(range(index + 1, index + 1 + many))
+            index += 1 + many
+    return places
 
 
 def _row(tail: bytes, like: re.Match[bytes]) -> Row:
@@ -653,14 +659,14 @@ def _row(tail: bytes, like: re.Match[bytes]) -> Row:
     return cls, place, b"", shape, strides, tail[like.start(_GRAD)]
 
 
-def _in_order(found: list[_Tails], count: int) -> tuple[list[str], list[int]]:
+def _in_order(groups: list[_Tails], count: int) -> tuple[list[str], list[int]]:
     """Return the digits of each pair, and the number of its row among the rows of all."""
-    if len(found) == 1:
-        return found[0].digits, found[0].row_of
+    if len(groups) == 1:
+        return groups[0].digits, groups[0].row_of
     digits, row_of, before = [""] * count, [0] * count, 0
-    for each in found:
-        for pair, text, number in zip(each.pairs, each.digits, each.row_of, strict=True):
+    for group in groups:
+        for pair, text, number in zip(group.pairs, group.digits, group.row_of, strict=True):
             digits[pair] = text
             row_of[pair] = before + number
-        before += len(each.rows)
+        before += len(group.rows)
     return digits, row_of

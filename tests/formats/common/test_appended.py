@@ -17,7 +17,7 @@ from ckpt import formats
 from ckpt.errors import CkptError, LimitError, UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
-from ckpt.formats.common import appended
+from ckpt.formats.common import appended, directory
 from ckpt.formats.common.appended import end_before
 from ckpt.io.source import Memory
 from ckpt.jobs.rewrite.rehome import moves, rehome
@@ -284,3 +284,23 @@ def test_what_the_commands_say(states: tuple[bytes, bytes, bytes], tmp_path: Pat
     done = ckpt("rehome", "--undo", "a.pth", cwd=tmp_path)
     assert done.lines == [f"a.pth: took back the last rewrite, {len(torn) - len(old)} B cut off"]
     assert (tmp_path / "a.pth").read_bytes() == old
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "is_ours"),
+    [
+        (0, b"a/data.pkl", False),
+        (8, b"a/data.pkl", False),
+        (1, b"a/data.pkl", True),
+        (0, b"", True),
+        (0, b"a\0b", True),
+        (0, b"a\xff\xfe", True),
+    ],
+)
+def test_a_header_that_makes_no_sense_is_no_other_archive(
+    method: int, name: bytes, is_ours: bool, states: tuple[bytes, bytes, bytes]
+) -> None:
+    """A rewrite that was torn inside of its header leaves one: what follows the old end may be cut off."""
+    old = states[0]
+    head = directory.LOCAL_HEADER.pack(directory.LOCAL_MAGIC, 0, method, 5, 5, len(name), 0)
+    assert end_before(Memory(old + head + name + b"12345"), LIMITS) == (len(old) if is_ours else None)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from process import SAMPLES
 
+from ckpt.checkpoint import Notice
 from ckpt.errors import CkptError
 from ckpt.formats.common import archive as module
 from ckpt.formats.common import columns, directory
@@ -248,3 +249,25 @@ def test_changed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         good += isinstance(result, tuple)
         bad += isinstance(result, str)
     assert good > 100 and bad > 100
+
+
+def test_a_folder_that_holds_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch reads no byte of it, other readers read all. One without data is only a name."""
+    for size, expected in ((0, tuple), (5, str)):
+        out = BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            info = zipfile.ZipInfo("root/data/0")
+            info.external_attr = 0x10
+            archive.writestr(info, bytes(size))
+        answer = both(out.getvalue(), monkeypatch)
+        assert isinstance(answer, expected), answer
+    assert "record root/data/0 is marked as a folder but holds data" in str(answer)
+
+
+def test_bytes_behind_an_archive_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = zipped()
+    assert isinstance(both(data, monkeypatch), tuple)
+    answer = both(data + b"123", monkeypatch)
+    assert isinstance(answer, tuple)
+    text = f"3 bytes follow the zip archive, which ends at byte {len(data):,}: torch ignores them"
+    assert answer[2] == (Notice("trailing-data", text),)

@@ -319,7 +319,15 @@ class Holes:
         self._file.flush()
 
 
-@pytest.mark.parametrize("sizes", [(2**32 - 2, 10), (2**32 - 1, 10), (2**32 + 7, 10, 0), (2**31, 2**31, 5)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param((2**32 - 2, 10), marks=pytest.mark.slow),
+        (2**32 - 1, 10),
+        pytest.param((2**32 + 7, 10, 0), marks=pytest.mark.slow),
+        pytest.param((2**31, 2**31, 5), marks=pytest.mark.slow),
+    ],
+)
 def test_zip64_is_laid_out_as_torch_does(sizes: tuple[int, ...], tmp_path: Path) -> None:
     """The headers alone, against torch's writer: the data of both are holes."""
     theirs = tmp_path / "a.pt"

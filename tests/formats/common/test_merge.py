@@ -16,7 +16,10 @@ from same import difference
 
 import ckpt
 from ckpt import formats
+from ckpt.checkpoint import Checkpoint, Member
+from ckpt.formats.common.merge import merged
 from ckpt.nodes import tensor_of
+from ckpt.rows import replace
 from ckpt.tree.find import node_at
 
 pytestmark = oracle.QUIET
@@ -155,3 +158,32 @@ def test_a_model_with_nothing_but_its_config(command: str, tmp_path: Path) -> No
     done = inside(command, "m", "-o", "w.safetensors", cwd=tmp_path)
     assert done.code == 0 and "left out: config = {'model_type': 'net'}" in done.lines, done
     assert len(safetensors.torch.load_file(tmp_path / "w.safetensors")) == 9
+
+
+def opened(path: Path) -> Checkpoint:
+    """Return a checkpoint with one tensor, as the ending of its name says."""
+    state = {path.stem: torch.ones(2)}
+    if path.suffix == ".safetensors":
+        safetensors.torch.save_file(state, path)
+    else:
+        torch.save(state, path)
+    return formats.open(str(path))
+
+
+def test_the_order_of_a_folder_is_kept_where_all_of_its_models_keep_theirs(tmp_path: Path) -> None:
+    """Optimizers and other files beside the models say nothing of it."""
+    ordered, loose = opened(tmp_path / "a.pth"), opened(tmp_path / "b.safetensors")
+    for is_model, expected in ((True, False), (False, True)):
+        members = [Member("a.pth", "", ordered, is_model=True), Member("b", "b", loose, is_model=is_model)]
+        assert merged("c", "folder", members).traits.keeps_order is expected
+    ordered.close()
+    loose.close()
+
+
+def test_what_files_leave_out_is_named_below_their_keys(tmp_path: Path) -> None:
+    first, second = opened(tmp_path / "a.pth"), opened(tmp_path / "b.pth")
+    second = replace(second, left_out=(("w", "damaged"),))
+    first = replace(first, left_out=(("v", "cut off"),))
+    found = merged("c", "folder", [Member("a.pth", "", first, is_model=True), Member("b.pth", "b", second)])
+    assert found.left_out == (("v", "cut off"), ("b.w", "damaged"))
+    found.close()

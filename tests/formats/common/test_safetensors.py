@@ -137,3 +137,12 @@ def test_changed_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         good += isinstance(found, tuple)
         bad += isinstance(found, str)
     assert good > 100 and bad > 100
+
+
+def test_the_tensors_fill_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = HEADERS["four"]
+    assert not isinstance(both(with_header(header), tmp_path, monkeypatch), str)
+    more = both(with_header(header, bytes(65)), tmp_path, monkeypatch)
+    assert "the file has 1 bytes after the last tensor" in str(more)
+    less = both(with_header(header, bytes(63)), tmp_path, monkeypatch)
+    assert "cut off: the tensors need 64 bytes of data, the file has 63" in str(less)

@@ -161,7 +161,8 @@ def test_files_that_cannot_be_read_are_named(folder: Path, tmp_path: Path) -> No
     (folder / "__2_0.distcp").write_bytes(b"")
     (folder / "__3_0.distcp\x1b[31m.distcp").write_bytes(b"x")
     rows = found_in(folder)
-    assert all(row.items == 0 for row in rows.values())
+    assert all((row.items, row.tensors) == (0, {}) for row in rows.values())
+    assert [(row.size, row.rest) for row in rows.values()] == [(0, 0), (0, 0), (0, 0), (1, 1)]
     texts = [row.text for row in rows.values()]
     assert (
         "is a link: only one to the blobs" in texts[0]

@@ -375,11 +375,14 @@ def test_a_warm_start_keeps_what_it_does_not_fill(wrapped: Path, tmp_path: Path)
     """And leaves no file behind whose bytes are mostly those of tensors that it replaced."""
     values = {"up": torch.full((4, 2), 7.0), "down": torch.full((4, 2), 8.0)}
     torch.save(values, tmp_path / "pre.pth")
-    run("warmstart", "pre.pth", "--into", "wrapped", "-o", "out", "--verify", "crc", cwd=tmp_path)
+    words = ("warmstart", "pre.pth", "--into", "wrapped", "-o", "out", "--verify", "crc")
+    run(*words, "--keep-optimizer", cwd=tmp_path)
     found: dict[str, Any] = {"model": {f"module.{name}": torch.zeros(4, 2) for name in values}, "epoch": None}
     dcp.load(found, checkpoint_id=str(tmp_path / "out"))
     same({f"module.{name}": value for name, value in values.items()}, found["model"])
     assert found["epoch"] == 3
+    run(*words, "--force", cwd=tmp_path)
+    assert "epoch" not in metadata(tmp_path / "out").state_dict_metadata
     big = {"model": {"w": torch.ones(100_000), "b": torch.ones(2)}, "n": 1}
     dcp.save(big, checkpoint_id=str(tmp_path / "big"))
     torch.save({"w": torch.zeros(100_000)}, tmp_path / "pre.pth")

@@ -12,8 +12,8 @@ from typing import Any
 import oracle
 import pytest
 import torch
+from folders import change, findings, refused
 from inside import inside
-from rank_edits import change, findings, refused
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 

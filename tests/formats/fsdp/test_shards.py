@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import folders
 import oracle
 import pytest
-import rank_edits
 import torch
+from folders import Edit, change, findings
 from inside import inside
-from rank_edits import Edit, change, findings
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, TensorProperties
 
@@ -48,7 +48,7 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(folder: Path, says: str) -> None:
-    rank_edits.refused(folder, says)
+    folders.refused(folder, says)
     done = inside("verify", "c", cwd=folder.parent)
     assert done.code == 1 and says in done.out.decode(), done
 
@@ -331,6 +331,8 @@ def test_two_ranks_with_one_shard_are_no_replicas(copy: Path) -> None:
     with ckpt.open(copy) as checkpoint:  # where each shard lies is enough
         assert checkpoint["model.up.weight"].numpy().shape == (16, 8)
     change(copy / file(2), up(lambda tensor: setattr(local(tensor).metadata, "shard_offsets", [4, 0])))
+    refused(copy, "ranks 1 and 2 hold [4:8, :] of model.up.weight")
+    change(copy / file(2), up(group(local_rank=1)))  # nor does one that claims the place of another
     refused(copy, "ranks 1 and 2 hold [4:8, :] of model.up.weight")
 
 

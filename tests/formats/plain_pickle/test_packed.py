@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from thorough import many
+from paths import many
 
 from ckpt.errors import CkptError
 from ckpt.formats import open, recognises

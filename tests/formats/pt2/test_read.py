@@ -154,6 +154,7 @@ def test_two_programs_keep_their_names_apart(tmp_path: Path) -> None:
 def test_native_code_is_named_and_never_loaded(tmp_path: Path) -> None:
     def compiled(rows: dict[str, bytes]) -> None:
         rows[f"{ROOT}/data/aotinductor/model/kernel.so"] = b"\x7fELF" + bytes(60)
+        rows[f"{ROOT}/data/aotinductor/model/kernel.cpp"] = b"text"
 
     with opened(tmp_path, changed(compiled)) as checkpoint:
         found = [row for row in inspect(Survey(checkpoint)).findings if row.code == "code-inside"]
@@ -162,6 +163,18 @@ def test_native_code_is_named_and_never_loaded(tmp_path: Path) -> None:
     assert "aotinductor.model/kernel.so" in values
     assert ckpt("lint", tmp_path / "x.pt2").code == 1
     assert b"RUNS CODE" in ckpt("ls", tmp_path / "x.pt2").out
+
+
+@pytest.mark.parametrize(
+    ("name", "is_native"),
+    [("a.dll", True), ("a.DYLIB", True), ("a.pyd", True), ("a.cubin", False), ("a.so.txt", False)],
+)
+def test_native_code_is_known_by_its_ending(name: str, is_native: bool, tmp_path: Path) -> None:
+    def compiled(rows: dict[str, bytes]) -> None:
+        rows[f"{ROOT}/data/aotinductor/model/{name}"] = bytes(60)
+
+    with opened(tmp_path, changed(compiled)) as checkpoint:
+        assert any(row.code == "code-inside" for row in checkpoint.notices) is is_native
 
 
 class Evil:

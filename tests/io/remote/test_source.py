@@ -38,7 +38,7 @@ def test_a_store_without_tails_is_asked_for_the_beginning() -> None:
 
 def test_what_a_listing_says_costs_no_request() -> None:
     store = Kept(DATA)
-    source, _ = opened(store, "s3://b/__0_0.distcp", known=Known(len(DATA), '"1"'))
+    source, _ = opened(store, "s3://b/__0_0.distcp", state=Known(len(DATA), '"1"'))
     assert (store.asked, source.size) == ([], len(DATA))
     assert source.read(1 << 20, 10) == DATA[1 << 20 : (1 << 20) + 10]
     assert store.asked == [(1 << 20, 10)]

@@ -16,8 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
+from paths import many
 from process import SAMPLES, check_error, ckpt
-from thorough import many
 from torch import nn
 
 import ckpt as library

@@ -19,8 +19,8 @@ import strategies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import many
 from process import SAMPLES, check_error, ckpt
-from thorough import many
 from torch import nn
 
 from ckpt import formats

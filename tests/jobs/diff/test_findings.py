@@ -9,7 +9,7 @@ from typing import Any
 import oracle
 import rewriting
 import torch
-from comparing import compared
+from rewriting import compared
 from torch import nn
 
 from ckpt import formats

@@ -9,8 +9,8 @@ import oracle
 import pytest
 import rewriting
 import torch
-from comparing import compared
 from process import check_error, ckpt
+from rewriting import compared
 
 pytestmark = oracle.QUIET
 BEFORE = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import oracle
 import pytest
 import torch
-from comparing import compared
+from rewriting import compared
 
 from ckpt.jobs.diff.rows import depth_that_fits, modules
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import oracle
 import torch
-from comparing import compared, statuses
+from rewriting import compared, statuses
 
 from ckpt.jobs.diff.diff import DiffReport
 

@@ -12,7 +12,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from comparing import changes, compared
+from rewriting import changes, compared
 from torch import nn
 
 from ckpt.errors import UsageError

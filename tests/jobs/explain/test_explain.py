@@ -36,6 +36,15 @@ def test_every_message_leads_to_its_answer(page: Page) -> None:
         assert explain(" ".join(message.split()).upper()) == page
 
 
+@pytest.mark.parametrize("page", ERRORS[:3], ids=lambda page: page.word[:40])
+def test_the_error_at_the_end_of_a_long_log_is_found(page: Page) -> None:
+    """Only its end is searched: an error that a log begins with may be long past."""
+    log = "step 7 of 9000, all is well\n" * 2_000
+    assert explain(f"{log}{TRACEBACK.format(page.messages[0])}") == page
+    with pytest.raises(UsageError):
+        explain(f"{page.messages[0]}\n{log}")
+
+
 def test_the_pages_hold_all_messages_and_commands_of_their_source() -> None:
     text = source("errors")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import oracle
 import pytest
 import torch
+from paths import many
 from states import blocks, states, usual
-from thorough import many
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint, Entries, keys_at, looks_of, names_of

@@ -12,7 +12,9 @@ from process import SAMPLES
 from reports import compared, inspected, listed, measured
 
 from ckpt.errors import UnreadableError
+from ckpt.jobs import report
 from ckpt.jobs.report import packed, payload
+from ckpt.text import Json
 
 BEFORE, AFTER = SAMPLES / "ddp_before.pth", SAMPLES / "ddp_after.pth"
 
@@ -150,3 +152,28 @@ def test_errors_are_listed_apart() -> None:
     }
     made = payload([error, inspected()], "1")
     assert made["unreadable"] == [{"path": "", "code": "x", "message": None, "hint": None}]
+
+
+@pytest.mark.parametrize(
+    ("value", "kinds", "fits"),
+    [
+        (True, report.COUNT, False),
+        (True, report.NUMBER, False),
+        (True, report.FLAG, True),
+        (True, report.ANY, True),
+        (1, report.COUNT, True),
+        (1, report.FLAG, False),
+        (1.5, report.COUNT, False),
+        (None, report.COUNT, False),
+        (None, report.maybe(report.COUNT), True),
+        ((), report.LIST, True),
+        ("1", report.NUMBER, False),
+    ],
+)
+def test_a_field_of_another_kind_is_refused(value: Json, kinds: report.Kinds, fits: bool) -> None:
+    """A flag is a number to Python, and none to a page."""
+    if fits:
+        assert report.taken({"a": value}, {"a": kinds}) == {"a": value}
+        return
+    with pytest.raises(UnreadableError, match=r"invalid document: of\.a is not as"):
+        report.taken({"a": value}, {"a": kinds}, "of.")

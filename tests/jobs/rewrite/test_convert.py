@@ -27,10 +27,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
+from paths import many
 from process import check_error, ckpt
 from same import difference
 from saved import OBJECTS, Colour, Config, Point
-from thorough import many
 from torch import nn
 
 from ckpt import formats

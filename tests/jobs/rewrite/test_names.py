@@ -13,9 +13,10 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
+from paths import many
 from process import check_error, ckpt
 from same import difference
-from thorough import many
 from torch import nn
 
 from ckpt import formats
@@ -306,9 +307,7 @@ def test_python_2_state_dicts(tmp_path: Path) -> None:
         before = [entry.name for entry in checkpoint.tensors]
     leading = {name.rpartition(".")[0].partition(".")[0] for name in before}
 
-    done = ckpt(
-        "rename", tmp_path / "a.pth", "--sub", "s/^/new./", "-o", tmp_path / "b.pth", "--verify", "torch"
-    )
+    done = inside("rename", "a.pth", "--sub", "s/^/new./", "-o", "b.pth", "--verify", "torch", cwd=tmp_path)
 
     assert done.code == 0, done
     with formats.open(str(tmp_path / "b.pth")) as checkpoint:

@@ -18,9 +18,9 @@ import strategies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import many
 from same import difference
 from saved import OBJECTS
-from thorough import many
 from torch import nn
 
 from ckpt import formats

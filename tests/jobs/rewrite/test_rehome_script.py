@@ -13,6 +13,7 @@ import oracle
 import pytest
 import scripted
 import torch
+from inside import inside
 from process import check_error, ckpt
 from torch import nn
 
@@ -292,7 +293,7 @@ def test_the_result_is_a_program_whatever_it_is_called(tmp_path: Path) -> None:
 
 def test_torch_compiles_nothing(tmp_path: Path) -> None:
     source = scripted.tagged(scripted.KINDS["trace"](tmp_path / "a.pt"))
-    done = ckpt("rehome", source, "-o", tmp_path / "b.pt", "--verify", "torch")
+    done = inside("rehome", source, "-o", "b.pt", "--verify", "torch", cwd=tmp_path)
 
     assert done.code == 0 and b"that would compile its code; every byte was compared" in done.err
 

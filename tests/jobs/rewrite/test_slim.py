@@ -20,9 +20,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
+from paths import many
 from process import check_error, ckpt
 from same import difference
-from thorough import many
 from torch import nn
 
 from ckpt import formats
@@ -448,7 +448,7 @@ def of_views(count: int) -> dict[str, torch.Tensor]:
     return state | {f"whole.{n}.weight": torch.full((2,), float(n)) for n in range(count)}
 
 
-@pytest.mark.parametrize("count", [3, 40, 1_200])
+@pytest.mark.parametrize("count", [3, 40, pytest.param(1_200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("side", ["fast", "slow", None])
 def test_views_are_packed_however_the_pickle_was_read(
     side: paths.Side | None, count: int, tmp_path: Path

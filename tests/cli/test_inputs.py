@@ -1,0 +1,34 @@
+"""The files that a command looks at: which errors concern the user, and what is said of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpt.cli.inputs import Found, endings, is_concern, others_text
+from ckpt.errors import CutOffError, StandInError, UnsupportedError
+
+OTHER = UnsupportedError("not a checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("item", "is_one"),
+    [
+        (Found("a.bin"), True),
+        (Found("a.bin", named=False), False),
+        (Found("A.BIN", named=False), False),
+        (Found("a.pth", named=False), True),
+    ],
+)
+def test_a_file_in_a_folder_that_never_was_a_checkpoint_is_no_error(item: Found, is_one: bool) -> None:
+    """Many files of that ending are something else. A damaged one, or one that stands in for another, is not."""
+    assert is_concern(item, OTHER) is is_one
+    assert is_concern(item, CutOffError("cut off")) and is_concern(item, StandInError("a Git LFS pointer"))
+
+
+def test_other_files_are_counted_by_their_endings() -> None:
+    names = ["x/a.json", "b.JSON", "c.json", "d.md", "e.md", "f.txt", "f2.txt", "g.py", "g2.py", "LICENSE"]
+    assert endings(names) == {".json": 3, ".md": 2, ".py": 2, ".txt": 2, "": 1}
+    said = "10 files not looked at: 3 *.json, 2 *.md, 2 *.py"
+    assert others_text(names) == f"{said} and 3 others"
+    assert others_text(["LICENSE"]) == "1 file not looked at: 1 without an ending"
+    assert others_text(names[:5]) == "5 files not looked at: 3 *.json, 2 *.md"

@@ -1,0 +1,23 @@
+"""The sums of one file among those of several."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckpt.cli.work import sums_of
+from ckpt.errors import UsageError
+from ckpt.jobs.check.sums import Sum
+
+ROWS = [Sum("w", "1" * 64, "run/a.pth"), Sum("w", "2" * 64, "run/b.pth"), Sum("v", "3" * 64)]
+
+
+@pytest.mark.parametrize("path", ["run/a.pth", "./run/a.pth", "run//a.pth", "run/x/../a.pth"])
+def test_the_sums_of_a_file_are_found_however_its_path_is_typed(path: str) -> None:
+    """Those without a file are sums of any."""
+    assert sums_of(path, ROWS) == [ROWS[0], ROWS[2]]
+    assert sums_of("run/a.pth", [ROWS[0]._replace(file=path)]) == [ROWS[0]._replace(file=path)]
+
+
+def test_a_file_without_sums_is_refused() -> None:
+    with pytest.raises(UsageError, match="--sums has no sums of this file"):
+        sums_of("a.pth", ROWS[:2])
