@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Value, looks_of, names_of
 from ckpt.columns import looks
@@ -20,10 +19,8 @@ from ckpt.nodes import Node
 from ckpt.pickles.known import is_own
 from ckpt.render.tables import ROWS, import_table, tensor_lines, value_table, value_text
 from ckpt.render.text import (
-    Column,
     Line,
     cells,
-    columns,
     cut,
     findings_lines,
     flowed,
@@ -34,14 +31,11 @@ from ckpt.render.text import (
     safe,
     shortened,
 )
-from ckpt.tensors import Boxes, Composite, Tensor, sharding_of
+from ckpt.tensors import Boxes, Composite, sharding_of
 from ckpt.text import and_more, count_text, folded, listed, plural, show, show_literal, size_text
 from ckpt.tree.find import REGISTERED
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.view import UNINITIALIZED, look
-
-if TYPE_CHECKING:
-    from ckpt.jobs.inspect.index import ParameterIndex
 
 _POINTER = rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\nsize ([0-9]{1,18})\n?"
 _DIGITS = 16
@@ -193,27 +187,6 @@ def _places(report: InspectReport) -> list[str]:
             text += " (step counters)" if steps else " (0-dim counters)"
         texts.append(text)
     return [f"saved on {and_more(texts, 4)}"] if texts else []
-
-
-def index_lines(index: ParameterIndex, width: int | None = None) -> list[Line]:
-    """Parameters by DDP's numbers, then how sure the numbers are."""
-    rows = []
-    for number, entries in index.rows:
-        names = and_more([show(entry.name, None) for entry in entries], 8, " or ")
-        shapes = {show_shape(entry.tensor): None for entry in entries}
-        dtypes = {entry.tensor.dtype.name: None for entry in entries}
-        rows.append([str(number), names, and_more(list(shapes), 2, " or "), " or ".join(dtypes)])
-    heads = Column("INDEX", right=True), Column("NAME", gives_way=True), Column("SHAPE"), Column("DTYPE")
-    out = columns(heads, rows, width=width)
-    assumes = f"; assumes that {index.assumes}" if index.assumes else ""
-    counted = plural(index.parameters, "parameter")
-    counted = counted if index.least == index.parameters else f"{index.least:,} to {counted}"
-    text = f"of {counted}; {index.trust}: {index.why}{assumes}"
-    return [*out, *hung([], text, width, 2, "dim")]
-
-
-def show_shape(tensor: Tensor) -> str:
-    return str(list(tensor.shape))
 
 
 _VALUES = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -47,6 +47,9 @@ from ckpt.render import inspect as render
 from ckpt.render import tables
 from ckpt.render.text import height_of
 from ckpt.text import show
+
+if TYPE_CHECKING:
+    from ckpt.evidence.numbering import Numbers
 
 _Table = Callable[[InspectReport], list[list[str]]]
 _VIEWS = ("--storages", "--values", "--imports")
@@ -209,8 +212,8 @@ def command(
     return each(names, one, json="ckpt.inspect" if json else None)
 
 
-def _numbers(text: str) -> list[int]:
-    from ckpt.jobs.inspect.index import numbers  # here: inspect alone does not pay for it
+def _numbers(text: str) -> Numbers:
+    from ckpt.evidence.numbering import numbers  # here: inspect alone does not pay for it
 
     return numbers(text)
 
@@ -218,18 +221,19 @@ def _numbers(text: str) -> list[int]:
 def _write_index(
     survey: Survey,
     report: InspectReport,
-    numbers: list[int],
+    numbers: Numbers,
     section: str | None,
     *,
     json: bool,
 ) -> None:
-    from ckpt.jobs.inspect.index import index
+    from ckpt.evidence.numbering import numbering  # here: inspect alone does not pay for it
+    from ckpt.render.numbering import numbering_lines
 
-    parameters = index(survey, numbers, section)
+    parameters = numbering(survey, numbers, section)
     if json:
         output.write_json({**report.to_json(), "index": parameters.to_json()})
     else:
-        output.write_lines(render.index_lines(parameters, output.screen_width()))
+        output.write_lines(numbering_lines(parameters, output.screen_width()))
 
 
 def _write_text(

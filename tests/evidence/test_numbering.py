@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import re
 from collections import OrderedDict
 from pathlib import Path
@@ -20,22 +22,40 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ckpt import formats
 from ckpt.errors import UsageError
+from ckpt.evidence.numbering import (
+    Numbering,
+    Numbers,
+    _IN_OPTIMIZER,
+    _NEVER,
+    _NONE_FROZEN,
+    _Count,
+    _Place,
+    _Rules,
+    _set_of,
+    _solve,
+    numbering,
+    numbers,
+    pasted_numbers,
+)
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.index import ParameterIndex, _candidates, _Count, index, numbers
 
 pytestmark = oracle.QUIET
 
 
-def numbered(thing: Any, path: Path, asked: list[int], **options: Any) -> ParameterIndex:
+def numbered(
+    thing: Any, path: Path, asked: list[int] | Numbers, *, kind: Any = "some", **options: Any
+) -> Numbering:
     rewriting.saved(thing, path)
+    if isinstance(asked, list):
+        asked = Numbers(((None, tuple(asked)),), kind)
     with formats.open(str(path)) as checkpoint:
-        return index(Survey(checkpoint), asked, **options)
+        return numbering(Survey(checkpoint), asked, **options)
 
 
-def names(found: ParameterIndex) -> list[str]:
+def names(found: Numbering) -> list[str]:
     """The names, where each follows from the file."""
-    assert all(len(entries) == 1 for _, entries in found.rows)
-    return [found.section.relative(entries[0].name) for _, entries in found.rows]
+    assert all(len(row.entries) == 1 for row in found.rows)
+    return [found.section.relative(row.entries[0].name) for row in found.rows]
 
 
 class Net(nn.Module):
@@ -83,40 +103,44 @@ def test_the_numbers_of_a_run_that_ddp_stops(
     assert listed is not None and indices is not None
     thing = {"model": ddp.state_dict(), "optimizer": optimizer.state_dict()}
     counted = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
-    assert {counted[number] for number in numbers(indices[1])} == set(listed[1].split(", "))
+    means = {number: counted[number] for number in map(int, indices[1].split())}
+    assert set(means.values()) == set(listed[1].split(", "))
 
-    found = numbered(thing, tmp_path / "a.pt", numbers(indices[1]))
+    found = numbered(thing, tmp_path / "a.pt", numbers(text))
 
     for number, candidates in told(found):
-        assert f"module.{counted[number]}" in candidates
+        assert f"module.{means[number]}" in candidates
     if frozen == "none":
-        assert sorted(name.removeprefix("module.") for name in names(found)) == sorted(listed[1].split(", "))
-        assert found.assumes is None
+        assert names(found) == [f"module.{name}" for name in means.values()]
+    assert found.assumes == (_IN_OPTIMIZER if frozen == "left out" else None)
 
 
-def told(found: ParameterIndex) -> list[tuple[int, list[str]]]:
+def told(found: Numbering) -> list[tuple[int, list[str]]]:
     """The numbers with the names that each can have."""
     return [
-        (number, [found.section.relative(entry.name) for entry in entries]) for number, entries in found.rows
+        (row.number, [found.section.relative(entry.name) for entry in row.entries]) for row in found.rows
     ]
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
 def test_random_runs_are_never_told_wrong(recipe: str, tmp_path: Path) -> None:
-    """Frozen ones, buffers, groups and many optimizers: the name that DDP means is among those that are told."""
+    """Frozen ones, buffers, groups, branches, many optimizers: where what is assumed holds, the name is the one DDP means."""
     told_by_name = 0
     for seed, optimizer in enumerate(recipes.OPTIMIZERS):
         run = recipes.Run(seed, recipe, optimizer)
-        asked = [*range(0, len(run.numbered), 2)]
+        rng = random.Random(seed)
+        branch = {name for name in run.numbered if name in run.gradient and rng.random() < 0.1}
+        asked = [n for n, name in enumerate(run.numbered) if name in branch or name not in run.gradient]
         if not asked:
             continue
 
-        found = numbered(run.checkpoint, tmp_path / "a.pt", asked)
+        found = numbered(run.checkpoint, tmp_path / "a.pt", asked, kind="without")
 
-        frozen = run.handed - set(run.numbered)
-        if found.assumes is not None and "is frozen" in found.assumes and frozen:
-            continue  # what it assumes does not hold
-        for number, candidates in told(found):
+        assumed = found.assumes or ""
+        wrong = (_NEVER in assumed and branch) or (
+            _NONE_FROZEN in assumed and len(run.numbered) < len(list(run.net.parameters()))
+        )
+        for number, candidates in () if wrong else told(found):
             assert run.numbered[number] in candidates
             told_by_name += len(candidates) == 1
     assert told_by_name
@@ -148,7 +172,7 @@ def test_every_number_of_a_net(how: str, tmp_path: Path) -> None:
         found.trust
         == {"module": "certain", "parameters": "certain", "state": "likely", "training": "strong"}[how]
     )
-    assert (found.assumes is None) == (how != "state")
+    assert found.assumes is None  # DDP has as many numbers as the file has parameters: none is frozen
 
 
 def test_parameters_that_the_optimizer_was_not_given(tmp_path: Path) -> None:
@@ -178,7 +202,7 @@ def test_a_number_that_the_optimizer_does_not_reach(tmp_path: Path) -> None:
     found = numbered(thing, tmp_path / "a.pt", [0, 5])
 
     assert told(found) == [(0, ["0.weight"]), (5, ["2.bias"])]
-    assert found.why == "DDP counts more parameters than the 2 in the optimizer" and found.assumes is None
+    assert found.assumes is None
     # With three or more of six, the third may be any but the first two.
     assert told(numbered(thing, tmp_path / "a.pt", [2]))[0][1][0] == "1.weight"
 
@@ -193,10 +217,77 @@ def test_an_order_that_is_undecided_gives_the_candidates(tmp_path: Path) -> None
     assert told(numbered(state, tmp_path / "a.pt", [2])) == [(2, ["b.weight"])]  # DDP counts three
 
 
-def test_what_must_be_left_out_has_no_number() -> None:
-    """Two of three are sure and one is left out: it can only be the third."""
-    count = _Count([5, 6, 7], frozenset((5, 7)), 1, 1, "strong", "", None)
-    assert _candidates(count, [0, 1]) == [[5], [7]]
+def brute(count: _Count, asked: Numbers, rules: _Rules) -> dict[int, set[int]] | None:
+    """The tensors of each number, by trying every choice of what each place is."""
+    inside = rules.in_optimizer
+    places = count.slots if inside and count.slots is not None else count.places
+    options = []
+    for place in places:
+        mine = ["had"] * place.had + ["never"] * place.never + ["open"] * place.open
+        mine += ["open"] * (place.outside and not inside)
+        mine += ["no"] * ((place.frozen and not rules.none_frozen) or place.out or (place.outside and inside))
+        options.append(dict.fromkeys(mine))
+    in_all = set.intersection(*(set(numbers) for _, numbers in asked.ranks))
+    found: dict[int, set[int]] = {}
+    fits = False
+    for choice in itertools.product(*options):
+        live = [(place, what) for place, what in zip(places, choice, strict=True) if what != "no"]
+        low, high = count.held if inside and count.held is not None else (0, len(places))
+        if not low <= len(live) <= high or len(live) <= max(asked.all):
+            continue
+        if rules.is_complete and any(
+            what == "never" and number not in in_all for number, (_, what) in enumerate(live)
+        ):
+            continue
+        if rules.never_only and any(
+            what == "had" and number in in_all for number, (_, what) in enumerate(live)
+        ):
+            continue
+        fits = True
+        for number in asked.all:
+            found.setdefault(number, set()).update(live[number][0].indices)
+    return found if fits else None
+
+
+def test_every_choice_is_counted() -> None:
+    """Against every choice of frozen parameters, tried one by one."""
+    rng = random.Random(7)
+    fitted = 0
+    for _ in range(2000):
+        places = [
+            _Place((index,), *(rng.random() < share for share in (0.6, 0.4, 0.2, 0.2, 0.3, 0.2)))
+            for index in range(rng.randint(1, 6))
+        ]
+        slots = None
+        if rng.random() < 0.5:
+            slots = [
+                _Place(
+                    tuple(sorted(rng.sample(range(8), rng.randint(1, 2)))), had=had, never=not had, frozen=not had
+                )
+                for had in (rng.random() < 0.6 for _ in range(rng.randint(1, 6)))
+            ]
+        low = rng.randint(0, len(places))
+        count = _Count(places, "strong", "", (low, rng.randint(low, len(places))), slots)
+        ranks = tuple(
+            (rank, tuple(rng.sample(range(len(places)), rng.randint(1, min(3, len(places))))))
+            for rank in range(rng.randint(1, 2))
+        )
+        asked = Numbers(ranks, "without")
+        for flags in itertools.product((False, True), repeat=4):
+            rules = _Rules(*flags)
+            expected = brute(count, asked, rules)
+            solved = _solve(count, asked, rules)
+            if expected is None:
+                assert solved is None
+            else:
+                fitted += 1
+                assert solved is not None
+                assert {number: set(held) for number, held in solved.candidates.items()} == expected
+    assert fitted > 5000
+
+
+def test_sets_are_integers() -> None:
+    assert _set_of([0, 3, 17]) == 1 | 1 << 3 | 1 << 17 and _set_of([]) == 0
 
 
 class Scaled(nn.Module):
@@ -262,13 +353,28 @@ def test_a_frozen_parameter_in_the_optimizer(tmp_path: Path) -> None:
     assert (found.least, found.parameters, found.trust, found.assumes) == (3, 4, "strong", None)
     assert "1 of them had no gradient yet; DDP does not count those that are frozen" in found.why
     assert told(numbered(thing, tmp_path / "a.pt", [3])) == [(3, ["3.weight"])]
-    lines = ckpt("inspect", tmp_path / "a.pt", "--index", "1").lines
-    assert lines[1] == "    1  model.1.weight or model.2.weight  [2, 2]  float32"
-    assert lines[2].startswith("of 3 to 4 parameters; strong: ")
+    lines = ckpt("inspect", tmp_path / "a.pt", "--index", "0,1,2").lines
+    assert [line.split() for line in lines[2:4]] == [
+        ["1", "model.1.weight", "[2,", "2]", "float32", "never"],
+        ["or", "model.2.weight", "[2,", "2]", "float32", "had", "one", "earlier"],
+    ]
+    assert lines[6] == "DDP counts 3 to 4 parameters."
     rows = json.loads(ckpt("inspect", tmp_path / "a.pt", "--index", "0,1", "--json").out)["index"]["names"]
     assert rows == [
-        {"index": 0, "name": "model.0.weight", "candidates": ["model.0.weight"]},
-        {"index": 1, "name": None, "candidates": ["model.1.weight", "model.2.weight"]},
+        {
+            "index": 0,
+            "name": "model.0.weight",
+            "candidates": ["model.0.weight"],
+            "ranks": [],
+            "had_gradient": True,
+        },
+        {
+            "index": 1,
+            "name": None,
+            "candidates": ["model.1.weight", "model.2.weight"],
+            "ranks": [],
+            "had_gradient": None,
+        },
     ]
 
 
@@ -294,7 +400,7 @@ def test_an_optimizer_that_holds_something_else(tmp_path: Path) -> None:
     [("6", [6]), ("6,7-9", [6, 7, 8, 9]), ("6 7 8 9", [6, 7, 8, 9]), (" 3, 1,3", [3, 1])],
 )
 def test_numbers(text: str, expected: list[int]) -> None:
-    assert numbers(text) == expected
+    assert numbers(text).all == expected
 
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "9-7", "1-99999", "1.5", "1;2"])
@@ -310,8 +416,13 @@ def test_the_commands_lines(tmp_path: Path) -> None:
     assert ckpt("inspect", source, "--index", "1").lines == [
         "INDEX  NAME  SHAPE  DTYPE",
         "    1  bias  [2]    float32",
-        "of 2 parameters; likely: every tensor that is not known as a buffer counts as a parameter; "
-        "assumes that no parameter is frozen (requires_grad is not recorded)",
+        "DDP counts 2 parameters.",
+        "likely: every tensor that is not known as a buffer counts as a parameter.",
+    ]
+    assert ckpt("inspect", source, "--index", "0").lines[:3] == [
+        "If no parameter is frozen (requires_grad is not recorded):",
+        "INDEX  NAME    SHAPE   DTYPE",
+        "    0  weight  [2, 2]  float32",
     ]
     document = json.loads(ckpt("inspect", source, "--index", "0-1", "--json").out)
     assert [row["name"] for row in document["index"]["names"]] == ["weight", "bias"]

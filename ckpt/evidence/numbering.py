@@ -1,0 +1,575 @@
+"""The parameters behind the numbers in an error of DDP.
+
+DDP numbers the parameters that require a gradient in the order of `model.parameters()` (torch/nn/parallel/
+distributed.py `_build_params_for_reducer`): the order of the state dict, without buffers, each tied one once. Its error
+lists every parameter that got no gradient in the step, so all numbers of a rank are one question: a parameter without
+state never had a gradient, and is either frozen or among the numbers. A number has a name when every choice of frozen
+parameters that fits the file and the numbers agrees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from math import isqrt
+from typing import Literal
+
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.errors import UsageError
+from ckpt.evidence.gradients import GradientUse, says_gradients
+from ckpt.evidence.matching import each_once
+from ckpt.evidence.roles import RecordMatch, Trust
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
+from ckpt.rows import NamedTuple
+from ckpt.text import Json, plural, show
+
+_MOST = 10_000
+"""Numbers in one range."""
+_LISTED = 100_000
+"""Candidates of all numbers together that are listed."""
+
+_COMPLETE = "these are all numbers of the error"
+_IN_OPTIMIZER = "each parameter that requires a gradient is in the optimizer"
+_NEVER = "no parameter with a gradient in an earlier step is among the numbers"
+_NONE_FROZEN = "no parameter is frozen (requires_grad is not recorded)"
+
+
+class Numbers(NamedTuple):
+    """Numbers of an error of DDP. `ranks` has the numbers of each rank; the rank is None where the text has none.
+
+    They are `without` a gradient, all of them that the rank has, or only some (`some`), or parameters that were ready
+    twice (`twice`), which had a gradient.
+    """
+
+    ranks: tuple[tuple[int | None, tuple[int, ...]], ...]
+    kind: Literal["without", "some", "twice"] = "some"
+
+    @property
+    def all(self) -> list[int]:
+        """Every number once, in the order of the text."""
+        return list(dict.fromkeys(number for _, numbers in self.ranks for number in numbers))
+
+
+_LINE = re.compile(r"indices which did not receive grad for rank (\d{1,9}): ?((?:\d{1,12} ?)+)")
+_TWICE = re.compile(r"Parameter at index (\d{1,12})(?: with name (\S+))? has been marked as ready twice")
+
+
+def pasted_numbers(text: str) -> Numbers | None:
+    """The numbers of a message of DDP, also of several ranks, or None where the text has none. The last of a rank counts."""
+    ranks: dict[int | None, tuple[int, ...]] = {}
+    for match in _LINE.finditer(text):
+        ranks[int(match[1])] = tuple(dict.fromkeys(map(int, match[2].split())))
+    if ranks:
+        return Numbers(tuple(sorted(ranks.items(), key=lambda row: row[0] or 0)), "without")
+    twice = [int(match[1]) for match in _TWICE.finditer(text)]
+    return Numbers(((None, tuple(dict.fromkeys(twice))),), "twice") if twice else None
+
+
+def numbers(text: str) -> Numbers:
+    """The numbers of `6,7-9`, of `6 7 8 9`, or of a message of DDP. Raises UsageError."""
+    pasted = pasted_numbers(text)
+    if pasted is not None:
+        return pasted
+    parsed: list[int] = []
+    for part in re.split(r"[,\s]+", text.strip()):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+        if match is None:
+            raise UsageError(f"--index {show(text, 60)}: not numbers", hint="as in 6,7-9")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first >= _MOST:
+            raise UsageError(f"--index {show(part, 60)}: not a range", hint="as in 6,7-9")
+        parsed += range(first, last + 1)
+    return Numbers(((None, tuple(dict.fromkeys(parsed))),))
+
+
+class Numbered(NamedTuple):
+    """A number and the tensors that it can be: none where these are too many to list.
+
+    `ranks` are the ranks that print it. `had_gradient` says of each tensor whether it had a gradient in an earlier step,
+    None where the file cannot tell.
+    """
+
+    number: int
+    entries: tuple[Entry, ...]
+    had_gradient: tuple[bool | None, ...]
+    ranks: tuple[int, ...] = ()
+
+
+class Numbering(NamedTuple):
+    """Parameters by their numbers: `rows` are those that were asked for.
+
+    DDP counts `least` to `parameters` parameters. A name follows from the file where a row has one tensor and
+    `assumes` is None; else it follows from what `assumes` says too.
+    """
+
+    rows: tuple[Numbered, ...]
+    section: Section
+    parameters: int
+    trust: Trust
+    why: str
+    assumes: str | None
+    least: int
+
+    def to_json(self) -> dict[str, Json]:
+        """The object `index` of the documents `ckpt.inspect` and `ckpt.explain`."""
+        return {
+            "parameters": self.parameters,
+            "section": self.section.name,
+            "evidence": {"trust": self.trust, "source": "order", "note": self.why},
+            "assumes": self.assumes,
+            "names": [
+                {
+                    "index": row.number,
+                    "name": row.entries[0].name if len(row.entries) == 1 else None,
+                    "candidates": [entry.name for entry in row.entries],
+                    "ranks": list(row.ranks),
+                    "had_gradient": row.had_gradient[0] if len({*row.had_gradient}) == 1 else None,
+                }
+                for row in self.rows
+            ],
+        }
+
+
+def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Numbering:
+    """The parameters of these numbers, or the tensors that each can be, with how sure that is.
+
+    Raises UsageError for a number that no parameter has, where no choice of frozen parameters fits, and where the
+    file keeps no order.
+    """
+    checkpoint = survey.checkpoint
+    if survey.record is not None and section in (None, survey.record.section.name):
+        return _recorded(survey, asked, survey.record)
+    model = survey.only_model(section)
+    _refuse_disorder(checkpoint, model)
+    count = _listed(survey, model) or _by_optimizer(survey, model) or _by_names(survey, model)
+    for number in asked.all:
+        _refuse_beyond(checkpoint, number, len(count.places))
+    solved, assumes = _best(count, asked)
+    if solved is None:
+        listed = ", ".join(map(str, asked.all[:8])) + (" …" if len(asked.all) > 8 else "")
+        raise UsageError(
+            f"no choice of frozen parameters gives these numbers: {listed}",
+            path=checkpoint.path,
+            hint="is it a checkpoint of the run that stopped?",
+        )
+    trust: Trust = count.trust if assumes is None else "likely"
+    had = _had_gradients(survey, model)
+    rows = [_row(survey, asked, number, solved.candidates[number], had) for number in asked.all]
+    return Numbering(tuple(rows), model, solved.most, trust, count.why, assumes, solved.least)
+
+
+def _row(
+    survey: Survey, asked: Numbers, number: int, candidates: Sequence[int], had: dict[int, bool]
+) -> Numbered:
+    entries = tuple(survey.tensors[index] for index in candidates)
+    ranks = tuple(rank for rank, numbers in asked.ranks if rank is not None and number in numbers)
+    return Numbered(number, entries, tuple(had.get(index) for index in candidates), ranks)
+
+
+def _had_gradients(survey: Survey, model: Section) -> dict[int, bool]:
+    """Tell of tensors whether they had a gradient in some step, where an optimizer says so."""
+    had: dict[int, bool] = {}
+    for use in _uses(survey, model):
+        if says_gradients(use):
+            stateless = _stateless(use)
+            for number, index in enumerate(use.match.indices):
+                if index is not None:
+                    had[index] = number not in stateless
+    return had
+
+
+# --- the numbers and the file are one question ------------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    """A parameter in order: the tensors that it can be, and what it can be in the run.
+
+    It is live, so that DDP counts it, after a gradient (`had`), before its first one (`never`), or nobody knows
+    (`open`); or it is not counted: `frozen`, or no parameter at all (`out`). `outside` means live and in no optimizer.
+    """
+
+    indices: tuple[int, ...]
+    had: bool = False
+    never: bool = False
+    open: bool = False
+    outside: bool = False
+    frozen: bool = False
+    out: bool = False
+
+
+class _Count(NamedTuple):
+    """What DDP may count: `places` in order. Where each live parameter is in the optimizer, `slots` is sharper, and at
+    most `held` of them count, at least `held` less those without a gradient.
+    """
+
+    places: Sequence[_Place]
+    trust: Trust
+    why: str
+    held: tuple[int, int] | None = None
+    slots: Sequence[_Place] | None = None
+
+
+class _Solved(NamedTuple):
+    """The tensors that each number can be, by number, and how many parameters DDP counts."""
+
+    candidates: dict[int, tuple[int, ...]]
+    least: int
+    most: int
+
+
+class _Rules(NamedTuple):
+    """What is assumed of the run: the texts are those of the assumptions."""
+
+    is_complete: bool
+    in_optimizer: bool
+    never_only: bool
+    none_frozen: bool
+
+    def text(self, asked: Numbers, count: _Count) -> str | None:
+        assumed = [_COMPLETE] if self.is_complete and asked.kind == "some" else []
+        assumed += [_IN_OPTIMIZER] if self.in_optimizer and count.held else []
+        assumed += [_NEVER] if self.never_only else []
+        assumed += [_NONE_FROZEN] if self.none_frozen else []
+        return ", and that ".join(assumed) or None
+
+
+def _best(count: _Count, asked: Numbers) -> tuple[_Solved | None, str | None]:
+    """The answer that names most numbers, or lists the fewest candidates, with the fewest assumptions as text."""
+    best: tuple[tuple[int, int], _Solved, str | None] | None = None
+    for rules in _rules(count, asked):
+        solved = _solve(count, asked, rules)
+        if solved is None:
+            continue
+        sizes = [len(candidates) or len(count.places) for candidates in solved.candidates.values()]
+        score = sizes.count(1), -sum(sizes)
+        if best is None or score > best[0]:
+            best = score, solved, rules.text(asked, count)
+        if score[0] == len(sizes):
+            break
+    return (None, None) if best is None else best[1:]
+
+
+def _rules(count: _Count, asked: Numbers) -> Iterator[_Rules]:
+    """The assumptions that can matter, the weakest first."""
+    places = count.places
+    tells = any(place.never for place in places) and asked.kind != "twice"
+    complete = (
+        {"without": (True,), "some": (False, True), "twice": (False,)}[asked.kind] if tells else (False,)
+    )
+    inside = (False, True) if count.held and any(place.outside for place in places) else (bool(count.held),)
+    for never_only, none_frozen in ((False, False), (True, False), (False, True)):
+        if (never_only and not tells) or (none_frozen and not any(place.open and place.frozen for place in places)):
+            continue
+        for in_optimizer, is_complete in product(inside, complete):
+            if not never_only or is_complete:
+                yield _Rules(is_complete, in_optimizer, never_only, none_frozen)
+
+
+def _solve(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
+    """Every choice of parameters that do not count, as sets of how many do not before each place.
+
+    Sets are integers: bit `f` stands for `f` parameters that do not count. Returns None where nothing fits.
+    """
+    places = count.slots if rules.in_optimizer and count.slots is not None else count.places
+    total = len(places)
+    each = [set(numbers) for _, numbers in asked.ranks]
+    every = set.intersection(*each)
+    largest = max(asked.all)
+    if largest >= total:
+        return None
+    # Bit `total - number`, so that a shift by the place gives the counts that make the place that number.
+    in_all = _set_of(total - number for number in every)
+    steps = [_step(place, rules) for place in places]
+
+    def counted(number: int, before: int) -> int:
+        """The part of a set for which this place may count."""
+        needed, forbidden, _ = steps[number]
+        if needed is None:
+            return 0
+        if needed:
+            before &= in_all >> (total - number)
+        return before & ~(in_all >> (total - number)) if forbidden else before
+
+    def forward(number: int, before: int) -> int:
+        return counted(number, before) | (before << 1 if steps[number][2] else 0)
+
+    # Every set is worked out twice, in blocks, so that a large model needs little memory.
+    size = isqrt(total) + 1
+    kept = [1]
+    for first in range(0, total, size):
+        now = kept[-1]
+        for number in range(first, min(first + size, total)):
+            now = forward(number, now)
+        kept.append(now)
+    low, high = largest + 1, total
+    if rules.in_optimizer and count.held is not None:
+        low, high = max(low, count.held[0]), min(high, count.held[1])
+    ends = kept[-1] & _set_of(range(max(0, total - high), total - low + 1))
+    if not ends:
+        return None
+    wanted = _set_of(total - number for number in asked.all)
+    most_each = max(2, _LISTED // len(asked.all))
+    candidates: dict[int, dict[int, None]] = {number: {} for number in asked.all}
+    after = ends
+    for block in range((total - 1) // size, -1, -1):
+        first = block * size
+        befores = [kept[block]]
+        for number in range(first, min(first + size, total) - 1):
+            befores.append(forward(number, befores[-1]))
+        for number in range(first + len(befores) - 1, first - 1, -1):
+            here = counted(number, befores[number - first])
+            for shift in _bits(here & after & (wanted >> (total - number))):
+                asked_number = number - shift
+                listed = candidates[asked_number]
+                listed.update(dict.fromkeys(places[number].indices))
+                if len(listed) > most_each:
+                    wanted &= ~(1 << (total - asked_number))
+            after = (counted(number, after)) | (after >> 1 if steps[number][2] else 0)
+    found = {
+        number: tuple(sorted(listed)) if len(listed) <= most_each else ()
+        for number, listed in candidates.items()
+    }
+    fewest = (ends & -ends).bit_length() - 1
+    return _Solved(found, total - (ends.bit_length() - 1), total - fewest)
+
+
+def _step(place: _Place, rules: _Rules) -> tuple[bool | None, bool, bool]:
+    """What a place may be: whether it counts only for a number of the error (None where it never counts), whether only
+    for no number, and whether it may not count.
+    """
+    free = place.open or (place.outside and not rules.in_optimizer)
+    had_free = place.had and not rules.never_only
+    stays = place.out or (place.frozen and not rules.none_frozen) or (place.outside and rules.in_optimizer)
+    never_bound = place.never and rules.is_complete
+    if free or had_free or (place.never and not never_bound) or (place.had and never_bound):
+        return False, False, stays
+    if never_bound:
+        return True, False, stays
+    if place.had:
+        return False, True, stays
+    return None, False, stays
+
+
+def _set_of(numbers: Iterable[int]) -> int:
+    """An integer with these bits."""
+    held = bytearray()
+    for number in numbers:
+        byte = number >> 3
+        if byte >= len(held):
+            held.extend(bytes(byte + 1 - len(held)))
+        held[byte] |= 1 << (number & 7)
+    return int.from_bytes(held, "little")
+
+
+def _bits(value: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while value:
+        lowest = value & -value
+        yield lowest.bit_length() - 1
+        value ^= lowest
+
+
+# --- the tensors that may be parameters, and what the file says of them -----------------------------------------------
+
+
+def _recorded(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
+    """The parameters as a live model numbers them. Raises UsageError for one that it does not have."""
+    checkpoint = survey.checkpoint
+    record = match.record
+    names = record.numbered
+    had = _had_gradients(survey, match.section)
+    rows = []
+    for number in asked.all:
+        _refuse_beyond(checkpoint, number, len(names))
+        index = match.indices.get(names[number])
+        if index is None:
+            raise UsageError(
+                f"--index {number}: the file does not hold {show(names[number], 80)}",
+                path=checkpoint.path,
+            )
+        rows.append(_row(survey, asked, number, (index,), had))
+    frozen = len(record.parameters) - len(names)
+    without = f", without {plural(frozen, 'frozen or ignored parameter')}" if frozen else ""
+    why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
+    if record.world_size > 1:
+        why += f" on rank {record.rank} of {record.world_size}"
+    return Numbering(tuple(rows), match.section, len(names), "certain", why + without, None, len(names))
+
+
+def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
+    if number >= count:
+        there = f"it has {plural(count, 'parameter')}, 0 to {count - 1}" if count else "it has no parameters"
+        raise UsageError(f"--index {number}: {there}", path=checkpoint.path)
+
+
+def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
+    """Raise UsageError where the tensors do not stand in the order of a model."""
+    why = None
+    if model.kind not in ("model", "ema", "other"):
+        why = f"{model.name} is not a model"
+    elif not checkpoint.traits.keeps_order:
+        why = f"{checkpoint.traits.label} keeps no order"
+    else:
+        names = model.names()
+        indices = {name: index for index, name in enumerate(names)}
+        pairs = [
+            (index, indices[f"{name[:-6]}bias"])
+            for name, index in indices.items()
+            if name.endswith("weight") and f"{name[:-6]}bias" in indices
+        ]
+        if pairs and all(bias < weight for weight, bias in pairs):
+            why = "its names are sorted, so the order of the model is lost"
+    if why is not None:
+        hint = "ckpt.snapshot keeps it" if checkpoint.members else "use the checkpoint that training saved"
+        raise UsageError(f"--index: {why}", path=checkpoint.path, hint=hint)
+
+
+def _order(survey: Survey, model: Section) -> list[int]:
+    """The indices of what may be a parameter, in order."""
+
+    def may_be_parameter(index: int, entry: Entry) -> bool:
+        role = survey.roles[index]
+        return entry.registered and (role.role != "buffer" or role.trust == "likely")
+
+    rows = zip(model.indices, model.entries, strict=True)
+    return each_once(row for row in rows if may_be_parameter(*row))
+
+
+def _listed(survey: Survey, model: Section) -> _Count | None:
+    """Return the count by the file itself: its modules and Parameters say which require a gradient."""
+    indices = [index for index in _order(survey, model) if survey.roles[index].role != "buffer"]
+    tensors = [survey.tensors[index].tensor for index in indices]
+    if not indices or not all(tensor.is_parameter for tensor in tensors):
+        return None
+    counted = [
+        index for index, tensor in zip(indices, tensors, strict=True) if tensor.requires_grad is not False
+    ]
+    is_module = all(survey.tensors[index].kind for index in indices)
+    why = "the module lists its parameters" if is_module else "each parameter was saved as a Parameter"
+    return _Count([_Place((index,), open=True) for index in counted], "certain", why)
+
+
+def _by_names(survey: Survey, model: Section) -> _Count:
+    """Return the count by names and dtypes, for a file without an optimizer of the model."""
+    places = []
+    for index in _order(survey, model):
+        is_doubtful = survey.roles[index].role == "buffer"
+        places.append(_Place((index,), open=True, frozen=not is_doubtful, out=is_doubtful))
+    why = (
+        "some buffers are known only by their names"
+        if any(place.out for place in places)
+        else "every tensor that is not known as a buffer counts as a parameter"
+    )
+    return _Count(places, "likely", why)
+
+
+def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
+    """Return the count by the optimizers of a model: how many parameters they hold, and which had a gradient.
+
+    A parameter without state may be frozen or unused. DDP counts only the unused one.
+    """
+    mine = _uses(survey, model)
+    order = _order(survey, model)
+    held = sum(_held(use) for use in mine)
+    if not mine or held > len(order):
+        return None
+    if any(use.match.model is None and any(slot.shape for slot in use.match.slots) for use in mine):
+        why = "the parameters of the optimizer do not fit the order of the model"
+        return _Count([_Place((index,), open=True, frozen=True) for index in order], "likely", why)
+    possible = _possible(mine)
+    if possible is not None and len(set(order) & possible.keys()) < held:
+        possible = None  # two optimizers that may hold the same parameters
+    is_exact = held == len(order)
+    telling = all(says_gradients(use) for use in mine)
+    without = sum(len(_stateless(use)) for use in mine) if telling else 0
+    inside = {index for use in mine for index in use.match.indices}
+    places = [_place(index, possible, is_exact or index in inside, telling) for index in order]
+    why = (
+        f"the optimizer holds as many parameters as the model ({held})"
+        if is_exact
+        else f"the optimizer holds {held} of the model's {len(order)} parameters"
+    )
+    if without:
+        why += f", and {without} of them had no gradient yet; DDP does not count those that are frozen"
+    least = held - without if telling else 0
+    if is_exact:
+        return _Count(places, "strong", why)
+    return _Count(places, "strong", why, (least, held), _slots(mine, telling))
+
+
+def _place(index: int, possible: dict[int, set[bool]] | None, is_inside: bool, telling: bool) -> _Place:
+    """A tensor by what the optimizers hold: `possible` says of tensors whether they may have state, or not."""
+    states = {True, False} if possible is None else possible.get(index, set())
+    is_outside = not is_inside
+    if not telling:
+        return _Place((index,), open=bool(states), frozen=bool(states), outside=is_outside, out=is_outside)
+    return _Place(
+        (index,),
+        had=True in states,
+        never=False in states,
+        frozen=False in states,
+        outside=is_outside,
+        out=is_outside,
+    )
+
+
+def _slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place] | None:
+    """The parameters of the only optimizer in its own order, which is the model's where it has one group."""
+    if len(uses) != 1 or uses[0].match.by_name or uses[0].match.groups != 1:
+        return None
+    use = uses[0]
+    stateless = _stateless(use)
+    places = []
+    for number, index in enumerate(use.match.indices):
+        indices = (
+            (index,) if index is not None else use.match.candidates[number] if use.match.candidates else ()
+        )
+        if not indices:
+            return None
+        is_never = number in stateless
+        places.append(
+            _Place(indices, had=not is_never, never=is_never, frozen=is_never)
+            if telling
+            else _Place(indices, open=True, frozen=True)
+        )
+    return places
+
+
+def _uses(survey: Survey, model: Section) -> list[GradientUse]:
+    """Return the optimizers of a model. One that fits no order belongs to the only model."""
+    mine = [use for use in survey.uses if use.match.model is not None and use.match.model.path == model.path]
+    alone = len(survey.uses) == 1 and [section.path for section in survey.models] == [model.path]
+    return mine or (list(survey.uses) if alone else [])
+
+
+def _held(use: GradientUse) -> int:
+    """Count the parameters of the model that an optimizer holds."""
+    indices = use.match.indices
+    return sum(index is not None for index in indices) if use.match.by_name else len(indices)
+
+
+def _stateless(use: GradientUse) -> set[int]:
+    """The numbers of the parameters that may never have had a gradient."""
+    return {number for number, slot in enumerate(use.match.slots) if not slot.has_state}.union(use.never)
+
+
+def _possible(uses: Sequence[GradientUse]) -> dict[int, set[bool]] | None:
+    """Return for each tensor whether a parameter of the optimizers that it can be has state, or None if that is unknown."""
+    possible: dict[int, set[bool]] = {}
+    for use in uses:
+        stateless = _stateless(use)
+        for number, index in enumerate(use.match.indices):
+            indices = (
+                (index,)
+                if index is not None
+                else use.match.candidates[number]
+                if use.match.candidates
+                else ()
+            )
+            if not indices and not use.match.by_name:
+                return None
+            for possible_index in indices:
+                possible.setdefault(possible_index, set()).add(number not in stateless)
+    return possible

@@ -1,0 +1,48 @@
+"""The parameters behind the numbers of DDP, as text: one name per line, nothing cut."""
+
+from __future__ import annotations
+
+from ckpt.evidence.numbering import Numbered, Numbering
+from ckpt.render.text import Line, hung, ragged
+from ckpt.text import plural, show
+
+_GRADIENTS = {True: "had one earlier", False: "never", None: ""}
+
+
+def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line]:
+    """What is assumed, the numbers with their names, then how sure they are."""
+    out: list[Line] = []
+    if numbering.assumes is not None:
+        out += hung([], f"If {numbering.assumes}:", width, 2, "warning")
+    several = len({row.ranks for row in numbering.rows}) > 1
+    rows = [["INDEX", "NAME", "SHAPE", "DTYPE", "GRADIENT", "RANK"]]
+    for row in numbering.rows:
+        rows += _rows(row, ", ".join(map(str, row.ranks)) if several else "")
+    out += ragged(rows, right=frozenset((0,)), width=width)
+    for text in _closing(numbering):
+        out += hung([], text, width, 2, "dim")
+    return out
+
+
+def _rows(row: Numbered, ranks: str) -> list[list[str]]:
+    """One line for each tensor that a number can be."""
+    if not row.entries:
+        return [[str(row.number), "too many parameters fit", "", "", "", ranks]]
+    return [
+        [
+            "or" if position else str(row.number),
+            show(entry.name, None),
+            str(list(entry.tensor.shape)),
+            entry.tensor.dtype.name,
+            _GRADIENTS[had],
+            ranks,
+        ]
+        for position, (entry, had) in enumerate(zip(row.entries, row.had_gradient, strict=True))
+    ]
+
+
+def _closing(numbering: Numbering) -> list[str]:
+    """Two short sentences: what DDP counts, and on what the names rest."""
+    counted = plural(numbering.parameters, "parameter")
+    counted = counted if numbering.least == numbering.parameters else f"{numbering.least:,} to {counted}"
+    return [f"DDP counts {counted}.", f"{numbering.trust}: {numbering.why}."]
