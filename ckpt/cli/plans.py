@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CodeError, LossError, UnsupportedError
 from ckpt.evidence.survey import Survey
@@ -47,6 +49,11 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         from ckpt.jobs.rewrite.rehome import moves, rehome
 
         return rehome(survey, moves(None, []), limits)
+    if words[0] == "rename":
+        from ckpt.jobs.rewrite.rename import rename, substitution
+
+        subs = [substitution(text) for option, text in pairwise(words) if option == "--sub"]
+        return rename(survey, subs, limits, section=section)
     from ckpt.jobs.rewrite.convert import convert
 
     return convert(

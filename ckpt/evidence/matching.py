@@ -93,7 +93,7 @@ def matches(
     rows = []
     for section in sections:
         if section.kind == "optimizer":
-            groups = _groups(section)
+            groups = groups_of(section)
             if groups:
                 match = _match(checkpoint, section, groups, models, buffers)
                 rows.append(match._replace(is_flat=_is_flat(section)))
@@ -152,7 +152,7 @@ def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
     )
 
 
-def _groups(section: Section) -> list[Group]:
+def groups_of(section: Section) -> list[Group]:
     """The parameters of an optimizer, group by group, in torch's order of their numbers."""
     parts = parts_of(section.node)
     state = {_key(key): node for key, node in children(parts.get("state"))}

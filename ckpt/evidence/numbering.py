@@ -52,7 +52,7 @@ class Numbers(NamedTuple):
         return list(dict.fromkeys(number for _, numbers in self.ranks for number in numbers))
 
 
-_LINE = re.compile(r"indices which did not receive grad for rank (\d{1,9}): ?((?:\d{1,12} ?)+)")
+_LINE = re.compile(r"indices which did not receive grad for rank (\d{1,9}): ?((?:\d{1,12} )*\d{1,12})(?!\d)")
 _TWICE = re.compile(r"Parameter at index (\d{1,12})(?: with name (\S+))? has been marked as ready twice")
 
 
@@ -260,7 +260,9 @@ def _rules(count: _Count, asked: Numbers) -> Iterator[_Rules]:
     )
     inside = (False, True) if count.held and any(place.outside for place in places) else (bool(count.held),)
     for never_only, none_frozen in ((False, False), (True, False), (False, True)):
-        if (never_only and not tells) or (none_frozen and not any(place.open and place.frozen for place in places)):
+        if (never_only and not tells) or (
+            none_frozen and not any(place.open and place.frozen for place in places)
+        ):
             continue
         for in_optimizer, is_complete in product(inside, complete):
             if not never_only or is_complete:
@@ -386,7 +388,7 @@ def _recorded(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
         index = match.indices.get(names[number])
         if index is None:
             raise UsageError(
-                f"--index {number}: the file does not hold {show(names[number], 80)}",
+                f"number {number}: the file does not hold {show(names[number], 80)}",
                 path=checkpoint.path,
             )
         rows.append(_row(survey, asked, number, (index,), had))
@@ -401,7 +403,7 @@ def _recorded(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
 def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
     if number >= count:
         there = f"it has {plural(count, 'parameter')}, 0 to {count - 1}" if count else "it has no parameters"
-        raise UsageError(f"--index {number}: {there}", path=checkpoint.path)
+        raise UsageError(f"no parameter has the number {number}: {there}", path=checkpoint.path)
 
 
 def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
@@ -423,7 +425,7 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
             why = "its names are sorted, so the order of the model is lost"
     if why is not None:
         hint = "ckpt.snapshot keeps it" if checkpoint.members else "use the checkpoint that training saved"
-        raise UsageError(f"--index: {why}", path=checkpoint.path, hint=hint)
+        raise UsageError(f"no number has a name: {why}", path=checkpoint.path, hint=hint)
 
 
 def _order(survey: Survey, model: Section) -> list[int]:

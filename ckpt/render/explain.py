@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.jobs.explain import Page
-from ckpt.render.text import Line, hung, wrapped
-from ckpt.text import and_more
+from ckpt.jobs.explain import Explanation, Page
+from ckpt.jobs.explain.answer import Answer, Statement
+from ckpt.render.numbering import numbering_lines
+from ckpt.render.text import Line, hung, pasted_line, ragged, wrapped
+from ckpt.text import and_more, show
 
 _WIDEST = 100
 """Columns beyond which a paragraph is hard to read."""
@@ -29,8 +31,21 @@ def page_lines(page: Page, width: int | None) -> list[Line]:
                 for text in message.splitlines()
                 for line in _hung(text.strip(), width - 2)
             ]
+    return [*out, *_body(page, width)]
+
+
+def _body(page: Page, width: int, *, commands: bool = True) -> list[Line]:
+    """The paragraphs of a page, with or without its commands."""
+    out: list[Line] = []
     last = ""
     for block in page.body:
+        if not commands:
+            if block.kind == "command":
+                continue
+            if block.text.endswith(":"):  # the command that it introduces is not shown
+                block = block._replace(text=block.text[: block.text.rfind(". ") + 1])
+            if not block.text:
+                continue
         if last != "item" or block.kind != "item":
             out.append([])
         if block.kind == "command":
@@ -41,6 +56,45 @@ def page_lines(page: Page, width: int | None) -> list[Line]:
             out.append([(first, "")])
             out += [[(" " * len(lead) + line, "")] for line in more]
         last = block.kind
+    return out
+
+
+def answer_lines(found: Explanation, width: int | None) -> list[Line]:
+    """The answer of a checkpoint to an error first, then the cause as the page tells it.
+
+    Without a checkpoint the page has the commands, and what the names of the error say stands before them.
+    """
+    answer = found.answer
+    assert answer is not None
+    narrow = min(width or _PIPE, _WIDEST)
+    head = f"{answer.path}: " if answer.path else ""
+    out: list[Line] = [[(f"{show(head, None)}{found.page.title}", "head")]]
+    if answer.numbering is not None:
+        out += [[], *numbering_lines(answer.numbering, width)]
+    if answer.shapes:
+        out += [[], *_shape_lines(answer, width)]
+    for statement in answer.statements:
+        out += [[], *_statement_lines(statement, narrow, width)]
+    if found.page.code is None:
+        has_own = bool(answer.path) or any(row.command for row in answer.statements)
+        out += _body(found.page, narrow, commands=not has_own)
+    return out
+
+
+def _shape_lines(answer: Answer, width: int | None) -> list[Line]:
+    rows = [["NAME", "CHECKPOINT", "MODEL"]]
+    for row in answer.shapes:
+        in_file = "not there" if row.file is None else str(list(row.file))
+        rows.append([show(row.name, None), in_file, str(list(row.model))])
+    return ragged(rows, width=width)
+
+
+def _statement_lines(statement: Statement, narrow: int, width: int | None) -> list[Line]:
+    """A statement, its names one per line, and its command."""
+    out = [[(line, "")] for line in wrapped(statement.text, narrow, 0)] if statement.text else []
+    out += [[(f"  {show(name, None)}", "")] for name in statement.names]
+    if statement.command is not None:
+        out.append(pasted_line(statement.command, width))
     return out
 
 

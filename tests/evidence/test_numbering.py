@@ -23,11 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt import formats
 from ckpt.errors import UsageError
 from ckpt.evidence.numbering import (
-    Numbering,
-    Numbers,
     _IN_OPTIMIZER,
     _NEVER,
     _NONE_FROZEN,
+    Numbering,
+    Numbers,
     _Count,
     _Place,
     _Rules,
@@ -35,7 +35,6 @@ from ckpt.evidence.numbering import (
     _solve,
     numbering,
     numbers,
-    pasted_numbers,
 )
 from ckpt.evidence.survey import Survey
 
@@ -117,9 +116,7 @@ def test_the_numbers_of_a_run_that_ddp_stops(
 
 def told(found: Numbering) -> list[tuple[int, list[str]]]:
     """The numbers with the names that each can have."""
-    return [
-        (row.number, [found.section.relative(entry.name) for entry in row.entries]) for row in found.rows
-    ]
+    return [(row.number, [found.section.relative(entry.name) for entry in row.entries]) for row in found.rows]
 
 
 @pytest.mark.parametrize("recipe", recipes.RECIPES)
@@ -262,7 +259,10 @@ def test_every_choice_is_counted() -> None:
         if rng.random() < 0.5:
             slots = [
                 _Place(
-                    tuple(sorted(rng.sample(range(8), rng.randint(1, 2)))), had=had, never=not had, frozen=not had
+                    tuple(sorted(rng.sample(range(8), rng.randint(1, 2)))),
+                    had=had,
+                    never=not had,
+                    frozen=not had,
                 )
                 for had in (rng.random() < 0.6 for _ in range(rng.randint(1, 6)))
             ]
@@ -426,7 +426,9 @@ def test_the_commands_lines(tmp_path: Path) -> None:
     ]
     document = json.loads(ckpt("inspect", source, "--index", "0-1", "--json").out)
     assert [row["name"] for row in document["index"]["names"]] == ["weight", "bias"]
-    check_error(ckpt("inspect", source, "--index", "2"), "--index 2: it has 2 parameters, 0 to 1")
+    check_error(
+        ckpt("inspect", source, "--index", "2"), "no parameter has the number 2: it has 2 parameters, 0 to 1"
+    )
     check_error(ckpt("inspect", source, "--index", "0", "--tsv"), "--index and --tsv exclude each other")
 
 

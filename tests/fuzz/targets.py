@@ -17,6 +17,7 @@ import containers
 import mutate
 import opcodes as op
 import seeds
+from ckpt.jobs.inspect.index import index, numbers
 from harness import LIMITS, InMemory, check, clean, looked, opened, refused, rows, watched, written
 
 from ckpt import formats
@@ -46,7 +47,6 @@ from ckpt.jobs.check import lint, sums
 from ckpt.jobs.check.verify import structure, with_checksums
 from ckpt.jobs.diff.diff import Options, diff
 from ckpt.jobs.inspect.get import contents, first_values, get
-from ckpt.jobs.inspect.index import index, numbers
 from ckpt.jobs.rewrite.rehome import moves
 from ckpt.jobs.rewrite.rename import substitution
 from ckpt.limits import Budget, Limits, number_of

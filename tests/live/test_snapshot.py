@@ -12,6 +12,7 @@ import oracle
 import pytest
 import torch
 import torch.distributed as dist
+from ckpt.jobs.inspect.index import index
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import many
@@ -25,7 +26,6 @@ from ckpt.errors import CkptError, WriteError
 from ckpt.evidence import record as snapshots
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.index import index
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.live import memory
 

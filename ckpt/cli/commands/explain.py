@@ -1,51 +1,119 @@
-"""`ckpt explain`: the page of a finding, or the one that answers an error of PyTorch."""
+"""`ckpt explain`: the page of a finding or of an error of PyTorch, and what a checkpoint answers to the error."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections import deque
 from typing import Annotated
 
 import typer
 
 from ckpt.cli import output
-from ckpt.cli.options import RewriteJson
-from ckpt.jobs.explain import document, explain, pages
-from ckpt.render.explain import list_lines, page_lines
+from ckpt.cli.inputs import each
+from ckpt.cli.options import LimitOption, RewriteJson, SectionOption, limits_of, opened, planning
+from ckpt.errors import UnreadableError, UnsupportedError, UsageError
+from ckpt.evidence.survey import Survey
+from ckpt.io.far import is_url
+from ckpt.jobs.explain import (
+    Explanation,
+    document,
+    explain,
+    explain_damaged,
+    explain_with,
+    pages,
+)
+from ckpt.jobs.explain.message import LONGEST
+from ckpt.limits import Limits
+from ckpt.render.explain import answer_lines, list_lines, page_lines
 
-_BYTES = 1 << 20
-"""The most bytes that are read of stdin."""
+_PIECE = 1 << 20
+"""Bytes of stdin that are read at a time."""
 
 
 def command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="CODE|ERROR",
-            help="A code, or an error message; - reads it from stdin.",
+            metavar="TEXT|CODE|- [PATH]",
+            help="An error message, or a code; - reads the output of a program from stdin. With the PATH of a"
+            " checkpoint behind it, the answer is for that checkpoint.",
             show_default=False,
         ),
     ] = None,
+    section: SectionOption = None,
     json: RewriteJson = False,
+    limit: LimitOption = None,
 ) -> int:
-    """Explain a finding, or an error message of PyTorch. Without an argument, list the pages.
+    """Explain an error of PyTorch, and answer it for a checkpoint: names, shapes and commands.
+
+    It also explains the code of a finding. Without an argument, list the pages.
 
     \b
+    python train.py 2>&1 | ckpt explain - last.pth
+    ckpt explain "Parameter indices which did not receive grad for rank 1: 10 11" last.pth
     ckpt explain unused
-    ckpt explain "Expected to have finished reduction"
-    python train.py 2>&1 | ckpt explain -
     """
-    text = " ".join(words or ())
-    if text == "-":
-        text = sys.stdin.read(_BYTES) if sys.stdin is not None else ""
-    elif words is None:
+    if not words:
         if json:
             output.write_json(document(pages()))
         else:
             output.write_lines(list_lines(pages(), output.screen_width()))
         return 0
-    page = explain(text)
+    limits = limits_of(limit)
+    path = words[-1] if len(words) > 1 and _is_path(words[-1]) else None
+    text = " ".join(words if path is None else words[:-1])
+    if path is None and section is not None:
+        raise UsageError("--section needs the PATH of a checkpoint")
+    found = explain(_stdin() if text == "-" else text)
+    if path is None:
+        return _write(found, json=json)
+    return each(
+        [path],
+        lambda name: _write(_answered(found, name, section, limits), json=json),
+        json="ckpt.explain" if json else None,
+    )
+
+
+def _write(found: Explanation, *, json: bool) -> int:
+    width = output.screen_width()
     if json:
-        output.write_json(document((page,)))
+        output.write_json(found.to_json())
     else:
-        output.write_lines(page_lines(page, output.screen_width()))
+        output.write_lines(
+            page_lines(found.page, width) if found.answer is None else answer_lines(found, width)
+        )
     return 0
+
+
+def _is_path(word: str) -> bool:
+    """Tell whether the last word is a checkpoint, and no word of a message."""
+    return is_url(word) or os.path.exists(word) or word.endswith((".pth", ".pt", ".ckpt", ".safetensors"))
+
+
+def _stdin() -> str:
+    """The end of stdin, as text. Raises UsageError when it is empty."""
+    pieces: deque[bytes] = deque()
+    held = 0
+    stream = sys.stdin.buffer if sys.stdin is not None else None
+    while stream is not None and (piece := stream.read(_PIECE)):
+        pieces.append(piece)
+        held += len(piece)
+        while held - len(pieces[0]) >= LONGEST:
+            held -= len(pieces.popleft())
+    text = b"".join(pieces)[-LONGEST:].decode("utf-8", "replace")
+    if not text.strip():
+        raise UsageError("stdin is empty", hint="python train.py 2>&1 | ckpt explain - last.pth")
+    return text
+
+
+def _answered(found: Explanation, path: str, section: str | None, limits: Limits) -> Explanation:
+    try:
+        with opened(path, limits, tell=False) as checkpoint:
+            survey = Survey(checkpoint)
+            return explain_with(found, survey, planning(survey), section)
+    except (UnreadableError, UnsupportedError) as error:
+        answered = explain_damaged(found, error)
+        if answered is None:
+            raise
+        return answered
