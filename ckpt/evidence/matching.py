@@ -7,13 +7,18 @@ parameter is matched to a tensor only when every order-preserving assignment tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, permutations
+from math import prod
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import KEY, OptimizerRecord
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.names import Path
 from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
@@ -73,7 +78,8 @@ class Match(NamedTuple):
     """
 
     optimizer: Section
-    model: Section | None
+    models: tuple[Section, ...]
+    """The models whose parameters it holds, in the order in which it got them; none where that is unknown."""
     slots: tuple[Slot, ...]
     indices: tuple[int | None, ...]
     exact: bool = False
@@ -84,20 +90,23 @@ class Match(NamedTuple):
     candidates: tuple[tuple[int, ...], ...] = ()
     """For each parameter the indices of the tensors that it can be; none where these are too many or unknown."""
 
+    @property
+    def model(self) -> Section | None:
+        """The model, where there is only one."""
+        return self.models[0] if len(self.models) == 1 else None
+
 
 def matches(
     checkpoint: Checkpoint, sections: tuple[Section, ...], buffers: Sequence[bool]
 ) -> tuple[Match, ...]:
     """A match for each optimizer. `buffers` says for each tensor whether it is surely not a parameter."""
-    models = [section for section in sections if section.kind == "model"]
-    rows = []
-    for section in sections:
-        if section.kind == "optimizer":
-            groups = groups_of(section)
-            if groups:
-                match = _match(checkpoint, section, groups, models, buffers)
-                rows.append(match._replace(is_flat=_is_flat(section)))
-    return tuple(rows)
+    held = [
+        (section, groups)
+        for section in sections
+        if section.kind == "optimizer" and (groups := groups_of(section))
+    ]
+    matching = _Matching(checkpoint, sections, buffers)
+    return tuple(match._replace(is_flat=_is_flat(match.optimizer)) for match in matching.all(held))
 
 
 def recorded(handed: OptimizerRecord, name: str, model: Section, indices: dict[str, int]) -> Match:
@@ -120,7 +129,7 @@ def recorded(handed: OptimizerRecord, name: str, model: Section, indices: dict[s
     )
     return Match(
         Section((KEY, "optimizers", name), name, "optimizer", 0),
-        model,
+        (model,),
         slots,
         tuple(indices[str(slot.name)] for slot in slots),
         by_name=True,
@@ -137,19 +146,13 @@ def _is_flat(optimizer: Section) -> bool:
     return len(held) == 1 and any(str(field) in _FLAT for field, _ in children(held[0][1]))
 
 
-def is_by_order(checkpoint: Checkpoint, match: Match, number: int) -> bool:
-    """Tell whether only the order decides which tensor a parameter is.
-
-    Another tensor has the same shape then.
-    """
-    index = match.indices[number]
-    if match.by_name or index is None:
-        return False
-    shape = checkpoint.tensors[index].tensor.shape
-    return any(
-        other is not None and other != index and checkpoint.tensors[other].tensor.shape == shape
-        for other in match.indices
-    )
+def by_order(checkpoint: Checkpoint, match: Match) -> frozenset[int]:
+    """The numbers of the parameters for which only the order says which tensor each is: others have its shape."""
+    if match.by_name:
+        return frozenset()
+    shapes = [None if index is None else checkpoint.tensors[index].tensor.shape for index in match.indices]
+    counts = Counter(shapes)
+    return frozenset(number for number, shape in enumerate(shapes) if shape is not None and counts[shape] > 1)
 
 
 def groups_of(section: Section) -> list[Group]:
@@ -190,6 +193,8 @@ def _slot(key: Node, name: str | None, state: Node) -> Slot:
         field: tensor.shape for field, node in fields.items() if (tensor := tensor_of(node)) is not None
     }
     shape = _shape(shapes)
+    if "projector" in fields:  # GaLore and its kin keep moments of a projection
+        shape = None
     is_mixed = shape is None and len({other for other in shapes.values() if other}) > 1
     moments = tuple(ref for moment in _MOMENTS if isinstance(ref := tensor_of(fields.get(moment)), TensorRef))
     return Slot(key, name, shape, bool(fields), fields.get("step"), is_mixed=is_mixed, moments=moments)
@@ -207,32 +212,206 @@ def _shape(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     return None
 
 
-def _match(
-    checkpoint: Checkpoint,
-    optimizer: Section,
-    groups: list[Group],
-    models: list[Section],
-    buffers: Sequence[bool],
-) -> Match:
+Candidates = list[tuple[int, ...]]
+"""For each parameter of an optimizer the indices of the tensors that it can be; none where these are too many."""
+
+
+class _Fit(NamedTuple):
+    """Models whose parameters, one after the other, an optimizer can hold: the candidates of each slot."""
+
+    models: tuple[Section, ...]
+    candidates: Candidates
+    exact: bool
+
+
+class _Matching:
+    """All optimizers of a checkpoint against all of its models at once."""
+
+    def __init__(self, checkpoint: Checkpoint, sections: Sequence[Section], buffers: Sequence[bool]) -> None:
+        self._checkpoint = checkpoint
+        self._models = [section for section in sections if section.kind == "model"]
+        # The parameters of a loss lie beside the model, or are a section of their own.
+        beside = [
+            section for section in sections if section.kind == "other" and 0 < section.tensors <= _BESIDE
+        ]
+        self._free = {
+            section.path: [(index, checkpoint.tensors[index]) for index in _candidates(section, buffers)]
+            for section in (*self._models, *beside)
+        }
+        self._beside = [section for section in beside if self._free[section.path]]
+
+    def all(self, held: Sequence[tuple[Section, list[Group]]]) -> list[Match]:
+        """A match for each optimizer with its groups."""
+        named = [self._named(section, groups) for section, groups in held]
+        fits = [
+            [] if match is not None else self._fits(groups)
+            for match, (_, groups) in zip(named, held, strict=True)
+        ]
+        chosen = self._shared(held, fits) or {}
+        for number, fit in enumerate(self._chosen([section for section, _ in held], fits)):
+            chosen.setdefault(number, fit)
+        return [
+            match or _matched(section, groups, chosen[number])
+            for number, (match, (section, groups)) in enumerate(zip(named, held, strict=True))
+        ]
+
+    def _named(self, optimizer: Section, groups: list[Group]) -> Match | None:
+        """The match by the names that the optimizer gives its parameters, or None."""
+        slots = tuple(slot for group in groups for slot in group.slots)
+        if not all(slot.name for slot in slots):
+            return None
+        for model in self._models:
+            indices = _named_indices(self._checkpoint, model, slots)
+            if indices:
+                return Match(optimizer, (model,), slots, tuple(indices), by_name=True, groups=len(groups))
+        return None
+
+    def _fits(self, groups: list[Group]) -> list[_Fit]:
+        """Every model that fits, and where none does to the last tensor, every chain of models that does."""
+        count = sum(len(group.slots) for group in groups)
+        fits = [fit for model in self._models if (fit := self._fit((model,), groups)) is not None]
+        if any(fit.exact for fit in fits):
+            return fits
+        chains = []
+        seen: set[frozenset[Path]] = set()
+        for models in self._chains(count):
+            parts = frozenset(model.path for model in models)
+            if parts in seen:
+                continue  # their first order that fits, which is that of the file where they are twins
+            chain = self._fit(models, groups)
+            if chain is not None:
+                seen.add(parts)
+                chains.append(chain)
+            if len(chains) == _CHAINS:
+                break
+        return [*chains, *fits]
+
+    def _chains(self, count: int) -> Iterator[tuple[Section, ...]]:
+        """Models, and what lies beside them, that together have so many parameters, in any order."""
+        parts = [*self._models, *self._beside][:_PARTS]
+        sizes = [len(self._free[part.path]) for part in parts]
+        for size in range(2, min(len(parts), _LONGEST_CHAIN) + 1):
+            for numbers in combinations(range(len(parts)), size):
+                if sum(sizes[number] for number in numbers) == count and numbers[0] < len(self._models):
+                    for order in permutations(numbers) if size <= _ORDERED else (numbers,):
+                        yield tuple(parts[number] for number in order)
+
+    def _fit(self, models: tuple[Section, ...], groups: list[Group]) -> _Fit | None:
+        rows = [row for model in models for row in self._free[model.path]]
+        count = sum(len(group.slots) for group in groups)
+        exact = len(rows) == count
+        shaped = [slot.shape for group in groups for slot in group.slots if slot.shape is not None]
+        if (len(models) > 1 and not exact) or not (exact or shaped):
+            return None
+        if count == 1 and not exact and prod(shaped[0]) < 2:
+            return None  # a temperature (`log_alpha`) is no tensor of a model that has one element too
+        assigned = _assign(groups, rows)
+        return None if assigned is None else _Fit(models, assigned, exact)
+
+    def _shared(
+        self, held: Sequence[tuple[Section, list[Group]]], fits: Sequence[list[_Fit]]
+    ) -> dict[int, _Fit | None] | None:
+        """Several optimizers that share out the parameters of one model, as Muon takes matrices and AdamW the rest."""
+        for model in self._models:
+            mine = [
+                number
+                for number, rows in enumerate(fits)
+                if rows and not any(fit.exact for fit in rows) and any(fit.models == (model,) for fit in rows)
+            ]
+            counts = [sum(len(group.slots) for group in held[number][1]) for number in mine]
+            free = self._free[model.path]
+            if len(mine) < 2 or sum(counts) != len(free):
+                continue
+            assigned = _assign([group for number in mine for group in held[number][1]], free, shared=True)
+            if assigned is None:
+                continue
+            chosen: dict[int, _Fit | None] = {}
+            first = 0
+            for number, count in zip(mine, counts, strict=True):
+                chosen[number] = _Fit((model,), assigned[first : first + count], False)
+                first += count
+            return chosen
+        return None
+
+    def _chosen(self, optimizers: Sequence[Section], fits: Sequence[list[_Fit]]) -> list[_Fit | None]:
+        """The fit of each optimizer, where keys and order leave one."""
+        rows = [[fit for fit in mine if fit.exact] or mine for mine in fits]
+        rows = [_akin(section, mine) for section, mine in zip(optimizers, rows, strict=True)]
+        chosen: list[_Fit | None] = [None] * len(rows)
+        for number, mine in enumerate(rows):
+            if len(mine) == 1:
+                chosen[number] = mine[0]
+            elif mine and all(fit.exact and len(fit.models) == 1 for fit in mine):
+                # Twins: as many optimizers as models, in one order.
+                paths = [fit.models[0].path for fit in mine]
+                twins = [other for other, row in enumerate(rows) if [f.models[0].path for f in row] == paths]
+                if len(twins) == len(mine):
+                    chosen[number] = mine[twins.index(number)]
+        return chosen
+
+
+def _matched(optimizer: Section, groups: list[Group], fit: _Fit | None) -> Match:
     slots = tuple(slot for group in groups for slot in group.slots)
-    named = [section for section in models if _named_indices(checkpoint, section, slots)]
-    if named and all(slot.name for slot in slots):
-        model = named[0]
-        indices = tuple(_named_indices(checkpoint, model, slots))
-        return Match(optimizer, model, slots, indices, by_name=True, groups=len(groups))
-    fits = []
-    for model in models:
-        free = _candidates(model, buffers)
-        assigned = _assign(groups, [(index, checkpoint.tensors[index]) for index in free])
-        if assigned is not None:
-            fits.append((model, assigned, len(free) == len(slots)))
-    exact = [fit for fit in fits if fit[2]]
-    chosen = fits if len(fits) == 1 else exact if len(exact) == 1 else []
-    if not chosen or not (chosen[0][2] or any(slot.shape is not None for slot in slots)):
-        return Match(optimizer, None, slots, (None,) * len(slots))
-    model, candidates, is_exact = chosen[0]
-    decided = tuple(choices[0] if len(choices) == 1 else None for choices in candidates)
-    return Match(optimizer, model, slots, decided, is_exact, groups=len(groups), candidates=tuple(candidates))
+    if fit is None:
+        return Match(optimizer, (), slots, (None,) * len(slots), groups=len(groups))
+    decided = tuple(choices[0] if len(choices) == 1 else None for choices in fit.candidates)
+    return Match(
+        optimizer, fit.models, slots, decided, fit.exact, groups=len(groups), candidates=tuple(fit.candidates)
+    )
+
+
+_BESIDE = 64
+"""Tensors of a part beside the models that a loss may have."""
+_PARTS, _LONGEST_CHAIN, _ORDERED, _CHAINS = 8, 4, 3, 8
+"""Parts of which chains are made, parts of a chain, parts up to which every order is tried, and chains that are kept."""
+_COPIED = frozenset(
+    ("target", "targ", "targets", "ema", "teacher", "average", "avg", "shadow", "frozen", "old", "ref")
+)
+"""Words in the keys of models that no optimizer trains: they are copied from another one."""
+_COMMON = frozenset(
+    (
+        "optimizer", "optimizers", "optim", "optims", "opt", "optimiser", "state", "dict", "sd", "model", "models", "net",
+        "network", "networks", "nets", "module", "weights", "params", "checkpoint", "the",
+    )
+)  # fmt: skip
+"""Words in keys that say nothing."""
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+
+def _words(path: Path) -> set[str]:
+    """The words of the keys of a section that say which one it is: `optimizer_G` -> `g`."""
+    words = [word.lower() for key in path for word in _WORDS.findall(str(key)[:_KEY])]
+    stems = {word.removeprefix("net").removeprefix("optim").removeprefix("opt") or word for word in words}
+    return {stem for stem in stems if stem not in _COMMON and stem not in ("izer", "imizer")}
+
+
+_KEY = 80
+"""Characters of a key that are searched for words."""
+
+
+def _akin(optimizer: Section, fits: list[_Fit]) -> list[_Fit]:
+    """The fits whose models have the words of the optimizer's keys; else those that are no copies of others."""
+    if len(fits) < 2:
+        return fits
+    words = _words(optimizer.path)
+    scores = [_kinship(words, {word for model in fit.models for word in _words(model.path)}) for fit in fits]
+    best = [fit for fit, score in zip(fits, scores, strict=True) if score == max(scores)]
+    trained = [fit for fit in best if not any(_COPIED & _words(model.path) for model in fit.models)]
+    return trained or best
+
+
+def _kinship(words: set[str], others: set[str]) -> int:
+    """Count the words that both have; a letter stands for a word that begins with it, as `g` for `generator`."""
+    same = words & others
+    short = {
+        word
+        for word in words - same
+        if any(
+            other[:1] == word[:1] and (len(word) == 1 or len(other) == 1 or other.startswith(word[:3]))
+            for other in others - same
+        )
+    }
+    return 2 * len(same) + len(short) - (1 if (others - same) & _COPIED else 0)
 
 
 def _named_indices(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ...]) -> list[int | None]:
@@ -271,21 +450,19 @@ def each_once(rows: Iterable[tuple[int, Entry]]) -> list[int]:
 
 # --- by order ---------------------------------------------------------------------------------------------------------
 
-Candidates = list[tuple[int, ...]]
-"""For each parameter of an optimizer the indices of the tensors that it can be; none where these are too many."""
 _MOST_LISTED = 100_000
 _MOST_PAIRS = 4_000_000
 """More pairs of a group and a tensor are not compared."""
 
 
-def _assign(groups: list[Group], rows: list[tuple[int, Entry]]) -> Candidates | None:
+def _assign(groups: list[Group], rows: list[tuple[int, Entry]], *, shared: bool = False) -> Candidates | None:
     """Return the candidates for each slot in any order that training scripts use.
 
-    None when the order of the model does not fit.
+    None when the order of the model does not fit. With `shared` the groups are those of several optimizers.
     """
     is_exact = sum(len(group.slots) for group in groups) == len(rows)
     orders = [rows]
-    if len(groups) > 1:
+    if len(groups) > 1 and not shared:
         if is_exact and all(len(group.slots) == 1 for group in groups):
             # MMEngine makes a group of each parameter, in order; recipes with a rate per layer go backwards.
             groups = [Group([group.slots[0] for group in groups])]
@@ -294,7 +471,7 @@ def _assign(groups: list[Group], rows: list[tuple[int, Entry]]) -> Candidates | 
             orders.append(sorted(rows, key=lambda row: row[1].name))
     candidates: Candidates | None = None
     for order in orders:
-        kinds = _kinds(groups, order) if is_exact and len(groups) > 1 else None
+        kinds = _kinds(groups, order) if is_exact and len(groups) > 1 and not shared else None
         assigned = None if kinds is None else _ordered(groups, order, kinds)
         assigned = _ordered(groups, order, None) if assigned is None else assigned
         if candidates is None:

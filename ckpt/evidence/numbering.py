@@ -18,7 +18,7 @@ from typing import Literal
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.gradients import GradientUse, says_gradients
-from ckpt.evidence.matching import each_once
+from ckpt.evidence.matching import by_order, each_once
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -33,6 +33,7 @@ _LISTED = 100_000
 _COMPLETE = "these are all numbers of the error"
 _IN_OPTIMIZER = "each parameter that requires a gradient is in the optimizer"
 _NEVER = "no parameter with a gradient in an earlier step is among the numbers"
+_IN_ORDER = "the optimizer got model.parameters()"
 _NONE_FROZEN = "no parameter is frozen (requires_grad is not recorded)"
 
 
@@ -155,7 +156,7 @@ def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Num
             hint="is it a checkpoint of the run that stopped?",
         )
     trust: Trust = count.trust if assumes is None else "likely"
-    had = _had_gradients(survey, model)
+    had = _had_gradients(survey, model, count, assumes)
     rows = [_row(survey, asked, number, solved.candidates[number], had) for number in asked.all]
     return Numbering(tuple(rows), model, solved.most, trust, count.why, assumes, solved.least)
 
@@ -168,14 +169,21 @@ def _row(
     return Numbered(number, entries, tuple(had.get(index) for index in candidates), ranks)
 
 
-def _had_gradients(survey: Survey, model: Section) -> dict[int, bool]:
-    """Tell of tensors whether they had a gradient in some step, where an optimizer says so."""
+def _had_gradients(
+    survey: Survey, model: Section, count: _Count | None, assumes: str | None
+) -> dict[int, bool]:
+    """Tell of tensors whether they had a gradient in some step, where an optimizer says so.
+
+    What only its order says is left out, unless the order is assumed.
+    """
+    is_open = count is not None and count.unordered is not None and _IN_ORDER not in (assumes or "")
     had: dict[int, bool] = {}
     for use in _uses(survey, model):
         if says_gradients(use):
             stateless = _stateless(use)
+            doubtful = by_order(survey.checkpoint, use.match) if is_open else frozenset[int]()
             for number, index in enumerate(use.match.indices):
-                if index is not None:
+                if index is not None and number not in doubtful:
                     had[index] = number not in stateless
     return had
 
@@ -200,15 +208,33 @@ class _Place(NamedTuple):
 
 
 class _Count(NamedTuple):
-    """What DDP may count: `places` in order. Where each live parameter is in the optimizer, `slots` is sharper, and at
-    most `held` of them count, at least `held` less those without a gradient.
+    """What DDP may count: `places` in order.
+
+    An optimizer holds `held` parameters, of which `stateless` have no state: each that counts is among the numbers.
+    Where each live parameter is in the optimizer, `slots` is sharper. `unordered` are the places where the order of the
+    optimizer may be another one; None where it does not matter.
     """
 
     places: Sequence[_Place]
     trust: Trust
     why: str
-    held: tuple[int, int] | None = None
+    held: int | None = None
+    stateless: int = 0
     slots: Sequence[_Place] | None = None
+    unordered: Sequence[_Place] | None = None
+
+    def bounds(self, asked: Numbers, rules: _Rules) -> tuple[int, int]:
+        """How many parameters DDP counts, at least and at most."""
+        least, most = max(asked.all) + 1, len(self.places)
+        if self.held is None or not rules.in_optimizer:
+            return least, most
+        least, most = max(least, self.held - self.stateless), min(most, self.held)
+        if self.stateless and rules.is_complete:
+            # Those without state that count are numbers of every rank; with `never_only` there are no others.
+            fit = len(set.intersection(*(set(numbers) for _, numbers in asked.ranks)))
+            most = min(most, self.held - max(0, self.stateless - fit))
+            least = max(least, self.held - self.stateless + fit) if rules.never_only else least
+        return least, most
 
 
 class _Solved(NamedTuple):
@@ -226,10 +252,14 @@ class _Rules(NamedTuple):
     in_optimizer: bool
     never_only: bool
     none_frozen: bool
+    in_order: bool = True
 
     def text(self, asked: Numbers, count: _Count) -> str | None:
+        """The assumptions that matter, as one condition."""
+        is_inside = not any(place.outside for place in count.places)
         assumed = [_COMPLETE] if self.is_complete and asked.kind == "some" else []
-        assumed += [_IN_OPTIMIZER] if self.in_optimizer and count.held else []
+        assumed += [_IN_ORDER] if self.in_order and count.unordered is not None else []
+        assumed += [_IN_OPTIMIZER] if self.in_optimizer and not is_inside else []
         assumed += [_NEVER] if self.never_only else []
         assumed += [_NONE_FROZEN] if self.none_frozen else []
         return ", and that ".join(assumed) or None
@@ -253,20 +283,20 @@ def _best(count: _Count, asked: Numbers) -> tuple[_Solved | None, str | None]:
 
 def _rules(count: _Count, asked: Numbers) -> Iterator[_Rules]:
     """The assumptions that can matter, the weakest first."""
-    places = count.places
-    tells = any(place.never for place in places) and asked.kind != "twice"
+    tells = any(place.never for place in count.places) and asked.kind != "twice"
     complete = (
         {"without": (True,), "some": (False, True), "twice": (False,)}[asked.kind] if tells else (False,)
     )
-    inside = (False, True) if count.held and any(place.outside for place in places) else (bool(count.held),)
+    inside = (False, True) if any(place.outside for place in count.places) else (count.held is not None,)
+    orders = (True,) if count.unordered is None else (False, True)
     for never_only, none_frozen in ((False, False), (True, False), (False, True)):
         if (never_only and not tells) or (
-            none_frozen and not any(place.open and place.frozen for place in places)
+            none_frozen and not any(place.open and place.frozen for place in count.places)
         ):
             continue
-        for in_optimizer, is_complete in product(inside, complete):
+        for in_order, in_optimizer, is_complete in product(orders, inside, complete):
             if not never_only or is_complete:
-                yield _Rules(is_complete, in_optimizer, never_only, none_frozen)
+                yield _Rules(is_complete, in_optimizer, never_only, none_frozen, in_order)
 
 
 def _solve(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
@@ -274,7 +304,11 @@ def _solve(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
 
     Sets are integers: bit `f` stands for `f` parameters that do not count. Returns None where nothing fits.
     """
-    places = count.slots if rules.in_optimizer and count.slots is not None else count.places
+    places = count.places
+    if not rules.in_order and count.unordered is not None:
+        places = count.unordered
+    elif rules.in_optimizer and count.slots is not None:
+        places = count.slots
     total = len(places)
     each = [set(numbers) for _, numbers in asked.ranks]
     every = set.intersection(*each)
@@ -305,10 +339,8 @@ def _solve(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
         for number in range(first, min(first + size, total)):
             now = forward(number, now)
         kept.append(now)
-    low, high = largest + 1, total
-    if rules.in_optimizer and count.held is not None:
-        low, high = max(low, count.held[0]), min(high, count.held[1])
-    ends = kept[-1] & _set_of(range(max(0, total - high), total - low + 1))
+    low, high = count.bounds(asked, rules)
+    ends = kept[-1] & _set_of(range(max(0, total - high), max(0, total - low + 1)))
     if not ends:
         return None
     wanted = _set_of(total - number for number in asked.all)
@@ -381,7 +413,7 @@ def _recorded(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
     checkpoint = survey.checkpoint
     record = match.record
     names = record.numbered
-    had = _had_gradients(survey, match.section)
+    had = _had_gradients(survey, match.section, None, None)
     rows = []
     for number in asked.all:
         _refuse_beyond(checkpoint, number, len(names))
@@ -474,10 +506,11 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     """
     mine = _uses(survey, model)
     order = _order(survey, model)
-    held = sum(_held(use) for use in mine)
+    numbers = [_numbers_of(use, model) for use in mine]
+    held = sum(map(len, numbers))
     if not mine or held > len(order):
         return None
-    if any(use.match.model is None and any(slot.shape for slot in use.match.slots) for use in mine):
+    if any(not use.match.models and any(slot.shape for slot in use.match.slots) for use in mine):
         why = "the parameters of the optimizer do not fit the order of the model"
         return _Count([_Place((index,), open=True, frozen=True) for index in order], "likely", why)
     possible = _possible(mine)
@@ -485,7 +518,10 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
         possible = None  # two optimizers that may hold the same parameters
     is_exact = held == len(order)
     telling = all(says_gradients(use) for use in mine)
-    without = sum(len(_stateless(use)) for use in mine) if telling else 0
+    stateless = [
+        _stateless(use) & here if telling else set[int]() for use, here in zip(mine, numbers, strict=True)
+    ]
+    without = sum(map(len, stateless))
     inside = {index for use in mine for index in use.match.indices}
     places = [_place(index, possible, is_exact or index in inside, telling) for index in order]
     why = (
@@ -495,10 +531,36 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     )
     if without:
         why += f", and {without} of them had no gradient yet; DDP does not count those that are frozen"
-    least = held - without if telling else 0
-    if is_exact:
-        return _Count(places, "strong", why)
-    return _Count(places, "strong", why, (least, held), _slots(mine, telling))
+    is_ordered = any(
+        by_order(survey.checkpoint, use.match) & rows for use, rows in zip(mine, stateless, strict=True)
+    )
+    return _Count(
+        places,
+        "strong",
+        why,
+        held,
+        without if telling else held,
+        None if is_exact else _slots(mine, telling),
+        [_without_order(place) for place in places] if is_ordered else None,
+    )
+
+
+def _without_order(place: _Place) -> _Place:
+    """A place where nobody knows which parameter of the optimizer it is."""
+    return place._replace(had=False, never=False, open=True, frozen=True)
+
+
+def _numbers_of(use: GradientUse, model: Section) -> set[int]:
+    """The numbers of the parameters of an optimizer that belong to a model: all of them, but for a chain of models."""
+    match = use.match
+    if not match.by_name and len(match.models) < 2:
+        return set(range(len(match.slots)))
+    return {
+        number
+        for number, index in enumerate(match.indices)
+        if (index is not None and index in model.indices)
+        or (index is None and match.candidates and any(i in model.indices for i in match.candidates[number]))
+    }
 
 
 def _place(index: int, possible: dict[int, set[bool]] | None, is_inside: bool, telling: bool) -> _Place:
@@ -519,7 +581,7 @@ def _place(index: int, possible: dict[int, set[bool]] | None, is_inside: bool, t
 
 def _slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place] | None:
     """The parameters of the only optimizer in its own order, which is the model's where it has one group."""
-    if len(uses) != 1 or uses[0].match.by_name or uses[0].match.groups != 1:
+    if len(uses) != 1 or uses[0].match.by_name or uses[0].match.groups != 1 or len(uses[0].match.models) != 1:
         return None
     use = uses[0]
     stateless = _stateless(use)
@@ -541,15 +603,9 @@ def _slots(uses: Sequence[GradientUse], telling: bool) -> list[_Place] | None:
 
 def _uses(survey: Survey, model: Section) -> list[GradientUse]:
     """Return the optimizers of a model. One that fits no order belongs to the only model."""
-    mine = [use for use in survey.uses if use.match.model is not None and use.match.model.path == model.path]
+    mine = [use for use in survey.uses if any(part.path == model.path for part in use.match.models)]
     alone = len(survey.uses) == 1 and [section.path for section in survey.models] == [model.path]
     return mine or (list(survey.uses) if alone else [])
-
-
-def _held(use: GradientUse) -> int:
-    """Count the parameters of the model that an optimizer holds."""
-    indices = use.match.indices
-    return sum(index is not None for index in indices) if use.match.by_name else len(indices)
 
 
 def _stateless(use: GradientUse) -> set[int]:

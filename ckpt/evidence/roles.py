@@ -177,9 +177,7 @@ def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bo
         if index is not None and _decided(match, number)
     }
     every = all(
-        match.model is not None and all(index in mine for index in match.indices)
-        for match in matches
-        if match.slots
+        match.models and all(index in mine for index in match.indices) for match in matches if match.slots
     )
     views = {
         tensor.view
@@ -187,7 +185,7 @@ def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bo
         if isinstance(tensor, TensorRef) and tensor.numel
     }
     for match in matches:
-        for index in match.model.indices if match.model is not None and match.slots else ():
+        for index in (index for model in match.models for index in model.indices) if match.slots else ():
             tensor = checkpoint.tensors[index].tensor
             if index in mine or (isinstance(tensor, TensorRef) and tensor.numel and tensor.view in views):
                 held[index] = True

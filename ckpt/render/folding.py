@@ -455,11 +455,13 @@ def _parameter_names(report: InspectReport) -> dict[int, str]:
     names: dict[int, str] = {}
     for match in report.survey.matches:
         part, model = match.optimizer, match.model
-        if part.path not in chosen or model is None:
+        if part.path not in chosen or not match.models:
             continue
         depth = len(part.path) + 1
         names_by_key = {
             str(slot.key): model.relative(report.survey.tensors[index].name)
+            if model
+            else report.survey.tensors[index].name
             for slot, index in zip(match.slots, match.indices, strict=True)
             if index is not None
         }

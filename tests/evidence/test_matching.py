@@ -154,7 +154,7 @@ def test_a_snapshot_of_an_optimizer_with_such_fields_and_a_state_each_says_what_
 
 
 def use(*slots: Slot, **fields: Any) -> tuple[tuple[int, ...], tuple[tuple[int, float], ...], float]:
-    match = Match(Section((), "", "optimizer", 0), None, slots, (None,) * len(slots), **fields)
+    match = Match(Section((), "", "optimizer", 0), (), slots, (None,) * len(slots), **fields)
     found = gradient_uses([match])[0]
     return found.never, found.lagging, found.steps
 

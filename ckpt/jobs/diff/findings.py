@@ -27,6 +27,13 @@ def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whol
     else:
         yield from _frozen(rows, at_one_step(before, after))
         yield from _without_state(rows, before, after)
+        if before.is_disordered or after.is_disordered:
+            yield Finding(
+                "changed-without-state",
+                "Parameters changed for which the optimizer had no gradient, by the order of the model.",
+                raised="info",
+                consequence="So it got its parameters in another order, and its state does not say whose it is.",
+            )
         if whole and not same:
             yield from _skipped(rows, before, after)
         yield from _moving_statistics(rows)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from ckpt.checkpoint import Entry
 from ckpt.elements.compare import Change, compare_all, plan
 from ckpt.errors import UnsupportedError
-from ckpt.evidence.matching import is_by_order
+from ckpt.evidence.matching import by_order
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
@@ -56,6 +56,8 @@ class Side:
         self._survey = survey
         self._states: dict[int, State] = {}
         self._clocks: dict[int, float] = {}
+        self.is_disordered = False
+        """True where the optimizer got its parameters in another order than that of the model."""
         self._recorded = {} if survey.record is None else survey.record.known()
         for use in survey.uses:
             never, lagging = set(use.never), dict(use.lagging)
@@ -71,9 +73,12 @@ class Side:
     def doubt(self, index: int | None) -> None:
         """Forget what an optimizer says about a tensor that contradicts it, and about all that are matched by order alone."""
         for use in self._survey.uses:
-            if index in use.match.indices:
-                for number, other in enumerate(use.match.indices):
-                    if other is not None and is_by_order(self._survey.checkpoint, use.match, number):
+            ordered = by_order(self._survey.checkpoint, use.match) if index in use.match.indices else ()
+            if ordered:
+                self.is_disordered = True
+                for number in ordered:
+                    other = use.match.indices[number]
+                    if other is not None:
                         self._states[other] = None
 
     @property

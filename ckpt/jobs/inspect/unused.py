@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ckpt.evidence.gradients import GradientUse, known_indices, without_gradient
-from ckpt.evidence.matching import is_by_order
+from ckpt.evidence.matching import by_order
 from ckpt.evidence.record import LooseModule
 from ckpt.evidence.roles import RecordMatch
 from ckpt.evidence.sections import Section
@@ -85,13 +85,13 @@ def _by_state(
     if never and not (match is not None and match.record.has_gradients):
         text, names = _of(survey, use, never)
         level: Level | None = None
+        message = f"{text} never had a gradient in {which}."
         if match is None:
             follows = UNLESS_FROZEN
-            if any(is_by_order(survey.checkpoint, use.match, number) for number in never):
-                which += " (matched by the order of the model)"
+            if not by_order(survey.checkpoint, use.match).isdisjoint(never):
+                message = f"If {which} got model.parameters(), {text} never had a gradient."
         else:
             follows, level = f"{UNUSED} {STOPS}", "warning"
-        message = f"{text} never had a gradient in {which}."
         yield Finding("unused", message, names, raised=level, consequence=follows)
     if zero:
         text, names = _of(survey, use, [number for number, _ in zero])
@@ -119,7 +119,7 @@ def _of(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> tuple[str, 
     """Parameters of an optimizer as text, by their names where these are known, and all of the names."""
     indices, unknown = known_indices(use, numbers)
     named = [str(slot.name) for slot in map(use.match.slots.__getitem__, numbers) if slot.name]
-    if use.match.model is None and len(named) == len(numbers):  # the model is not in this file
+    if not use.match.models and len(named) == len(numbers):  # the model is not in this file
         return f"{folded(named)} ({plural(len(named), 'parameter')})", ()
     other = ""
     if unknown:
@@ -135,10 +135,13 @@ def _candidates(survey: Survey, use: GradientUse, numbers: Sequence[int]) -> str
     """Name the tensors that unknown parameters can be, else their numbers in the optimizer."""
     match = use.match
     indices = sorted(_among(use, numbers))
-    if match.model is None or not indices:
+    if not match.models or not indices:
         which = "number" if len(numbers) == 1 else "numbers"
         return f"{which} {and_more([str(number) for number in numbers], 8)} in the optimizer"
-    names = [match.model.relative(survey.tensors[index].name) for index in indices]
+    names = [
+        match.model.relative(survey.tensors[index].name) if match.model else survey.tensors[index].name
+        for index in indices
+    ]
     return f"{'one' if len(numbers) == 1 else len(numbers)} of {folded(names)}"
 
 
