@@ -49,6 +49,12 @@ _CERTAIN = {
 }
 _BATCH_NORM = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 _UNKNOWN = Role("unknown", "none", "none", "a state dict does not say; treated as a parameter")
+_FROZEN_NORM = Role(
+    "unknown",
+    "none",
+    "batchnorm",
+    "beside statistics without a counter: a frozen batch norm has buffers only",
+)
 _OTHER = Role("other", "none", "none", "outside the model")
 _NAMED = Role("parameter", "certain", "param_names", "named by the optimizer")
 _STATE = Role("optimizer", "certain", "section")
@@ -85,6 +91,14 @@ _PACKED = frozenset(
 """Beside them a weight is quantized: frameworks disagree whether it is a parameter."""
 # Packed weights of quantized models are integers, but not ordinary buffers.
 _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
+
+
+_BUFFERS = re.compile(
+    r"(?:^|\.)(?:\w+_constraint\.(?:lower|upper)_bound|\w+_prior\.(?!raw_)\w+|model_ema\.\w+|_codebook\.(?:embed|embed_avg"
+    r"|cluster_size|initted)|betas|log_one_minus_alphas_cumprod|alphas_cumprod(?:_prev|_next)?|lvlb_weights"
+    r"|sqrt_(?:one_minus_)?(?:recip_?|recipm1_)?alphas?\w*|posterior_(?:variance|log_variance_clipped|mean_coef[12]))$"
+)
+"""Buffers of GPyTorch (constraints, priors), diffusion models (schedules), LitEma and vector quantization."""
 
 
 class RecordMatch(NamedTuple):
@@ -352,9 +366,11 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
         if leaf in _BATCH_NORM:
             return Role("buffer", "strong", "batchnorm", "statistics of a normalization layer")
         if leaf in ("weight", "bias"):
-            # Without the counter it may be a frozen batch norm, which has only buffers.
-            trust: Trust = "strong" if "num_batches_tracked" in beside else "likely"
-            return Role("parameter", trust, "batchnorm", "beside the statistics of a normalization layer")
+            if "num_batches_tracked" in beside:
+                return Role(
+                    "parameter", "strong", "batchnorm", "beside the statistics of a normalization layer"
+                )
+            return _FROZEN_NORM
     if "parametrizations" in parent.split("."):
         if leaf.startswith("original"):
             return Role("parameter", "strong", "parametrization", "the original of a parametrization")
@@ -368,9 +384,9 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
     kind = tensor.dtype.kind
     if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
         # Narrow integers may be the packed weights of a quantized model.
-        trust = "strong" if tensor.dtype.name in ("int64", "bool") else "likely"
+        trust: Trust = "strong" if tensor.dtype.name in ("int64", "bool") else "likely"
         return Role("buffer", trust, "dtype", f"{tensor.dtype.name} takes no gradient")
-    if leaf in _LIKELY_BUFFERS:
+    if leaf in _LIKELY_BUFFERS or _BUFFERS.search(f"{parent}.{leaf}"):
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
     if (
         kind not in ("float", "complex")
@@ -388,8 +404,8 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
 
 
 def _is_mask(shape: tuple[int, ...]) -> bool:
-    """Tell whether a shape is one square, as GPT-2 keeps its causal mask: `[1, 1, 1024, 1024]`."""
-    return len(shape) >= 2 and shape[-1] == shape[-2] > 1 and set(shape[:-2]) <= {1}
+    """Tell whether a shape is that of GPT-2's causal mask: `[1, 1, 1024, 1024]`. A square matrix is a parameter."""
+    return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] > 1
 
 
 def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:

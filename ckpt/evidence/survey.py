@@ -64,13 +64,16 @@ class Survey:
     @property
     def parameters(self) -> list[int]:
         """The indices of the parameters of the models, or of their averages where these are all that there is."""
+        return self._with_role("parameter")
+
+    @property
+    def unknown(self) -> list[int]:
+        """The indices of the tensors of the models that may be parameters or buffers."""
+        return self._with_role("unknown")
+
+    def _with_role(self, role: str) -> list[int]:
         roles = self.roles
-        return [
-            index
-            for section in self.main
-            for index in section.indices
-            if roles[index].role in ("parameter", "unknown")
-        ]
+        return [index for section in self.main for index in section.indices if roles[index].role == role]
 
     def section(self, name: str) -> Section:
         """The section with this name. Raises UsageError with the nearest names."""

@@ -449,8 +449,16 @@ KNOWN |= {f"{module}.{name}" for module in ("torch", "torch.cuda") for name in (
 
 
 def is_known(node: Node) -> bool:
-    """Tell whether a global is on the closed list."""
-    return type(node) is Global and python3_name(node.module, node.name) in KNOWN
+    """Tell whether a global is on the closed list, or a class of torch whose objects hold plain attributes."""
+    if type(node) is not Global:
+        return False
+    is_class = node.name[:1].isupper() and node.name.isidentifier()
+    is_plain = is_class and node.module.startswith(_PLAIN_CLASSES)
+    return is_plain or python3_name(node.module, node.name) in KNOWN
+
+
+_PLAIN_CLASSES = ("torch.distributions.", "torch.utils.data.dataset", "torch.utils.data.sampler")
+"""Modules of torch whose classes are values with attributes: none has a state of its own, or imports what it is given."""
 
 
 def is_standard(module: str) -> bool:

@@ -155,6 +155,8 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
         if chosen:
             count = sum([tensor.numel for tensor in chosen])
             pieces.append(f"{count_text(count)} {'parameter' if count == 1 else 'parameters'}")
+            unknown = sum([every[index].numel for index in report.survey.unknown])
+            pieces += [f"{count_text(unknown)} unknown"] if unknown else []
         elif rows:
             count = sum([tensor.numel for tensor in tensors])
             pieces.append(f"{count_text(count)} {'element' if count == 1 else 'elements'}")

@@ -59,6 +59,8 @@ def _cells(row: LsRow, folder: str) -> list[str]:
     if row.error is not None:
         return [name, "", "", "", "", "", UNREADABLE, ""]
     parameters = count_text(row.parameters) if row.parameters else ""
+    if row.unknown and not row.parameters:
+        parameters = f"{count_text(row.unknown)}?"
     dtype, device = _first(row.dtypes), _first(row.devices)
     codes = " ".join(codes_of(row.findings))
     return [name, row.format, size_text(row.nbytes), parameters, dtype, device, show(row.loads, 40), codes]

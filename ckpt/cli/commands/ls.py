@@ -50,7 +50,7 @@ from ckpt.text import show
 _ORDERS: dict[str, Callable[[LsRow], tuple[object, object]]] = {
     "name": lambda row: (0, natural(row.path)),
     "size": lambda row: (-row.nbytes, natural(row.path)),
-    "params": lambda row: (-row.parameters, natural(row.path)),
+    "params": lambda row: (-row.parameters - row.unknown, natural(row.path)),
     "findings": lambda row: (_worst(row), natural(row.path)),
 }
 """Words of `--sort` -> the key of a row: the largest first, then by name."""

@@ -19,7 +19,8 @@ RUNS_CODE, UNREADABLE = "RUNS CODE", "unreadable"
 class LsRow(NamedTuple):
     """A checkpoint, or a path with the `error` why it cannot be read. It pickles, so that another process can make it.
 
-    `parameters` counts the elements of the parameters of its models, `nbytes` the bytes of its files.
+    `parameters` counts the elements of the parameters of its models, `unknown` those of tensors that may be parameters
+    or buffers, `nbytes` the bytes of its files.
     `dtypes` are the dtypes of its parameters, `devices` the devices of its models, or both of all tensors.
     The one with the most bytes comes first. `loads` is `weights_only`, or what else it takes to load the
     file (docs/json.md lists it).
@@ -30,6 +31,7 @@ class LsRow(NamedTuple):
     nbytes: int = 0
     tensors: int = 0
     parameters: int = 0
+    unknown: int = 0
     dtypes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     loads: str = UNREADABLE
@@ -51,6 +53,7 @@ class LsRow(NamedTuple):
             "bytes": self.nbytes if is_readable else None,
             "tensors": self.tensors if is_readable else None,
             "parameters": self.parameters if is_readable else None,
+            "unknown": self.unknown if is_readable else None,
             "dtypes": list(self.dtypes),
             "devices": list(self.devices),
             "loads": self.loads,
@@ -66,7 +69,7 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
     tensors = [entry.tensor for entry in survey.tensors]
     dtypes: Counter[str] = Counter()
     devices: Counter[str] = Counter()
-    for index in parameters or range(len(tensors)):
+    for index in parameters or survey.unknown or range(len(tensors)):
         dtypes[tensors[index].dtype.name] += tensors[index].nbytes
     for index in indices or range(len(tensors)):
         device = tensors[index].device
@@ -78,6 +81,7 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
         checkpoint.nbytes,
         len(tensors),
         sum(tensors[index].numel for index in parameters),
+        sum(tensors[index].numel for index in survey.unknown),
         tuple(name for name, _ in dtypes.most_common()),
         tuple(name for name, _ in devices.most_common()),
         _loads(survey),
