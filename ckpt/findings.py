@@ -60,6 +60,7 @@ CATALOGUE: dict[str, Code] = {
         ),
         Code("runs-setstate", "info", "loading the program runs its own code that sets a state", _INSPECT),
         Code("unused", "info", "parameters in the optimizer never had a gradient", _INSPECT),
+        Code("zero-gradient", "info", "parameters had gradients of zero only", _INSPECT),
         Code("sometimes-unused", "info", "step counters lag, so a gradient was missing sometimes", _INSPECT),
         Code("resume-stops", "warning", "a strict load of the checkpoint stops at a missing key", _INSPECT),
         Code("cuda", "info", "tensors are saved on a GPU, and a bare torch.load puts them there", _INSPECT),

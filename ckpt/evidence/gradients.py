@@ -43,8 +43,6 @@ class GradientUse(NamedTuple):
     steps: float
     zero: frozenset[int] = frozenset()
     """Those of `lagging` whose moments are all zero."""
-    unread: frozenset[int] = frozenset()
-    """Those of `lagging` whose moments are too large to be read for this."""
     is_before: bool = False
     """True when no step with a gradient was taken: all counters are 1, and all moments are zero."""
     counters: Mapping[int, float] = {}
@@ -76,16 +74,13 @@ def _use(match: Match) -> GradientUse:
     )
     lagging = tuple((number, step) for number, step in steps.items() if 0 < step < most)
     budget = _Bounded()
-    looked = {number: budget.are_zero(match.slots[number].moments) for number, _ in lagging}
-    zero, unread = (
-        frozenset(n for n, verdict in looked.items() if verdict is outcome) for outcome in (True, None)
-    )
+    zero = frozenset(number for number, _ in lagging if budget.are_zero(match.slots[number].moments))
     is_before = set(steps.values()) == {1} and all(
         number in steps and budget.are_zero(slot.moments)
         for number, slot in enumerate(match.slots)
         if slot.has_state
     )
-    return GradientUse(match, never, lagging, most, zero, unread, is_before, steps)
+    return GradientUse(match, never, lagging, most, zero, is_before, steps)
 
 
 class _Bounded:

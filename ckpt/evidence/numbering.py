@@ -10,7 +10,7 @@ parameters that fits the file and the numbers agrees.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import product
 from math import isqrt
 from typing import Literal
@@ -22,6 +22,7 @@ from ckpt.evidence.matching import by_order, each_once
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
+from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural, show
 
@@ -31,6 +32,7 @@ _LISTED = 100_000
 """Candidates of all numbers together that are listed."""
 
 _COMPLETE = "these are all numbers of the error"
+_NO_SEARCH = "find_unused_parameters is off"
 _IN_OPTIMIZER = "each parameter that requires a gradient is in the optimizer"
 _NEVER = "no parameter with a gradient in an earlier step is among the numbers"
 _IN_ORDER = "the optimizer got model.parameters()"
@@ -40,12 +42,13 @@ _NONE_FROZEN = "no parameter is frozen (requires_grad is not recorded)"
 class Numbers(NamedTuple):
     """Numbers of an error of DDP. `ranks` has the numbers of each rank; the rank is None where the text has none.
 
-    They are `without` a gradient, all of them that the rank has, or only some (`some`), or parameters that were ready
-    twice (`twice`), which had a gradient.
+    They are `without` a gradient: all of them that the rank has. Of a `line` without the message around it that holds if
+    `find_unused_parameters` is off: else DDP lists what its search did not find (`found`). `some` may be any of them.
+    Parameters that were ready `twice` had a gradient.
     """
 
     ranks: tuple[tuple[int | None, tuple[int, ...]], ...]
-    kind: Literal["without", "some", "twice"] = "some"
+    kind: Literal["without", "line", "found", "some", "twice"] = "some"
 
     @property
     def all(self) -> list[int]:
@@ -57,13 +60,23 @@ _LINE = re.compile(r"indices which did not receive grad for rank (\d{1,9}): ?((?
 _TWICE = re.compile(r"Parameter at index (\d{1,12})(?: with name (\S+))? has been marked as ready twice")
 
 
+_SEARCHED = "`find_unused_parameters=True` is enabled"
+_NOT_SEARCHED = "You can enable unused parameter detection"
+"""What the message of DDP says about its search for unused parameters (torch/csrc/distributed/c10d/reducer.cpp)."""
+
+
 def pasted_numbers(text: str) -> Numbers | None:
     """The numbers of a message of DDP, also of several ranks, or None where the text has none. The last of a rank counts."""
     ranks: dict[int | None, tuple[int, ...]] = {}
     for match in _LINE.finditer(text):
         ranks[int(match[1])] = tuple(dict.fromkeys(map(int, match[2].split())))
     if ranks:
-        return Numbers(tuple(sorted(ranks.items(), key=lambda row: row[0] or 0)), "without")
+        kind: Literal["without", "line", "found"] = "line"
+        if _SEARCHED in text:
+            kind = "found"
+        elif _NOT_SEARCHED in text:
+            kind = "without"
+        return Numbers(tuple(sorted(ranks.items(), key=lambda row: row[0] or 0)), kind)
     twice = [int(match[1]) for match in _TWICE.finditer(text)]
     return Numbers(((None, tuple(dict.fromkeys(twice))),), "twice") if twice else None
 
@@ -156,9 +169,32 @@ def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Num
             hint="is it a checkpoint of the run that stopped?",
         )
     trust: Trust = count.trust if assumes is None else "likely"
-    had = _had_gradients(survey, model, count, assumes)
+    sure = {candidates[0] for candidates in solved.candidates.values() if len(candidates) == 1}
+    is_ordered = count.unordered is None or _IN_ORDER in (assumes or "")
+    had = _had_gradients(survey, model, None if is_ordered else sure)
     rows = [_row(survey, asked, number, solved.candidates[number], had) for number in asked.all]
     return Numbering(tuple(rows), model, solved.most, trust, count.why, assumes, solved.least)
+
+
+def named(survey: Survey, asked: Numbers, names: Sequence[str]) -> Numbering | None:
+    """The parameters of these numbers where DDP prints their names too; None where a model of the file lacks some.
+
+    Both lists hold the same parameters, so the numbers in their order are the names in the order of the model.
+    """
+    for model in survey.candidates:
+        own = {unwrapped_name(name): index for name, index in zip(model.names(), model.indices, strict=True)}
+        indices = sorted({own[key] for name in names if (key := unwrapped_name(name)) in own})
+        if len(indices) == len(names) == len(asked.all):
+            had = _had_gradients(survey, model)
+            rows = [
+                _row(survey, asked, number, (index,), had)
+                for number, index in zip(sorted(asked.all), indices, strict=True)
+            ]
+            counted = max(asked.all) + 1
+            return Numbering(
+                tuple(rows), model, model.tensors, "certain", "DDP prints the names", None, counted
+            )
+    return None
 
 
 def _row(
@@ -169,22 +205,23 @@ def _row(
     return Numbered(number, entries, tuple(had.get(index) for index in candidates), ranks)
 
 
-def _had_gradients(
-    survey: Survey, model: Section, count: _Count | None, assumes: str | None
-) -> dict[int, bool]:
+def _had_gradients(survey: Survey, model: Section, sure: Set[int] | None = None) -> dict[int, bool]:
     """Tell of tensors whether they had a gradient in some step, where an optimizer says so.
 
-    What only its order says is left out, unless the order is assumed.
+    Where only its order says which tensors had none, all of them must be among `sure`, the tensors that have a number;
+    None takes the order for that of the model.
     """
-    is_open = count is not None and count.unordered is not None and _IN_ORDER not in (assumes or "")
     had: dict[int, bool] = {}
     for use in _uses(survey, model):
-        if says_gradients(use):
-            stateless = _stateless(use)
-            doubtful = by_order(survey.checkpoint, use.match) if is_open else frozenset[int]()
-            for number, index in enumerate(use.match.indices):
-                if index is not None and number not in doubtful:
-                    had[index] = number not in stateless
+        if not says_gradients(use):
+            continue
+        stateless = _stateless(use)
+        doubtful = by_order(survey.checkpoint, use.match) if sure is not None else frozenset[int]()
+        if sure is not None and all(use.match.indices[number] in sure for number in doubtful & stateless):
+            doubtful = frozenset()  # the numbers say the same as the order
+        for number, index in enumerate(use.match.indices):
+            if index is not None and number not in doubtful:
+                had[index] = number not in stateless
     return had
 
 
@@ -257,12 +294,14 @@ class _Rules(NamedTuple):
     def text(self, asked: Numbers, count: _Count) -> str | None:
         """The assumptions that matter, as one condition."""
         is_inside = not any(place.outside for place in count.places)
-        assumed = [_COMPLETE] if self.is_complete and asked.kind == "some" else []
+        assumed = []
+        if self.is_complete and asked.kind != "without":
+            assumed = [_COMPLETE if asked.kind == "some" else _NO_SEARCH]
         assumed += [_IN_ORDER] if self.in_order and count.unordered is not None else []
         assumed += [_IN_OPTIMIZER] if self.in_optimizer and not is_inside else []
         assumed += [_NEVER] if self.never_only else []
         assumed += [_NONE_FROZEN] if self.none_frozen else []
-        return ", and that ".join(assumed) or None
+        return ", and ".join(assumed) or None
 
 
 def _best(count: _Count, asked: Numbers) -> tuple[_Solved | None, str | None]:
@@ -284,9 +323,11 @@ def _best(count: _Count, asked: Numbers) -> tuple[_Solved | None, str | None]:
 def _rules(count: _Count, asked: Numbers) -> Iterator[_Rules]:
     """The assumptions that can matter, the weakest first."""
     tells = any(place.never for place in count.places) and asked.kind != "twice"
-    complete = (
-        {"without": (True,), "some": (False, True), "twice": (False,)}[asked.kind] if tells else (False,)
-    )
+    complete: tuple[bool, ...] = (False,)
+    if tells:
+        complete = {"without": (True,), "line": (False, True), "some": (False, True)}.get(
+            asked.kind, (False,)
+        )
     inside = (False, True) if any(place.outside for place in count.places) else (count.held is not None,)
     orders = (True,) if count.unordered is None else (False, True)
     for never_only, none_frozen in ((False, False), (True, False), (False, True)):
@@ -295,7 +336,7 @@ def _rules(count: _Count, asked: Numbers) -> Iterator[_Rules]:
         ):
             continue
         for in_order, in_optimizer, is_complete in product(orders, inside, complete):
-            if not never_only or is_complete:
+            if not never_only or is_complete or asked.kind == "found":
                 yield _Rules(is_complete, in_optimizer, never_only, none_frozen, in_order)
 
 
@@ -413,7 +454,7 @@ def _recorded(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
     checkpoint = survey.checkpoint
     record = match.record
     names = record.numbered
-    had = _had_gradients(survey, match.section, None, None)
+    had = _had_gradients(survey, match.section)
     rows = []
     for number in asked.all:
         _refuse_beyond(checkpoint, number, len(names))

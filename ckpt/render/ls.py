@@ -89,6 +89,8 @@ def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
     parts += [f"{unread:,} unreadable"] if unread else []
     if runs or unread:
         parts[-1] += " (ckpt lint --level error)"
+    unused = sum(any(finding.code == "unused" for finding in row.findings) for row in read)
+    parts += [f"{unused:,} with unused parameters: DDP stops unless they are frozen"] if unused else []
     parts += [f"{len(others):,} not looked at (--others)"] if others else []
     return " · ".join(parts)
 

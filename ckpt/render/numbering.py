@@ -45,4 +45,5 @@ def _closing(numbering: Numbering) -> list[str]:
     """Two short sentences: what DDP counts, and on what the names rest."""
     counted = plural(numbering.parameters, "parameter")
     counted = counted if numbering.least == numbering.parameters else f"{numbering.least:,} to {counted}"
-    return [f"DDP counts {counted}.", f"{numbering.trust}: {numbering.why}."]
+    why = f"{numbering.trust}: {numbering.why}."
+    return [why] if numbering.trust == "certain" else [f"DDP counts {counted}.", why]

@@ -17,6 +17,7 @@ from process import ROOT, ckpt, environment, python
 pytestmark = pytest.mark.slow
 
 RUNS = [*((kind, 1) for kind in train_ddp.KINDS), ("spare", 2), ("tied", 3)]
+FORUM = [(kind, 1) for kind in train_ddp.FORUM]
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             made = tmp_path_factory.mktemp("ddp")
             script = ROOT / "tests" / "lib" / "train_ddp.py"
             env = environment(TORCH_DISTRIBUTED_DEBUG="INFO", GLOO_SOCKET_IFNAME="lo")
-            done = python(script, made, *(f"{kind}-{seed}" for kind, seed in RUNS), env=env)
+            done = python(script, made, *(f"{kind}-{seed}" for kind, seed in RUNS + FORUM), env=env)
             assert done.code == 0, done.err.decode()
             made.rename(folder)
     return folder
@@ -131,3 +132,34 @@ def test_two_ranks(run: tuple[Path, str]) -> None:
     code = ckpt("diff", *map(str, files), "--fail-on", "ranks-differ").code
     assert code == bool(found)
     assert not [row for row in report["findings"] if row["code"] in ("frozen", "step-skipped")]
+
+
+@pytest.mark.parametrize("kind", train_ddp.FORUM)
+@pytest.mark.parametrize("debug", [True, False])
+def test_the_pasted_message_names_the_layers(kind: str, debug: bool, runs: Path) -> None:
+    """One pasted command, in a pipe and at 80 columns, with the message as DDP prints it with and without its names."""
+    folder = runs / f"{kind}-1"
+    texts = [(folder / f"error.rank{rank}.txt").read_text(encoding="utf-8") for rank in range(2)]
+    wanted = {name for rank in range(2) for name in error(folder, rank)[1]}
+    if not debug:
+        texts = [re.sub(r"Parameters which did not receive grad for rank.*?\n", "", text) for text in texts]
+    log = "".join(f"[rank{rank}]: {line}\n" for rank, text in enumerate(texts) for line in text.splitlines())
+
+    done = ckpt("explain", "-", folder / "last.pth", "--json", input=log.encode())
+    answer = json.loads(done.out)["answer"]
+
+    rows = answer["index"]["names"]
+    candidates = {name for row in rows for name in row["candidates"]}
+    # What the file does not decide without an assumption stands behind one.
+    assert {str(row["name"]).rpartition("module.")[2] for row in rows} == wanted, (
+        answer["index"],
+        candidates,
+    )
+    piped = ckpt("explain", "-", folder / "last.pth", input=log.encode()).out.decode()
+    for name in {row["name"] for row in rows}:
+        assert any(line.split()[1:2] == [name] for line in piped.splitlines()), (
+            "one name per line, nothing cut"
+        )
+    line = next(line for line in texts[1].splitlines() if "indices which did not receive" in line)
+    pasted = ckpt("inspect", folder / "last.pth", "--index", line.strip(), COLUMNS="80")
+    assert pasted.code == 0, pasted.err

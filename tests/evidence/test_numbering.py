@@ -26,6 +26,7 @@ from ckpt.evidence.numbering import (
     _IN_OPTIMIZER,
     _IN_ORDER,
     _NEVER,
+    _NO_SEARCH,
     _NONE_FROZEN,
     Numbering,
     Numbers,
@@ -36,6 +37,7 @@ from ckpt.evidence.numbering import (
     _solve,
     numbering,
     numbers,
+    pasted_numbers,
 )
 from ckpt.evidence.survey import Survey
 
@@ -113,7 +115,7 @@ def test_the_numbers_of_a_run_that_ddp_stops(
     if frozen == "none":
         assert names(found) == [f"module.{name}" for name in means.values()]
     assumes = {"none": [], "left out": [_IN_ORDER, _IN_OPTIMIZER], "handed": [_IN_ORDER]}[frozen]
-    assert found.assumes == (", and that ".join(assumes) or None)
+    assert found.assumes == (", and ".join(assumes) or None)
 
 
 def told(found: Numbering) -> list[tuple[int, list[str]]]:
@@ -487,3 +489,53 @@ def test_state_that_all_had_from_the_start_does_not_say_who_is_frozen(tmp_path: 
 
     assert found.trust == "likely"
     assert found.assumes == "no parameter is frozen (requires_grad is not recorded)"
+
+
+def test_the_names_that_ddp_prints_are_certain(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 5))
+    source = rewriting.saved({"model": nn.DataParallel(net).state_dict()}, tmp_path / "a.pth")
+    text = (
+        "Parameters which did not receive grad for rank 1: 2.bias, 2.weight, 1.bias\n"
+        "Parameter indices which did not receive grad for rank 1: 1 2 3\n"
+    )
+
+    done = ckpt("explain", text, source)
+
+    assert [line.split()[:2] for line in done.lines[2:6]] == [
+        ["INDEX", "NAME"],
+        ["1", "model.module.1.bias"],
+        ["2", "model.module.2.weight"],
+        ["3", "model.module.2.bias"],
+    ]
+    assert "certain: DDP prints the names." in done.lines
+    other = ckpt("explain", text.replace("1.bias", "9.bias"), source)
+    assert "DDP names the parameters itself." in other.lines and "9.bias" in str(other.out)
+
+
+def test_what_the_search_of_ddp_leaves_out() -> None:
+    line = "Parameter indices which did not receive grad for rank 1: 6 7"
+    assert numbers(line).kind == "line"
+    assert numbers(f"You can enable unused parameter detection by\n{line}").kind == "without"
+    assert (
+        numbers(f"Since `find_unused_parameters=True` is enabled, this likely means\n{line}").kind == "found"
+    )
+    assert pasted_numbers("nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "assumes"), [("without", _NEVER), ("line", f"{_NO_SEARCH}, and {_NEVER}"), ("found", _NEVER)]
+)
+def test_a_frozen_layer_and_an_unused_one(kind: Any, assumes: str, tmp_path: Path) -> None:
+    """Without state are one frozen layer and one that is not used, each with a shape of its own."""
+    net = nn.Sequential(
+        nn.Linear(3, 5, False), nn.Linear(5, 7, False), nn.Linear(7, 9, False), nn.Linear(9, 2, False)
+    )
+    optimizer = torch.optim.Adam(net.parameters())
+    for number in (1, 3):
+        net[number].weight.grad = torch.ones_like(net[number].weight)
+    optimizer.step()
+    thing = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+
+    found = numbered(thing, tmp_path / "a.pth", [1], kind=kind)
+
+    assert names(found) == ["2.weight"] and found.assumes == assumes

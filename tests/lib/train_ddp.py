@@ -22,6 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 import ckpt
 
 KINDS = ("spare", "buffers", "frozen", "tied", "branch", "unlisted")
+FORUM = ("forum", "forumfrozen", "forumbranch", "forumcompiled")
+"""The model of PyTorch's forum, with a training checkpoint `last.pth` in place of snapshots."""
 
 
 class Block(nn.Module):
@@ -68,6 +70,49 @@ class Net(nn.Module):
         return self.head(x) + (self.aux(x) if self.kind == "branch" else 0)
 
 
+class Forum(nn.Module):
+    """`fc3` is not used in forward, and the loss does not see the output of `fc4`."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.kind = kind
+        self.fc1, self.fc2, self.fc3 = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.bn = nn.BatchNorm1d(8)
+        self.fc4, self.out = nn.Linear(8, 8), nn.Linear(8, 3)
+        if kind == "forumfrozen":
+            self.fc1.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.fc1(x)
+        if self.kind != "forumbranch" or dist.get_rank() == 0:
+            x = self.fc2(x)
+        x = torch.relu(self.bn(x))
+        return self.out(x), self.fc4(x)
+
+
+def train_forum(folder: Path, kind: str, seed: int) -> None:
+    """One rank: every parameter goes to the optimizer, rank 0 saves after the step, and DDP stops the next one."""
+    net = Forum(kind, seed)
+    model: nn.Module = DistributedDataParallel(net)
+    if kind == "forumcompiled":
+        model = torch.compile(model, backend="eager")  # type: ignore[assignment]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    torch.manual_seed(seed + dist.get_rank())
+    try:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(5, 6))[0].square().mean().backward()
+            optimizer.step()
+            if dist.get_rank() == 0:
+                torch.save(
+                    {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "last.pth"
+                )
+    except RuntimeError as error:
+        (folder / f"error.rank{dist.get_rank()}.txt").write_text(str(error), encoding="utf-8")
+        raise
+
+
 def train(folder: Path, kind: str, seed: int) -> None:
     """One rank: two steps, the second of which DDP does not allow."""
     net = Net(kind, seed)
@@ -100,7 +145,7 @@ def rank(number: int, folder: Path, kind: str, seed: int) -> NoReturn:
             "gloo", store=store, rank=number, world_size=2, timeout=timedelta(seconds=TIMEOUT)
         )
         torch.set_num_threads(1)
-        train(folder, kind, seed)
+        (train_forum if kind in FORUM else train)(folder, kind, seed)
         code = 0
     except RuntimeError:
         code = 1

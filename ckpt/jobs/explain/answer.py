@@ -10,7 +10,7 @@ from ckpt.evidence.loading import literal
 from ckpt.evidence.mapping import Match, match
 from ckpt.evidence.matching import Match as Held
 from ckpt.evidence.matching import groups_of
-from ckpt.evidence.numbering import Numbering, Numbers, numbering
+from ckpt.evidence.numbering import Numbering, Numbers, named, numbering
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -154,7 +154,10 @@ def _ddp(message: Message, survey: Survey, plan: Plan, section: str | None) -> A
             for code in ("unused", "sometimes-unused"):
                 rows += made_findings(CATALOGUE[code], survey, plan).statements
         return Answer(survey.path, tuple(rows))
-    found = numbering(survey, numbers, section)
+    certain = named(survey, numbers, message.names) if section is None else None
+    if certain is not None:
+        rows.clear()
+    found = certain or numbering(survey, numbers, section)
     rows += _reasons(numbers, found)
     return Answer(survey.path, tuple(rows), numbering=found)
 

@@ -56,6 +56,15 @@ def _recorded(survey: Survey, match: RecordMatch, none: tuple[int, ...]) -> Iter
             raised="warning",
             consequence=f"{UNUSED} {STOPS}",
         )
+    zero = [
+        match.indices[name]
+        for name in match.record.numbered
+        if name in match.indices and match.record.tensors[name].gradient == 0
+    ]
+    if zero:
+        text, names = _text(survey, match.section, zero)
+        message = f"{text} had a gradient of zero when the snapshot was taken."
+        yield Finding("zero-gradient", message, names, consequence=_NO_STOP)
     if earlier:
         text, names = _text(survey, match.section, earlier)
         yield Finding(
@@ -93,19 +102,35 @@ def _by_state(
         else:
             follows, level = f"{UNUSED} {STOPS}", "warning"
         yield Finding("unused", message, names, raised=level, consequence=follows)
-    if zero:
-        text, names = _of(survey, use, [number for number, _ in zero])
+    # A resume makes state with a counter of 1; a counter of more was made by steps.
+    yield from _zeros(survey, use, [row for row in zero if row[1] > 1], which)
+    resumed = [row for row in zero if row[1] <= 1]
+    if resumed:
+        text, names = _of(survey, use, [number for number, _ in resumed])
         message = (
-            f"{text} had no gradient but zeros in {which}: {_took(zero, use)}, and all moments are zero."
+            f"{text} had no gradient but zeros in {which}: {_took(resumed, use)}, and all moments are zero."
         )
         follows = f"A resume makes such state without a gradient. {UNLESS_FROZEN}"
         yield Finding("unused", message, names, consequence=follows)
     if lagging:
         text, names = _of(survey, use, [number for number, _ in lagging])
-        reason = f"Sometimes there was no gradient, or {which} got them later."
-        if any(step == 1 and number in use.unread for number, step in lagging):
-            reason = f"Sometimes there was no gradient, {which} got them later, or a resume made their state."
+        reason = f"Sometimes there was no gradient, {which} got them later, or their state began anew."
         yield Finding("sometimes-unused", f"{text} took {_took(lagging, use)}.", names, consequence=reason)
+
+
+_NO_STOP = "DDP does not stop on a gradient of zero. Its output is multiplied by zero, or masked."
+
+
+def _zeros(
+    survey: Survey, use: GradientUse, rows: Sequence[tuple[int, float]], which: str
+) -> Iterable[Finding]:
+    """Parameters whose moments are zero after several steps: each of their gradients was zero."""
+    if rows:
+        text, names = _of(survey, use, [number for number, _ in rows])
+        message = (
+            f"{text} had gradients of zero only in {which}: {_took(rows, use)}, and all moments are zero."
+        )
+        yield Finding("zero-gradient", message, names, consequence=_NO_STOP)
 
 
 def _took(rows: Sequence[tuple[int, float]], use: GradientUse) -> str:
@@ -164,8 +189,7 @@ def _text(
     text = folded([inside.relative(name) if inside else name for name in names])
     text += f"{' and ' if text and other else ''}{other}"
     if names:
-        numel = sum(survey.tensors[index].tensor.numel for index in indices)
-        text += f" ({plural(len(names), 'parameter')}, {plural(numel, 'element')})"
+        text += f" ({plural(len(names), 'parameter')})"
     return text, names
 
 

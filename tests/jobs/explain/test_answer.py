@@ -234,8 +234,9 @@ def test_names_and_ready_twice() -> None:
     source = SAMPLES / "ddp_after.pth"
     twice = "Parameter at index 3 with name conv2.weight has been marked as ready twice."
     document = answered(twice, source)
-    assert document["answer"]["statements"][0]["names"] == ["model.module.conv2.weight"]
-    assert "several backward passes" in document["answer"]["statements"][1]["text"]
+    assert [row["name"] for row in document["answer"]["index"]["names"]] == ["model.module.conv2.weight"]
+    assert document["answer"]["index"]["evidence"]["trust"] == "certain"
+    assert "several backward passes" in document["answer"]["statements"][0]["text"]
     rows = statements("Expected to have finished reduction in the prior iteration", source)
     assert rows[0][0].startswith("The text has no numbers") and "fc3.{weight,bias}" in rows[1][0]
 
