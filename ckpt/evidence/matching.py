@@ -375,12 +375,12 @@ _COMMON = frozenset(
     )
 )  # fmt: skip
 """Words in keys that say nothing."""
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_WORDS = r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+"
 
 
 def _words(path: Path) -> set[str]:
     """The words of the keys of a section that say which one it is: `optimizer_G` -> `g`."""
-    words = [word.lower() for key in path for word in _WORDS.findall(str(key)[:_KEY])]
+    words = [word.lower() for key in path for word in re.findall(_WORDS, str(key)[:_KEY])]
     stems = {word.removeprefix("net").removeprefix("optim").removeprefix("opt") or word for word in words}
     return {stem for stem in stems if stem not in _COMMON and stem not in ("izer", "imizer")}
 
@@ -458,7 +458,7 @@ _MOST_PAIRS = 4_000_000
 def _assign(groups: list[Group], rows: list[tuple[int, Entry]], *, shared: bool = False) -> Candidates | None:
     """Return the candidates for each slot in any order that training scripts use.
 
-    None when the order of the model does not fit. With `shared` the groups are those of several optimizers.
+    None when the order of the model does not fit. With `shared` the groups belong to several optimizers.
     """
     is_exact = sum(len(group.slots) for group in groups) == len(rows)
     orders = [rows]

@@ -62,7 +62,7 @@ _TWICE = re.compile(r"Parameter at index (\d{1,12})(?: with name (\S+))? has bee
 
 _SEARCHED = "`find_unused_parameters=True` is enabled"
 _NOT_SEARCHED = "You can enable unused parameter detection"
-"""What the message of DDP says about its search for unused parameters (torch/csrc/distributed/c10d/reducer.cpp)."""
+"""The words of DDP about its search for unused parameters (torch/csrc/distributed/c10d/reducer.cpp)."""
 
 
 def pasted_numbers(text: str) -> Numbers | None:
@@ -101,8 +101,8 @@ def numbers(text: str) -> Numbers:
 class Numbered(NamedTuple):
     """A number and the tensors that it can be: none where these are too many to list.
 
-    `ranks` are the ranks that print it. `had_gradient` says of each tensor whether it had a gradient in an earlier step,
-    None where the file cannot tell.
+    `ranks` are the ranks that print it. `had_gradient` says of each tensor whether it had a gradient in an earlier step;
+    None means that the file cannot tell.
     """
 
     number: int
@@ -177,7 +177,7 @@ def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Num
 
 
 def named(survey: Survey, asked: Numbers, names: Sequence[str]) -> Numbering | None:
-    """The parameters of these numbers where DDP prints their names too; None where a model of the file lacks some.
+    """The parameters of these numbers, by the names that DDP prints too, or None if each model of the file lacks some.
 
     Both lists hold the same parameters, so the numbers in their order are the names in the order of the model.
     """
@@ -208,8 +208,8 @@ def _row(
 def _had_gradients(survey: Survey, model: Section, sure: Set[int] | None = None) -> dict[int, bool]:
     """Tell of tensors whether they had a gradient in some step, where an optimizer says so.
 
-    Where only its order says which tensors had none, all of them must be among `sure`, the tensors that have a number;
-    None takes the order for that of the model.
+    Where only its order says which tensors had none, all of them must be among `sure`, the tensors that have a number.
+    Without `sure` the order is taken as the model's.
     """
     had: dict[int, bool] = {}
     for use in _uses(survey, model):
@@ -245,11 +245,11 @@ class _Place(NamedTuple):
 
 
 class _Count(NamedTuple):
-    """What DDP may count: `places` in order.
+    """The parameters that DDP may count: `places` in order.
 
     An optimizer holds `held` parameters, of which `stateless` have no state: each that counts is among the numbers.
-    Where each live parameter is in the optimizer, `slots` is sharper. `unordered` are the places where the order of the
-    optimizer may be another one; None where it does not matter.
+    Where each live parameter is in the optimizer, `slots` is sharper. `unordered` are the places if the order of the
+    optimizer may be another one, or None if it does not matter.
     """
 
     places: Sequence[_Place]
@@ -261,7 +261,7 @@ class _Count(NamedTuple):
     unordered: Sequence[_Place] | None = None
 
     def bounds(self, asked: Numbers, rules: _Rules) -> tuple[int, int]:
-        """How many parameters DDP counts, at least and at most."""
+        """Return the least and the greatest number of parameters that DDP counts."""
         least, most = max(asked.all) + 1, len(self.places)
         if self.held is None or not rules.in_optimizer:
             return least, most
@@ -283,7 +283,7 @@ class _Solved(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """What is assumed of the run: the texts are those of the assumptions."""
+    """The assumptions about the run."""
 
     is_complete: bool
     in_optimizer: bool
@@ -411,8 +411,8 @@ def _solve(count: _Count, asked: Numbers, rules: _Rules) -> _Solved | None:
 
 
 def _step(place: _Place, rules: _Rules) -> tuple[bool | None, bool, bool]:
-    """What a place may be: whether it counts only for a number of the error (None where it never counts), whether only
-    for no number, and whether it may not count.
+    """Return three rules of a place: it counts only for a number of the error (None: it never counts), it counts only
+    for no number, and it may not count.
     """
     free = place.open or (place.outside and not rules.in_optimizer)
     had_free = place.had and not rules.never_only

@@ -93,7 +93,7 @@ _PACKED = frozenset(
 _QUANTIZED_NAMES = frozenset(("qweight", "qzeros", "g_idx", "weight", "weight_packed", "scales"))
 
 
-_BUFFERS = re.compile(
+_BUFFERS = (
     r"(?:^|\.)(?:\w+_constraint\.(?:lower|upper)_bound|\w+_prior\.(?!raw_)\w+|model_ema\.\w+|_codebook\.(?:embed|embed_avg"
     r"|cluster_size|initted)|betas|log_one_minus_alphas_cumprod|alphas_cumprod(?:_prev|_next)?|lvlb_weights"
     r"|sqrt_(?:one_minus_)?(?:recip_?|recipm1_)?alphas?\w*|posterior_(?:variance|log_variance_clipped|mean_coef[12]))$"
@@ -386,13 +386,15 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
         # Narrow integers may be the packed weights of a quantized model.
         trust: Trust = "strong" if tensor.dtype.name in ("int64", "bool") else "likely"
         return Role("buffer", trust, "dtype", f"{tensor.dtype.name} takes no gradient")
-    if leaf in _LIKELY_BUFFERS or _BUFFERS.search(f"{parent}.{leaf}"):
+    if leaf in _LIKELY_BUFFERS:
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
     if (
         kind not in ("float", "complex")
         or not _PARAMETERS.fullmatch(leaf)
         or not _OUTSIDE.isdisjoint(parent.split("."))
     ):
+        if kind == "float" and re.search(_BUFFERS, f"{parent}.{leaf}"):
+            return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
         return _UNKNOWN
     if f"{leaf}_orig" in beside:
         return Role("buffer", "likely", "name", f"beside {leaf}_orig, from which it is computed")
@@ -404,7 +406,7 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
 
 
 def _is_mask(shape: tuple[int, ...]) -> bool:
-    """Tell whether a shape is that of GPT-2's causal mask: `[1, 1, 1024, 1024]`. A square matrix is a parameter."""
+    """Tell whether GPT-2's causal mask has such a shape: `[1, 1, 1024, 1024]`. A square matrix is a parameter."""
     return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] > 1
 
 

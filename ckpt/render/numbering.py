@@ -10,7 +10,7 @@ _GRADIENTS = {True: "had one earlier", False: "never", None: ""}
 
 
 def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line]:
-    """What is assumed, the numbers with their names, then how sure they are."""
+    """Return the assumption, the numbers with their names, then how sure they are."""
     out: list[Line] = []
     if numbering.assumes is not None:
         out += hung([], f"If {numbering.assumes}:", width, 2, "warning")

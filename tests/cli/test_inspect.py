@@ -26,7 +26,7 @@ train_cuda.pth   PyTorch zip · 80.3 KiB · 3.96 K parameters · float32
              args.device = torch.device cuda:0: map_location does not change it
 
 ! unused  If the optimizer got model.parameters(), module.aux_head.{weight,bias}
-          (2 parameters, 90 elements) never had a gradient.
+          (2 parameters) never had a gradient.
           Unless frozen, DDP stops: "Expected to have finished reduction".
 ! cuda    A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1.
           Each process opens a CUDA context (some hundred MiB). It needs 2 GPUs.
@@ -87,8 +87,8 @@ NAME    SHAPE   NUMEL  SIZE
 weight  [4, 4]     16  64 B
 """,
     "tied_and_bloated.pth": """\
-tied_and_bloated.pth   PyTorch zip · 72.1 KiB · 9 tensors · 2.40 K parameters
-  float32 · saved on cpu
+tied_and_bloated.pth   PyTorch zip · 72.1 KiB · 9 tensors · 2.27 K parameters
+  128 unknown · float32 · saved on cpu
   loads   safe: weights_only=True loads it
           torch.load("tied_and_bloated.pth", map_location="cpu")
 
@@ -175,7 +175,7 @@ fc.weight	float32	10x288	cuda:0	11520	parameter	94218604831488
 fc.bias	float32	10	cuda:0	40	parameter	94218604831552
 """,
     "tied_and_bloated.pth --storages": """\
-tied_and_bloated.pth   PyTorch zip · 72.1 KiB · 9 tensors · 2.40 K parameters · float32 · saved on cpu
+tied_and_bloated.pth   PyTorch zip · 72.1 KiB · 9 tensors · 2.27 K parameters · 128 unknown · float32 · saved on cpu
 
 STORAGE  DEVICE  BYTES  USED  KIND         TENSORS
 0        cpu      4096  4096  tied         emb.weight head.weight

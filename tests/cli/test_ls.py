@@ -44,7 +44,8 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
     assert (done.returncode, done.stderr) == (
         0,
         f"ckpt: {runs}/again: skipped: a link to a folder\n"
-        "5 checkpoints, 215 KiB · 1 runs code (ckpt lint --level error) · 3 not looked at (--others)\n",
+        "5 checkpoints, 215 KiB · 1 runs code (ckpt lint --level error) · 3 with unused parameters: DDP"
+        " stops unless they are frozen · 3 not looked at (--others)\n",
     )
     assert done.stdout == (
         "NAME                      FORMAT           SIZE  PARAMS  DTYPE    DEVICE  LOADS               FINDINGS\n"

@@ -166,6 +166,7 @@ def said_by_torch() -> list[str]:
         on_gpu = rewriting.in_memory({"a": torch.ones(2)})
     objects = rewriting.in_memory({"args": argparse.Namespace()})
     samples = ROOT / "sample_checkpoints"
+    optimizer = torch.optim.Adam
     tried: list[Callable[[], Any]] = [
         lambda: torch.load(io.BytesIO(on_gpu)),
         lambda: net.load_state_dict(wrapped),
@@ -176,6 +177,10 @@ def said_by_torch() -> list[str]:
         lambda: torch.load(samples / "lfs_pointer.pth", weights_only=False),
         lambda: torch.load(samples / "html_page.pth", weights_only=False),
         lambda: torch.load(samples / "truncated.pth"),
+        lambda: optimizer(net.parameters()).load_state_dict(optimizer([net.weight]).state_dict()),
+        lambda: optimizer(net.parameters()).load_state_dict(
+            optimizer([{"params": [row]} for row in net.parameters()]).state_dict()
+        ),
     ]
     found = []
     for attempt in tried:

@@ -41,7 +41,7 @@ def roles(thing: Any, folder: Path, model: ModelRecord | None = None) -> dict[st
         ),
         (
             {"n.weight": FLOAT, "n.running_mean": FLOAT, "n.running_var": FLOAT},
-            ["parameter likely", "buffer strong", "buffer strong"],
+            ["unknown none", "buffer strong", "buffer strong"],
         ),
         (
             {"n.bias_orig": FLOAT, "n.bias_u": FLOAT, "n.bias_v": FLOAT},
@@ -70,6 +70,23 @@ def roles(thing: Any, folder: Path, model: ModelRecord | None = None) -> dict[st
         ({"criterion.weight": FLOAT, "a.loss.bias": FLOAT}, ["unknown none", "unknown none"]),
         ({"n.pos_weight": FLOAT, "n.weight_mask": FLOAT}, ["unknown none", "unknown none"]),
         ({"h.attn.bias": torch.ones(1, 1, 4, 4), "h.fc.bias": FLOAT}, ["buffer likely", "parameter likely"]),
+        # A square matrix called bias is a parameter, a causal mask has two more dimensions.
+        ({"h.bias": torch.ones(4, 4), "a.bias": torch.ones(1, 4, 4)}, ["parameter likely"] * 2),
+        (
+            {"likelihood.raw_noise_constraint.lower_bound": FLOAT, "k.lengthscale_prior.rate": FLOAT},
+            ["buffer likely"] * 2,
+        ),
+        (
+            {"betas": FLOAT, "alphas_cumprod_prev": FLOAT, "sqrt_one_minus_alphas_cumprod": FLOAT},
+            ["buffer likely"] * 3,
+        ),
+        ({"sqrt_recip_alphas_cumprod": FLOAT, "posterior_mean_coef1": FLOAT}, ["buffer likely"] * 2),
+        (
+            {"a.weight": FLOAT, "model_ema.decay": FLOAT, "model_ema.diffusionweight": FLOAT},
+            ["parameter likely", "buffer likely", "buffer likely"],
+        ),
+        ({"vq._codebook.embed": FLOAT, "vq._codebook.cluster_size": FLOAT}, ["buffer likely"] * 2),
+        ({"betas_of": FLOAT, "a.alphas": FLOAT, "m.prior.x": FLOAT}, ["unknown none"] * 3),
         ({"rnn.weight_ih_l0": FLOAT, "rnn.bias_hh_l1_reverse": FLOAT}, ["parameter likely"] * 2),
         ({"m.in_proj_weight": FLOAT, "m.q_proj_weight": FLOAT, "m.bias_k": FLOAT}, ["parameter likely"] * 3),
     ],

@@ -17,7 +17,6 @@ import containers
 import mutate
 import opcodes as op
 import seeds
-from ckpt.jobs.inspect.index import index, numbers
 from harness import LIMITS, InMemory, check, clean, looked, opened, refused, rows, watched, written
 
 from ckpt import formats
@@ -28,6 +27,7 @@ from ckpt.cli.commands import lint as lint_command
 from ckpt.cli.commands import lint as settings
 from ckpt.cli.results import WriteOptions
 from ckpt.errors import CkptError
+from ckpt.evidence.numbering import Numbers, numbering, numbers
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Rules
 from ckpt.formats import listing, save, verify
@@ -57,8 +57,8 @@ from ckpt.pickles.emit import emit
 from ckpt.pickles.imports import judge, reached
 from ckpt.render.diff import diff_lines, diff_table
 from ckpt.render.get import content_lines, get_lines, get_text, tensor_lines
-from ckpt.render.inspect import index_lines
 from ckpt.render.lint import lint_lines
+from ckpt.render.numbering import numbering_lines
 from ckpt.render.tables import row_table
 from ckpt.render.text import plain_text
 from ckpt.render.verify import verify_lines
@@ -463,11 +463,11 @@ def snapshot(data: bytes) -> None:
         survey = looked(lambda: _wrapped(program))
         if survey is None:
             return
-        for asked in ([0], [1, 2], list(range(40))):
+        for asked in ((0,), (1, 2), tuple(range(40))):
             try:
-                found = index(survey, asked)
+                found = numbering(survey, Numbers(((None, asked),), "without"))
                 written(found.to_json())
-                clean(plain_text(index_lines(found)))
+                clean(plain_text(numbering_lines(found)))
             except CkptError as error:
                 refused(error)
         clean(plain_text(lint_lines([lint.LintReport("x.pt", tuple(lint.lint(survey)))], None)))

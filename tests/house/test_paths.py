@@ -17,6 +17,14 @@ from house import parsed
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
+    "evidence.matching._BESIDE",
+    "evidence.matching._CHAINS",
+    "evidence.matching._LONGEST_CHAIN",
+    "evidence.matching._ORDERED",
+    "evidence.numbering._LISTED",
+    "evidence.numbering._MOST",
+    "jobs.explain.message._LINE",
+    "jobs.explain.pages._LONGEST_CODE",
     "formats.plain_pickle.packed._LOOKED",
     "formats.plain_pickle.packed._HEAD",
     "formats.plain_pickle.packed._STREAMS",
@@ -88,10 +96,9 @@ LIMITS = [
     "io.source.MOST",
     "jobs.diff.rows._DEPTH",
     "jobs.diff.rows._UNFOLDED",
-    "jobs.explain.__init__._LEAST",
-    "jobs.explain.__init__._SHORT",
-    "jobs.explain.__init__._WORDS_OF_A_MESSAGE",
-    "jobs.inspect.index._MOST",
+    "jobs.explain.pages._LEAST",
+    "jobs.explain.pages._SHORT",
+    "jobs.explain.pages._WORDS_OF_A_MESSAGE",
     "jobs.inspect.inspect._BLOAT_BYTES",
     "jobs.inspect.inspect._HEAVY",
     "jobs.parts.MOST",

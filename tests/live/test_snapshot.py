@@ -12,7 +12,6 @@ import oracle
 import pytest
 import torch
 import torch.distributed as dist
-from ckpt.jobs.inspect.index import index
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import many
@@ -24,6 +23,7 @@ import ckpt
 from ckpt import formats
 from ckpt.errors import CkptError, WriteError
 from ckpt.evidence import record as snapshots
+from ckpt.evidence.numbering import Numbers, numbering
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import InspectReport, inspect
@@ -444,17 +444,21 @@ def test_optimizers(name: str, tmp_path: Path) -> None:
     assert findings(tmp_path / "a.pth")["unused"] == ("state_dict.spare.weight", "state_dict.spare.bias")
 
 
+def asked(*numbers: int) -> Numbers:
+    return Numbers(((None, numbers),))
+
+
 def test_index_is_certain(tmp_path: Path) -> None:
     net = Net()
     path = stepped(net, tmp_path / "a.pth")
     numbered = [name for name, p in net.named_parameters() if p.requires_grad]
 
     with formats.open(str(path)) as checkpoint:
-        found = index(Survey(checkpoint), list(range(len(numbered))))
+        found = numbering(Survey(checkpoint), asked(*range(len(numbered))))
         with pytest.raises(CkptError, match=f"it has {len(numbered)} parameters"):
-            index(Survey(checkpoint), [len(numbered)])
+            numbering(Survey(checkpoint), asked(len(numbered)))
 
-    assert [found.section.relative(entry.name) for _, (entry,) in found.rows] == numbered
+    assert [found.section.relative(entry.name) for row in found.rows for entry in row.entries] == numbered
     assert found.trust == "certain" and found.assumes is None
 
 
@@ -601,9 +605,9 @@ def test_hooks_do_not_change_what_the_model_is(hook: Any, tmp_path: Path) -> Non
     with formats.open(str(tmp_path / "a.pth")) as checkpoint:
         if hook is drops:
             with pytest.raises(CkptError, match=r"the file does not hold a\.weight"):
-                index(Survey(checkpoint), [0])
+                numbering(Survey(checkpoint), asked(0))
         else:
-            assert [entry.name for _, (entry,) in index(Survey(checkpoint), [2]).rows] == [
+            assert [row.entries[0].name for row in numbering(Survey(checkpoint), asked(2)).rows] == [
                 f"state_dict.{prefix}b.weight"
             ]
 

@@ -106,8 +106,8 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
 
 
 def _may_be_buffer(row: Row) -> bool:
-    """Tell whether nothing speaks for a parameter, or a frozen batch norm, with buffers only, may hold it."""
-    return row.role.role == "unknown" or row.role[1:3] == ("likely", "batchnorm")
+    """Tell whether nothing speaks for a parameter."""
+    return row.role.role == "unknown"
 
 
 def _without_state(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:

@@ -57,7 +57,7 @@ class Side:
         self._states: dict[int, State] = {}
         self._clocks: dict[int, float] = {}
         self.is_disordered = False
-        """True where the optimizer got its parameters in another order than that of the model."""
+        """True where the optimizer got its parameters in another order than the model has."""
         self._recorded = {} if survey.record is None else survey.record.known()
         for use in survey.uses:
             never, lagging = set(use.never), dict(use.lagging)

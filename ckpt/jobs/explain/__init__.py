@@ -25,7 +25,7 @@ _STARTS: dict[Kind, str] = {
     "globals": "Weights only load failed",
     "code": "No module named",
     "optimizer": "loaded state dict contains a parameter group",
-    "dcp": "Missing key in checkpoint state_dict",
+    "distributed": "Missing key in checkpoint state_dict",
     "damaged": "PytorchStreamReader failed",
     "python2": "codec can't decode byte",
 }
@@ -33,7 +33,7 @@ _STARTS: dict[Kind, str] = {
 
 
 class Explanation(NamedTuple):
-    """What a text means: its page, the error that it holds, and what the error or a checkpoint says beyond the page."""
+    """The meaning of a text: its page, the error that it holds, and the answer of the error or of a checkpoint."""
 
     page: Page
     message: Message | None = None
@@ -79,7 +79,7 @@ def explain_with(found: Explanation, survey: Survey, plan: Plan, section: str | 
 
 
 def explain_damaged(found: Explanation, error: CkptError) -> Explanation | None:
-    """Answer an explanation for a file that does not open; None where that is not what the error is about."""
+    """Answer an explanation for a file that does not open, or return None if the error is about something else."""
     if found.message is None or found.message.kind not in ("damaged", "python2", "globals", "code"):
         return None
     return found._replace(answer=damaged(error))

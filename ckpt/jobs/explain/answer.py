@@ -33,7 +33,7 @@ class Statement(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """A tensor whose shapes differ. `file` is its shape in the file, None where the file does not hold it."""
+    """A tensor whose shapes differ. `file` is its shape in the file, or None if the file does not hold it."""
 
     name: str
     file: tuple[int, ...] | None
@@ -41,7 +41,7 @@ class Shapes(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a checkpoint says to an error: the parameters behind DDP's numbers, shapes that differ, and statements."""
+    """The answer of a checkpoint to an error: the parameters behind DDP's numbers, shapes that differ, and statements."""
 
     path: str
     statements: tuple[Statement, ...] = ()
@@ -82,7 +82,7 @@ def answer(message: Message, survey: Survey, plan: Plan, section: str | None = N
         "globals": _globals,
         "code": _globals,
         "optimizer": _optimizer,
-        "dcp": _dcp,
+        "distributed": _distributed,
         "damaged": _damaged,
         "python2": _python2,
     }
@@ -112,7 +112,7 @@ def made_findings(code: Code, survey: Survey, plan: Plan) -> Answer:
 
 
 def answer_of_names(message: Message) -> Answer | None:
-    """What the names of an error say without a file: the rule that makes missing and unexpected keys the same."""
+    """Return the answer that the names of an error give without a file: the rule that makes missing and unexpected keys the same."""
     if not message.missing or not message.unexpected:
         return None
     rules = _by_names(message.unexpected, message.missing)
@@ -448,7 +448,7 @@ def _groups(section: Section, match: Held | None) -> str:
 # --- distributed checkpoints ------------------------------------------------------------------------------------------
 
 
-def _dcp(message: Message, survey: Survey, plan: Plan) -> Iterator[Statement]:
+def _distributed(message: Message, survey: Survey, plan: Plan) -> Iterator[Statement]:
     del plan
     names = [entry.name for entry in survey.tensors] + [value.name for value in survey.checkpoint.values]
     known = set(names)

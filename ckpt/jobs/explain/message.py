@@ -24,7 +24,7 @@ Kind = Literal[
     "globals",
     "code",
     "optimizer",
-    "dcp",
+    "distributed",
     "damaged",
     "python2",
 ]
@@ -49,7 +49,7 @@ class Message(NamedTuple):
     """An error of PyTorch. `text` is its line. What it names depends on its kind.
 
     `names` are parameters without a gradient (`ddp`, where DDP prints names too), names that loading imports
-    (`globals`), or keys that a distributed checkpoint lacks (`dcp`).
+    (`globals`), or keys that a distributed checkpoint lacks (`distributed`).
     """
 
     kind: Kind
@@ -63,7 +63,7 @@ class Message(NamedTuple):
 
     @property
     def fields(self) -> dict[str, str]:
-        """What the commands of a page take from the error."""
+        """The words of the error that the commands of a page take."""
         numbers = self.numbers.all if self.numbers is not None else []
         return {"numbers": ",".join(map(str, numbers)) or "N,N"}
 
@@ -93,7 +93,7 @@ _RANK = re.compile(
     r"\s*(?:\[(?:rank|default)?\d{1,6}\](?:\[\w{1,12}\])?:|\[\d{1,6},\d{1,6}\]<std\w{3}>:|\d{1,6}: "
     r"|\([\w.]{1,80} pid=\d{1,9}[^)\n]{0,80}\))\s?"
 )
-"""What torchrun, mpirun, srun and Ray put before each line of a rank."""
+"""The marks that torchrun, mpirun, srun and Ray put before each line of a rank."""
 
 
 def plain(text: str) -> str:
@@ -123,7 +123,7 @@ _PATTERNS: tuple[tuple[Kind, str], ...] = (
     ("code", r"No module named '[\w.]{1,500}'"),
     ("code", r"Can't get attribute '[\w.]{1,500}' on <module '[\w.]{1,500}'"),
     ("optimizer", r"loaded state dict (?:has a different number of|contains a) parameter group"),
-    ("dcp", r"Missing key in checkpoint state_dict: "),
+    ("distributed", r"Missing key in checkpoint state_dict: "),
     ("damaged", r"PytorchStreamReader failed"),
     ("damaged", r"unexpected EOF, expected \d{1,20} more bytes|unexpected pos \d{1,20} vs \d{1,20}"),
     ("damaged", r"invalid load key, '|Invalid magic number; corrupt file|Unsupported operand \d{1,4}"),
@@ -185,7 +185,7 @@ def _filled(kind: Kind, text: str, line: str, start: int) -> Message:
     if kind in ("globals", "code"):
         near = text[max(0, start - _LINE) : start + _LINE]
         return message._replace(names=tuple(dict.fromkeys(_globals(near))))
-    if kind == "dcp":
+    if kind == "distributed":
         names = dict.fromkeys(row[1].strip().rstrip(".'\"") for row in _DCP_KEY.finditer(text))
         return message._replace(names=tuple(names)[:_NAMES])
     device = _DEVICE.search(text, start) if kind == "device" else None

@@ -19,8 +19,8 @@ RUNS_CODE, UNREADABLE = "RUNS CODE", "unreadable"
 class LsRow(NamedTuple):
     """A checkpoint, or a path with the `error` why it cannot be read. It pickles, so that another process can make it.
 
-    `parameters` counts the elements of the parameters of its models, `unknown` those of tensors that may be parameters
-    or buffers, `nbytes` the bytes of its files.
+    `parameters` counts the elements of the parameters of its models, `unknown` the elements of tensors that
+    may be parameters or buffers, `nbytes` the bytes of its files.
     `dtypes` are the dtypes of its parameters, `devices` the devices of its models, or both of all tensors.
     The one with the most bytes comes first. `loads` is `weights_only`, or what else it takes to load the
     file (docs/json.md lists it).

@@ -125,7 +125,7 @@ def test_no_tensor_data_is_read(ranks: Path, monkeypatch: pytest.MonkeyPatch) ->
         (
             ("inspect", "fsdp1_of_four"),
             0,
-            "unused.{weight,bias} (2 parameters, 15 elements) never had a gradient",
+            "unused.{weight,bias} (2 parameters) never had a gradient",
         ),
         (("get", "fsdp1_of_four", "iteration"), 0, "7"),
         (("slim", "fsdp1_of_four", "-o", "OUT/d.pth"), 0, "14 tensors"),

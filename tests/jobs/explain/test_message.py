@@ -52,7 +52,7 @@ VERSIONS = [
     ("code", "AttributeError: Can't get attribute 'Net' on <module '__main__' from 'train.py'>"),
     ("optimizer", "ValueError: loaded state dict has a different number of parameter groups"),
     ("optimizer", "ValueError: loaded state dict contains a parameter group that doesn't match the size of optimizer's group"),
-    ("dcp", "RuntimeError: Missing key in checkpoint state_dict: optim.state.unused.weight.step."),
+    ("distributed", "RuntimeError: Missing key in checkpoint state_dict: optim.state.unused.weight.step."),
     ("damaged", "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory"),
     ("damaged", "RuntimeError: [enforce fail at inline_container.cc:145] . PytorchStreamReader failed reading zip archive: not a ZIP archive"),
     ("damaged", "RuntimeError: unexpected EOF, expected 9436 more bytes. The file might be corrupted."),

@@ -440,7 +440,7 @@ def test_trust_is_no_more_than_the_names_can_carry(report: Inspect) -> None:
 
     found = roles(report({**frozen, **{f"mlp.{name}": value for name, value in packed.items()}}))
 
-    assert found["bn.weight"] == ("parameter", "likely")
+    assert found["bn.weight"] == ("unknown", "none")
     assert found["bn.running_mean"] == ("buffer", "strong")
     assert found["mlp.blocks"] == ("buffer", "likely")
     assert found["mlp.ids"] == ("buffer", "strong")
