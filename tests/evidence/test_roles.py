@@ -80,7 +80,10 @@ def roles(thing: Any, folder: Path, model: ModelRecord | None = None) -> dict[st
             {"betas": FLOAT, "alphas_cumprod_prev": FLOAT, "sqrt_one_minus_alphas_cumprod": FLOAT},
             ["buffer likely"] * 3,
         ),
-        ({"sqrt_recip_alphas_cumprod": FLOAT, "posterior_mean_coef1": FLOAT}, ["buffer likely"] * 2),
+        (
+            {"a.weight": FLOAT, "d.sqrt_recip_alphas_cumprod": FLOAT, "d.posterior_mean_coef1": FLOAT},
+            ["parameter likely", "buffer likely", "buffer likely"],
+        ),
         (
             {"a.weight": FLOAT, "model_ema.decay": FLOAT, "model_ema.diffusionweight": FLOAT},
             ["parameter likely", "buffer likely", "buffer likely"],

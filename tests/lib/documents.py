@@ -183,6 +183,24 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield ("explain",)
     for code in (*CATALOGUE, "Attempting to deserialize object on a CUDA device", "no such finding at all"):
         yield "explain", code
+    missing = 'Missing key(s) in state_dict: "fc1.weight", "x.y".\nUnexpected key(s) in state_dict: "module.fc1.weight"'
+    shapes = "size mismatch for {}: copying a param with shape torch.Size([2]) from checkpoint, the shape in current model is torch.Size([3])"
+    for text in (
+        "Parameter indices which did not receive grad for rank 1: 10",
+        "Parameter indices which did not receive grad for rank 1: 99",
+        "Parameter at index 3 with name conv1.weight has been marked as ready twice.",
+        missing,
+        shapes.format("module.fc1.bias"),
+        shapes.format("gone"),
+        "Attempting to deserialize object on CUDA device 1 but",
+        "No module named 'models'",
+        "unused",
+    ):
+        yield "explain", text, "ddp_after.pth"
+    yield "explain", "failed finding central directory PytorchStreamReader failed", "truncated.pth"
+    yield "explain", "CUDA out of memory.", "truncated.pth"
+    yield "explain", "Parameter indices which did not receive grad for rank 1: 0", "tied_and_bloated.pth"
+    yield "explain", missing
 
 
 def _pairs() -> dict[str, dict[str, torch.Tensor]]:
