@@ -27,6 +27,7 @@ _STARTS: dict[Kind, str] = {
     "optimizer": "loaded state dict contains a parameter group",
     "distributed": "Missing key in checkpoint state_dict",
     "damaged": "PytorchStreamReader failed",
+    "replicas": "Expected all tensors to be on the same device",
     "python2": "codec can't decode byte",
 }
 """A kind of errors -> a part of a message on its page."""

@@ -85,6 +85,7 @@ def answer(message: Message, survey: Survey, plan: Plan, section: str | None = N
         "distributed": _distributed,
         "damaged": _damaged,
         "python2": _python2,
+        "replicas": _replicas,
     }
     return Answer(path, tuple(found[message.kind](message, survey, plan)))
 
@@ -495,3 +496,18 @@ def _python2(message: Message, survey: Survey, plan: Plan) -> Iterator[Statement
     way = plan(("convert", "--encoding", encoding))
     if way.command is not None:
         yield Statement("This file then loads without it:", (), way.text)
+
+
+def _replicas(message: Message, survey: Survey, plan: Plan) -> Iterator[Statement]:
+    del message
+    rows = [row for row in inspect(survey, Globs(), None, plan).findings if row.code == "list-modules"]
+    for row in rows:
+        yield Statement(f"{row.message} {row.consequence or ''}".strip(), row.where)
+    if not rows:
+        is_whole = any(section.is_module for section in survey.sections)
+        known = (
+            "Every module of this file is registered."
+            if is_whole
+            else "A state dict does not show modules in lists."
+        )
+        yield Statement(f"{known} Check the live model:", (), "ckpt lint --model FILE.py:FACTORY")

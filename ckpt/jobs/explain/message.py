@@ -27,6 +27,7 @@ Kind = Literal[
     "distributed",
     "damaged",
     "python2",
+    "replicas",
 ]
 
 LONGEST = 16 << 20
@@ -130,6 +131,10 @@ _PATTERNS: tuple[tuple[Kind, str], ...] = (
     (
         "damaged",
         r"Ran out of input|pickle data was truncated|not a ZIP archive|file in archive is not in a subdirectory",
+    ),
+    (
+        "replicas",
+        r"Expected all tensors to be on the same device|to have the same device as tensor for argument",
     ),
     ("python2", r"codec can't decode byte 0x[0-9a-f]{2}"),
 )

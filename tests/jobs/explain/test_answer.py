@@ -20,7 +20,7 @@ from torch import nn
 from ckpt import formats
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Way
-from ckpt.jobs.explain import Explanation, explain, explain_with
+from ckpt.jobs.explain import Explanation, explain, explain_with, pages
 
 pytestmark = oracle.QUIET
 SAMPLES = ROOT / "sample_checkpoints"
@@ -246,6 +246,27 @@ def test_a_finding_of_a_file() -> None:
     assert rows[0]["names"] == ["model.module.fc3.weight", "model.module.fc3.bias"]
     assert statements("nan", SAMPLES / "ddp_after.pth")[0][0].endswith("makes this finding.")
     assert "does not have the finding" in statements("incomplete", SAMPLES / "ddp_after.pth")[0][0]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [text for page in pages() if page.code is None for text in page.messages],
+    ids=lambda text: text[:60],
+)
+def test_each_message_of_the_page_is_answered_for_a_file(message: str) -> None:
+    others = () if "rank 1: 10 11" in message or "index 3" in message else ("whole_model.pth", "dcp")
+    for name in ("ddp_after.pth", "train_cuda.pth", *others):
+        rows = answered(message, SAMPLES / name)["answer"]
+        assert rows["statements"] or rows["index"]
+        assert all(
+            row["text"] and not row["text"].endswith(" ") for row in rows["statements"] if not row["command"]
+        )
+
+
+def test_modules_in_lists() -> None:
+    text = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!"
+    assert "not registered" in statements(text, SAMPLES / "whole_model.pth")[0][0]
+    assert statements(text, SAMPLES / "ddp_after.pth")[0][1] == "ckpt lint --model FILE.py:FACTORY"
 
 
 def test_names_alone_say_the_rule() -> None:

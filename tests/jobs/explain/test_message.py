@@ -59,6 +59,8 @@ VERSIONS = [
     ("damaged", "_pickle.UnpicklingError: invalid load key, '<'."),
     ("damaged", "EOFError: Ran out of input"),
     ("damaged", "_pickle.UnpicklingError: pickle data was truncated"),
+    ("replicas", "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!"),
+    ("replicas", "RuntimeError: Expected tensor for argument #1 'input' to have the same device as tensor for argument #2 'weight'; but device 1 does not equal 0"),
     ("python2", "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xa4 in position 1: invalid start byte"),
     ("python2", "UnicodeDecodeError: 'ascii' codec can't decode byte 0xa4 in position 1: ordinal not in range(128)"),
 ]  # fmt: skip
