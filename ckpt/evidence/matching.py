@@ -152,6 +152,8 @@ def by_order(checkpoint: Checkpoint, match: Match) -> frozenset[int]:
         return frozenset()
     shapes = [None if index is None else checkpoint.tensors[index].tensor.shape for index in match.indices]
     counts = Counter(shapes)
+    if not match.exact:  # the model has other tensors, which it may hold instead
+        counts = Counter(entry.tensor.shape for model in match.models for entry in model.entries)
     return frozenset(number for number, shape in enumerate(shapes) if shape is not None and counts[shape] > 1)
 
 

@@ -33,9 +33,12 @@ _LISTED = 100_000
 
 _COMPLETE = "these are all numbers of the error"
 _NO_SEARCH = "find_unused_parameters is off"
+_NO_FIRST = "no parameter got its first gradient in that step"
 _IN_OPTIMIZER = "each parameter that requires a gradient is in the optimizer"
 _NEVER = "no parameter with a gradient in an earlier step is among the numbers"
 _IN_ORDER = "the optimizer got model.parameters()"
+_EXACT = "the numbers are the parameters that never had a gradient"
+"""Both: none got its first gradient in that step, and none with an earlier gradient is among the numbers."""
 _NONE_FROZEN = "no parameter is frozen (requires_grad is not recorded)"
 
 
@@ -282,6 +285,10 @@ class _Solved(NamedTuple):
     most: int
 
 
+_ALL: dict[str, list[str]] = {"without": [], "line": [_NO_SEARCH], "some": [_COMPLETE]}
+"""Kinds of numbers that may be all parameters without a gradient -> the assumption of that."""
+
+
 class _Rules(NamedTuple):
     """The assumptions about the run."""
 
@@ -295,11 +302,12 @@ class _Rules(NamedTuple):
         """The assumptions that matter, as one condition."""
         is_inside = not any(place.outside for place in count.places)
         assumed = []
-        if self.is_complete and asked.kind != "without":
-            assumed = [_COMPLETE if asked.kind == "some" else _NO_SEARCH]
+        if self.is_complete:
+            assumed = [*_ALL[asked.kind], *([] if self.never_only else [_NO_FIRST])]
         assumed += [_IN_ORDER] if self.in_order and count.unordered is not None else []
         assumed += [_IN_OPTIMIZER] if self.in_optimizer and not is_inside else []
-        assumed += [_NEVER] if self.never_only else []
+        if self.never_only:
+            assumed.append(_EXACT if self.is_complete else _NEVER)
         assumed += [_NONE_FROZEN] if self.none_frozen else []
         return ", and ".join(assumed) or None
 
@@ -323,11 +331,7 @@ def _best(count: _Count, asked: Numbers) -> tuple[_Solved | None, str | None]:
 def _rules(count: _Count, asked: Numbers) -> Iterator[_Rules]:
     """The assumptions that can matter, the weakest first."""
     tells = any(place.never for place in count.places) and asked.kind != "twice"
-    complete: tuple[bool, ...] = (False,)
-    if tells:
-        complete = {"without": (True,), "line": (False, True), "some": (False, True)}.get(
-            asked.kind, (False,)
-        )
+    complete = (False, True) if tells and asked.kind in _ALL else (False,)
     inside = (False, True) if any(place.outside for place in count.places) else (count.held is not None,)
     orders = (True,) if count.unordered is None else (False, True)
     for never_only, none_frozen in ((False, False), (True, False), (False, True)):
@@ -572,8 +576,8 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
     )
     if without:
         why += f", and {without} of them had no gradient yet; DDP does not count those that are frozen"
-    is_ordered = any(
-        by_order(survey.checkpoint, use.match) & rows for use, rows in zip(mine, stateless, strict=True)
+    is_ordered = without > 0 and any(
+        _is_ordered(survey, use, rows) for use, rows in zip(mine, stateless, strict=True)
     )
     return _Count(
         places,
@@ -584,6 +588,15 @@ def _by_optimizer(survey: Survey, model: Section) -> _Count | None:
         None if is_exact else _slots(mine, telling),
         [_without_order(place) for place in places] if is_ordered else None,
     )
+
+
+def _is_ordered(survey: Survey, use: GradientUse, stateless: set[int]) -> bool:
+    """Tell whether only the order of an optimizer says which tensors have no state."""
+    match = use.match
+    if match.by_name:
+        return False
+    ordered = by_order(survey.checkpoint, match)
+    return bool(ordered & stateless) if match.exact else bool(ordered) or None in match.indices
 
 
 def _without_order(place: _Place) -> _Place:

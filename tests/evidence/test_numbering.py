@@ -23,9 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 from ckpt import formats
 from ckpt.errors import UsageError
 from ckpt.evidence.numbering import (
+    _EXACT,
     _IN_OPTIMIZER,
     _IN_ORDER,
     _NEVER,
+    _NO_FIRST,
     _NO_SEARCH,
     _NONE_FROZEN,
     Numbering,
@@ -114,7 +116,7 @@ def test_the_numbers_of_a_run_that_ddp_stops(
         assert f"module.{means[number]}" in candidates
     if frozen == "none":
         assert names(found) == [f"module.{name}" for name in means.values()]
-    assumes = {"none": [], "left out": [_IN_ORDER, _IN_OPTIMIZER], "handed": [_IN_ORDER]}[frozen]
+    assumes = {"none": [], "left out": [_IN_ORDER, _IN_OPTIMIZER], "handed": [_NO_FIRST, _IN_ORDER]}[frozen]
     assert found.assumes == (", and ".join(assumes) or None)
 
 
@@ -143,7 +145,7 @@ def test_random_runs_are_never_told_wrong(recipe: str, tmp_path: Path) -> None:
         assumed = found.assumes or ""
         if _IN_ORDER in assumed and recipe in _OWN_ORDER:
             continue
-        wrong = (_NEVER in assumed and branch) or (
+        wrong = (any(text in assumed for text in (_NEVER, _EXACT)) and branch) or (
             _NONE_FROZEN in assumed and len(run.numbered) < len(list(run.net.parameters()))
         )
         for number, candidates in () if wrong else told(found):
@@ -523,7 +525,7 @@ def test_what_the_search_of_ddp_leaves_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "assumes"), [("without", _NEVER), ("line", f"{_NO_SEARCH}, and {_NEVER}"), ("found", _NEVER)]
+    ("kind", "assumes"), [("without", _EXACT), ("line", f"{_NO_SEARCH}, and {_EXACT}"), ("found", _NEVER)]
 )
 def test_a_frozen_layer_and_an_unused_one(kind: Any, assumes: str, tmp_path: Path) -> None:
     """Without state are one frozen layer and one that is not used, each with a shape of its own."""

@@ -19,9 +19,11 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.evidence.numbering import (
+    _EXACT,
     _IN_OPTIMIZER,
     _IN_ORDER,
     _NEVER,
+    _NO_FIRST,
     _NONE_FROZEN,
     Numbering,
     Numbers,
@@ -127,6 +129,7 @@ class Run:
                 optimizer.step()
                 self.gradient |= last
         self.numbers = tuple(number for number, name in enumerate(self.live) if name not in last)
+        self.is_first = any(name in last and name not in self.gradient for name in self.live)
         self.is_branch = any(self.live[number] in self.gradient for number in self.numbers)
         self.is_frozen = len(self.live) < len(list(net.parameters()))
         state = net.state_dict()
@@ -141,6 +144,8 @@ class Run:
         """Tell whether what an answer assumes is true of this run."""
         return not (
             (_NEVER in assumes and self.is_branch)
+            or (_NO_FIRST in assumes and self.is_first)
+            or (_EXACT in assumes and (self.is_first or self.is_branch))
             or (_NONE_FROZEN in assumes and self.is_frozen)
             or (_IN_ORDER in assumes and self.way in _OWN_ORDER)
             or (_IN_OPTIMIZER in assumes and self.way == _NOT_ALL)
