@@ -413,7 +413,7 @@ def _kinship(words: set[str], others: set[str]) -> int:
             for other in others - same
         )
     }
-    return 2 * len(same) + len(short) - (1 if (others - same) & _COPIED else 0)
+    return 2 * len(same) + len(short)
 
 
 def _named_indices(checkpoint: Checkpoint, model: Section, slots: tuple[Slot, ...]) -> list[int | None]:

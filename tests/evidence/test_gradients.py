@@ -62,7 +62,8 @@ def found(thing: Any, path: Path) -> dict[str, Finding]:
     with formats.open(str(path)) as checkpoint:
         report = inspect(Survey(checkpoint))
         assert checkpoint.source is not None
-    return {finding.code: finding for finding in report.findings if finding.code.endswith("unused")}
+    codes = ("unused", "sometimes-unused", "zero-gradient")
+    return {finding.code: finding for finding in report.findings if finding.code in codes}
 
 
 def decayed(net: nn.Module) -> list[dict[str, Any]]:
@@ -369,3 +370,23 @@ def test_a_state_that_stands_for_two_parameters_says_nothing(tmp_path: Path) -> 
         state["state"][number] = {"step": 2, "v_r": torch.ones(columns, columns), "m_l": torch.ones(rows, 1)}
 
     assert found({"model": net.state_dict(), "optimizer": state}, tmp_path / "pairs.pth") == {}
+
+
+def test_gradients_of_zero_are_no_missing_ones(tmp_path: Path) -> None:
+    """Three of five steps with a gradient of zero; a resume makes a counter of one, and that stays `unused`."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4), nn.Linear(4, 5))
+    optimizer = torch.optim.Adam(net.parameters())
+    for step in range(5):
+        for number, layer in enumerate(net):
+            has = (True, step < 3, step < 1)[number]
+            for row in layer.parameters():
+                row.grad = torch.full_like(row, float(not number)) if has else None
+        optimizer.step()
+
+    told = found({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+
+    assert told["zero-gradient"].tensors == ("model.1.weight", "model.1.bias")
+    assert "3 of 5 steps, and all moments are zero" in told["zero-gradient"].message
+    assert told["zero-gradient"].level == "info" and "does not stop" in str(told["zero-gradient"].consequence)
+    assert told["unused"].tensors == ("model.2.weight", "model.2.bias")
+    assert "1 of 5 steps" in told["unused"].message

@@ -541,3 +541,32 @@ def test_a_frozen_layer_and_an_unused_one(kind: Any, assumes: str, tmp_path: Pat
     found = numbered(thing, tmp_path / "a.pth", [1], kind=kind)
 
     assert names(found) == ["2.weight"] and found.assumes == assumes
+
+
+def test_the_candidates_that_are_fewest_stand_behind_their_assumption(tmp_path: Path) -> None:
+    """Two without state and one number: either is it, or a branch that is not told apart."""
+    net = nn.Sequential(*(nn.Linear(size, size + 1, False) for size in range(2, 7)))
+    optimizer = torch.optim.Adam(net.parameters())
+    for number in (0, 3, 4):
+        net[number].weight.grad = torch.ones_like(net[number].weight)
+    optimizer.step()
+
+    found = numbered(
+        {"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+        tmp_path / "a.pth",
+        [1],
+        kind="without",
+    )
+
+    assert told(found) == [(1, ["1.weight", "2.weight"])] and found.assumes == _EXACT
+
+
+def test_how_many_count() -> None:
+    """Of five, three have no state, and one number: with all numbers at hand at least two of the three are frozen."""
+    places = [_Place((number,), open=True, frozen=True, never=True) for number in range(5)]
+    count = _Count(places, "strong", "", held=5, stateless=3)
+    asked = Numbers(((0, (1,)),), "without")
+    assert count.bounds(asked, _Rules(False, True, False, False)) == (2, 5)
+    assert count.bounds(asked, _Rules(True, True, False, False)) == (2, 3)
+    assert count.bounds(asked, _Rules(True, True, True, False)) == (3, 3)
+    assert count.bounds(asked, _Rules(True, False, True, False)) == (2, 5)

@@ -173,7 +173,44 @@ def galore() -> tuple[dict[str, Any], Names]:
     return {"model": net.state_dict(), "optimizer": state}, [names("model", net)]
 
 
+def one_that_fits_in_part() -> tuple[dict[str, Any], Names]:
+    """The chain fits to the last tensor, a larger model in part."""
+    one, two = mlp(4, 8), mlp(8, 4)
+    thing = {
+        "big": mlp(4, 8, 4, 9).state_dict(),
+        "encoder": one.state_dict(),
+        "decoder": two.state_dict(),
+        "optimizer": adam(chain(one.parameters(), two.parameters())),
+    }
+    return thing, [names("encoder+decoder", one, two)]
+
+
+def what_the_other_leaves() -> tuple[dict[str, Any], Names]:
+    """The second optimizer could hold either vector of four, if the first did not surely hold one."""
+    rows = {name: nn.Parameter(torch.ones(size)) for name, size in (("a.w", 4), ("b.w", 2), ("c.w", 4))}
+    thing = {
+        "model": {name: row.detach() for name, row in rows.items()},
+        "one": adam([rows["b.w"], rows["c.w"]]),
+        "two": adam([rows["a.w"]]),
+    }
+    return thing, [["model.b.w", "model.c.w"], ["model.a.w"]]
+
+
+def temperature() -> tuple[dict[str, Any], Names]:
+    """A temperature of one element is not the bias of the only model that has one."""
+    net = mlp(4, 1)
+    thing = {
+        "net": net.state_dict(),
+        "optimizer": adam(net.parameters()),
+        "alpha_optimizer": adam([nn.Parameter(torch.zeros(1))]),
+    }
+    return thing, [names("net", net), [None]]
+
+
 CASES = {
+    "one that fits in part": one_that_fits_in_part,
+    "what the other leaves": what_the_other_leaves,
+    "temperature": temperature,
     "GAN": lambda: twins("netG netD optimizerG optimizerD"),
     "GAN, words": lambda: twins("generator discriminator optim_g optim_d"),
     "GAN, keys in front": lambda: twins("G D opt_gen opt_disc"),

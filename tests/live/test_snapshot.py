@@ -444,6 +444,17 @@ def test_optimizers(name: str, tmp_path: Path) -> None:
     assert findings(tmp_path / "a.pth")["unused"] == ("state_dict.spare.weight", "state_dict.spare.bias")
 
 
+def test_a_gradient_of_zero_is_named(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    net(torch.ones(1, 2)).sum().backward()
+    for row in net[1].parameters():
+        row.grad = torch.zeros_like(row)
+    ckpt.snapshot(net, tmp_path / "a.pth")
+
+    assert findings(tmp_path / "a.pth")["zero-gradient"] == ("state_dict.1.weight", "state_dict.1.bias")
+    assert "unused" not in findings(tmp_path / "a.pth")
+
+
 def asked(*numbers: int) -> Numbers:
     return Numbers(((None, numbers),))
 

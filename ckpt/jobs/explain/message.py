@@ -209,19 +209,14 @@ def _globals(text: str) -> Iterator[str]:
 
 
 def _keys(message: Message, text: str) -> Message:
-    """The keys and shapes of the last load: each rank prints them, and a rank may be ahead of the others."""
-    heads = [match.start() for match in _HEAD.finditer(text)]
+    """The keys and shapes of the last load."""
     first = 0
-    if heads:
-        # Ranks that fail together print one head each. Between two loads of one rank other lines stand.
-        first = heads[-1]
-        for head in reversed(heads[:-1]):
-            if _KEYS.search(text, head, first) is None and _SIZES.search(text, head, first) is None:
-                first = head
-            else:
-                break
-        end = text.find("\n", first)
-        message = message._replace(text=text[first : end if end >= 0 else None].strip()[:_LINE])
+    for head in _HEAD.finditer(text):
+        first = head.start()
+    end = text.find("\n", first)
+    if text.startswith("Error", first):
+        begin = text.rfind("\n", 0, first) + 1
+        message = message._replace(text=text[begin : end if end >= 0 else None].strip()[:_LINE])
     keys: dict[str, dict[str, None]] = {"missing": {}, "unexpected": {}}
     for match in _KEYS.finditer(text, first):
         keys[match[1].lower()].update(dict.fromkeys(_QUOTED.findall(match[2])))

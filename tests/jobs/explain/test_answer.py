@@ -269,6 +269,41 @@ def test_modules_in_lists() -> None:
     assert statements(text, SAMPLES / "ddp_after.pth")[0][1] == "ckpt lint --model FILE.py:FACTORY"
 
 
+def test_keys_that_are_there(tmp_path: Path) -> None:
+    source = rewriting.saved(Net().state_dict(), tmp_path / "a.pth")
+    rows = answered('Missing key(s) in state_dict: "head.weight", "gone.weight".', source)["answer"][
+        "statements"
+    ]
+    assert [(row["text"], row["names"]) for row in rows[:2]] == [
+        ("1 missing key is in this file.", ["head.weight"]),
+        ("1 missing key is not in this file under any name that fits.", ["gone.weight"]),
+    ]
+
+
+def test_the_only_renamed_model_of_two(tmp_path: Path) -> None:
+    states = {f"backbone.{name}": value for name, value in Net().state_dict().items()}
+    source = rewriting.saved({"one": states, "two": nn.Linear(2, 2).state_dict()}, tmp_path / "a.pth")
+    keys = ", ".join(f'"{name}"' for name in Net().state_dict() if "num_batches" not in name)
+    text = f"Missing key(s) in state_dict: {keys}.\n Unexpected key(s) in state_dict: {keys.replace(chr(34) + 'b', chr(34) + 'backbone.b').replace(chr(34) + 'h', chr(34) + 'backbone.h')}."
+    command = statements(text, source)[0][1]
+    assert command is not None and " --section one " in command
+    run(command, tmp_path)
+
+
+def test_further_refusals_and_devices_are_named(tmp_path: Path) -> None:
+    thing = {"args": argparse.Namespace(), "act": torch.nn.functional.relu, "w": torch.ones(2)}
+    source = rewriting.saved(thing, tmp_path / "a.pth")
+    text = "Unsupported global: GLOBAL argparse.Namespace was not an allowed global by default."
+    assert any(
+        row[0].startswith("weights_only=True refuses 2 things in this file: ")
+        for row in statements(text, source)
+    )
+    text = "Attempting to deserialize object on CUDA device 5 but torch.cuda.device_count() is 1."
+    assert ("None is saved on cuda:5, which the message names.", None) in statements(
+        text, SAMPLES / "train_cuda.pth"
+    )
+
+
 def test_names_alone_say_the_rule() -> None:
     found = explain(
         'Missing key(s) in state_dict: "a.w", "a.b".\nUnexpected key(s) in state_dict: "module.a.w", "module.a.b".'

@@ -109,6 +109,7 @@ def test_keys_and_shapes(mark: str) -> None:
     message = found("\n".join(mark + line for line in f"loading\n{KEYS}\nbye".split("\n")))
 
     assert message.kind == "keys"
+    assert message.text == "RuntimeError: Error(s) in loading state_dict for Net:"
     assert message.missing == ("fc.weight", "fc.bias")
     assert message.unexpected == ("module.fc.weight", "module.fc.bias")
     assert message.mismatched == (Mismatch("head.weight", (10, 4), (2, 4)),)
@@ -150,7 +151,9 @@ def test_colours_and_progress_bars() -> None:
     text = f"\x1b[31mRuntime\x1b[0mError\r 10%|##  |\r 20%|### |\r\x1b[1;31m{VERSIONS[1][1]}\x1b[0m\x1b]0;title\x07"
     message = found(text)
     assert message.numbers is not None and message.numbers.all == [6, 7, 8, 9]
-    assert "\x1b" not in message.text
+    assert message.text.startswith("Parameter indices")
+    bar = f"\r 10%|##  |\r\x1b[31mRuntime\x1b[0mError: {VERSIONS[8][1].removeprefix('RuntimeError: ')}"
+    assert found(bar).text == VERSIONS[8][1]
 
 
 @pytest.mark.parametrize(
