@@ -100,7 +100,7 @@ class Rename(NamedTuple):
     def pattern(self) -> tuple[str, str]:
         """A regular expression and its replacement, which `re.sub` makes of the rule."""
         if self.kind == "start":
-            return f"^{re.escape(self.one)}", self.two
+            return begin_pattern(self.one, self.two)
         numbers = iter(range(2, 100))
         # A lookahead leaves the dot behind the words to the next match.
         old = re.escape(self.one).replace(r"\#", "([0-9]+)")
@@ -143,6 +143,11 @@ class Rename(NamedTuple):
     def advice(self) -> str:
         """The sentence with the option that uses it."""
         return f"not aligned: {self.met:,} of {plural(self.of, 'name')} meet with --sub {quote(self.substitution)}"
+
+
+def begin_pattern(one: str, two: str) -> tuple[str, str]:
+    """A regular expression and its replacement, which put one beginning in the place of another one."""
+    return f"^{re.escape(one)}", two.replace("\\", r"\\")
 
 
 class Match(NamedTuple):

@@ -15,6 +15,7 @@ import oracle
 import pytest
 import rewriting
 import torch
+import torch.distributed.checkpoint
 from inside import folder_of, inside
 from torch import nn
 
@@ -489,3 +490,58 @@ def test_code_for_a_file_that_no_line_loads_is_an_error(tmp_path: Path) -> None:
     assert done.code == 2 and not done.out
     with pytest.raises(CkptError):
         ckpt.warmstart(net(0), tmp_path / "a.pth")
+
+
+# --- the lines of --print-code ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["a\\1.", "\\g<0>.", "a\\", '"q".'])
+def test_code_puts_any_beginning_in_front(prefix: str, tmp_path: Path) -> None:
+    given = net(0).state_dict()
+    names = {name: f"{prefix.rstrip('.')}.{name}" for name in given}
+    rewriting.saved(given, tmp_path / "a.pth")
+    rewriting.saved({names[name]: value for name, value in net(1).state_dict().items()}, tmp_path / "b.pth")
+    done = inside("warmstart", "a.pth", "--into", "b.pth", "--print-code", cwd=tmp_path)
+    assert done.code == 0, done
+    chosen: dict[str, torch.Tensor] = {}
+
+    class Model:
+        def state_dict(self) -> dict[str, torch.Tensor]:
+            return {names[name]: value for name, value in net(1).state_dict().items()}
+
+        def load_state_dict(self, state: dict[str, torch.Tensor], strict: bool) -> None:
+            chosen.update(state)
+
+    by_code(done.out.decode(), Model(), tmp_path)  # type: ignore[arg-type]
+    assert chosen.keys() == set(names.values())
+    assert all(torch.equal(chosen[names[name]], value) for name, value in given.items())
+
+
+def test_code_takes_the_state_of_a_module(tmp_path: Path) -> None:
+    given = net(0)
+    torch.save(given, tmp_path / "whole.pth")
+    torch.jit.script(given).save(str(tmp_path / "script.pt"))
+    rewriting.saved(net(1).state_dict(), tmp_path / "b.pth")
+    for name in ("whole.pth", "script.pt"):
+        done = inside("warmstart", name, "--into", "b.pth", "--print-code", cwd=tmp_path)
+        assert done.code == 0, done
+        model = by_code(done.out.decode(), net(2), tmp_path)
+        assert all(torch.equal(value, given.state_dict()[key]) for key, value in model.state_dict().items())
+
+
+def test_code_for_a_distributed_checkpoint_is_an_error_with_a_way(tmp_path: Path) -> None:
+    torch.distributed.checkpoint.save(
+        {"model": net(0).state_dict()}, checkpoint_id=tmp_path / "a", no_dist=True
+    )
+    rewriting.saved(net(1).state_dict(), tmp_path / "b.pth")
+    done = inside("warmstart", "a", "--into", "b.pth", "--print-code", cwd=tmp_path)
+    assert done.code == 2 and not done.out
+    command = re.search(r"(ckpt slim .*)\)", done.complaints[0])
+    assert command is not None and "no line of Python loads it" in done.complaints[0], done
+    words = shlex.split(command[1])[1:]
+    assert inside(*words, cwd=tmp_path).code == 0
+    done = inside("warmstart", words[-1], "--into", "b.pth", "--print-code", cwd=tmp_path)
+    assert done.code == 0, done
+    assert torch.equal(
+        by_code(done.out.decode(), net(2), tmp_path).state_dict()["fc.bias"], net(0).state_dict()["fc.bias"]
+    )
