@@ -1,7 +1,7 @@
 """`ckpt warmstart`: the values of a pretrained model in another one: planned by name, reported, written as bytes.
 
 What is written keeps the target's structure, order, dtypes, devices and `_metadata`. Nothing is guessed by shape, and what belongs
-to the old weights is left out: the optimizer, the scheduler, the counters.
+to the old weights is left out: the optimizer, the scheduler, the average, the counters.
 """
 
 from __future__ import annotations
@@ -105,8 +105,9 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     odd = [Leftover(name, why) for name, why in target.left_out]
     hints = ["--keep-optimizer", *[None] * len(old)]
     dropped = [Leftover(row.name, row.what, None, hint) for row, hint in zip(old, hints, strict=False)]
-    names = {row.name for row in old}
-    stays = [] if target.traits.is_live else [row for row in rest_of(wanted, mine) if row.name not in names]
+    gone = tuple(f"{row.name}." for row in old)
+    rest = [] if target.traits.is_live else rest_of(wanted, mine)
+    stays = [row for row in rest if not f"{row.name}.".startswith(gone)]
     return RewriteReport(
         "warmstart",
         source,
@@ -528,37 +529,77 @@ class OldState(NamedTuple):
     path: Path
 
 
-_OLD_KINDS = ("optimizer", "scheduler", "scaler")
+_OLD_KINDS = ("optimizer", "scheduler", "scaler", "ema")
 _COUNTERS = frozenset(
-    ("epoch", "epochs", "step", "steps", "global_step", "iteration", "iter", "last_epoch", "loops")
+    [
+        "epoch",
+        "epochs",
+        "step",
+        "steps",
+        "global_step",
+        "iteration",
+        "iterations",
+        "iter",
+        "iters",
+        "last_epoch",
+        "current_epoch",
+        "cur_epoch",
+        "start_epoch",
+        "global_epoch",
+        "train_steps",
+        "num_updates",
+        "loops",
+        "best",
+    ]
 )
 """Keys whose numbers count the training of the old weights; `loops` is where Lightning counts."""
+_STATES = {
+    "scheduler": frozenset(("last_epoch", "_step_count")),
+    "scaler": frozenset(("scale", "growth_factor", "backoff_factor")),
+}
+"""Keys that the state of a scheduler and of a scaler have, whatever it is called."""
 
 
 def old_state(wanted: Survey, mine: Section) -> list[OldState]:
-    """List what of the target belongs to its old weights: optimizers, schedulers, scalers, counters, the best result."""
+    """List what of the target belongs to its old weights: optimizers, schedulers, scalers, averages, counters, the best result."""
     rows: list[OldState] = []
+    root = wanted.checkpoint.root
     parts = [part for part in wanted.sections if part is not mine and part.kind in _OLD_KINDS and part.path]
-    for depth in range(max(len(mine.path), 1)):
-        above = mine.path[:depth]
-        for key, child in children(node_at(wanted.checkpoint.root, above)):
+    levels = [mine.path[:depth] for depth in range(max(len(mine.path), 1))]
+    for part in parts:  # what lies beside an optimizer goes with it
+        levels += [part.path[:depth] for depth in range(len(part.path)) if part.kind != "ema"]
+    for above in dict.fromkeys(levels):
+        if any(row.path == above[: len(row.path)] for row in rows):
+            continue
+        for key, child in children(node_at(root, above)):
             path = (*above, key)
-            if path == mine.path[: depth + 1]:
+            if mine.path and path == mine.path[: len(path)]:
                 continue
             name = str(key).lower()
             is_number = type(child) in (int, float) or name == "loops"
             is_number = is_number or (tensor_of(child) is not None and bool(mine.path))
+            kind = _kind_of(key, child)
             if (name in _COUNTERS or name.startswith("best_")) and is_number:
                 rows.append(OldState(dotted(path), f"{brief(child, 40)}, of the old weights", path))
-            elif kind_of_key((key,)) in _OLD_KINDS and type(child) in (list, Dict, Opaque):
+            elif kind is not None:
                 inside = sum(part.tensors for part in parts if part.path[: len(path)] == path)
-                kind = kind_of_key((key,)) or ""
                 rows.append(OldState(dotted(path), _kind_text(kind, name, inside), path))
     covered = [row.path for row in rows]
     rest = [part for part in parts if not any(part.path[: len(path)] == path for path in covered)]
     return [
         OldState(part.name, _kind_text(part.kind, part.name, part.tensors), part.path) for part in rest
     ] + rows
+
+
+def _kind_of(key: object, node: Node) -> str | None:
+    """The kind of a part that belongs to the old weights, by its key or by the keys of a state in it, or None."""
+    if type(node) not in (list, Dict, Opaque):
+        return None
+    if isinstance(key, (str, int)) and kind_of_key((key,)) in _OLD_KINDS:
+        return kind_of_key((key,))
+    first = node[0] if type(node) is list and node else node
+    keys = set(first.keys) if isinstance(first, Dict) else set()
+    return next((kind for kind, words in _STATES.items() if words <= keys), None)
 
 
 def _kind_text(kind: str, name: str, tensors: int) -> str:

@@ -431,6 +431,40 @@ def test_the_states_of_lightning_go_whole(tmp_path: Path) -> None:
     assert sorted(names) == ["epoch", "loops", "lr_schedulers", "optimizer_states"]
 
 
+def test_old_state_under_any_name_and_the_average_go(tmp_path: Path) -> None:
+    model = net(1)
+    old = training(model.state_dict(), model)
+    scaler = {
+        "scale": 2.0,
+        "growth_factor": 2.0,
+        "backoff_factor": 0.5,
+        "growth_interval": 9,
+        "_growth_tracker": 0,
+    }
+    target = {
+        "state_dict": model.state_dict(),
+        "state_dict_ema": net(2).state_dict(),
+        "param_schedulers": [old["scheduler"]],
+        "warmup": old["scheduler"],
+        "MixedPrecision": scaler,
+        "num_updates": 9,
+        "training": {"optimizer": old["optimizer"], "scheduler": old["scheduler"], "epoch": 3, "seed": 4},
+        "optimizers": [old["optimizer"]],
+        "args": {"epoch": 3},
+    }
+    rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
+    rewriting.saved(target, tmp_path / "b.pth")
+    words = ("warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", "--json")
+    report = json.loads(inside(*words, cwd=tmp_path).out)
+    result = torch.load(tmp_path / "c.pth", weights_only=True)
+    assert list(result) == ["state_dict", "training", "args"] and result["training"] == {"seed": 4}
+    assert [row["name"] for row in report["left_alone"]] == ["training.seed", "args"]
+    report = json.loads(inside(*words, "--force", "--keep-optimizer", cwd=tmp_path).out)
+    assert list(torch.load(tmp_path / "c.pth", weights_only=True)) == list(target)
+    names = [row["name"] for row in report["left_alone"]]
+    assert {"training.epoch", "training.scheduler", "training.seed", "training.optimizer"} <= set(names)
+
+
 def test_a_tensor_called_step_in_the_model_stays(tmp_path: Path) -> None:
     state = {**net(0).state_dict(), "step": torch.tensor(3)}
     rewriting.saved(state, tmp_path / "a.pth")
