@@ -101,4 +101,4 @@ def _keyword(way: Sequence[str] | None) -> str | None:
     if not way:
         return None if way is None else "align=True"
     name = way[0].removeprefix("--").replace("-", "_")
-    return f"{name}=[{way[1]!r}]" if name == "sub" else f"{name}={way[1] if len(way) > 1 else True}"
+    return f"{name}={list(way[1::2])!r}" if name == "sub" else f"{name}={way[1] if len(way) > 1 else True}"

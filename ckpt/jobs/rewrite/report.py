@@ -8,7 +8,7 @@ from typing import Literal
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError
 from ckpt.evidence.dialects import HEADS
-from ckpt.evidence.mapping import Rename, common_component
+from ckpt.evidence.mapping import Rename, Shift, common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.plain import LAZY, Plain
@@ -474,6 +474,8 @@ class Coverage(NamedTuple):
     """The names of the target's last layer, which often answers another task."""
     layout: str = ""
     """The reason why tensors of equal shapes hold other values than the target expects."""
+    shift: Shift | None = None
+    """The modules that are probably counted from another number on."""
     ways: tuple[tuple[str, ...], ...] = ()
     """Options by which more would be loaded, the best first."""
     refusal: str = ""

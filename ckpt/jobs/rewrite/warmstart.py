@@ -16,6 +16,7 @@ from ckpt.elements.blocks import elements, is_dense, little, memory_order, permu
 from ckpt.elements.cast import can_cast
 from ckpt.errors import UsageError
 from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
+from ckpt.evidence.mapping import Shift, shift_of
 from ckpt.evidence.sections import Section, kind_of_key
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import (
@@ -195,6 +196,7 @@ def _plan(
         names.suggested,
         head,
         layout=_layout(pretrained, names, rows),
+        shift=_shift(names, sides) if options.align else None,
     )
     return coverage._replace(ways=tuple(_ways(coverage, names, sides, options)))
 
@@ -207,18 +209,25 @@ def _ways(
         yield ("--fuse",)
     if options.align and names.match.cuts and not options.split:
         yield ("--split",)
-    loaded = coverage.elements[0]
+    loaded = max(
+        coverage.elements[0], _met(names, sides)
+    )  # a tensor of another dtype meets and is not loaded
     found: list[tuple[int, tuple[str, ...]]] = []
-    if options.align and not options.by_shape and 2 * loaded < coverage.elements[1]:
-        other = paired(*sides, suggest=False, by_shape=True, layouts=True)
-        found.append((_met(other, sides), ("--by-shape",)))
     if not options.align:
         found.append((_met(paired(*sides, suggest=False, layouts=True), sides), ()))
     for rename in coverage.suggested:
         renamed = sides[0].then(rename.rule)
         other = paired(renamed, sides[1], suggest=False)
         found.append((_met(other, (renamed, sides[1])), ("--sub", rename.substitution)))
+    if options.align and not options.by_shape and 2 * coverage.elements[0] < coverage.elements[1]:
+        other = paired(*sides, suggest=False, by_shape=True, layouts=True)
+        found.append((_met(other, sides), ("--by-shape",)))
     yield from (way for met, way in sorted(found, key=lambda row: -row[0]) if met > loaded)
+
+
+def _shift(names: Paired, sides: tuple[Alignment, Alignment]) -> Shift | None:
+    """The modules that are probably counted from another number on."""
+    return shift_of(sides[0].shapes_of(names.one), sides[1].shapes_of(names.two), names.partners)
 
 
 def _met(names: Paired, sides: tuple[Alignment, Alignment]) -> int:
@@ -236,6 +245,9 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
         return coverage._replace(
             refusal=f"same shapes, other layout: {coverage.layout}", way=("--ignore-layout",)
         )
+    if coverage.shift is not None and not options.ignore_layout:
+        subs = [word for text in coverage.shift.substitutions for word in ("--sub", text)]
+        return coverage._replace(refusal=coverage.shift.reason, way=tuple(subs) or ("--ignore-layout",))
     if not coverage.of(*LOADED):
         return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
     if least is not None:

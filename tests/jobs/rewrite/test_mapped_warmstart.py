@@ -274,6 +274,90 @@ def test_shapes_alone_are_a_proposal(tmp_path: Path) -> None:
     assert all(torch.equal(result[name], value) for name, value in given.items())
 
 
+def blocks(begin: str, first: int, *parts: str, number: int = 3) -> dict[str, torch.Tensor]:
+    """The state of some blocks, each tensor with values of its own."""
+    torch.manual_seed(len(begin) + first)
+    names = [f"{begin}{n}.{part}.weight" for n in range(first, first + number) for part in parts]
+    return {name: torch.randn(4, 4) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [("encoder.", "decoder."), ("net.discriminator.", "net.generator."), ("text_model.", "vision_model.")],
+)
+def test_twins_are_not_loaded_into_one_another(one: str, two: str, tmp_path: Path) -> None:
+    given = blocks(f"{one}layers.", 0, "fc1", "fc2")
+    done = refused(given, blocks(f"{two}layers.", 0, "fc1", "fc2"), tmp_path)
+    words = again(done)
+    assert words[words.index("--sub") + 1] == "s/^" + one.replace(".", "\\.") + f"/{two}/"
+    assert inside(*words, cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(("one", "two"), [("attn", "cross_attn"), ("norm_cross", "norm"), ("q_lin", "k_lin")])
+def test_words_of_another_part_are_only_a_proposal(one: str, two: str, tmp_path: Path) -> None:
+    given = blocks("h.", 0, one, "fc1", "fc2")
+    rewriting.saved(given, tmp_path / "a.pth")
+    rewriting.saved(blocks("h.", 0, two, "fc1", "fc2"), tmp_path / "b.pth")
+    coverage = planned(inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--json", cwd=tmp_path))
+    assert coverage["tensors"] == [6, 9]
+    assert len(coverage["suggested"]) == 1
+
+
+def test_shapes_do_not_pair_keys_with_queries(tmp_path: Path) -> None:
+    given, mine = blocks("h.", 0, "wk", "wq", "wv"), blocks("h.", 0, "q_proj", "k_proj", "v_proj")
+    rewriting.saved(given, tmp_path / "a.pth")
+    rewriting.saved(mine, tmp_path / "b.pth")
+    done = inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--by-shape", "--json", cwd=tmp_path)
+    rows = [row for row in planned(done)["pairs"] if row["status"] == "loaded"]
+    assert {(row["pretrained"][4:], row["name"][4:]) for row in rows} == {("wv.weight", "v_proj.weight")}
+
+
+@pytest.mark.parametrize(
+    ("one", "two"), [("layer", "block"), ("layers.", "layers."), ("module.net.layer", "backbone.layer")]
+)
+@pytest.mark.parametrize(("firsts", "number"), [((1, 0), 4), ((1, 0), 12), ((0, 2), 4)])
+def test_numbers_that_begin_elsewhere_are_refused(
+    one: str, two: str, firsts: tuple[int, int], number: int, tmp_path: Path
+) -> None:
+    given = blocks(one, firsts[0], "fc1", "fc2", number=number)
+    mine = blocks(two, firsts[1], "fc1", "fc2", number=4)
+    done = refused(given, mine, tmp_path)
+    assert "the numbers are probably shifted: nothing was written" in done.complaints[0]
+    model = nn.Module()
+    for name in mine:
+        *path, last = name.split(".")
+        at = model
+        for part in path:
+            at.add_module(part, at._modules.get(part) or nn.Module())
+            at = at._modules[part]  # type: ignore[assignment]
+        at.register_buffer(last, torch.zeros(4, 4))
+    with pytest.raises(LossError) as caught:
+        ckpt.warmstart(model, tmp_path / "a.pth")
+    assert caught.value.hint is not None and caught.value.hint.startswith("sub=[")
+    coverage = ckpt.warmstart(model, tmp_path / "a.pth", **eval(f"dict({caught.value.hint})"))
+    assert coverage.share == 1
+    assert inside(*again(done), cwd=tmp_path).code == 0
+    result = torch.load(tmp_path / "c.pth")
+    wanted = dict(zip(mine, given.values(), strict=False))
+    assert all(torch.equal(result[name], value) for name, value in wanted.items())
+    assert all(torch.equal(value, wanted[name]) for name, value in model.state_dict().items())
+
+
+def test_a_window_of_the_layers_is_not_shifted(tmp_path: Path) -> None:
+    whole, part = blocks("h.", 0, "fc1", "fc2", number=9), blocks("h.", 3, "fc1", "fc2", number=4)
+    for one, two in ((whole, part), (part, whole), (part, part)):
+        rewriting.saved(one, tmp_path / "a.pth")
+        rewriting.saved(two, tmp_path / "b.pth")
+        done = inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--json", cwd=tmp_path)
+        assert done.code == 0 and planned(done)["tensors"][0] == 8
+
+
+def test_no_option_is_proposed_that_loads_as_little(tmp_path: Path) -> None:
+    integers = {name: value.int() for name, value in blocks("h.", 0, "fc1").items()}
+    done = refused(blocks("h.", 0, "fc1"), integers, tmp_path)
+    assert "(" not in done.complaints[0]
+
+
 def llama(names: dict[str, str]) -> dict[str, torch.Tensor]:
     state = {names["embed"]: torch.ones(9, 4), names["norm"]: torch.ones(4), names["head"]: torch.ones(9, 4)}
     for layer in range(2):
