@@ -188,7 +188,7 @@ def command(
     )
     options = options._replace(again=lambda way: _again(words, way))
     if into_model is not None and options.output is not None and not os.path.isdir(options.output):
-        options = options._replace(format=save.format_for(options.output, None))
+        options = options._replace(format=save.format_for(options.output, None, endings=save.ENDINGS))
 
     def target(path: str, limits: Limits) -> Checkpoint:
         if into_model is None:
