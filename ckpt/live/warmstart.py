@@ -45,7 +45,11 @@ def warmstart(
     says why, the hint which keyword helps), and CkptError for a file that cannot be read.
     """
     torch = require_torch()
-    rules = [substitution(text).apply for text in sub]
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"{type(model).__name__} is no torch.nn.Module", path=_NAME)
+    if on_mismatch not in ("keep", "slice", "error"):
+        raise UsageError(f"on_mismatch={on_mismatch!r}: not one of keep slice error")
+    rules = [substitution(text).apply for text in ([sub] if isinstance(sub, str) else sub)]
     options = Options(
         on_mismatch,
         rules,

@@ -594,6 +594,16 @@ def test_a_live_model_is_whole_or_untouched(tmp_path: Path) -> None:
     assert torch.equal(model.fc.weight, net(0, 9).fc.weight[:5])  # type: ignore[union-attr, index]
 
 
+def test_what_is_no_model_and_no_keyword_is_an_error(tmp_path: Path) -> None:
+    rewriting.saved({"x.weight": torch.ones(4, 4)}, tmp_path / "a.pth")
+    model = nn.ModuleDict({"y": nn.Linear(4, 4, bias=False)})
+    with pytest.raises(UsageError, match="dict is no torch"):
+        ckpt.warmstart({"y": 1}, tmp_path / "a.pth")
+    with pytest.raises(UsageError, match="on_mismatch='slices': not one of"):
+        ckpt.warmstart(model, tmp_path / "a.pth", on_mismatch="slices")  # type: ignore[arg-type]
+    assert ckpt.warmstart(model, tmp_path / "a.pth", sub="s/^x/y/").share == 1
+
+
 def test_a_live_model_in_another_dtype_and_a_wrapper(tmp_path: Path) -> None:
     rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
     model = nn.DataParallel(net(1).to(torch.float64))
