@@ -126,6 +126,23 @@ LAID_OUT = (
 )
 """Words whose tensors different code lays out in different ways: a new word is no proof that the values fit."""
 
+OPPOSITES = (
+    ({"q", "query", "wq"}, {"k", "key", "wk"}, {"v", "value", "wv"}),
+    ({"encoder", "enc"}, {"decoder", "dec"}),
+    ({"generator"}, {"discriminator", "critic"}),
+    ({"actor", "policy"}, {"critic", "value"}),
+    ({"src", "source"}, {"tgt", "target"}),
+    ({"text", "txt"}, {"image", "img", "visual", "vision"}),
+    ({"gate"}, {"up"}, {"down"}),
+    ({"forward", "fwd", "fw"}, {"backward", "bwd", "bw"}),
+    ({"left"}, {"right"}),
+    ({"ih"}, {"hh"}),
+)
+"""Words of two tensors with equal shapes that answer different questions, in groups: a word of one side is none of another."""
+
+ONE_SIDED = frozenset(("cross", "ema", "reverse"))
+"""Words that make a module another one than its namesake without them."""
+
 HEADS = frozenset(
     [
         "head",

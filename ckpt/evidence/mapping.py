@@ -13,7 +13,16 @@ from math import prod
 from shlex import quote
 from typing import Literal
 
-from ckpt.evidence.dialects import COPIES, LAID_OUT, LEAVES, SYNONYMS, Translation, translations
+from ckpt.evidence.dialects import (
+    COPIES,
+    LAID_OUT,
+    LEAVES,
+    ONE_SIDED,
+    OPPOSITES,
+    SYNONYMS,
+    Translation,
+    translations,
+)
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural, show
 
@@ -100,7 +109,7 @@ class Rename(NamedTuple):
     def pattern(self) -> tuple[str, str]:
         """A regular expression and its replacement, which `re.sub` makes of the rule."""
         if self.kind == "start":
-            return f"^{re.escape(self.one)}", self.two
+            return begin_pattern(self.one, self.two)
         numbers = iter(range(2, 100))
         # A lookahead leaves the dot behind the words to the next match.
         old = re.escape(self.one).replace(r"\#", "([0-9]+)")
@@ -143,6 +152,11 @@ class Rename(NamedTuple):
     def advice(self) -> str:
         """The sentence with the option that uses it."""
         return f"not aligned: {self.met:,} of {plural(self.of, 'name')} meet with --sub {quote(self.substitution)}"
+
+
+def begin_pattern(one: str, two: str) -> tuple[str, str]:
+    """A regular expression and its replacement, which put one beginning in the place of another one."""
+    return f"^{re.escape(one)}", two.replace("\\", r"\\")
 
 
 class Match(NamedTuple):
@@ -332,7 +346,7 @@ class _Draft:
                 tried.append((draft.score[0], start, draft))
         best = [row for row in tried if row[0] == max(row[0] for row in tried)]
         chosen = best[0] if len(best) == 1 else _preferred(best)
-        if chosen is None or not _is_model(chosen[1], one, self.two):
+        if chosen is None or not _is_model(chosen[1], one, self.two) or _are_opposite(*chosen[1][:2]):
             self.doubts += [rename for _, rename, _ in tried]
             return
         others = ", ".join(
@@ -529,6 +543,8 @@ class _Candidate:
     def is_sure(self) -> bool:
         """Tell whether names speak for it: the words are akin, or several modules below them keep their names."""
         least = 0 if self.kinship >= _AKIN else 1 if self.rename.kind == "start" else 2
+        if _are_opposite(*self.rename[:2]) or _is_one_sided(self.rename):
+            return False
         return self.met > 1 and len(self.below) >= least
 
 
@@ -655,10 +671,97 @@ def _akin(one: str, two: str) -> int:
     return int(not set(mine).isdisjoint(other))
 
 
+def _are_opposite(one: str, two: str) -> bool:
+    """Tell whether two texts have words for parts of a model that are twins, and none in common."""
+    mine, other = set(_words_of(one)), set(_words_of(two))
+    for group in OPPOSITES:
+        first, second = (
+            [number for number, words in enumerate(group) if words & side] for side in (mine, other)
+        )
+        if first and second and set(first).isdisjoint(second):
+            return True
+    return False
+
+
+def _is_one_sided(rule: Rename) -> bool:
+    """Tell whether words have a part only on one side that makes a module another one: `norm` and `norm_cross`."""
+    sides = [ONE_SIDED.intersection(_words_of(text)) for text in rule[:2]]
+    return rule.kind == "words" and sides[0] != sides[1]
+
+
 def _is_laid_out(rule: Rename) -> bool:
     """Tell whether both sides are names of tensors that different code lays out in different ways."""
     ends = {text.rpartition(".")[2].lower() for text in rule[:2]}
     return any(len(ends & group) > 1 for group in LAID_OUT)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+_NUMBERED = 48
+"""Modules of one name beyond which no substitutions are written for each."""
+
+
+class Shift(NamedTuple):
+    """Numbered modules that fit better one or more numbers farther: `one` begins with `begins[0]`, `two` with `begins[1]`."""
+
+    one: str
+    two: str
+    begins: tuple[int, int]
+    last: int
+    """The last number of the first side."""
+
+    @property
+    def reason(self) -> str:
+        """The sentence that says so."""
+        one, two = (
+            show(f"{text[:-1].replace('#', '<n>')}{number}", 60)
+            for text, number in zip(self[:2], self.begins, strict=True)
+        )
+        return (
+            f"{one} is the first in PRETRAINED and {two} in the target, so the numbers are probably shifted"
+        )
+
+    @property
+    def substitutions(self) -> list[str]:
+        """The texts for `--sub` that shift the numbers; empty where there are too many, or where a slash is in the way."""
+        first, last, step = self.begins[0], self.last, self.begins[1] - self.begins[0]
+        if last - first >= _NUMBERED or "/" in self.one or first + step < 0:
+            return []
+        numbers = range(first, last + 1) if step < 0 else range(last, first - 1, -1)
+        begin = re.escape(self.one[:-1]).replace(r"\#", "[0-9]+")
+        return [f"s/^({begin}){number}(?![0-9])/\\g<1>{number + step}/" for number in numbers]
+
+
+def shift_of(one: Shapes, two: Shapes, partners: Mapping[str, str]) -> Shift | None:
+    """The modules that meet by number, and of which more would meet, all, if one side counted from another number on."""
+    mine, other = _templates(one), _templates(two)
+    groups: dict[tuple[str, str, int], list[tuple[str, str]]] = {}
+    pairs = dict.fromkeys((_split(partner)[0], _split(name)[0]) for name, partner in partners.items())
+    for first, second in pairs:
+        places = first.count("#")
+        if places == second.count("#") and first in mine and second in other:
+            ends = [[found.end() for found in re.finditer("#", text)] for text in (first, second)]
+            for place in range(places):
+                key = first[: ends[0][place]], second[: ends[1][place]], place
+                groups.setdefault(key, []).append((first, second))
+    for (first, second, place), templates in groups.items():
+        sides = [
+            [int(numbers[place]) for pair in templates for numbers in side[pair[index]]]
+            for index, side in enumerate((mine, other))
+        ]
+        begins = min(sides[0]), min(sides[1])
+        if begins[0] == begins[1]:
+            continue
+        now = moved = least = 0
+        for old, new in templates:
+            for numbers, shape in mine[old].items():
+                number = str(int(numbers[place]) + begins[1] - begins[0])
+                now += other[new].get(numbers) == shape
+                moved += other[new].get((*numbers[:place], number, *numbers[place + 1 :])) == shape
+            least += min(len(mine[old]), len(other[new]))
+        if 0 < now < moved == least:
+            return Shift(first, second, begins, max(sides[0]))
+    return None
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -677,7 +780,7 @@ def _alike(one: Shapes, two: Shapes) -> dict[str, str]:
     for key, mine in groups[0].items():
         other = groups[1].get(key, [])
         for first, second in zip(mine, other, strict=True) if len(mine) == len(other) else ():
-            if not _is_laid_out(Rename(first.rpartition(".")[0], second.rpartition(".")[0], 0, 0)):
+            if _may_pair(first, second):
                 for numbers in templates[0][first]:
                     pairs[_filled(first, numbers)] = _filled(second, numbers)
     taken = set(pairs.values())
@@ -688,9 +791,15 @@ def _alike(one: Shapes, two: Shapes) -> dict[str, str]:
         leaves = {first.rpartition(".")[2], second.rpartition(".")[2]}
         if one[first] != two[second] or (len(leaves) > 1 and leaves <= _LEAVES):
             break
-        if not _is_laid_out(Rename(first.rpartition(".")[0], second.rpartition(".")[0], 0, 0)):
+        if _may_pair(first, second):
             pairs[first] = second
     return pairs
+
+
+def _may_pair(one: str, two: str) -> bool:
+    """Tell whether the words of two names do not forbid what their shapes and places propose."""
+    modules = one.rpartition(".")[0], two.rpartition(".")[0]
+    return not _are_opposite(*modules) and not _is_laid_out(Rename(*modules, 0, 0))
 
 
 def _uncounted(names: list[str]) -> list[str]:

@@ -31,7 +31,7 @@ from ckpt.io.target import Progress, Sink, Target
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Checksum, noted, parts_of
-from ckpt.text import and_more, show
+from ckpt.text import and_more, pasted_path, show
 from ckpt.tree.find import metadata_of
 
 SHARD_FORMAT = shards.FORMAT
@@ -62,8 +62,15 @@ class SavedFile(NamedTuple):
     """Tensors that were written although their bytes do not match the recorded checksums."""
 
 
-def format_for(path: str, choice: str | None) -> str:
-    """The format to write: the one asked for, else the one of the suffix. Raises UsageError."""
+ENDINGS = (".pth", ".safetensors")
+"""The endings to propose for one file."""
+
+
+def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) -> str:
+    """The format to write: the one asked for, else the one of the suffix. Raises UsageError.
+
+    Where the command has no --format, its error proposes `endings`.
+    """
     formats = written_formats()
     if choice is not None:
         if choice not in formats:
@@ -74,9 +81,11 @@ def format_for(path: str, choice: str | None) -> str:
         return choice
     usual = next((name for name, format in formats.items() if path.endswith(format.suffixes)), None)
     if usual is None:
-        raise UsageError(
-            "the ending names no format", path=path, hint="--format " + " or --format ".join(formats)
-        )
+        hint = "--format " + " or --format ".join(formats)
+        if endings:
+            outs = [pasted_path(path + ending) for ending in endings]
+            hint = " or ".join(f"-o {out}" for out in outs if out is not None)
+        raise UsageError("the ending names no format", path=path, hint=hint or None)
     return usual
 
 
@@ -127,8 +136,9 @@ def same_format(path: str, checkpoint: Checkpoint) -> str:
     """Return the format for a checkpoint whose content stays: its own, or the suffix's for several files."""
     name = checkpoint.format
     if not stays(checkpoint) or (checkpoint.traits.is_folder and _contradicts(path, name)):
-        chosen = format_for(path, None)
-        if traits_of(chosen).is_pickle and metadata_of(checkpoint.root):
+        has_texts = bool(metadata_of(checkpoint.root))
+        chosen = format_for(path, None, endings=ENDINGS[1:] if has_texts else ENDINGS)
+        if traits_of(chosen).is_pickle and has_texts:
             raise _other_ending(path, "safetensors")
         return chosen
     if _contradicts(path, name):

@@ -45,7 +45,11 @@ def warmstart(
     says why, the hint which keyword helps), and CkptError for a file that cannot be read.
     """
     torch = require_torch()
-    rules = [substitution(text).apply for text in sub]
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"{type(model).__name__} is no torch.nn.Module", path=_NAME)
+    if on_mismatch not in ("keep", "slice", "error"):
+        raise UsageError(f"on_mismatch={on_mismatch!r}: not one of keep slice error")
+    rules = [substitution(text).apply for text in ([sub] if isinstance(sub, str) else sub)]
     options = Options(
         on_mismatch,
         rules,
@@ -101,4 +105,4 @@ def _keyword(way: Sequence[str] | None) -> str | None:
     if not way:
         return None if way is None else "align=True"
     name = way[0].removeprefix("--").replace("-", "_")
-    return f"{name}=[{way[1]!r}]" if name == "sub" else f"{name}={way[1] if len(way) > 1 else True}"
+    return f"{name}={list(way[1::2])!r}" if name == "sub" else f"{name}={way[1] if len(way) > 1 else True}"

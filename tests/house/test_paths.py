@@ -48,6 +48,7 @@ LIMITS = [
     "evidence.mapping._ALIKE",
     "evidence.mapping._DEPTH",
     "evidence.mapping._MANY",
+    "evidence.mapping._NUMBERED",
     "evidence.mapping._PARTS",
     "evidence.mapping._RULES",
     "evidence.mapping._ROUNDS",

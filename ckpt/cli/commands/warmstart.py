@@ -9,16 +9,17 @@ from typing import Annotated, Literal
 import typer
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli.advice import SUFFIXES
+from ckpt.cli.advice import SUFFIXES, advise
 from ckpt.cli.inputs import documented
 from ckpt.cli.options import Arg, NoAlign, opened, refuse_factory
 from ckpt.cli.results import WriteOptions, rewrite, writing
 from ckpt.cli.signature import FILTER, GATE, Exclusion, excluding
-from ckpt.errors import UsageError
+from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.jobs.rewrite.code import code_lines
 from ckpt.jobs.rewrite.rename import substitution
+from ckpt.jobs.rewrite.report import Coverage
 from ckpt.jobs.rewrite.warmstart import Options, warmstart
 from ckpt.limits import Limits
 from ckpt.text import pasted, pasted_path
@@ -187,7 +188,7 @@ def command(
     )
     options = options._replace(again=lambda way: _again(words, way))
     if into_model is not None and options.output is not None and not os.path.isdir(options.output):
-        options = options._replace(format=save.format_for(options.output, None))
+        options = options._replace(format=save.format_for(options.output, None, endings=save.ENDINGS))
 
     def target(path: str, limits: Limits) -> Checkpoint:
         if into_model is None:
@@ -199,9 +200,17 @@ def command(
         return state_checkpoint(build(path, arg or (), device=device, option="--into-model"), path)
 
     if print_code:
-        options = options._replace(
-            lines=lambda report, survey: code_lines(report, Survey(given), survey, request)
-        )
+
+        def lines(report: Coverage, survey: Survey) -> list[str]:
+            theirs = Survey(given)
+            try:
+                return code_lines(report, theirs, survey, request)
+            except UnsupportedError as error:  # its way leads around PRETRAINED, not TARGET
+                advise(error, theirs, options.limits)
+                error.way = None
+                raise
+
+        options = options._replace(lines=lines)
     with documented(pretrained, "ckpt.rewrite" if options.json else None):
         source = opened(pretrained, options.limits)
     with source as given:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt.errors import UnsupportedError
 from ckpt.evidence.loading import literal, load_of
+from ckpt.evidence.mapping import begin_pattern
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import LOADED, Coverage, Pairing
 from ckpt.jobs.rewrite.warmstart import Options
@@ -14,6 +15,12 @@ from ckpt.text import percent, plural, show
 
 Pairs = Mapping[str, str]
 """Name in the model -> name in the pretrained state dict."""
+
+_FILLS = ".load(state,"
+"""A call that fills a state dict that is there already, and makes none."""
+_STATE = ".state_dict()"
+_MODULES = r"\b(safetensors\.torch|torch\.package|pickle|gzip|bz2|lzma|joblib|tarfile|zipfile)\.\w+\("
+"""The modules of an expression that are imported, with the function that follows."""
 
 
 def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Options) -> list[str]:
@@ -26,7 +33,18 @@ def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Optio
     mine = wanted.only_model(options.into_section, "--into-section")
     load = load_of(given.checkpoint, [theirs])
     if load.expression is None:
-        raise UnsupportedError(f"no line of Python loads it: {load.reason}", path=given.path)
+        raise UnsupportedError(
+            f"no line of Python loads it: {load.reason}", path=given.path, way=("weights",)
+        )
+    if _FILLS in load.expression:
+        raise UnsupportedError(
+            "no line of Python loads it: torch fills a state dict that has its names already",
+            path=given.path,
+            way=("weights",),
+        )
+    expression = load.expression
+    if (given.checkpoint.traits.names_are_code or theirs.is_module) and not expression.endswith(_STATE):
+        expression += _STATE
 
     def names(row: Pairing) -> tuple[str, str]:
         assert row.target is not None and row.source is not None
@@ -37,8 +55,7 @@ def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Optio
     shapes = {theirs.relative(entry.name): tuple(entry.tensor.shape) for entry in theirs.entries}
     own = {mine.relative(entry.name): tuple(entry.tensor.shape) for entry in mine.entries}
     rules = next((rules for rules in _rules(coverage) if _renamed(rules, shapes, own) == whole), None)
-    modules = {"torch", *re.findall(r"\b(safetensors\.torch|pickle|gzip|bz2|lzma)\.\w+\(", load.expression)}
-    modules |= {"re"} if rules else set()
+    modules = {"torch", *re.findall(_MODULES, expression)} | ({"re"} if rules else set())
     some, number = coverage.tensors
     what = (
         f"{some:,} of {plural(number, 'tensor')}, {percent(*coverage.elements)} of the elements of the model"
@@ -46,8 +63,9 @@ def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Optio
     note = f"  # {show(load.note, 200)}" if load.note else ""
     return [
         *(f"import {module}" for module in sorted(modules)),
+        *re.findall(r"from [\w.]+ import \w+", load.note or ""),
         "",
-        f"state = {load.expression}{note}",
+        f"state = {expression}{note}",
         "own = model.state_dict()",
         *(_by_name(whole) if rules is None else _by_rules(rules)),
         *(line for row in rows for line in _part(row, *names(row))),
@@ -60,10 +78,10 @@ def _rules(coverage: Coverage) -> Iterator[list[tuple[str, str]]]:
     """Yield substitutions that may give each tensor its new name."""
     words = [rename.pattern for rename in coverage.renames if rename.kind == "words"]
     first, second = coverage.aligned
-    start = [(f"^{re.escape(first)}", second)] if first or second else []
+    start = [begin_pattern(first, second)] if first or second else []
     yield [*start, *words]
     if first and second:
-        yield [(f"^{re.escape(first)}", ""), *words, ("^", second)]
+        yield [begin_pattern(first, ""), *words, begin_pattern("", second)]
 
 
 def _renamed(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError
 from ckpt.evidence.dialects import HEADS
-from ckpt.evidence.mapping import Rename, common_component
+from ckpt.evidence.mapping import Rename, Shift, common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.plain import LAZY, Plain
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node
+from ckpt.names import Path, dotted
+from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.pickles.state_dict import state_dict, without_gradient
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage, parts_of
@@ -245,7 +246,21 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
         inside = any(path[:1] == (key,) for path in covered) or key in loose
         if not inside and (chosen.path or key in beside) and not is_metadata((key,)):
             rows.append(Leftover(str(key), brief(child, 60), is_value=True))
+        elif inside:
+            rows += _beside(child, (key,), covered)
     return rows
+
+
+def _beside(node: Node, path: Path, covered: Sequence[Path]) -> Iterator[Leftover]:
+    """Yield the values in a part that holds sections and is none itself."""
+    if path in covered or type(node) not in (list, Dict):
+        return
+    for key, child in children(node):
+        inner = (*path, key)
+        if any(other[: len(inner)] == inner for other in covered):
+            yield from _beside(child, inner, covered)
+        elif tensor_of(child) is None:
+            yield Leftover(dotted(inner), brief(child, 60), is_value=True)
 
 
 def weightless(checkpoint: Checkpoint, section: Section) -> list[Leftover]:
@@ -459,6 +474,8 @@ class Coverage(NamedTuple):
     """The names of the target's last layer, which often answers another task."""
     layout: str = ""
     """The reason why tensors of equal shapes hold other values than the target expects."""
+    shift: Shift | None = None
+    """The modules that are probably counted from another number on."""
     ways: tuple[tuple[str, ...], ...] = ()
     """Options by which more would be loaded, the best first."""
     refusal: str = ""

@@ -1,7 +1,7 @@
 """`ckpt warmstart`: the values of a pretrained model in another one: planned by name, reported, written as bytes.
 
 What is written keeps the target's structure, order, dtypes, devices and `_metadata`. Nothing is guessed by shape, and what belongs
-to the old weights is left out: the optimizer, the scheduler, the counters.
+to the old weights is left out: the optimizer, the scheduler, the average, the counters.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ckpt.elements.blocks import elements, is_dense, little, memory_order, permu
 from ckpt.elements.cast import can_cast
 from ckpt.errors import UsageError
 from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
+from ckpt.evidence.mapping import Shift, shift_of
 from ckpt.evidence.sections import Section, kind_of_key
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import (
@@ -105,8 +106,9 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     odd = [Leftover(name, why) for name, why in target.left_out]
     hints = ["--keep-optimizer", *[None] * len(old)]
     dropped = [Leftover(row.name, row.what, None, hint) for row, hint in zip(old, hints, strict=False)]
-    names = {row.name for row in old}
-    stays = [] if target.traits.is_live else [row for row in rest_of(wanted, mine) if row.name not in names]
+    gone = tuple(f"{row.name}." for row in old)
+    rest = [] if target.traits.is_live else rest_of(wanted, mine)
+    stays = [row for row in rest if not f"{row.name}.".startswith(gone)]
     return RewriteReport(
         "warmstart",
         source,
@@ -194,6 +196,7 @@ def _plan(
         names.suggested,
         head,
         layout=_layout(pretrained, names, rows),
+        shift=_shift(names, sides) if options.align else None,
     )
     return coverage._replace(ways=tuple(_ways(coverage, names, sides, options)))
 
@@ -206,18 +209,25 @@ def _ways(
         yield ("--fuse",)
     if options.align and names.match.cuts and not options.split:
         yield ("--split",)
-    loaded = coverage.elements[0]
+    loaded = max(
+        coverage.elements[0], _met(names, sides)
+    )  # a tensor of another dtype meets and is not loaded
     found: list[tuple[int, tuple[str, ...]]] = []
-    if options.align and not options.by_shape and 2 * loaded < coverage.elements[1]:
-        other = paired(*sides, suggest=False, by_shape=True, layouts=True)
-        found.append((_met(other, sides), ("--by-shape",)))
     if not options.align:
         found.append((_met(paired(*sides, suggest=False, layouts=True), sides), ()))
     for rename in coverage.suggested:
         renamed = sides[0].then(rename.rule)
         other = paired(renamed, sides[1], suggest=False)
         found.append((_met(other, (renamed, sides[1])), ("--sub", rename.substitution)))
+    if options.align and not options.by_shape and 2 * coverage.elements[0] < coverage.elements[1]:
+        other = paired(*sides, suggest=False, by_shape=True, layouts=True)
+        found.append((_met(other, sides), ("--by-shape",)))
     yield from (way for met, way in sorted(found, key=lambda row: -row[0]) if met > loaded)
+
+
+def _shift(names: Paired, sides: tuple[Alignment, Alignment]) -> Shift | None:
+    """The modules that are probably counted from another number on."""
+    return shift_of(sides[0].shapes_of(names.one), sides[1].shapes_of(names.two), names.partners)
 
 
 def _met(names: Paired, sides: tuple[Alignment, Alignment]) -> int:
@@ -235,6 +245,9 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
         return coverage._replace(
             refusal=f"same shapes, other layout: {coverage.layout}", way=("--ignore-layout",)
         )
+    if coverage.shift is not None and not options.ignore_layout:
+        subs = [word for text in coverage.shift.substitutions for word in ("--sub", text)]
+        return coverage._replace(refusal=coverage.shift.reason, way=tuple(subs) or ("--ignore-layout",))
     if not coverage.of(*LOADED):
         return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
     if least is not None:
@@ -528,37 +541,77 @@ class OldState(NamedTuple):
     path: Path
 
 
-_OLD_KINDS = ("optimizer", "scheduler", "scaler")
+_OLD_KINDS = ("optimizer", "scheduler", "scaler", "ema")
 _COUNTERS = frozenset(
-    ("epoch", "epochs", "step", "steps", "global_step", "iteration", "iter", "last_epoch", "loops")
+    [
+        "epoch",
+        "epochs",
+        "step",
+        "steps",
+        "global_step",
+        "iteration",
+        "iterations",
+        "iter",
+        "iters",
+        "last_epoch",
+        "current_epoch",
+        "cur_epoch",
+        "start_epoch",
+        "global_epoch",
+        "train_steps",
+        "num_updates",
+        "loops",
+        "best",
+    ]
 )
 """Keys whose numbers count the training of the old weights; `loops` is where Lightning counts."""
+_STATES = {
+    "scheduler": frozenset(("last_epoch", "_step_count")),
+    "scaler": frozenset(("scale", "growth_factor", "backoff_factor")),
+}
+"""Keys that the state of a scheduler and of a scaler have, whatever it is called."""
 
 
 def old_state(wanted: Survey, mine: Section) -> list[OldState]:
-    """List what of the target belongs to its old weights: optimizers, schedulers, scalers, counters, the best result."""
+    """List what of the target belongs to its old weights: optimizers, schedulers, scalers, averages, counters, the best result."""
     rows: list[OldState] = []
+    root = wanted.checkpoint.root
     parts = [part for part in wanted.sections if part is not mine and part.kind in _OLD_KINDS and part.path]
-    for depth in range(max(len(mine.path), 1)):
-        above = mine.path[:depth]
-        for key, child in children(node_at(wanted.checkpoint.root, above)):
+    levels = [mine.path[:depth] for depth in range(max(len(mine.path), 1))]
+    for part in parts:  # what lies beside an optimizer goes with it
+        levels += [part.path[:depth] for depth in range(len(part.path)) if part.kind != "ema"]
+    for above in dict.fromkeys(levels):
+        if any(row.path == above[: len(row.path)] for row in rows):
+            continue
+        for key, child in children(node_at(root, above)):
             path = (*above, key)
-            if path == mine.path[: depth + 1]:
+            if mine.path and path == mine.path[: len(path)]:
                 continue
             name = str(key).lower()
             is_number = type(child) in (int, float) or name == "loops"
             is_number = is_number or (tensor_of(child) is not None and bool(mine.path))
+            kind = _kind_of(key, child)
             if (name in _COUNTERS or name.startswith("best_")) and is_number:
                 rows.append(OldState(dotted(path), f"{brief(child, 40)}, of the old weights", path))
-            elif kind_of_key((key,)) in _OLD_KINDS and type(child) in (list, Dict, Opaque):
+            elif kind is not None:
                 inside = sum(part.tensors for part in parts if part.path[: len(path)] == path)
-                kind = kind_of_key((key,)) or ""
                 rows.append(OldState(dotted(path), _kind_text(kind, name, inside), path))
     covered = [row.path for row in rows]
     rest = [part for part in parts if not any(part.path[: len(path)] == path for path in covered)]
     return [
         OldState(part.name, _kind_text(part.kind, part.name, part.tensors), part.path) for part in rest
     ] + rows
+
+
+def _kind_of(key: object, node: Node) -> str | None:
+    """The kind of a part that belongs to the old weights, by its key or by the keys of a state in it, or None."""
+    if type(node) not in (list, Dict, Opaque):
+        return None
+    if isinstance(key, (str, int)) and kind_of_key((key,)) in _OLD_KINDS:
+        return kind_of_key((key,))
+    first = node[0] if type(node) is list and node else node
+    keys = set(first.keys) if isinstance(first, Dict) else set()
+    return next((kind for kind, words in _STATES.items() if words <= keys), None)
 
 
 def _kind_text(kind: str, name: str, tensors: int) -> str:

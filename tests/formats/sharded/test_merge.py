@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import rewriting
 import safetensors.torch
 import torch
+from inside import inside
 from process import check_error, ckpt
 
 from ckpt import formats
@@ -128,6 +130,22 @@ def test_a_warm_start_from_shards_takes_their_values(tmp_path: Path, ending: str
     made = tmp_path / "out.pt"
     assert document("warmstart", given, "--into", target, "-o", made)["coverage"]["share"] == 1.0
     assert_holds(made, state(2))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("command", [["strip"], ["warmstart"]])
+def test_a_place_without_an_ending_is_answered_with_one(
+    command: list[str], ending: str, tmp_path: Path
+) -> None:
+    sharded(tmp_path / "target", state(1, "module."), ending)
+    single(tmp_path / "given.pt", state(2))
+    words = [*command, "target"] if command == ["strip"] else [*command, "given.pt", "--into", "target"]
+    (line,) = inside(*words, "-o", "my out", cwd=tmp_path).complaints
+    assert "--format" not in line
+    found = re.findall(r"-o '([^']+)'", line)
+    assert found == (["my out.pth"] if ending == "bin" else []) + ["my out.safetensors"]
+    for out in found:
+        assert inside(*words, "-o", out, cwd=tmp_path).code == 0
 
 
 # --- the other commands that write ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import oracle
 import pytest
 import rewriting
 import torch
+import torch.distributed.checkpoint
 from inside import folder_of, inside
 from torch import nn
 
@@ -273,6 +274,90 @@ def test_shapes_alone_are_a_proposal(tmp_path: Path) -> None:
     assert all(torch.equal(result[name], value) for name, value in given.items())
 
 
+def blocks(begin: str, first: int, *parts: str, number: int = 3) -> dict[str, torch.Tensor]:
+    """The state of some blocks, each tensor with values of its own."""
+    torch.manual_seed(len(begin) + first)
+    names = [f"{begin}{n}.{part}.weight" for n in range(first, first + number) for part in parts]
+    return {name: torch.randn(4, 4) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [("encoder.", "decoder."), ("net.discriminator.", "net.generator."), ("text_model.", "vision_model.")],
+)
+def test_twins_are_not_loaded_into_one_another(one: str, two: str, tmp_path: Path) -> None:
+    given = blocks(f"{one}layers.", 0, "fc1", "fc2")
+    done = refused(given, blocks(f"{two}layers.", 0, "fc1", "fc2"), tmp_path)
+    words = again(done)
+    assert words[words.index("--sub") + 1] == "s/^" + one.replace(".", "\\.") + f"/{two}/"
+    assert inside(*words, cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(("one", "two"), [("attn", "cross_attn"), ("norm_cross", "norm"), ("q_lin", "k_lin")])
+def test_words_of_another_part_are_only_a_proposal(one: str, two: str, tmp_path: Path) -> None:
+    given = blocks("h.", 0, one, "fc1", "fc2")
+    rewriting.saved(given, tmp_path / "a.pth")
+    rewriting.saved(blocks("h.", 0, two, "fc1", "fc2"), tmp_path / "b.pth")
+    coverage = planned(inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--json", cwd=tmp_path))
+    assert coverage["tensors"] == [6, 9]
+    assert len(coverage["suggested"]) == 1
+
+
+def test_shapes_do_not_pair_keys_with_queries(tmp_path: Path) -> None:
+    given, mine = blocks("h.", 0, "wk", "wq", "wv"), blocks("h.", 0, "q_proj", "k_proj", "v_proj")
+    rewriting.saved(given, tmp_path / "a.pth")
+    rewriting.saved(mine, tmp_path / "b.pth")
+    done = inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--by-shape", "--json", cwd=tmp_path)
+    rows = [row for row in planned(done)["pairs"] if row["status"] == "loaded"]
+    assert {(row["pretrained"][4:], row["name"][4:]) for row in rows} == {("wv.weight", "v_proj.weight")}
+
+
+@pytest.mark.parametrize(
+    ("one", "two"), [("layer", "block"), ("layers.", "layers."), ("module.net.layer", "backbone.layer")]
+)
+@pytest.mark.parametrize(("firsts", "number"), [((1, 0), 4), ((1, 0), 12), ((0, 2), 4)])
+def test_numbers_that_begin_elsewhere_are_refused(
+    one: str, two: str, firsts: tuple[int, int], number: int, tmp_path: Path
+) -> None:
+    given = blocks(one, firsts[0], "fc1", "fc2", number=number)
+    mine = blocks(two, firsts[1], "fc1", "fc2", number=4)
+    done = refused(given, mine, tmp_path)
+    assert "the numbers are probably shifted: nothing was written" in done.complaints[0]
+    model = nn.Module()
+    for name in mine:
+        *path, last = name.split(".")
+        at = model
+        for part in path:
+            at.add_module(part, at._modules.get(part) or nn.Module())
+            at = at._modules[part]  # type: ignore[assignment]
+        at.register_buffer(last, torch.zeros(4, 4))
+    with pytest.raises(LossError) as caught:
+        ckpt.warmstart(model, tmp_path / "a.pth")
+    assert caught.value.hint is not None and caught.value.hint.startswith("sub=[")
+    coverage = ckpt.warmstart(model, tmp_path / "a.pth", **eval(f"dict({caught.value.hint})"))
+    assert coverage.share == 1
+    assert inside(*again(done), cwd=tmp_path).code == 0
+    result = torch.load(tmp_path / "c.pth")
+    wanted = dict(zip(mine, given.values(), strict=False))
+    assert all(torch.equal(result[name], value) for name, value in wanted.items())
+    assert all(torch.equal(value, wanted[name]) for name, value in model.state_dict().items())
+
+
+def test_a_window_of_the_layers_is_not_shifted(tmp_path: Path) -> None:
+    whole, part = blocks("h.", 0, "fc1", "fc2", number=9), blocks("h.", 3, "fc1", "fc2", number=4)
+    for one, two in ((whole, part), (part, whole), (part, part)):
+        rewriting.saved(one, tmp_path / "a.pth")
+        rewriting.saved(two, tmp_path / "b.pth")
+        done = inside("warmstart", "a.pth", "--into", "b.pth", "--dry-run", "--json", cwd=tmp_path)
+        assert done.code == 0 and planned(done)["tensors"][0] == 8
+
+
+def test_no_option_is_proposed_that_loads_as_little(tmp_path: Path) -> None:
+    integers = {name: value.int() for name, value in blocks("h.", 0, "fc1").items()}
+    done = refused(blocks("h.", 0, "fc1"), integers, tmp_path)
+    assert "(" not in done.complaints[0]
+
+
 def llama(names: dict[str, str]) -> dict[str, torch.Tensor]:
     state = {names["embed"]: torch.ones(9, 4), names["norm"]: torch.ones(4), names["head"]: torch.ones(9, 4)}
     for layer in range(2):
@@ -430,6 +515,40 @@ def test_the_states_of_lightning_go_whole(tmp_path: Path) -> None:
     assert sorted(names) == ["epoch", "loops", "lr_schedulers", "optimizer_states"]
 
 
+def test_old_state_under_any_name_and_the_average_go(tmp_path: Path) -> None:
+    model = net(1)
+    old = training(model.state_dict(), model)
+    scaler = {
+        "scale": 2.0,
+        "growth_factor": 2.0,
+        "backoff_factor": 0.5,
+        "growth_interval": 9,
+        "_growth_tracker": 0,
+    }
+    target = {
+        "state_dict": model.state_dict(),
+        "state_dict_ema": net(2).state_dict(),
+        "param_schedulers": [old["scheduler"]],
+        "warmup": old["scheduler"],
+        "MixedPrecision": scaler,
+        "num_updates": 9,
+        "training": {"optimizer": old["optimizer"], "scheduler": old["scheduler"], "epoch": 3, "seed": 4},
+        "optimizers": [old["optimizer"]],
+        "args": {"epoch": 3},
+    }
+    rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
+    rewriting.saved(target, tmp_path / "b.pth")
+    words = ("warmstart", "a.pth", "--into", "b.pth", "-o", "c.pth", "--json")
+    report = json.loads(inside(*words, cwd=tmp_path).out)
+    result = torch.load(tmp_path / "c.pth", weights_only=True)
+    assert list(result) == ["state_dict", "training", "args"] and result["training"] == {"seed": 4}
+    assert [row["name"] for row in report["left_alone"]] == ["training.seed", "args"]
+    report = json.loads(inside(*words, "--force", "--keep-optimizer", cwd=tmp_path).out)
+    assert list(torch.load(tmp_path / "c.pth", weights_only=True)) == list(target)
+    names = [row["name"] for row in report["left_alone"]]
+    assert {"training.epoch", "training.scheduler", "training.seed", "training.optimizer"} <= set(names)
+
+
 def test_a_tensor_called_step_in_the_model_stays(tmp_path: Path) -> None:
     state = {**net(0).state_dict(), "step": torch.tensor(3)}
     rewriting.saved(state, tmp_path / "a.pth")
@@ -475,6 +594,16 @@ def test_a_live_model_is_whole_or_untouched(tmp_path: Path) -> None:
     assert torch.equal(model.fc.weight, net(0, 9).fc.weight[:5])  # type: ignore[union-attr, index]
 
 
+def test_what_is_no_model_and_no_keyword_is_an_error(tmp_path: Path) -> None:
+    rewriting.saved({"x.weight": torch.ones(4, 4)}, tmp_path / "a.pth")
+    model = nn.ModuleDict({"y": nn.Linear(4, 4, bias=False)})
+    with pytest.raises(UsageError, match="dict is no torch"):
+        ckpt.warmstart({"y": 1}, tmp_path / "a.pth")
+    with pytest.raises(UsageError, match="on_mismatch='slices': not one of"):
+        ckpt.warmstart(model, tmp_path / "a.pth", on_mismatch="slices")  # type: ignore[arg-type]
+    assert ckpt.warmstart(model, tmp_path / "a.pth", sub="s/^x/y/").share == 1
+
+
 def test_a_live_model_in_another_dtype_and_a_wrapper(tmp_path: Path) -> None:
     rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
     model = nn.DataParallel(net(1).to(torch.float64))
@@ -489,3 +618,58 @@ def test_code_for_a_file_that_no_line_loads_is_an_error(tmp_path: Path) -> None:
     assert done.code == 2 and not done.out
     with pytest.raises(CkptError):
         ckpt.warmstart(net(0), tmp_path / "a.pth")
+
+
+# --- the lines of --print-code ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["a\\1.", "\\g<0>.", "a\\", '"q".'])
+def test_code_puts_any_beginning_in_front(prefix: str, tmp_path: Path) -> None:
+    given = net(0).state_dict()
+    names = {name: f"{prefix.rstrip('.')}.{name}" for name in given}
+    rewriting.saved(given, tmp_path / "a.pth")
+    rewriting.saved({names[name]: value for name, value in net(1).state_dict().items()}, tmp_path / "b.pth")
+    done = inside("warmstart", "a.pth", "--into", "b.pth", "--print-code", cwd=tmp_path)
+    assert done.code == 0, done
+    chosen: dict[str, torch.Tensor] = {}
+
+    class Model:
+        def state_dict(self) -> dict[str, torch.Tensor]:
+            return {names[name]: value for name, value in net(1).state_dict().items()}
+
+        def load_state_dict(self, state: dict[str, torch.Tensor], strict: bool) -> None:
+            chosen.update(state)
+
+    by_code(done.out.decode(), Model(), tmp_path)  # type: ignore[arg-type]
+    assert chosen.keys() == set(names.values())
+    assert all(torch.equal(chosen[names[name]], value) for name, value in given.items())
+
+
+def test_code_takes_the_state_of_a_module(tmp_path: Path) -> None:
+    given = net(0)
+    torch.save(given, tmp_path / "whole.pth")
+    torch.jit.script(given).save(str(tmp_path / "script.pt"))
+    rewriting.saved(net(1).state_dict(), tmp_path / "b.pth")
+    for name in ("whole.pth", "script.pt"):
+        done = inside("warmstart", name, "--into", "b.pth", "--print-code", cwd=tmp_path)
+        assert done.code == 0, done
+        model = by_code(done.out.decode(), net(2), tmp_path)
+        assert all(torch.equal(value, given.state_dict()[key]) for key, value in model.state_dict().items())
+
+
+def test_code_for_a_distributed_checkpoint_is_an_error_with_a_way(tmp_path: Path) -> None:
+    torch.distributed.checkpoint.save(
+        {"model": net(0).state_dict()}, checkpoint_id=tmp_path / "a", no_dist=True
+    )
+    rewriting.saved(net(1).state_dict(), tmp_path / "b.pth")
+    done = inside("warmstart", "a", "--into", "b.pth", "--print-code", cwd=tmp_path)
+    assert done.code == 2 and not done.out
+    command = re.search(r"(ckpt slim .*)\)", done.complaints[0])
+    assert command is not None and "no line of Python loads it" in done.complaints[0], done
+    words = shlex.split(command[1])[1:]
+    assert inside(*words, cwd=tmp_path).code == 0
+    done = inside("warmstart", words[-1], "--into", "b.pth", "--print-code", cwd=tmp_path)
+    assert done.code == 0, done
+    assert torch.equal(
+        by_code(done.out.decode(), net(2), tmp_path).state_dict()["fc.bias"], net(0).state_dict()["fc.bias"]
+    )
