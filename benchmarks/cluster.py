@@ -14,7 +14,7 @@ SEND = """\
 import sys
 from pathlib import Path
 
-from ckpt.io.cluster.dask import connected
+from ckpt.io.cluster.connect import connected
 from ckpt.io.executor import SPAN, Task
 from ckpt.io.source import File
 
