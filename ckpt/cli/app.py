@@ -159,6 +159,7 @@ _GROUPS = {
         "rename": "Rename tensors by regular expressions.",
         "slim": "Keep the model's weights, drop the rest.",
         "convert": "Write another format, plain classes, another dtype.",
+        "salvage": "Write what is whole of a damaged checkpoint.",
         "warmstart": "Load pretrained weights into a model as far as they fit.",
     },
 }

@@ -285,13 +285,28 @@ def plugins_allowed() -> bool:
     return os.environ.get("CKPT_NO_PLUGINS", "") in ("", "0")
 
 
-def opened(path: str, limits: Limits, *, tell: bool = True, partial: bool = False) -> Checkpoint:
+def opened(
+    path: str,
+    limits: Limits,
+    *,
+    tell: bool = True,
+    partial: bool = False,
+    names_from: str | None = None,
+    keep_damaged: bool = False,
+) -> Checkpoint:
     """The checkpoint at a path, as the command line and the environment say. Raises CkptError.
 
     With `tell`, stderr names the damaged files of a folder, which the command then does without.
     """
     try:
-        checkpoint = formats.open(path, limits, plugins=plugins_allowed(), partial=partial)
+        checkpoint = formats.open(
+            path,
+            limits,
+            plugins=plugins_allowed(),
+            partial=partial,
+            names_from=names_from,
+            keep_damaged=keep_damaged,
+        )
     except NotOpenedError as error:
         raise explained(error, path) from None
     for text in notices(checkpoint) if tell else ():

@@ -399,17 +399,22 @@ Make = Callable[[Survey, Limits], RewriteReport]
 
 
 def writing(
-    *, many: bool = True, in_place: bool = True, keep_code: bool = True
+    *, many: bool = True, in_place: bool = True, keep_code: bool = True, partial: bool = True
 ) -> Callable[[Command], Command]:
     """Adds the options of a writing command, which is handed them as `options`."""
+    may_be_partial = partial
     shared = [
         *(
             [
                 Parameter("recursive", Parameter.KEYWORD_ONLY, default=False, annotation=Recursive),
                 Parameter("files_from", Parameter.KEYWORD_ONLY, default=None, annotation=FilesFrom),
-                Parameter("partial", Parameter.KEYWORD_ONLY, default=False, annotation=Partial),
             ]
             if many
+            else []
+        ),
+        *(
+            [Parameter("partial", Parameter.KEYWORD_ONLY, default=False, annotation=Partial)]
+            if many and may_be_partial
             else []
         ),
         Parameter("output", Parameter.KEYWORD_ONLY, default=None, annotation=Output),
@@ -508,7 +513,7 @@ def _check(options: WriteOptions) -> None:
         raise UsageError(f"--verify {options.verify}: not a check", hint="crc or torch")
 
 
-_WITH_URLS = ("convert", "slim", "rehome")
+_WITH_URLS = ("convert", "slim", "rehome", "salvage")
 """Commands that read from a URL, and write to one."""
 
 

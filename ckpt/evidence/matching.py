@@ -14,7 +14,7 @@ from itertools import combinations, permutations
 from math import prod
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.evidence.optimizers import parts_of
+from ckpt.evidence.optimizers import LOST_STATE, parts_of
 from ckpt.evidence.record import KEY, OptimizerRecord
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
@@ -56,7 +56,7 @@ class Slot(NamedTuple):
     has_state: bool
     step: Node = None
     keeps_state: bool = True
-    """True when its group keeps state at all. SGD without momentum keeps no state."""
+    """True when its group keeps state at all, and none was lost. SGD without momentum keeps no state."""
     is_mixed: bool = False
     """True when its state has tensors of several shapes, none known to have the shape of the parameter."""
     moments: tuple[TensorRef, ...] = ()
@@ -161,6 +161,7 @@ def groups_of(section: Section) -> list[Group]:
     """The parameters of an optimizer, group by group, in torch's order of their numbers."""
     parts = parts_of(section.node)
     state = {_key(key): node for key, node in children(parts.get("state"))}
+    lost = {_key(key) for key in look(parts.get(LOST_STATE)).children}
     momentum_only = {str(key) for node in state.values() for key, _ in children(node)} <= {"momentum_buffer"}
     groups: list[Group] = []
     for _, group in children(parts.get("param_groups")):
@@ -177,7 +178,7 @@ def groups_of(section: Section) -> list[Group]:
             name = named[index] if named else key
             held = state.get(_key(key))
             slot = _slot(key, str(name) if isinstance(name, str) else None, held)
-            row.append(slot._replace(keeps_state=keeps_state))
+            row.append(slot._replace(keeps_state=keeps_state and _key(key) not in lost))
         decay = look(fields.get("weight_decay")).value
         groups.append(Group(row, bool(decay) if isinstance(decay, (int, float)) else None))
     return groups

@@ -31,6 +31,10 @@ _FAMILIES: tuple[tuple[frozenset[str], str], ...] = (
 )
 
 
+LOST_STATE = "ckpt_lost"
+"""The key of an optimizer that `ckpt salvage` wrote: the parameters of which state was lost. torch ignores it."""
+
+
 class Optimizer(NamedTuple):
     """The state of one optimizer. It has `parameters` parameters, and `with_state` of them have state."""
 

@@ -7,17 +7,18 @@ distributions are asked only when no format of the table recognises the file.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UsageError
+from ckpt.checkpoint import Checkpoint, Notice
+from ckpt.errors import CkptError, LinkError, MixedStepsError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.format import Format, Probe
 from ckpt.io.location import Location, beside, locate
 from ckpt.limits import Budget, Limits
+from ckpt.rows import NamedTuple, replace
 from ckpt.text import show
 
 if TYPE_CHECKING:
@@ -62,16 +63,33 @@ FORMATS = _Table(
 
 
 def open(
-    path: str, limits: Limits | None = None, *, plugins: bool = False, partial: bool = False
+    path: str,
+    limits: Limits | None = None,
+    *,
+    plugins: bool = False,
+    partial: bool = False,
+    names_from: str | None = None,
+    keep_damaged: bool = False,
 ) -> Checkpoint:
     """The checkpoint at a path: a file, an index of shards, or a folder that holds one.
 
     Nothing that the file names is run, imported or written, and no tensor data is read. With `plugins`, formats of
     other distributions (entry points `ckpt.formats`) are asked for a file that no built-in format recognises. With
-    `partial`, an index whose shards are not all there is read too, with a notice of what is lost.
-    Raises CkptError with the path in front.
+    `partial`, what is left of a file that is cut off or damaged is read too, and of a set of files, with notices that list
+    the tensors that are not whole. `names_from` is the path of another save whose items give those of an interrupted one
+    their names. With `keep_damaged`, the names of a file are read too where they do not match their checksum. Raises CkptError
+    with the path in front.
     """
-    return _open(locate(path), limits or Limits(), plugins, "", partial=partial)
+    other = None if names_from is None else locate(names_from)
+    rest = Rest(other, keep_damaged)
+    return _open(locate(path), limits or Limits(), plugins, "", partial=partial, rest=rest)
+
+
+class Rest(NamedTuple):
+    """The options of `open` for what is left of a checkpoint."""
+
+    names_from: Location | None
+    keep_damaged: bool
 
 
 def _open(
@@ -82,13 +100,16 @@ def _open(
     budget: Budget | None = None,
     *,
     partial: bool = False,
+    rest: Rest | None = None,
 ) -> Checkpoint:
     collecting = gc.isenabled()
     gc.disable()  # a tree of a million nodes has no garbage: the collector would double the time
     probe = None
     try:
         probe = probe_at(location, limits, plugins, mark, budget, partial=partial)
-        checkpoint = format_of(probe, plugins).read(probe, limits)
+        if rest is not None:
+            probe.names_from, probe.keep_damaged = rest
+        checkpoint = _read(probe, limits, plugins)
         if probe.source is not None and probe.source not in checkpoint.sources:
             probe.close()  # an index: the checkpoint holds the files that it names
         else:
@@ -107,6 +128,50 @@ def _open(
     finally:
         if collecting:
             gc.enable()
+
+
+_WHOLE = (NotOpenedError, LinkError, MixedStepsError)
+"""Errors that say nothing of damage in the bytes of a file."""
+
+
+def _read(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
+    """The checkpoint at a probe, or with `partial` what is left of it. Raises CkptError."""
+    trial = probe.budget.copy()
+    try:
+        return format_of(probe, plugins).read(probe, limits)
+    except UnreadableError as error:
+        if not probe.partial or probe.source is None or isinstance(error, _WHOLE):
+            raise
+        probe.budget.become(trial)
+        checkpoint = _salvaged(probe, limits, plugins)
+        if checkpoint is None:
+            raise
+        # is_edited: it is written anew, for a copy would be as damaged.
+        return replace(checkpoint, notices=_said(checkpoint.notices, error.problem), is_edited=True)
+
+
+def _salvaged(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint | None:
+    """The checkpoint that is left of a file that no reader takes, or None. Raises CkptError."""
+    if probe.head.startswith(LOCAL_MAGIC):
+        from ckpt.formats.common.recovered import recovered  # here: only a damaged file pays for it
+
+        probe.archive = recovered(probe.file, limits, keep_damaged=probe.keep_damaged)
+        return format_of(probe, plugins).read(probe, limits)
+    for format in _asked(plugins):
+        salvager = salvager_of(format)
+        checkpoint = None if salvager is None else salvager.salvage(probe, limits)
+        if checkpoint is not None:
+            return checkpoint
+    return None
+
+
+def _said(notices: Iterable[Notice], why: str) -> tuple[Notice, ...]:
+    """The notices, in which the account of what is lost begins with the reason."""
+    out = [
+        row._replace(message=f"{why}; {row.message}") if row.code == "incomplete" else row for row in notices
+    ]
+    is_said = any(row.code == "incomplete" for row in out)
+    return (*out, *([] if is_said else [Notice("container", why)]))
 
 
 def refusal(path: str, limits: Limits, *, plugins: bool = False) -> CkptError | None:

@@ -49,7 +49,9 @@ class Format(NamedTuple):
     verifier: str = ""
     """The module that checks its bytes (`CanVerify`); empty when there is none."""
     salvager: str = ""
-    """The module that knows what is left of a file that is cut off (`CanSalvage`); empty when there is none."""
+    """The module that reads what is left of a file that is cut off (`CanSalvage`); empty when there is none."""
+    remains: Callable[[Probe], Sequence[str]] | None = None
+    """Of a format of several files: gives a line for each file of an interrupted save, whose items have lost their names."""
 
     def read(self, probe: Probe, limits: Limits) -> Checkpoint:
         """Return the checkpoint. Raises CkptError; reads no tensor data and runs nothing."""
@@ -137,17 +139,6 @@ class ChecksumReport(NamedTuple):
         return self._replace(damage=damage, unread=tuple(f"{file}: {text}" for text in self.unread))
 
 
-class Salvage(NamedTuple):
-    """The tensors of a file that is cut off: the whole ones, and the lost ones.
-
-    `rows` say what lies in the files of a folder whose tensors have lost their names.
-    """
-
-    whole: tuple[str, ...]
-    lost: tuple[str, ...]
-    rows: tuple[str, ...] = ()
-
-
 Check = Callable[["Location", str], ChecksumReport]
 """Checks another file in the same way. The ids of its storages begin with the text."""
 
@@ -171,10 +162,13 @@ class CanVerify(Protocol):
 
 
 class CanSalvage(Protocol):
-    """The module that knows what is left of a file that is cut off, or of a save that was interrupted."""
+    """The module that reads what is left of a file that is cut off or damaged."""
 
-    def salvage(self, probe: Probe) -> Salvage | None:
-        """Return what is left; None when that cannot be known, and for files of other formats. Raises CkptError."""
+    def salvage(self, probe: Probe, limits: Limits) -> Checkpoint | None:
+        """Return the checkpoint with a notice that lists the tensors that are not whole. Raises CkptError.
+
+        Return None when nothing is left, and for files of other formats.
+        """
         ...
 
 
@@ -207,7 +201,7 @@ class Probe:
 
     `open` reads another location in the same way, for a format of several files. `mark` is the prefix of the
     storage ids, so that the ids of several files stay apart. `budget` is what is left of the limits for all of them.
-    With `partial`, a file of a set that is missing is a notice, where a format would refuse the set.
+    With `partial`, what is left of damaged files and of incomplete sets is read, with a notice of what is lost.
     """
 
     def __init__(
@@ -220,6 +214,10 @@ class Probe:
         partial: bool = False,
     ) -> None:
         self.partial = partial
+        self.keep_damaged = False
+        """A flag: with `partial`, pickles that do not match their checksums are read too."""
+        self.names_from: Location | None = None
+        """Another save, whose items give those of an interrupted one their names."""
         self.budget = budget or Budget(limits)
         self.location = location
         self.path = location.name

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ckpt.checkpoint import names_of
 from ckpt.errors import CkptError, about
-from ckpt.formats import format_of, known_formats, probe_at, salvager_of, verifier_of
-from ckpt.formats.format import ChecksumReport, Salvage
+from ckpt.findings import LOST
+from ckpt.formats import format_of, known_formats, open, probe_at, verifier_of
+from ckpt.formats.format import ChecksumReport
 from ckpt.io.executor import Executor, Threads
 from ckpt.io.location import Location, locate
 from ckpt.limits import Limits
+from ckpt.rows import NamedTuple
 
 
 def checksums(
@@ -37,19 +40,34 @@ def checksums(
     return check(locate(path), "")
 
 
-def salvage(path: str, limits: Limits) -> Salvage | None:
+class Remainder(NamedTuple):
+    """The rest of a file that is cut off: its whole tensors, and the lost ones. None where they have no names.
+
+    `rows` say what lies in the files of a folder whose tensors have lost their names.
+    """
+
+    whole: tuple[str, ...] | None
+    lost: tuple[str, ...] | None
+    rows: tuple[str, ...] = ()
+
+
+def remainder(path: str, limits: Limits) -> Remainder | None:
     """Return what is left of a file that is cut off, or of a save that was interrupted; None when that cannot be known."""
-    probe = None
+    try:
+        with open(path, limits, partial=True) as checkpoint:
+            gone = {name for row in checkpoint.notices if row.code in LOST for name in row.tensors}
+            names = names_of(checkpoint.tensors)
+            return Remainder(
+                tuple(name for name in names if name not in gone),
+                tuple(name for name in names if name in gone),
+            )
+    except CkptError:
+        pass
     try:
         probe = probe_at(locate(path), limits)
-        for format in known_formats():
-            salvager = salvager_of(format)
-            report = None if salvager is None else salvager.salvage(probe)
-            if report is not None:
-                return report
+        rows = (format.remains(probe) for format in known_formats() if format.remains is not None)
+        found = next((tuple(row) for row in rows if row), ())
+        probe.close()
     except CkptError:
         return None
-    finally:
-        if probe is not None:
-            probe.close()
-    return None
+    return Remainder(None, None, found) if found else None

@@ -270,6 +270,17 @@ class Memory(BaseSource):
         return self._data[offset : offset + count]
 
 
+class Zeros(BaseSource):
+    """So many bytes that are zero."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._check_range(offset, count)
+        return bytes(count)
+
+
 class Extended(BaseSource):
     """A source with more bytes after its end."""
 

@@ -17,7 +17,7 @@ from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Tagged, inside, is_tuple, tensor_of
 from ckpt.pickles.machine import Pickle
 from ckpt.rows import replace
-from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, tensor_ref
+from ckpt.tensors import Composite, Place, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.scalars import device_text
@@ -307,7 +307,7 @@ def storage_bytes(dtype: DType | None, numel: Node) -> int:
 
 
 def make_storage(
-    id: str, device: Node, dtype: DType | None, nbytes: int, place: Range | None, crc: int | None = None
+    id: str, device: Node, dtype: DType | None, nbytes: int, place: Place | None, crc: int | None = None
 ) -> Storage:
     """A storage with the device tag of the file. Raises UnreadableError when the tag is not a string."""
     if not isinstance(device, str) or len(device) > 256:

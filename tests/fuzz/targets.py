@@ -164,7 +164,7 @@ def _verified(data: bytes, survey: Survey | None) -> None:
     try:
         with mock.patch.object(verify, "locate", lambda path: InMemory(path, {path: data})):
             report = verify.checksums("x.pt", LIMITS, executor=Serial())
-            verify.salvage("x.pt", LIMITS)
+            verify.remainder("x.pt", LIMITS)
     except CkptError as error:
         refused(error)
         return

@@ -29,7 +29,7 @@ from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.work import LikeOption, all_sums, executor, like_at, sums_of
 from ckpt.errors import CkptError, CutOffError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
-from ckpt.formats.verify import checksums, salvage
+from ckpt.formats.verify import checksums, remainder
 from ckpt.jobs.check import verify
 from ckpt.jobs.check.sums import Like, Sum, likeness, sums_now
 from ckpt.jobs.check.verify import VerifyReport
@@ -173,8 +173,7 @@ def _report(
         if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
             return verify.unreadable(path, error.failure(path))
         is_cut = isinstance(error, CutOffError)
-        remains = salvage(error.path or path, limits) if is_cut or os.path.isdir(path) else None
-        if remains is None:
+        rest = remainder(error.path or path, limits) if is_cut or os.path.isdir(path) else None
+        if rest is None:
             return verify.damaged(path, error.said_of(path), None, None)
-        whole, lost = (remains.whole, remains.lost) if is_cut else (None, None)
-        return verify.damaged(path, error.said_of(path), whole, lost, remains.rows)
+        return verify.damaged(path, error.said_of(path), rest.whole, rest.lost, rest.rows)

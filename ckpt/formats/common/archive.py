@@ -54,6 +54,8 @@ class Archive(NamedTuple):
     """Bytes of the directory."""
     trailing: int = 0
     """Bytes that follow the archive."""
+    is_partial: bool = False
+    """True if records may be missing or end early, and no checksum is compared when one is read."""
 
     def find(self, name: str) -> Record | None:
         """The record `root/name`."""
@@ -76,7 +78,7 @@ class Archive(NamedTuple):
         data = self.source.read(record.offset, record.stored)
         if record.deflated:
             data = inflate(data, record.size, what)
-        if record.crc is not None and crc32(data) != record.crc:
+        if not self.is_partial and record.crc is not None and crc32(data) != record.crc:
             raise DamagedDataError(f"{what} is damaged: its bytes do not match the recorded checksum")
         return data
 
@@ -85,7 +87,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     """The directory of a zip archive. Raises UnreadableError when it is cut off or ambiguous."""
     if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
         raise UnreadableError("the zip archive does not begin with its first record")
-    count, size, offset, trailer, last = _find_end(source)
+    count, size, offset, trailer, last = find_end(source)
     if count > limits.entries:
         raise LimitError(f"the zip archive has {count:,} records", "entries", limits.entries)
     if size > max(limits.directory_bytes, count * RECORD_BYTES):
@@ -139,7 +141,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     return Archive(source, root, records, tuple(notices), outside, size, trailing)
 
 
-def _find_end(source: Source) -> tuple[int, int, int, int, int]:
+def find_end(source: Source) -> tuple[int, int, int, int, int]:
     """Find (entries, directory bytes, directory offset, offset of the first end record, end of the archive).
 
     As in torch (miniz), the last end record that fits into the file is the one, whatever follows it.

@@ -175,6 +175,21 @@ def read_records(
 
 def record_at(source: Source, data: bytes, position: int, directory: int) -> tuple[Record, int]:
     """The record whose header lies at an offset, and the offset after it. Raises UnreadableError."""
+    record, after = entry_at(data, position)
+    names = CENTRAL.unpack_from(data, position)[6]
+    raw = data[position + CENTRAL.size : position + CENTRAL.size + names]
+    method = 8 if record.deflated else 0
+    offset = data_offset(
+        source, raw, record.flags, method, record.stored, record.size, record.header, directory
+    )
+    return record._replace(offset=offset), after
+
+
+def entry_at(data: bytes, position: int) -> tuple[Record, int]:
+    """Return the record as the directory alone describes it, with the offset 0, and the offset after its entry.
+
+    Raises UnreadableError.
+    """
     if position + CENTRAL.size > len(data):
         raise UnreadableError("the zip directory is damaged")
     signature, flags, method, crc, stored, full, names, extras, comment, disk, attributes, header = (
@@ -184,8 +199,7 @@ def record_at(source: Source, data: bytes, position: int, directory: int) -> tup
     position = begin + names + extras + comment
     if signature != CENTRAL_MAGIC or position > len(data):
         raise UnreadableError("the zip directory is damaged")
-    raw = data[begin : begin + names]
-    name = _decode(raw)
+    name = _decode(data[begin : begin + names])
     if disk == 0xFFFF or MARK in (stored, full, header):
         extra = data[begin + names : begin + names + extras]
         full, stored, header = zip64(extra, full, stored, header, name)
@@ -200,8 +214,7 @@ def record_at(source: Source, data: bytes, position: int, directory: int) -> tup
     if method == 0 and stored != full:
         raise _refusal(name, " is not compressed but has two sizes")
     checksum = crc if crc or not full else None
-    offset = data_offset(source, raw, flags, method, stored, full, header, directory)
-    return Record(name, offset, stored, full, method == 8, checksum, header, flags), position
+    return Record(name, 0, stored, full, method == 8, checksum, header, flags), position
 
 
 def data_offset(

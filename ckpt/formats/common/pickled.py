@@ -11,6 +11,7 @@ from typing import Protocol
 from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits, Value
 from ckpt.columns import Chain, Column
 from ckpt.errors import LimitError, MixedStepsError, UnreadableError
+from ckpt.formats.common.holes import lost_notices
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import (
@@ -64,6 +65,8 @@ class Contents:
         self.streams = 0
         self.storages: dict[str, Storage | Column[Storage]] = {}
         """The storages by their ids; a column by the id of its first storage."""
+        self.short: dict[Storage, int] = {}
+        """Storages of which only so many first bytes are there, in a file that is cut off or damaged."""
         self.notices = list(notices)
         self.bytestrings = False
         self.not_loadable: str | None = None
@@ -174,6 +177,7 @@ def checkpoint(
         if marks:
             listed = and_more([f"{name} (the second is shown as {mark})" for name, mark in marks], 1)
             contents.notices.append(Notice("ambiguous-name", f"two paths have the name {listed}", tuple(of)))
+    contents.notices += lost_notices(tensors, contents.short)
     if flat.repeats:
         contents.notices.append(Notice("ambiguous-name", and_more(flat.repeats, 1)))
     if refusals is None:

@@ -13,13 +13,14 @@ from math import prod
 from ckpt.checkpoint import Checkpoint, Entry, Traits, Value
 from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
 from ckpt.errors import CutOffError, LimitError, UnreadableError
-from ckpt.formats.format import Probe, Salvage, no_checksums
+from ckpt.formats.common.holes import hole, lost_notices
+from ckpt.formats.format import Probe, no_checksums
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits, is_text, parse_json
 from ckpt.names import natural
 from ckpt.nodes import Dict
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Place, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.find import METADATA, metadata_node
 
@@ -55,8 +56,13 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     return _checkpoint(probe, header)
 
 
-def read_header(source: Source, head: bytes, limits: Limits, budget: Budget, *, is_shard: bool) -> Header:
-    """The header of a file that begins with `head`. Raises UnreadableError, LimitError."""
+def read_header(
+    source: Source, head: bytes, limits: Limits, budget: Budget, *, is_shard: bool, is_cut: bool = False
+) -> Header:
+    """The header of a file that begins with `head`. With `is_cut` data may be missing at the end of the file.
+
+    Raises UnreadableError, LimitError.
+    """
     length = int.from_bytes(head[:8], "little")
     if length > limits.header_bytes:
         if length > source.size - 8:
@@ -74,7 +80,7 @@ def read_header(source: Source, head: bytes, limits: Limits, budget: Budget, *, 
         usual = _usual(data, budget)
         if usual is not None and len(usual[0]) <= limits.entries:
             parsed, texts = usual
-            _check_cover(parsed, source.size - begin)
+            _check_cover(parsed, None if is_cut else source.size - begin)
             return Header(begin, parsed, texts)
     header = parse_json(data, "safetensors header", budget, b'"data_offsets"')
     if b"\\u" in data:  # only an escape makes a lone surrogate, which the library refuses in any text
@@ -91,7 +97,7 @@ def read_header(source: Source, head: bytes, limits: Limits, budget: Budget, *, 
         raise LimitError(f"the safetensors file has {len(header):,} tensors", "entries", limits.entries)
     budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
     parsed = {name: _entry(name, fields) for name, fields in header.items()}
-    _check_cover(parsed, source.size - begin)
+    _check_cover(parsed, None if is_cut else source.size - begin)
     return Header(begin, parsed, texts)
 
 
@@ -209,8 +215,11 @@ def _whole(numbers: object) -> bool:
     )
 
 
-def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], size: int) -> None:
-    """Check that the tensors fill the file from 0 to its end without a gap, an overlap or bytes after them."""
+def _check_cover(parsed: dict[str, _Row], size: int | None) -> None:
+    """Check that the tensors fill the file from 0 to its end without a gap, an overlap or bytes after them.
+
+    Without a `size` the end is not looked at.
+    """
     position = 0
     for name, (_, _, begin, end) in sorted(parsed.items(), key=lambda item: item[1][2:]):
         if begin != position:
@@ -219,6 +228,8 @@ def _check_cover(parsed: dict[str, tuple[DType, tuple[int, ...], int, int]], siz
                 f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, expected byte {position:,}"
             )
         position = end
+    if size is None:
+        return
     if position > size:
         raise CutOffError(f"cut off: the tensors need {position:,} bytes of data, the file has {size:,}")
     if position < size:
@@ -243,6 +254,7 @@ def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
         tensors=tuple(entries),
         storages=make.storages,
         values=tuple(values_of(header.texts)),
+        notices=tuple(lost_notices(entries, make.short)),
         sources=(probe.file,),
     )
 
@@ -257,6 +269,8 @@ class Maker:
 
     def __init__(self, source: Source, header: Header) -> None:
         self.storages: list[Storage] = []
+        self.short: dict[Storage, int] = {}
+        """Storages of which not all bytes are there, because the file is cut off."""
         self._source = source
         self._header = header
         self._known: dict[tuple[str, tuple[int, ...]], tuple[object, ...]] = {}
@@ -265,8 +279,14 @@ class Maker:
         """The tensor with this name, over a storage with this id."""
         dtype, shape, start, end = self._header.tensors[name]
         new, nbytes = tuple.__new__, end - start
-        place = new(Range, (self._source, self._header.begin + start, nbytes, None, False, None))
+        first = self._header.begin + start
+        place: Place = new(Range, (self._source, first, nbytes, None, False, None))
+        is_short = nbytes and first + nbytes > self._source.size
+        if is_short:
+            place = hole(nbytes, f"tensor {show(name, 80)} is not whole")
         storage = new(Storage, (id, None, dtype, nbytes, place, None))
+        if is_short:
+            self.short[storage] = 0
         view = self._known.get((dtype.name, shape))
         if view is None:
             view = tensor_ref(storage, dtype, shape, contiguous(shape), 0)[1:]
@@ -278,25 +298,8 @@ class Maker:
 checksums = no_checksums
 
 
-def salvage(probe: Probe) -> Salvage | None:
-    if probe.is_folder:
+def salvage(probe: Probe, limits: Limits) -> Checkpoint | None:
+    if not is_usual(probe.head):
         return None
-    source, limits = probe.file, probe.limits
-    if source.size < 9 or source.read(8, 1) != b"{":
-        return None
-    length = int.from_bytes(source.read(0, 8), "little")
-    if length > min(limits.header_bytes, source.size - 8):
-        return None
-    header = parse_json(source.read(8, length), "safetensors header", Budget(limits), b'"data_offsets"')
-    if not isinstance(header, dict):
-        return None
-    data_bytes = source.size - 8 - length
-    ends: dict[str, int] = {}
-    for name, fields in header.items():
-        offsets = fields.get("data_offsets") if isinstance(fields, dict) and name != METADATA else None
-        if isinstance(offsets, list) and len(offsets) == 2 and type(offsets[1]) is int:
-            ends[name] = offsets[1] if offsets[0] != offsets[1] else 0
-    return Salvage(
-        tuple(name for name, end in ends.items() if end <= data_bytes),
-        tuple(name for name, end in ends.items() if end > data_bytes),
-    )
+    header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=False, is_cut=True)
+    return _checkpoint(probe, header)

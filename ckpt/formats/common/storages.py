@@ -12,6 +12,7 @@ from ckpt.dtypes import UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.formats.common.directory import Record
+from ckpt.formats.common.holes import hole
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, interpret, run
 from ckpt.io.source import grounded
@@ -80,6 +81,7 @@ class StorageFolder:
         """By the position of the first record in the directory."""
         self._count = 0
         self._longer: list[str] = []
+        self._is_partial = archive.is_partial
 
     def resolve(self, persistent: PersistentId) -> Storage | Global:
         """The storage that `('storage', class, key, location, numel)` names. Raises UnreadableError."""
@@ -112,15 +114,9 @@ class StorageFolder:
             return storage  # as in torch, the first id that names a storage decides its device
         if not is_key(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
-        if index < 0:
-            raise UnreadableError(
-                f"storage {show(text, 80)} has no record {show(self._folder + text + self._suffix, 160)}"
-            )
-        record = self._records.at(index)
-        if record.size < nbytes:
-            raise UnreadableError(
-                f"storage {show(text, 80)} has {record.size:,} bytes, its tensors need {nbytes:,}"
-            )
+        record = None if index < 0 else self._records.at(index)
+        if record is None or record.size < nbytes:
+            return self._short(text, device, dtype, nbytes, record)
         if record.size > nbytes:
             self._longer.append(f"{show(text, 80)} ({record.size:,} bytes for {nbytes:,})")
         place = record.place(self._source, big=self._big)
@@ -128,6 +124,24 @@ class StorageFolder:
             self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
         )
         self._made[text] = self._contents.storages[storage.id] = storage
+        self._count += 1
+        return storage
+
+    def _short(
+        self, text: str, device: Node, dtype: DType | None, nbytes: int, record: Record | None
+    ) -> Storage:
+        """A storage of which the archive holds the first bytes only, or none. Raises UnreadableError if it must be whole."""
+        problem = f"storage {show(text, 80)} has no record {show(self._folder + text + self._suffix, 160)}"
+        if record is not None:
+            problem = f"storage {show(text, 80)} has {record.size:,} bytes, its tensors need {nbytes:,}"
+        if not self._is_partial:
+            raise UnreadableError(problem)
+        is_usable = record is not None and not record.deflated and not self._big
+        there = record.place(self._source) if record is not None and is_usable else None
+        place = hole(nbytes, problem, there)
+        storage = make_storage(self._contents.mark + self._prefix + text, device, dtype, nbytes, place)
+        self._made[text] = self._contents.storages[storage.id] = storage
+        self._contents.short[storage] = 0 if there is None else there.size
         self._count += 1
         return storage
 

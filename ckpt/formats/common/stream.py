@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from ckpt.checkpoint import Notice
 from ckpt.dtypes import UINT8, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError
+from ckpt.formats.common.holes import hole
 from ckpt.formats.common.pickled import Contents, interpret, run
 from ckpt.io.source import Memory, Source, Window, grounded
-from ckpt.limits import Budget, Limits
+from ckpt.limits import Limits
 from ckpt.nodes import Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
-from ckpt.tensors import Range, Storage
+from ckpt.tensors import Place, Range, Storage
 from ckpt.text import show
 from ckpt.tree.quantized import convolution, packed
 from ckpt.tree.scalars import class_of
@@ -65,13 +66,6 @@ def is_legacy(head: bytes) -> bool:
     return head.startswith(_MAGICS)
 
 
-def salvaged(source: Source, limits: Limits) -> Node:
-    """The root of a stream that may be cut off in its data: incomplete storages are placed after its end."""
-    return Stream(
-        source, Contents(read_nested=read_nested, budget=Budget(limits)), limits, "", 0, is_cut=True
-    ).read()
-
-
 def read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: int) -> Node:
     """The root of a checkpoint in the bytes of a pickle. Its storages join `contents`."""
     if isinstance(data, Range):
@@ -96,7 +90,7 @@ def trailing(source: Source, end: int) -> Notice:
 
 
 class Stream:
-    """One legacy stream, read front to back."""
+    """One legacy stream, read front to back. With `is_cut` it may end in its data, or hold counts that are damaged."""
 
     def __init__(
         self,
@@ -196,9 +190,9 @@ class Stream:
             if text not in widths:
                 raise UnreadableError(f"storage {show(text, 80)} is listed, but no tensor uses it")
             dtype, expected = widths[text]
-            if self._is_cut and position + 8 + storage_bytes(dtype, expected) > self._source.size:
-                position = self._source.size
-                places[text] = (position, 0)
+            if self._is_cut:
+                places[text] = (position + 8, self._whole(position, expected))
+                position += 8 + storage_bytes(dtype, expected)
                 continue
             if position + 8 > self._source.size:
                 raise CutOffError(
@@ -225,6 +219,13 @@ class Stream:
                 f"a tensor uses storage {show(min(missing), 80)}, which the list of storages lacks"
             )
         return places
+
+    def _whole(self, position: int, expected: Node) -> int:
+        """Return the count of elements at a position, or -1 if it is another one than expected: the data is not there."""
+        if position + 8 > self._source.size:
+            return 0
+        numel = int.from_bytes(self._source.read(position, 8), "little")
+        return numel if numel == expected else -1
 
     def _counts(
         self, keys: Sequence[object], widths: dict[str, tuple[DType | None, Node]]
@@ -274,10 +275,17 @@ class Stream:
             if (before.dtype or UINT8, before.nbytes) != (dtype or UINT8, nbytes):
                 raise UnreadableError(f"storage {show(key, 80)} is used with two types or sizes")
             return before
-        place = Range(*grounded(self._source, places[key][0]), nbytes)
+        offset, elements = places[key]
+        place: Place = Range(*grounded(self._source, offset), nbytes)
+        available = max(0, self._source.size - offset) if elements >= 0 else 0
+        if available < nbytes:
+            there = Range(*grounded(self._source, offset), available) if available else None
+            place = hole(nbytes, f"storage {show(key, 80)} is not whole", there)
         storage = make_storage(
             self._contents.mark + self._prefix + show(key, 80), device, dtype, nbytes, place
         )
+        if available < nbytes:
+            self._contents.short[storage] = available
         self._made[key] = self._contents.storages[storage.id] = storage
         return storage
 

@@ -7,9 +7,11 @@ tensors there are, into which boxes each is cut, and which bytes of which file h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ckpt.checkpoint import Traits
 from ckpt.errors import CkptError
-from ckpt.formats.common.dcp import is_part, plain_folder_of
+from ckpt.formats.common.dcp import DATA, is_part, plain_folder_of
 from ckpt.formats.format import Format, Probe
 
 """Of folders that ckpt writes. torch gives them no ending."""
@@ -25,6 +27,15 @@ def files(probe: Probe) -> tuple[str, ...] | None:
     except CkptError:
         is_own = True  # one item, whose error says what is wrong
     return tuple(name for name in probe.location.names() if is_part(name)) if is_own else None
+
+
+def remains(probe: Probe) -> Sequence[str]:
+    """The content of each data file of an interrupted save, one line each; empty for any other folder. Raises CkptError."""
+    if not probe.is_folder or not any(name.endswith(DATA) for name in probe.location.names()):
+        return ()
+    from ckpt.formats.dcp.remains import remains as files  # here: only an interrupted save pays for it
+
+    return [row.text for row in files(probe.location, probe.limits)]
 
 
 FORMAT = Format(
@@ -45,5 +56,5 @@ FORMAT = Format(
     suffixes=(".dcp",),
     writer="ckpt.formats.dcp.writer",
     verifier="ckpt.formats.dcp.verifier",
-    salvager="ckpt.formats.dcp.verifier",
+    remains=remains,
 )

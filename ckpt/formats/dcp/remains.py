@@ -14,7 +14,7 @@ from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, END_MAGIC
 from ckpt.formats.common.dcp import DATA
 from ckpt.formats.common.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC
 from ckpt.formats.common.pickled import Contents
-from ckpt.formats.common.records import pickle_at
+from ckpt.formats.common.recovered import pickle_at
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.dcp.items import Bytes, read_object
 from ckpt.io.location import Location

@@ -12,11 +12,10 @@ from ckpt.dtypes import DType
 from ckpt.elements.audit import crc_of
 from ckpt.elements.blocks import elements, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnsupportedError
-from ckpt.formats.common.dcp import DATA, folder_of, is_metadata
+from ckpt.formats.common.dcp import folder_of
 from ckpt.formats.dcp.items import Bytes, TensorItem, most_of
 from ckpt.formats.dcp.reader import Files
-from ckpt.formats.dcp.remains import remains
-from ckpt.formats.format import Check, ChecksumReport, Damage, Probe, Salvage
+from ckpt.formats.format import Check, ChecksumReport, Damage, Probe
 from ckpt.io.executor import SPAN, Executor, Failed, Task, run_each
 from ckpt.limits import INFLATION, Limits
 from ckpt.rows import NamedTuple
@@ -193,16 +192,3 @@ def _compared(copy: _Copy, mark: str, limits: Limits) -> tuple[int, list[tuple[s
     except CkptError as error:
         text = error.problem
     return 0, [(text, mark + copy.name)] if text else [], 0
-
-
-def salvage(probe: Probe) -> Salvage | None:
-    """Return the content of the data files of an interrupted save, or None for another folder.
-
-    Raises CkptError.
-    """
-    if not probe.is_folder:
-        return None
-    names = probe.location.names()
-    if any(map(is_metadata, names)) or not any(name.endswith(DATA) for name in names):
-        return None
-    return Salvage((), (), tuple(row.text for row in remains(probe.location, probe.limits)))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, Refusal, Traits
 from ckpt.formats.common.pickled import Contents, checkpoint
-from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested, salvaged, trailing
-from ckpt.formats.format import TORCH, Format, Probe, Salvage, no_checksums
+from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested, trailing
+from ckpt.formats.format import TORCH, Format, Probe, no_checksums
 from ckpt.limits import Limits
 from ckpt.pickles.rebuild import UNTYPED
-from ckpt.tensors import Range, parts_of
-from ckpt.tree.walk import flatten
 
 
 def sniff(probe: Probe) -> bool:
@@ -31,8 +29,12 @@ FORMAT = Format(
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
+    return _read(probe, limits, is_cut=False)
+
+
+def _read(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
     contents = Contents((), read_nested, probe.mark, probe.budget)
-    stream = Stream(probe.file, contents, limits, "", 0)
+    stream = Stream(probe.file, contents, limits, "", 0, is_cut=is_cut)
     root = stream.read()
     if stream.end < probe.size:
         contents.notices.append(trailing(probe.file, stream.end))
@@ -57,14 +59,5 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 checksums = no_checksums
 
 
-def salvage(probe: Probe) -> Salvage | None:
-    if not is_legacy(probe.head):
-        return None
-    root = salvaged(probe.file, probe.limits)
-    whole: list[str] = []
-    lost: list[str] = []
-    for entry in flatten(root, probe.limits).tensors:
-        places = [part.storage.place for part in parts_of(entry.tensor) if part.nbytes]
-        is_cut = any(isinstance(place, Range) and place.offset + place.size > probe.size for place in places)
-        (lost if is_cut else whole).append(entry.name)
-    return Salvage(tuple(whole), tuple(lost))
+def salvage(probe: Probe, limits: Limits) -> Checkpoint | None:
+    return _read(probe, limits, is_cut=True) if is_legacy(probe.head) else None

@@ -30,5 +30,4 @@ FORMAT = Format(
     suffixes=TORCH,
     writer="ckpt.formats.torch_zip.writer",
     verifier="ckpt.formats.common.records",
-    salvager="ckpt.formats.common.records",
 )

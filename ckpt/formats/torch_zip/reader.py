@@ -64,7 +64,8 @@ def read_from(
     if any(type(row.pid) is tuple and len(row.pid) == 6 for row in pickle.persistent):
         contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
     contents.notices += folder.notices()
-    origin = ArchiveOrigin(archive, folder)
+    is_whole = not archive.is_partial or (refused is None and not contents.short)
+    origin = ArchiveOrigin(archive, folder) if is_whole else None
     return checkpoint(
         path,
         FORMAT.name,

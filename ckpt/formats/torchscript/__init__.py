@@ -8,9 +8,11 @@ from ckpt.formats.format import Format, Probe
 
 def sniff(probe: Probe) -> bool:
     archive = probe.archive
-    return archive is not None and all(
-        archive.find(name) is not None for name in ("data.pkl", "constants.pkl")
-    )
+    if archive is None or archive.find("data.pkl") is None:
+        return False
+    if archive.is_partial and archive.records.any_below(f"{archive.root}/code/"):
+        return True  # the file may end before its constants
+    return archive.find("constants.pkl") is not None
 
 
 FORMAT = Format(

@@ -57,6 +57,9 @@ def read_from(
     folders: dict[str, StorageFolder] = {}
     for name, folder, prefix in _pickles(archive):
         record = archive.find(name)
+        if record is None and archive.is_partial:
+            contents.notices.append(Notice("incomplete", f"{name} of the program is missing"))
+            continue
         if record is None:
             raise UnreadableError(f"the TorchScript archive lacks {name}")
         pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
@@ -74,7 +77,7 @@ def read_from(
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
     if flat.containers and not flat.containers[0].path:
         flat.containers[0] = flat.containers[0]._replace(is_module=True)
-    constants = roots["constants.pkl"]
+    constants = roots.get("constants.pkl")
     if type(constants) is tuple and constants:
         held = Dict()
         held.set(["constants"], [constants])

@@ -59,6 +59,40 @@ class Leftover(NamedTuple):
     is_value: bool = False
 
 
+class Share(NamedTuple):
+    """The tensors of a damaged checkpoint that are whole, of how many, and their bytes. `reasons` say what happened to it."""
+
+    tensors: int
+    of: int
+    nbytes: int
+    of_bytes: int
+    reasons: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """The field `salvaged` of the document `ckpt.rewrite`."""
+        return {
+            "salvaged": {
+                "tensors": [self.tensors, self.of],
+                "bytes": [self.nbytes, self.of_bytes],
+                "reasons": list(self.reasons),
+            }
+        }
+
+
+class Filled(NamedTuple):
+    """The tensors and values that were taken from another save, by their names."""
+
+    path: str
+    names: tuple[str, ...]
+    nbytes: int
+    has_values: bool = False
+
+    @property
+    def unit(self) -> str:
+        """`item` where values are among them, else `tensor`."""
+        return "item" if self.has_values else "tensor"
+
+
 class RewriteReport(NamedTuple):
     """The changes of a command to a checkpoint. `source` was read, `result` will be written."""
 
@@ -76,6 +110,12 @@ class RewriteReport(NamedTuple):
     """The tensors that a warm start loads."""
     is_partial: bool = False
     """A flag: parts of the source are missing, and the result lacks them."""
+    share: Share | None = None
+    """The tensors and bytes that were salvaged, of how many."""
+    lost: tuple[Leftover, ...] = ()
+    """The parts of a damaged checkpoint that are not whole, and not in the result."""
+    filled: tuple[Filled, ...] = ()
+    """What was taken from another save."""
 
     def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
@@ -111,6 +151,15 @@ class RewriteReport(NamedTuple):
             "overflowed": 0 if output is None else output.pop("overflowed"),
             "verified": None if output is None else output.pop("verified"),
             **({} if self.coverage is None else {"coverage": self.coverage.to_json()}),
+            **({} if self.share is None else self.share.to_json()),
+            **(
+                {}
+                if self.share is None
+                else {
+                    "lost": [_left_json(row) for row in self.lost],
+                    "filled_from": [{"path": row.path, "names": list(row.names)} for row in self.filled],
+                }
+            ),
         }
 
 
@@ -342,8 +391,8 @@ def droppable(make: Callable[[bool], RewriteReport], drop_other: bool) -> Rewrit
 def with_unread(report: RewriteReport) -> RewriteReport:
     """The report with what was not read of the source, and a new file therefore lacks: bytes behind the end, damage."""
     source = report.source
-    if report.result is source and not source.traits.is_set:
-        return report  # nothing changes, so the file is copied
+    if report.share is not None or (report.result is source and not source.traits.is_set):
+        return report  # it says what is lost, or nothing changes, so the file is copied
     rows = [
         Leftover("(unread)", notice.message)
         for notice in source.notices

@@ -4,23 +4,30 @@ what is left of an incomplete one: its whole tensors and the values that were re
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from itertools import accumulate
+from operator import is_
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import LossError, UsageError
+from ckpt.evidence.optimizers import LOST_STATE
+from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
+from ckpt.io.source import Zeros
 from ckpt.jobs.check.sums import Likeness
+from ckpt.jobs.rewrite.fill import Fill
 from ckpt.jobs.rewrite.names import ATTRIBUTE, attributes_left
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node, Opaque, tensor_of
+from ckpt.names import Path
+from ckpt.nodes import Dict, Nested, Node, Opaque, Set, is_tuple, tensor_of
 from ckpt.rows import replace
+from ckpt.tensors import Boxes, Patched, Place, Range, Storage, parts_of
 from ckpt.text import and_more, plural, show
-from ckpt.tree.find import children
+from ckpt.tree.find import children, node_at
 from ckpt.tree.view import look
-from ckpt.tree.walk import parts_of
+from ckpt.tree.walk import parts_of as leaves_of
 
 
 def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
@@ -112,7 +119,7 @@ def with_flattening(report: RewriteReport, ranks: int, limits: Limits) -> Rewrit
         return report._replace(changes=(*report.changes, ranked))
     if look(root).kind != "mapping":
         return report
-    parts = parts_of(root, limits)
+    parts = leaves_of(root, limits)
     changes = [
         Change("keys", "numbers", "text", number, "key", section=name or ROOT)
         for name, number in parts.texts.items()
@@ -165,30 +172,96 @@ def whole_part(
 
     Raises LossError where no tensor is whole.
     """
-    whys = {name: row.message for row in checkpoint.notices if row.code in LOST for name in row.tensors}
-    reasons: dict[str, str] = {}
+    whys = dict.fromkeys(lost_in(checkpoint), NOT_WHOLE)
     if like is not None:
         other = show(like.path, 60)
-        reasons |= dict.fromkeys(like.reshaped, f"another shape than in {other}")
-        reasons |= {name: f"only in {other}" for name in like.missing if name not in whys}
-        whys |= reasons
+        whys |= dict.fromkeys(like.reshaped, f"another shape than in {other}")
+        whys |= {name: f"only in {other}" for name in like.missing if name not in whys}
+    whole, rows = without_lost(checkpoint, whys, limits)
+    return whole, (*rows, *(Leftover(name, why) for name, why in checkpoint.left_out))
+
+
+NOT_WHOLE = "not whole"
+
+
+def lost_in(checkpoint: Checkpoint) -> list[str]:
+    """The names of the tensors that are not whole, as the reader noticed it."""
+    return [name for row in checkpoint.notices if row.code in LOST for name in row.tensors]
+
+
+def without_lost(
+    checkpoint: Checkpoint, whys: Mapping[str, str], limits: Limits
+) -> tuple[Checkpoint, tuple[Leftover, ...]]:
+    """The checkpoint without the tensors of these names, and a row for each with its reason.
+
+    A storage of which the end is missing becomes as long as its views need. Raises LossError where no tensor is left.
+    """
     gone = [entry for entry in checkpoint.tensors if entry.name in whys]
     if gone and len(gone) == len(checkpoint.tensors):
         problem = f"none of {plural(len(gone), 'tensor')} is whole"
         raise LossError(problem, path=checkpoint.path)
-    rows = [Leftover(entry.name, reasons.get(entry.name, "not whole"), entry.tensor.nbytes) for entry in gone]
+    rows = [Leftover(entry.name, whys[entry.name], entry.tensor.nbytes) for entry in gone]
     listed = {entry.name for entry in gone}
-    rows += [Leftover(name, reasons.get(name, "not whole")) for name in whys if name not in listed]
-    rows += [Leftover(name, why) for name, why in checkpoint.left_out]
+    rows += [Leftover(name, why) for name, why in whys.items() if name not in listed]
     whole = checkpoint
     if gone:
-        whole = edited(checkpoint, _Without(id(entry.tensor) for entry in gone).run(checkpoint.root), limits)
+        root = _Without(id(entry.tensor) for entry in gone).run(checkpoint.root)
+        _note_lost_state(checkpoint, root, gone)
+        whole = edited(checkpoint, root, limits, origin=None if checkpoint.source else "same")
+    whole = _mended(whole, limits)
     notices = tuple(row for row in checkpoint.notices if row.code not in LOST)
     return replace(whole, notices=notices, left_out=()), tuple(rows)
 
 
+def _note_lost_state(checkpoint: Checkpoint, root: Node, gone: Iterable[Entry]) -> None:
+    """Note in each optimizer of a tree the parameters of which state is gone: they had a gradient, and look as if they had none."""
+    paths = {section.path for section in Survey(checkpoint).sections if section.kind == "optimizer"}
+    lost: dict[Path, dict[str | int, None]] = {}
+    for entry in gone:
+        for depth in range(len(entry.path) - 2):
+            if entry.path[:depth] in paths and entry.path[depth] == "state":
+                lost.setdefault(entry.path[:depth], {})[entry.path[depth + 1]] = None
+    for path, keys in lost.items():
+        node = node_at(root, path)
+        if isinstance(node, (Dict, Opaque)):
+            node.set([LOST_STATE], [list(keys)])
+
+
+def _mended(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
+    """The checkpoint whose storages hold no missing bytes: they are as long as their views need, and zero where none looks."""
+    ends: dict[Storage, int] = {}
+    for entry in checkpoint.tensors:
+        for part in parts_of(entry.tensor):
+            if isinstance(part.storage.place, (Patched, Boxes)):
+                ends[part.storage] = max(part.extent[1], ends.get(part.storage, 0))
+    made = {storage: new for storage, end in ends.items() if (new := _shortened(storage, end)) is not storage}
+    return edited(checkpoint, Fill(made).copy(checkpoint.root), limits) if made else checkpoint
+
+
+def _shortened(storage: Storage, end: int) -> Storage:
+    pieces: list[tuple[int, Place]] = []
+    layer = storage.place
+    while isinstance(layer, Patched):
+        pieces = [*layer.pieces, *pieces]
+        layer = layer.base
+    if not isinstance(layer, Boxes) or layer.problem is None:
+        return storage
+    width = 1 if storage.dtype is None else max(1, storage.dtype.bits // 8)
+    end = -(-end // width) * width
+    if not end:
+        return storage._replace(nbytes=0, place=Range(Zeros(0), 0, 0), crc=None)
+    first, piece = pieces[0]
+    place: Place = Patched(Range(Zeros(end), 0, end), end, pieces)
+    if len(pieces) == 1 and not first and isinstance(piece, Range) and piece.size >= end:
+        place = piece._replace(size=end)
+    return storage._replace(nbytes=end, place=place, crc=None)
+
+
 class _Without:
-    """Makes trees without tensors. A list that loses one becomes a dict, so that the others keep their numbers."""
+    """Makes trees without tensors. A list that loses one becomes a dict, so that the others keep their numbers.
+
+    In a tuple, and among the arguments of a call, None takes its place.
+    """
 
     def __init__(self, gone: Iterable[int]) -> None:
         self._gone = set(gone)
@@ -196,7 +269,9 @@ class _Without:
 
     def run(self, node: Node) -> Node:
         """The tree below a node, where what is one object stays one. Trees are at most as deep as the limit `depth`."""
-        if type(node) not in (list, Dict, Opaque) or tensor_of(node) is not None:
+        if id(tensor_of(node)) in self._gone:
+            return None
+        if type(node) not in (list, Dict, Opaque, Set, tuple) or tensor_of(node) is not None:
             return node
         if id(node) not in self._made:
             self._made[id(node)] = node  # of a cycle
@@ -211,8 +286,21 @@ class _Without:
             numbered = Dict()
             numbered.set([place for place, _ in rows], [self.run(item) for _, item in rows])
             return numbered
+        if is_tuple(node):
+            items = tuple([self.run(item) for item in node])
+            return node if all(map(is_, items, node)) else items
+        if type(node) is Set:
+            return Set([self.run(item) for item in node.items if self._stays(item)], node.frozen)
         assert isinstance(node, (Dict, Opaque))
         shell = copy(node)
+        if type(shell) is Opaque:
+            args = self.run(shell.args)
+            assert is_tuple(args)
+            shell.args = args
+            shell.states = [self.run(state) for state in shell.states]
+            shell.items = [self.run(item) for item in shell.items if self._stays(item)]
+            if isinstance(shell.meaning, Nested):
+                shell.meaning = Nested(self.run(shell.meaning.root))
         pairs = [row for row in zip(node.keys, node.values, strict=True) if self._stays(row[1])]
         shell.keys = [key for key, _ in pairs]
         shell.values = [self.run(value) for _, value in pairs]

@@ -30,7 +30,7 @@ from torch import nn
 from ckpt import formats
 from ckpt.cli.commands.verify import _report
 from ckpt.cli.inputs import Found
-from ckpt.formats.verify import salvage
+from ckpt.formats.verify import remainder
 from ckpt.jobs.check.sums import Sum, digest, lines, parse
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
@@ -139,7 +139,7 @@ def test_a_record_of_unknown_size_before_the_data(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its end is where a descriptor gives the size that it has, in whatever block that lies, and not sooner."""
-    monkeypatch.setattr(import_module("ckpt.formats.common.records"), "_STEP", step)
+    monkeypatch.setattr(import_module("ckpt.formats.common.recovered"), "_STEP", step)
     tensor = torch.randn(20)
     rewriting.saved({"a.weight": tensor}, tmp_path / "plain.pth")
     for size in range(300, 330):
@@ -160,7 +160,7 @@ def test_a_record_of_unknown_size_before_the_data(
 
         for cut, held in ((end, True), (end - 1, False)):
             path.write_bytes(whole[:cut])
-            found = salvage(str(path), Limits())
+            found = remainder(str(path), Limits())
             assert found is not None
             assert (found.whole, found.lost) == ((("a.weight",), ()) if held else ((), ("a.weight",))), size
 

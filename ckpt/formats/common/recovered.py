@@ -1,0 +1,429 @@
+"""The records of a zip archive whose directory is missing, damaged or contradicted by the records.
+
+A directory that can be read says what lies where, and its checksums prove it. Without one, each record is followed from its own
+header: the pickle says how long the storages are, and a descriptor or the deflated bytes say it of the others. Nothing is
+searched inside of a record whose length is known, so an archive that a tensor holds is not taken for the outer one.
+Layout: PKWARE APPNOTE 6.3, caffe2/serialize/inline_container.cc.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from itertools import pairwise
+from struct import unpack_from
+
+from ckpt.checkpoint import Notice
+from ckpt.errors import CkptError, CutOffError, DamagedDataError, LimitError, UnreadableError
+from ckpt.formats.common.archive import (
+    DESCRIPTOR_MAGIC,
+    END_MAGIC,
+    FIELD,
+    Archive,
+    find_end,
+)
+from ckpt.formats.common.directory import (
+    CENTRAL,
+    CENTRAL_MAGIC,
+    LOCAL_HEADER,
+    LOCAL_MAGIC,
+    MARK,
+    REFUSED_FLAGS,
+    Record,
+    Records,
+    entry_at,
+    zip64,
+)
+from ckpt.formats.common.pickled import run
+from ckpt.io.source import Source
+from ckpt.limits import RECORD_BYTES, Budget, Limits
+from ckpt.pickles.machine import Pickle, TruncatedPickleError
+from ckpt.pickles.rebuild import storage_bytes, storage_type
+from ckpt.rows import NamedTuple
+from ckpt.text import plural, show
+
+_STEP = 1 << 20
+"""Bytes that are read at once where the end of a record is looked for."""
+_FIRST = 1 << 18
+"""Bytes of a pickle that are read at first."""
+_PADDING = 3 * 4096
+"""More bytes than lie between the name of a record and its data."""
+_FOLDERS = {
+    "data.pkl": ("data", "tensors"),
+    "constants.pkl": ("constants",),
+    "bytecode.pkl": ("bytecode", "constants"),
+}
+"""Pickles, and the folders of the storages that they name."""
+_END64, _LOCATOR = b"PK\x06\x06", b"PK\x06\x07"
+
+
+def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> Archive:
+    """The archive of the records that are whole, or whose first bytes are there. Raises UnreadableError, LimitError.
+
+    A pickle that does not match its checksum is refused, or with `keep_damaged` a notice. All other checksums are
+    compared when the bytes are used.
+    """
+    if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
+        raise UnreadableError("the zip archive does not begin with its first record")
+    rows = _by_directory(source, limits)
+    if rows is None:
+        rows = list(_Walk(source, limits).run())
+    chosen: dict[str, Record] = {}
+    for record, is_newer in rows:
+        if record.name in chosen and not is_newer:
+            raise UnreadableError(
+                f"duplicate record {show(record.name, 80)}: nothing says which one is meant"
+            )
+        chosen[record.name] = record
+    records = Records()
+    for record in chosen.values():
+        records.add(record)
+    names = records.names
+    roots = {name.partition("/")[0] for name in names if name.endswith("/data.pkl") and name.count("/") == 1}
+    if not roots:
+        held = f"{plural(len(names), 'whole record')} of it {'has' if len(names) == 1 else 'have'} no names"
+        raise CutOffError(
+            f"cut off: the file ends at {source.size:,} bytes, before the end of its list of tensors (data.pkl)"
+            + (f", so {held}" if names else "")
+        )
+    if len(roots) > 1:
+        raise UnreadableError(
+            "the archive has two roots: " + ", ".join(show(root, 60) for root in sorted(roots))
+        )
+    (root,) = roots
+    archive = Archive(source, root, records, (), is_partial=True)
+    damage = list(_damaged_pickles(archive, limits))
+    if damage and not keep_damaged:
+        raise DamagedDataError(damage[0], hint="--keep-damaged reads it all the same")
+    return archive._replace(notices=tuple(Notice("damaged-file", text) for text in damage))
+
+
+def _damaged_pickles(archive: Archive, limits: Limits) -> Iterator[str]:
+    """Yield a sentence on each pickle that does not match its checksum."""
+    for name in _FOLDERS:
+        record = archive.find(name)
+        if record is None or record.crc is None or record.size > limits.pickle_bytes:
+            continue
+        if zlib.crc32(archive.read(record, limits.pickle_bytes, "pickle-bytes")) != record.crc:
+            yield f"{name} does not match its recorded checksum: names, shapes and values in it may be wrong"
+
+
+# --- by the directory -------------------------------------------------------------------------------------------------
+
+
+def _by_directory(source: Source, limits: Limits) -> list[tuple[Record, bool]] | None:
+    """The records of a directory that can be read, whatever became of the records; None where it cannot."""
+    try:
+        count, size, begin, end, _ = find_end(source)
+        if (
+            begin + size != end
+            or count > limits.entries
+            or size > max(limits.directory_bytes, count * RECORD_BYTES)
+        ):
+            return None
+        data = source.read(begin, size)
+        rows: list[tuple[Record, bool]] = []
+        position = 0
+        while len(rows) < count:
+            entry, position = entry_at(data, position)
+            rows.append((entry, False))
+    except LimitError:
+        raise
+    except CkptError:
+        return None
+    if position != size:
+        return None
+    placed = [(placed, False) for entry, _ in rows if (placed := _placed(source, entry, begin)) is not None]
+    spans = sorted((record.header, record.offset + record.stored, record.name) for record, _ in placed)
+    for (_, last, name), (first, _, other) in pairwise(spans):
+        if first < last:
+            raise UnreadableError(f"records {show(name, 60)} and {show(other, 60)} overlap")
+    return placed
+
+
+def _placed(source: Source, entry: Record, end: int) -> Record | None:
+    """Return the record of a directory with the offset of its data, or None if that is not known.
+
+    The header of the record says it, or else the descriptor behind the data.
+    """
+    names = len(entry.name.encode())
+    least = entry.header + LOCAL_HEADER.size + names
+    if least > end:
+        return None
+    fields = LOCAL_HEADER.unpack(source.read(entry.header, LOCAL_HEADER.size))
+    if fields[0] == LOCAL_MAGIC and fields[-2] == names:
+        offset = least + int(fields[-1])
+        return entry._replace(offset=offset) if offset + entry.stored <= end else None
+    if entry.crc is None:
+        return None if entry.size else entry._replace(offset=least)
+    # Behind the data there is a descriptor with the checksum, within the padding that torch and ckpt may have written.
+    mark = DESCRIPTOR_MAGIC + entry.crc.to_bytes(4, "little")
+    behind = least + entry.stored
+    shift = source.read(behind, min(_PADDING, end - behind)).find(mark) if behind < end else -1
+    return None if shift < 0 else entry._replace(offset=least + shift)
+
+
+# --- one record after the other ---------------------------------------------------------------------------------------
+
+
+class _Head(NamedTuple):
+    """A local header: its offset, the name of its record, the offset of the data, and what it says of the sizes."""
+
+    header: int
+    name: str
+    offset: int
+    flags: int
+    method: int
+    stored: int | None
+    size: int | None
+    crc: int | None
+    mark: bool
+
+
+class _Walk:
+    """Follows the records of an archive from its beginning, as far as each says where the next one begins."""
+
+    def __init__(self, source: Source, limits: Limits) -> None:
+        self._source = source
+        self._limits = limits
+        self._sizes: dict[str, int] = {}
+        """The bytes of the storages that the pickles so far name, by the names of their records below the root."""
+
+    def run(self) -> Iterator[tuple[Record, bool]]:
+        """Yield the records, and for each if it takes the place of an earlier one: a rewrite in place appended it."""
+        position = 0
+        for _ in range(self._limits.entries):
+            head = self._head(position)
+            if head is None:
+                after = self._behind_directory(position)
+                head = None if after is None else self._head(after)
+                if head is None or not head.mark:
+                    return
+            record, end = self._record(head)
+            if record is not None:
+                yield record, head.mark
+            if end is None:
+                return
+            position = end
+
+    def _head(self, position: int) -> _Head | None:
+        """The local header at an offset; None where there is none, or not all of it. Raises UnreadableError."""
+        source = self._source
+        begin = position + LOCAL_HEADER.size
+        if begin > source.size:
+            return None
+        fields = LOCAL_HEADER.unpack(source.read(position, LOCAL_HEADER.size))
+        magic, flags, method, stored, size, names, extras = fields
+        if magic != LOCAL_MAGIC or begin + names + extras > source.size:
+            return None
+        raw = source.read(begin, names)
+        if flags & REFUSED_FLAGS or method not in (0, 8) or b"\0" in raw:
+            return None
+        extra = source.read(begin + names, extras)
+        name = raw.decode("utf-8", "replace")
+        told: tuple[int | None, int | None, int | None] = (None, None, None)
+        if not flags & 8:  # else sizes and checksum come after the data
+            crc = int.from_bytes(source.read(position + 14, 4), "little")
+            if MARK in (stored, size):
+                size, stored, _ = zip64(extra, size, stored, 0, name)
+            told = stored, size, crc
+        mark = FIELD in extra and position == int.from_bytes(extra[extra.index(FIELD) + 4 :][:8], "little")
+        return _Head(position, name, begin + names + extras, flags, method, *told, mark)
+
+    def _record(self, head: _Head) -> tuple[Record | None, int | None]:
+        """(the record of a header, the offset of the next header). Without the latter nothing more is found."""
+        inner = head.name.partition("/")[2]
+        if head.stored is not None and head.size is not None:
+            record = self._told(head, head.stored, head.size)
+            if record is not None and inner in _FOLDERS and record.stored == head.stored:
+                self._note(inner, record)
+            done = record is not None and record.stored == head.stored
+            return record, head.offset + head.stored if done else None
+        if head.method == 8:
+            return self._deflated(head, inner)
+        if inner in _FOLDERS:
+            return self._pickle(head, inner)
+        if inner in self._sizes:
+            return self._known(head, self._sizes[inner])
+        return self._searched(head)
+
+    def _told(self, head: _Head, stored: int, size: int) -> Record | None:
+        """The record whose header has its sizes. Of one that is cut off and not deflated, what is there."""
+        crc = head.crc if head.crc or not size else None
+        if head.offset + stored <= self._source.size:
+            if head.method == 0 and stored != size:
+                return None
+            return Record(
+                head.name, head.offset, stored, size, head.method == 8, crc, head.header, head.flags
+            )
+        return None if head.method else self._cut(head)
+
+    def _cut(self, head: _Head) -> Record:
+        there = self._source.size - head.offset
+        return Record(head.name, head.offset, there, there, False, None, head.header, head.flags)
+
+    def _known(self, head: _Head, size: int) -> tuple[Record | None, int | None]:
+        """A storage of `size` bytes. What follows it must be its descriptor, or the end of the file within that."""
+        end = head.offset + size
+        if end > self._source.size:
+            return self._cut(head), None
+        if self._is_last(head, end):
+            return self._stored(head, size, None), None
+        descriptor = self._descriptor(head, end)
+        if descriptor is None:
+            return self._searched(head)  # a record may be longer than its storage
+        crc, after = descriptor
+        return self._stored(head, size, crc), after
+
+    def _stored(self, head: _Head, size: int, crc: int | None) -> Record:
+        return Record(head.name, head.offset, size, size, False, crc or None, head.header, head.flags)
+
+    def _descriptor(self, head: _Head, end: int) -> tuple[int, int] | None:
+        """Return (checksum, offset of the next record) of a record that ends at `end`, or None if it does not end there."""
+        size = end - head.offset
+        tail = self._source.read(end, min(24, self._source.size - end))
+        if not size and tail[:4] in (LOCAL_MAGIC, CENTRAL_MAGIC):
+            return 0, end  # an empty record has no descriptor
+        for form, width in (("<IQQ", 24), ("<III", 16)):
+            if len(tail) >= width and tail.startswith(DESCRIPTOR_MAGIC):
+                crc, stored, full = unpack_from(form, tail, 4)
+                if (stored, full) == (size, size):
+                    return crc, end + width
+        return None
+
+    def _is_last(self, head: _Head, end: int) -> bool:
+        """Tell whether the file ends within the descriptor of a record that ends at `end`."""
+        rest = self._source.size - end
+        wide = end - head.offset >= MARK or head.header >= MARK
+        return rest < (24 if wide else 16) and DESCRIPTOR_MAGIC.startswith(
+            self._source.read(end, min(rest, 4))
+        )
+
+    def _searched(self, head: _Head) -> tuple[Record | None, int | None]:
+        """A record of unknown size: it ends where a descriptor gives the size and the checksum that it has there."""
+        source, begin = self._source, head.offset
+        descriptor = self._descriptor(head, begin)
+        if descriptor is not None:
+            return self._stored(head, 0, None), descriptor[1]
+        crc, summed = 0, begin
+        for position in range(begin, source.size, _STEP):
+            data = source.read(position, min(_STEP + 3, source.size - position))
+            mark = data.find(DESCRIPTOR_MAGIC)
+            while mark >= 0:
+                end = position + mark
+                descriptor = self._descriptor(head, end)
+                if descriptor is not None:
+                    while summed < end:  # no byte is summed twice
+                        step = min(_STEP, end - summed)
+                        crc = zlib.crc32(source.read(summed, step), crc)
+                        summed += step
+                    after = descriptor[1]
+                    # torch writes 0 where it computes no checksum: then a record, or the directory, must follow.
+                    follows = source.read(after, min(4, source.size - after)) in (LOCAL_MAGIC, CENTRAL_MAGIC)
+                    if descriptor[0] == crc or (not descriptor[0] and follows):
+                        return self._stored(head, end - begin, descriptor[0]), after
+                mark = data.find(DESCRIPTOR_MAGIC, mark + 1)
+        return None, None
+
+    def _deflated(self, head: _Head, inner: str) -> tuple[Record | None, int | None]:
+        """A deflated record of unknown size, which ends where its stream does. A storage holds no more than its size."""
+        most = self._sizes.get(inner, self._limits.pickle_bytes)
+        source, machine = self._source, zlib.decompressobj(-15)
+        position, size, crc = head.offset, 0, 0
+        try:
+            while not machine.eof and position < source.size:
+                data = source.read(position, min(_STEP, source.size - position))
+                position += len(data)
+                while data and not machine.eof:
+                    inflated = machine.decompress(data, _STEP)
+                    size, crc = size + len(inflated), zlib.crc32(inflated, crc)
+                    if size > most:
+                        return None, None
+                    data = machine.unconsumed_tail
+        except zlib.error:
+            return None, None
+        if not machine.eof:
+            return None, None
+        stored = position - len(machine.unused_data) - head.offset
+        record = Record(head.name, head.offset, stored, size, True, crc, head.header, head.flags)
+        if inner in _FOLDERS:
+            self._note(inner, record)
+        return record, self._behind(head.offset + stored, stored, size)
+
+    def _behind(self, end: int, stored: int, size: int) -> int | None:
+        """The offset behind the descriptor of a deflated record."""
+        tail = self._source.read(end, min(24, self._source.size - end))
+        for form, width in (("<QQ", 24), ("<II", 16)):
+            if len(tail) >= width and unpack_from(form, tail, 8) == (stored, size):
+                return end + width
+        for form, width in (("<QQ", 20), ("<II", 12)):  # without the magic, which the standard lets out
+            if len(tail) >= width and unpack_from(form, tail, 4) == (stored, size):
+                return end + width
+        return None
+
+    def _pickle(self, head: _Head, inner: str) -> tuple[Record | None, int | None]:
+        """A pickle, which ends at its STOP."""
+        pickle = pickle_at(self._source, head.offset, self._limits)
+        if pickle is None:
+            return None, None
+        self._learn(inner, pickle[0])
+        end = head.offset + pickle[1]
+        if self._is_last(head, end):
+            return self._stored(head, pickle[1], None), None
+        descriptor = self._descriptor(head, end)
+        if descriptor is None:
+            return self._searched(head)  # bytes follow the pickle
+        return self._stored(head, pickle[1], descriptor[0]), descriptor[1]
+
+    def _note(self, inner: str, record: Record) -> None:
+        """Learn the sizes of storages from the pickle of a record that is whole."""
+        archive = Archive(self._source, "", Records(), (), is_partial=True)
+        data = archive.read_pickle(record, self._limits, Budget(self._limits, record.stored))
+        try:
+            self._learn(inner, run(data, self._limits))
+        except LimitError:
+            raise
+        except CkptError:
+            return  # whoever reads it says why
+
+    def _learn(self, inner: str, pickle: Pickle) -> None:
+        for persistent in pickle.persistent:
+            pid = persistent.pid
+            if type(pid) is tuple and len(pid) >= 5 and isinstance(pid[2], (str, int)):
+                nbytes = storage_bytes(storage_type(pid[1]), pid[4])
+                for folder in _FOLDERS[inner]:
+                    self._sizes.setdefault(f"{folder}/{pid[2]}", nbytes)
+
+    def _behind_directory(self, position: int) -> int | None:
+        """The offset behind a directory and its end records, where a rewrite in place may have appended a record."""
+        source = self._source
+        for _ in range(self._limits.entries + 3):
+            head = source.read(position, min(CENTRAL.size, source.size - position))
+            if head.startswith(CENTRAL_MAGIC) and len(head) == CENTRAL.size:
+                position += CENTRAL.size + sum(unpack_from("<3H", head, 28))
+            elif head.startswith(_END64) and len(head) >= 12:
+                position += 12 + int(unpack_from("<Q", head, 4)[0])
+            elif head.startswith(_LOCATOR):
+                position += 20
+            elif head.startswith(END_MAGIC) and len(head) >= 22:
+                position += 22 + int(unpack_from("<H", head, 20)[0])
+                return position if position < source.size else None
+            else:
+                return None
+            if position >= source.size:
+                return None
+        return None
+
+
+def pickle_at(source: Source, begin: int, limits: Limits, size: int = _FIRST) -> tuple[Pickle, int] | None:
+    """Return (the pickle at an offset, its length), or None if it is cut off. `size` bytes are read at first."""
+    while True:
+        data = source.read(begin, min(size, source.size - begin, limits.pickle_bytes))
+        try:
+            pickle = run(data, limits)
+        except TruncatedPickleError:
+            if len(data) < size:
+                return None
+            size *= 4
+            continue
+        return pickle, pickle.end

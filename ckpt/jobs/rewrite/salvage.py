@@ -1,0 +1,258 @@
+"""`ckpt salvage`: the whole tensors of a checkpoint that is cut off, damaged or incomplete, and others from another save."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.elements.audit import DAMAGED, are_damaged, checksums_of
+from ckpt.elements.pieces import shown
+from ckpt.errors import CkptError, LimitError, LossError, NotOpenedError
+from ckpt.evidence.survey import Survey
+from ckpt.findings import LOST
+from ckpt.io.executor import Executor
+from ckpt.jobs.rewrite.fill import Fill, filled
+from ckpt.jobs.rewrite.report import Change, Filled, Leftover, Pairing, RewriteReport, Share, edited
+from ckpt.jobs.rewrite.sets import NOT_WHOLE, lost_in, without_lost
+from ckpt.limits import Limits
+from ckpt.names import Path
+from ckpt.nodes import Dict, Node, Opaque
+from ckpt.pickles.edit import Edit
+from ckpt.pickles.state_dict import without_gradient
+from ckpt.rows import NamedTuple, replace
+from ckpt.tensors import Patched, Place, TensorRef, noted, parts_of
+from ckpt.text import plural, show
+from ckpt.tree.find import children, find, node_at
+
+
+def salvage(
+    survey: Survey,
+    limits: Limits,
+    *,
+    damaged: Mapping[str, str] | None = None,
+    other: Survey | None = None,
+) -> RewriteReport:
+    """The checkpoint without what is not whole. `survey` is of what its reader found left of it.
+
+    `damaged` are further tensors that are not whole, and why. Lost tensors and values are taken from `other`, where
+    they have the same name, shape and dtype. Raises LossError where no tensor is whole.
+    """
+    checkpoint = survey.checkpoint
+    whys = dict.fromkeys(lost_in(checkpoint), NOT_WHOLE) | dict(damaged or {})
+    values = dict(checkpoint.left_out)
+    count = len(checkpoint.tensors) + len(whys.keys() - {entry.name for entry in checkpoint.tensors})
+    current = checkpoint
+    fills: tuple[Filled, ...] = ()
+    if other is not None and (whys or values):
+        current, whys, values, fills = _filled(checkpoint, other.checkpoint, whys, values, limits)
+    result, rows = without_lost(current, whys, limits)
+    if checkpoint.traits.names_are_code and rows:
+        result = _state_dict(result, limits)
+    rows += tuple(Leftover(name, why) for name, why in values.items())
+    taken = {name for row in fills for name in row.names}
+    own = [entry for entry in result.tensors if entry.name not in taken]
+    nbytes = sum(entry.tensor.nbytes for entry in own)
+    lost_bytes = sum(row.nbytes or 0 for row in rows) + sum(row.nbytes for row in fills)
+    changes = [
+        Change("filled", f"filled from {row.path}", None, len(row.names), row.unit, row.nbytes)
+        for row in fills
+    ]
+    return RewriteReport(
+        "salvage",
+        checkpoint,
+        result,
+        tuple(changes),
+        unchanged_bytes=not fills,
+        nothing="",
+        is_partial=bool(rows) or any(row.code == "damaged-file" for row in checkpoint.notices),
+        share=Share(len(own), count, nbytes, nbytes + lost_bytes, _reasons(checkpoint, damaged or {})),
+        lost=rows,
+        filled=fills,
+    )
+
+
+_REASONS = (*LOST, "damaged-file", "ranks-differ")
+
+
+def _reasons(checkpoint: Checkpoint, damaged: Mapping[str, str]) -> tuple[str, ...]:
+    """What the reader noticed of the damage, and how many tensors do not match their checksums."""
+    rows = [row.message for row in checkpoint.notices if row.code in _REASONS]
+    if not rows and checkpoint.is_edited:  # a file that no reader takes, and nothing of it is lost
+        rows = [row.message for row in checkpoint.notices[-1:]]
+    count = sum(why == DAMAGED for why in damaged.values())
+    if count:
+        verb = "does not match its" if count == 1 else "do not match their"
+        rows.append(f"{plural(count, 'tensor')} {verb} recorded checksum (--keep-damaged takes them)")
+    return tuple(rows)
+
+
+def unsound(checkpoint: Checkpoint, executor: Executor) -> dict[str, str]:
+    """The tensors whose bytes cannot be found, or do not match a recorded checksum, and why.
+
+    Those that the reader knows to be lost are not looked at. All records with a checksum are read.
+    """
+    gone = set(lost_in(checkpoint))
+    whys: dict[str, str] = {}
+    rest: list[Entry] = []
+    for entry in checkpoint.tensors:
+        if entry.name in gone:
+            continue
+        try:
+            for part in parts_of(entry.tensor):
+                for place in _places(part):
+                    deque(checksums_of(place), 0)
+            rest.append(entry)
+        except (LimitError, NotOpenedError):
+            raise
+        except CkptError as error:
+            whys[entry.name] = error.problem
+    bad = are_damaged([entry.tensor for entry in rest], executor)
+    return whys | {entry.name: DAMAGED for entry, is_bad in zip(rest, bad, strict=True) if is_bad}
+
+
+def _places(part: TensorRef) -> list[Place]:
+    """The places of the bytes of a tensor. Its storage may lack others."""
+    place = noted(part.storage)
+    if place is None or not part.numel:
+        return []
+    return [piece for piece, _, _ in shown(place, *part.extent)] if isinstance(place, Patched) else [place]
+
+
+class _Taken(NamedTuple):
+    """A lost tensor of the checkpoint, or None where it has no place in the tree, and its namesake in the other save."""
+
+    mine: Entry | None
+    theirs: Entry
+
+
+def _filled(
+    checkpoint: Checkpoint,
+    other: Checkpoint,
+    whys: Mapping[str, str],
+    values: Mapping[str, str],
+    limits: Limits,
+) -> tuple[Checkpoint, dict[str, str], dict[str, str], tuple[Filled, ...]]:
+    """Return the checkpoint with what the other save has of what is lost, the rest of both lists, and what was taken.
+
+    Raises LossError where the other save has none of it.
+    """
+    own = {entry.name: entry for entry in checkpoint.tensors}
+    theirs = {entry.name: entry for entry in other.tensors}
+    rest = dict(whys)
+    taken: list[_Taken] = []
+    for name in whys:
+        mine, namesake = own.get(name), theirs.get(name)
+        why = _misfit(mine, namesake, other.path)
+        if why is None and namesake is not None:
+            taken.append(_Taken(mine, namesake))
+            del rest[name]
+        else:
+            rest[name] = f"{whys[name]}, and {why}"
+    pairs = [row for pair in taken for row in _pairings(pair)]
+    root = Fill(filled(pairs)).copy(checkpoint.root) if pairs else Edit().copy(checkpoint.root)
+    names = [pair.theirs.name for pair in taken]
+    tree = _Tree(root)
+    for pair in taken:
+        if pair.mine is None:
+            tree.put(pair.theirs.path, pair.theirs.tensor)
+    lost_values = dict(values)
+    for name in values:
+        matches = find(other.root, name, limits)
+        if len(matches) == 1 and tree.put(*matches[0]):
+            del lost_values[name]
+            names.append(name)
+    if not names:
+        first = next(iter(rest or values))
+        problem = f"{show(other.path, 80)} has nothing of what is lost: {show(first, 80)}: {(rest or values)[first]}"
+        raise LossError(problem, path=checkpoint.path)
+    nbytes = sum(pair.theirs.tensor.nbytes for pair in taken)
+    # A distributed checkpoint has whole numbers as keys where a list lost an item, and nowhere else.
+    whole = edited(checkpoint, _lists(root) if checkpoint.traits.fills_a_state else root, limits)
+    fills = (Filled(other.path, tuple(names), nbytes, len(names) > len(taken)),)
+    return replace(whole, sources=(*whole.sources, *other.sources)), rest, lost_values, fills
+
+
+def _misfit(mine: Entry | None, theirs: Entry | None, path: str) -> str | None:
+    """Return why a tensor of the other save does not take the place of a lost one, or None."""
+    where = show(path, 60)
+    if theirs is None:
+        return f"not in {where}"
+    if mine is None:
+        return None
+    one, two = mine.tensor, theirs.tensor
+    if one.dtype != two.dtype:
+        return f"{two.dtype.name} in {where}, not {one.dtype.name}"
+    if one.shape != two.shape:
+        return f"{list(two.shape)} in {where}, not {list(one.shape)}"
+    parts = (parts_of(one), parts_of(two))
+    alike = one.layout == two.layout and len(parts[0]) == len(parts[1])
+    if isinstance(one, TensorRef) and isinstance(two, TensorRef):
+        return None
+    if not alike or not one.layout.startswith("sparse"):
+        return f"{one.layout}, which is not filled"
+    same = all(a.shape == b.shape and a.dtype == b.dtype for a, b in zip(*parts, strict=True))
+    return None if same else f"of other parts in {where}"
+
+
+def _pairings(pair: _Taken) -> Iterable[Pairing]:
+    """The parts of a lost tensor, each with the part of the other save that takes its place."""
+    if pair.mine is None:
+        return
+    for mine, theirs in zip(parts_of(pair.mine.tensor), parts_of(pair.theirs.tensor), strict=True):
+        yield Pairing(
+            "loaded",
+            pair.mine.name,
+            pair.mine._replace(tensor=mine),
+            pair.theirs._replace(tensor=theirs),
+            mine.numel,
+        )
+
+
+class _Tree:
+    """Puts nodes at their paths, below dicts and lists that are there. Each dict is looked through once."""
+
+    def __init__(self, root: Node) -> None:
+        self._root = root
+        self._below: dict[int, dict[str | int, Node]] = {}
+
+    def put(self, path: Path, node: Node) -> bool:
+        """Put a node at its path, and tell whether that was possible."""
+        branch = self._root
+        for key in path[:-1]:
+            below = self._children(branch)
+            if key not in below:
+                if not isinstance(branch, (Dict, Opaque)):
+                    return False
+                below[key] = Dict()
+                branch.set([key], [below[key]])
+            branch = below[key]
+        if not isinstance(branch, (Dict, Opaque)):
+            return False
+        branch.set([path[-1]], [node])
+        return True
+
+    def _children(self, branch: Node) -> dict[str | int, Node]:
+        if id(branch) not in self._below:
+            self._below[id(branch)] = dict(children(branch))
+        return self._below[id(branch)]
+
+
+def _lists(node: Node) -> Node:
+    """The tree with a list in place of each dict whose keys are the positions of one: a lost item had made it a dict."""
+    if type(node) is not Dict:
+        return node
+    node.values = [_lists(value) for value in node.values]
+    rows = {key: value for key, value in zip(node.keys, node.values, strict=True) if type(key) is int}
+    if rows and len(rows) == len(node.keys) and set(rows) == set(range(len(rows))):
+        return [rows[place] for place in range(len(rows))]
+    return node
+
+
+def _state_dict(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
+    """The tensors of a program by their names, as a plain dict: its code goes with all of them."""
+    root = Dict()
+    for entry in checkpoint.tensors:
+        root.set([entry.name], [without_gradient(node_at(checkpoint.root, entry.path))])
+    traits = checkpoint.traits._replace(names_are_code=False, tags_are_apart=False)
+    return edited(checkpoint, root, limits, traits=traits, origin=None)
