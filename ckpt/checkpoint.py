@@ -157,11 +157,15 @@ class Refusal(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """An oddity that the reader noticed while it read on: a code of the catalogue of findings, and a sentence."""
+    """An oddity that the reader noticed while it read on: a code of the catalogue of findings, and a sentence.
+
+    `hint` is a command that mends it, ready to paste.
+    """
 
     code: str
     message: str
     tensors: tuple[str, ...] = ()
+    hint: str | None = None
 
 
 class CodeDevice(NamedTuple):

@@ -37,6 +37,9 @@ CATALOGUE: dict[str, Code] = {
         Code("code-inside", "error", "the file holds code that loading it runs", _INSPECT),
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("incomplete", "error", "parts of a checkpoint are missing", _INSPECT),
+        Code(
+            "unfinished", "error", "a save was killed before its last step, and all of it is there", _INSPECT
+        ),
         Code("overlap", "error", "two parts of a checkpoint hold the same elements", _INSPECT),
         Code(
             "ranks-differ",

@@ -110,6 +110,9 @@ def _open(
         if rest is not None:
             probe.names_from, probe.keep_damaged = rest
         checkpoint = _read(probe, limits, plugins)
+        if probe.names_from is not None:
+            checkpoint.close()
+            raise UsageError("--names-from goes with a distributed checkpoint without .metadata")
         if probe.source is not None and probe.source not in checkpoint.sources:
             probe.close()  # an index: the checkpoint holds the files that it names
         else:
@@ -146,8 +149,14 @@ def _read(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
         checkpoint = _salvaged(probe, limits, plugins)
         if checkpoint is None:
             raise
+        why = f"{show(_last(probe.path), 80)}: {error.problem}" if probe.mark else error.problem
         # is_edited: it is written anew, for a copy would be as damaged.
-        return replace(checkpoint, notices=_said(checkpoint.notices, error.problem), is_edited=True)
+        return replace(checkpoint, notices=_said(checkpoint.notices, why), is_edited=True)
+
+
+def _last(path: str) -> str:
+    """The name of a file at the end of its path."""
+    return path.replace("\\", "/").rpartition("/")[2]
 
 
 def _salvaged(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint | None:

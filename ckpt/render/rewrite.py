@@ -68,10 +68,10 @@ def _lines(report: RewriteReport, saved: SavedFile | None, dry_run: bool, width:
 def _shared(share: Share) -> str:
     """`57 of 60 tensors are whole, 98 % of 12.3 MiB`."""
     verb = "is" if share.tensors == 1 else "are"
-    rate = (
-        f", {percent(share.nbytes, share.of_bytes)} of {size_text(share.of_bytes)}" if share.of_bytes else ""
-    )
-    return f"{share.tensors:,} of {plural(share.of, 'tensor')} {verb} whole{rate}"
+    text = f"{share.tensors:,} of {plural(share.of, 'tensor')} {verb} whole"
+    if share.of_bytes is None:  # the sizes of lost tensors are lost too
+        return f"{text}, {size_text(share.nbytes)}"
+    return f"{text}, {percent(share.nbytes, share.of_bytes)} of {size_text(share.of_bytes)}"
 
 
 def _arrow(change: Change) -> str:

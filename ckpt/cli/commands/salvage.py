@@ -62,11 +62,15 @@ def command(
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
         checkpoint = survey.checkpoint
-        damaged: dict[str, str] = {}
-        if not options.keep_damaged:
-            with output.progress("checking", checkpoint.nbytes):
-                damaged = unsound(checkpoint, executor() or Threads())
-        report = salvage(survey, limits, damaged=damaged, other=None if other is None else Survey(other))
+        with output.progress("checking", checkpoint.nbytes):
+            damaged = unsound(checkpoint, executor() or Threads())
+        report = salvage(
+            survey,
+            limits,
+            damaged=damaged,
+            keep_damaged=options.keep_damaged,
+            other=None if other is None else Survey(other),
+        )
         return _as_format(report, options, limits)
 
     try:

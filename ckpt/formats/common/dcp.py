@@ -35,6 +35,15 @@ def is_metadata(name: str) -> bool:
     return name == METADATA or (name.endswith(METADATA) and re.fullmatch(_OF_A_RANK, name) is not None)
 
 
+UNFINISHED = ".tmp"
+"""The ending that torch takes off `.metadata.tmp` as the last step of a save."""
+
+
+def is_unfinished(name: str) -> bool:
+    """Tell whether a file of this name lists the content of a save that was killed before its last step."""
+    return name.endswith(UNFINISHED) and is_metadata(name.removesuffix(UNFINISHED))
+
+
 def is_of_accelerate(name: str) -> bool:
     """Tell whether accelerate or the Trainer of transformers names its distributed checkpoints like this."""
     return re.fullmatch(_ACCELERATE, name) is not None
@@ -42,7 +51,7 @@ def is_of_accelerate(name: str) -> bool:
 
 def is_part(name: str) -> bool:
     """Tell whether a file of this name belongs to a distributed checkpoint."""
-    return is_metadata(name) or name.endswith(DATA)
+    return is_metadata(name) or is_unfinished(name) or name.endswith(DATA)
 
 
 def folder_of(probe: Probe) -> Location | None:

@@ -17,13 +17,10 @@ from ckpt.checkpoint import Notice
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, LimitError, UnreadableError
 from ckpt.formats.common.archive import (
     DESCRIPTOR_MAGIC,
-    END_MAGIC,
-    FIELD,
     Archive,
     find_end,
 )
 from ckpt.formats.common.directory import (
-    CENTRAL,
     CENTRAL_MAGIC,
     LOCAL_HEADER,
     LOCAL_MAGIC,
@@ -68,15 +65,13 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     rows = _by_directory(source, limits)
     if rows is None:
         rows = list(_Walk(source, limits).run())
-    chosen: dict[str, Record] = {}
-    for record, is_newer in rows:
-        if record.name in chosen and not is_newer:
-            raise UnreadableError(
-                f"duplicate record {show(record.name, 80)}: nothing says which one is meant"
-            )
-        chosen[record.name] = record
     records = Records()
-    for record in chosen.values():
+    seen: set[str] = set()
+    for record in rows:
+        if record.name in seen:
+            problem = f"duplicate record {show(record.name, 80)}: nothing says which one is meant"
+            raise UnreadableError(problem)
+        seen.add(record.name)
         records.add(record)
     names = records.names
     roots = {name.partition("/")[0] for name in names if name.endswith("/data.pkl") and name.count("/") == 1}
@@ -111,7 +106,7 @@ def _damaged_pickles(archive: Archive, limits: Limits) -> Iterator[str]:
 # --- by the directory -------------------------------------------------------------------------------------------------
 
 
-def _by_directory(source: Source, limits: Limits) -> list[tuple[Record, bool]] | None:
+def _by_directory(source: Source, limits: Limits) -> list[Record] | None:
     """The records of a directory that can be read, whatever became of the records; None where it cannot."""
     try:
         count, size, begin, end, _ = find_end(source)
@@ -122,23 +117,41 @@ def _by_directory(source: Source, limits: Limits) -> list[tuple[Record, bool]] |
         ):
             return None
         data = source.read(begin, size)
-        rows: list[tuple[Record, bool]] = []
+        rows: list[Record] = []
         position = 0
         while len(rows) < count:
             entry, position = entry_at(data, position)
-            rows.append((entry, False))
+            rows.append(entry)
     except LimitError:
         raise
     except CkptError:
         return None
     if position != size:
         return None
-    placed = [(placed, False) for entry, _ in rows if (placed := _placed(source, entry, begin)) is not None]
-    spans = sorted((record.header, record.offset + record.stored, record.name) for record, _ in placed)
+    placed: list[Record] = []
+    for entry in rows:
+        name = _name_at(source, entry.header)
+        if name not in (None, entry.name):
+            return None  # the records are asked, for theirs are beside the data
+        record = _placed(source, entry, begin)
+        if record is not None:
+            placed.append(record)
+    spans = sorted((record.header, record.offset + record.stored, record.name) for record in placed)
     for (_, last, name), (first, _, other) in pairwise(spans):
         if first < last:
             raise UnreadableError(f"records {show(name, 60)} and {show(other, 60)} overlap")
     return placed
+
+
+def _name_at(source: Source, header: int) -> str | None:
+    """The name in the local header at an offset, or None where there is no header."""
+    begin = header + LOCAL_HEADER.size
+    if begin > source.size:
+        return None
+    fields = LOCAL_HEADER.unpack(source.read(header, LOCAL_HEADER.size))
+    if fields[0] != LOCAL_MAGIC or begin + fields[-2] > source.size:
+        return None
+    return source.read(begin, fields[-2]).decode("utf-8", "replace")
 
 
 def _placed(source: Source, entry: Record, end: int) -> Record | None:
@@ -177,7 +190,6 @@ class _Head(NamedTuple):
     stored: int | None
     size: int | None
     crc: int | None
-    mark: bool
 
 
 class _Walk:
@@ -189,22 +201,16 @@ class _Walk:
         self._sizes: dict[str, int] = {}
         """The bytes of the storages that the pickles so far name, by the names of their records below the root."""
 
-    def run(self) -> Iterator[tuple[Record, bool]]:
-        """Yield the records, and for each if it takes the place of an earlier one: a rewrite in place appended it."""
-        position = 0
+    def run(self) -> Iterator[Record]:
+        """Yield the records. What a rewrite in place appended behind the directory is none of them."""
+        position: int | None = 0
         for _ in range(self._limits.entries):
-            head = self._head(position)
+            head = None if position is None else self._head(position)
             if head is None:
-                after = self._behind_directory(position)
-                head = None if after is None else self._head(after)
-                if head is None or not head.mark:
-                    return
-            record, end = self._record(head)
-            if record is not None:
-                yield record, head.mark
-            if end is None:
                 return
-            position = end
+            record, position = self._record(head)
+            if record is not None:
+                yield record
 
     def _head(self, position: int) -> _Head | None:
         """The local header at an offset; None where there is none, or not all of it. Raises UnreadableError."""
@@ -227,8 +233,7 @@ class _Walk:
             if MARK in (stored, size):
                 size, stored, _ = zip64(extra, size, stored, 0, name)
             told = stored, size, crc
-        mark = FIELD in extra and position == int.from_bytes(extra[extra.index(FIELD) + 4 :][:8], "little")
-        return _Head(position, name, begin + names + extras, flags, method, *told, mark)
+        return _Head(position, name, begin + names + extras, flags, method, *told)
 
     def _record(self, head: _Head) -> tuple[Record | None, int | None]:
         """(the record of a header, the offset of the next header). Without the latter nothing more is found."""
@@ -393,26 +398,6 @@ class _Walk:
                 nbytes = storage_bytes(storage_type(pid[1]), pid[4])
                 for folder in _FOLDERS[inner]:
                     self._sizes.setdefault(f"{folder}/{pid[2]}", nbytes)
-
-    def _behind_directory(self, position: int) -> int | None:
-        """The offset behind a directory and its end records, where a rewrite in place may have appended a record."""
-        source = self._source
-        for _ in range(self._limits.entries + 3):
-            head = source.read(position, min(CENTRAL.size, source.size - position))
-            if head.startswith(CENTRAL_MAGIC) and len(head) == CENTRAL.size:
-                position += CENTRAL.size + sum(unpack_from("<3H", head, 28))
-            elif head.startswith(_END64) and len(head) >= 12:
-                position += 12 + int(unpack_from("<Q", head, 4)[0])
-            elif head.startswith(_LOCATOR):
-                position += 20
-            elif head.startswith(END_MAGIC) and len(head) >= 22:
-                position += 22 + int(unpack_from("<H", head, 20)[0])
-                return position if position < source.size else None
-            else:
-                return None
-            if position >= source.size:
-                return None
-        return None
 
 
 def pickle_at(source: Source, begin: int, limits: Limits, size: int = _FIRST) -> tuple[Pickle, int] | None:

@@ -276,6 +276,7 @@ class Stream:
                 raise UnreadableError(f"storage {show(key, 80)} is used with two types or sizes")
             return before
         offset, elements = places[key]
+        offset = min(offset, self._source.size)  # of one that is cut off, and of empty ones behind it
         place: Place = Range(*grounded(self._source, offset), nbytes)
         available = max(0, self._source.size - offset) if elements >= 0 else 0
         if available < nbytes:

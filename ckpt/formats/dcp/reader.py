@@ -12,10 +12,18 @@ from itertools import pairwise
 
 from ckpt.checkpoint import Checkpoint, Notice
 from ckpt.dtypes import contiguous
-from ckpt.errors import CkptError, CutOffError, LimitError, NotOpenedError, UnreadableError
+from ckpt.errors import CkptError, CutOffError, LimitError, NotOpenedError, UnreadableError, UsageError
 from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import Fault, fault, indices
-from ckpt.formats.common.dcp import DATA, METADATA, beside, folder_of, is_metadata
+from ckpt.formats.common.dcp import (
+    DATA,
+    METADATA,
+    UNFINISHED,
+    beside,
+    folder_of,
+    is_metadata,
+    is_unfinished,
+)
 from ckpt.formats.common.pickled import Contents, refuse_mixed
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.dcp import FORMAT
@@ -23,6 +31,7 @@ from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
 from ckpt.formats.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
 from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.format import Probe
+from ckpt.io.far import is_url
 from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import Source, read_limited
 from ckpt.limits import Budget, Limits
@@ -30,7 +39,7 @@ from ckpt.names import Path, natural
 from ckpt.nodes import Dict, Node
 from ckpt.rows import replace
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
-from ckpt.text import and_more, plural, show
+from ckpt.text import and_more, pasted_path, plural, show
 from ckpt.tree.find import is_counter
 
 _LISTED = 5
@@ -39,10 +48,20 @@ _ENTRY = 40
 
 
 class Files:
-    """The files of a distributed checkpoint and what their metadata says. `close` closes the files."""
+    """The files of a distributed checkpoint and what their metadata says. `close` closes the files.
 
-    def __init__(self, folder: Location, limits: Limits, budget: Budget) -> None:
+    `names_from` is another save, whose items name those of one that has no metadata.
+    """
+
+    def __init__(
+        self, folder: Location, limits: Limits, budget: Budget, names_from: Location | None = None
+    ) -> None:
         self.folder = folder
+        self.unfinished: tuple[str, ...] = ()
+        """The metadata of a save that was killed before it got its name."""
+        self.is_named = False
+        """A flag: the names are those of another save."""
+        self._names_from = names_from
         self.names = folder.names()
         self.sources: dict[str, Source] = {}
         self.missing: dict[str, str] = {}
@@ -62,16 +81,44 @@ class Files:
 
     def _read(self, budget: Budget) -> Metadata:
         names = sorted(filter(is_metadata, self.names), key=natural)
-        if not names:
+        if METADATA not in names:
+            self.unfinished = tuple(sorted(_unfinished(self.names), key=natural))
+        try:
+            names = [METADATA] if METADATA in names else [*names, *self.unfinished]
+            ranks = [] if self._names_from is not None and not names else self._ranks(names, budget)
+        except (LimitError, NotOpenedError):
+            raise
+        except UnreadableError:
+            if not self.unfinished and self._names_from is None:
+                raise
+            ranks = []  # the save was killed while it wrote the metadata, or that is damaged
+        if ranks:
+            return merged(ranks)
+        if self._names_from is None:
             raise _interrupted(self.folder, self.names, self._limits)
+        return self._named(self._names_from, budget)
+
+    def _named(self, location: Location, budget: Budget) -> Metadata:
+        """The metadata with the names of another save. Raises UnreadableError."""
+        from ckpt.formats.dcp.named import named  # here: only an interrupted save pays for it
+
+        self.unfinished, self.is_named = (), True
+        other = Files(location if location.is_folder() else location.parent(), self._limits, budget)
+        try:
+            return named(self.folder, other.metadata, show(location.name, 80), self._limits)
+        finally:
+            other.close()
+
+    def _ranks(self, names: Sequence[str], budget: Budget) -> list[Metadata]:
+        """The metadata in each of these files. Raises UnreadableError."""
         ranks: list[Metadata] = []
-        for name in [METADATA] if METADATA in names else names:
+        for name in names:
             source = self.sources[name] = self.folder.child(name, "cache").open()
             data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", name)
             budget.hold(len(data))
             budget.claim(len(data) // _ENTRY)
             ranks.append(read_metadata(data, self._limits, budget))
-        return merged(ranks)
+        return ranks
 
     def _open(self, file: str) -> None:
         *folders, name = file.split("/")
@@ -121,6 +168,16 @@ class Files:
             source.close()
 
 
+def _unfinished(names: Sequence[str]) -> Iterator[str]:
+    """Yield the names of metadata that did not get its name: of all of the save, or of ranks whose own is not there."""
+    if f"{METADATA}{UNFINISHED}" in names:
+        yield f"{METADATA}{UNFINISHED}"
+        return
+    for name in names:
+        if is_unfinished(name) and name.removesuffix(UNFINISHED) not in names:
+            yield name
+
+
 _BESIDE = _ITEMS = 1000
 """The most folders beside an interrupted save that are looked at, and the most items of it that count."""
 
@@ -166,7 +223,11 @@ Layout = Callable[[Metadata], dict[str, Path]]
 def read(probe: Probe, limits: Limits, layout: Layout | None = None) -> Checkpoint:
     folder = folder_of(probe)
     assert folder is not None
-    files = Files(folder, limits, probe.budget)
+    files = Files(folder, limits, probe.budget, probe.names_from)
+    if probe.names_from is not None and not files.is_named:
+        files.close()
+        raise UsageError("--names-from goes with a save without .metadata", path=probe.path)
+    probe.names_from = None
     try:
         if layout is not None and not files.metadata.paths:
             files.metadata = files.metadata._replace(paths=layout(files.metadata))
@@ -222,6 +283,8 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     if shared:
         contents.notices.append(Notice("overlap", next(iter(shared.values())), tuple(shared)))
     contents.notices += _dead_notices(files)
+    if files.unfinished and not (lost or gone or faults):
+        contents.notices.append(_unfinished_notice(files))
     if metadata.unused:
         text = f"{plural(metadata.unused, 'item')} of {METADATA} belong to nothing that it lists"
         contents.notices.append(Notice("container", text))
@@ -243,6 +306,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
             is_flattened=bool(metadata.paths),
         ),
         refusals=(),
+        not_loadable=_no_metadata(files),
     )
     return replace(
         checkpoint,
@@ -320,6 +384,31 @@ def _ref(
     return tensor_ref(
         storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None
     )
+
+
+def _no_metadata(files: Files) -> str | None:
+    """Return the reason why torch does not load a save that has no `.metadata`, or None."""
+    if files.unfinished:
+        return f"torch reads {METADATA}, which is {and_more([show(name, 80) for name in files.unfinished], 2)} here"
+    return f"it has no {METADATA}" if files.is_named else None
+
+
+def _unfinished_notice(files: Files) -> Notice:
+    names = files.unfinished
+    items = len(files.metadata.tensors) + len(files.metadata.objects)
+    verb = "is" if len(names) == 1 else "are"
+    text = f"The save was killed before its last step: {and_more([show(name, 80) for name in names], 2)} {verb} complete"
+    text += f", and all {items:,} tensors and values are there."
+    folder = files.folder.name.rstrip("/")
+    moves = [_move(f"{folder}/{name}") for name in names]
+    hint = " && ".join(move for move in moves if move is not None)
+    return Notice("unfinished", text, (), None if is_url(folder) or None in moves else hint)
+
+
+def _move(path: str) -> str | None:
+    """The command that gives metadata its name, or None where no shell takes it."""
+    old, new = pasted_path(path), pasted_path(path.removesuffix(UNFINISHED))
+    return None if old is None or new is None else f"mv {old} {new}"
 
 
 def _fault_notice(name: str, defect: Fault) -> Notice:

@@ -7,8 +7,10 @@ in its pickle, and counts only where our own reader takes exactly these bytes fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from struct import unpack_from
 
+from ckpt.dtypes import DType
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, END_MAGIC
 from ckpt.formats.common.dcp import DATA
@@ -77,19 +79,35 @@ def _in_file(folder: Location, name: str, limits: Limits, most: int) -> Remains:
     except UnreadableError as error:
         return Remains(name, 0, 0, {}, 0, error.problem)
     try:
-        position = items = 0
+        end = items = 0
         tensors: dict[str, int] = {}
-        while items < most and position < source.size:
-            end = _end_of_item(source, position, limits)
-            kind = None if end is None else _kind(Bytes(source, position, end - position, name), limits)
-            if end is None or kind is None:
-                break
-            items, position = items + 1, end
-            if kind:
-                tensors[kind] = tensors.get(kind, 0) + 1
-        return Remains(name, source.size, items, tensors, source.size - position)
+        for item in islice(items_of(source, name, limits), most):
+            items, end = items + 1, item.end
+            if item.kind:
+                tensors[item.kind] = tensors.get(item.kind, 0) + 1
+        return Remains(name, source.size, items, tensors, source.size - end)
     finally:
         source.close()
+
+
+class WholeItem(NamedTuple):
+    """A whole item: its bytes `begin` to `end`, and the dtype and shape of its tensor, or an empty text for an object."""
+
+    begin: int
+    end: int
+    kind: str
+
+
+def items_of(source: Source, name: str, limits: Limits) -> Iterator[WholeItem]:
+    """Yield the whole items of a file, as far as they follow each other. Raises LimitError."""
+    position = 0
+    while position < source.size:
+        end = _end_of_item(source, position, limits)
+        kind = None if end is None else _kind(Bytes(source, position, end - position, name), limits)
+        if end is None or kind is None:
+            return
+        yield WholeItem(position, end, kind)
+        position = end
 
 
 def _kind(item: Bytes, limits: Limits) -> str | None:
@@ -104,7 +122,12 @@ def _kind(item: Bytes, limits: Limits) -> str | None:
     except CkptError:
         return None
     tensor = tensor_of(node)
-    return f"{tensor.dtype.name} {list(tensor.shape)}" if isinstance(tensor, TensorRef) else ""
+    return kind_of(tensor.dtype, tensor.shape) if isinstance(tensor, TensorRef) else ""
+
+
+def kind_of(dtype: DType, shape: tuple[int, ...]) -> str:
+    """`float32 [4, 8]`."""
+    return f"{dtype.name} {list(shape)}"
 
 
 def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Refusal, Value, names_of
-from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
 from ckpt.formats.format import HEAD_BYTES, INDEXES, Check, ChecksumReport, Probe
 from ckpt.formats.sharded import FORMAT
@@ -21,7 +21,7 @@ from ckpt.names import Path, natural
 from ckpt.nodes import Dict
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage
-from ckpt.text import and_more, show
+from ckpt.text import and_more, plural, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 from ckpt.tree.view import look
 
@@ -210,11 +210,23 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             raise
         return replace(of_headers(probe.path, usual, notices), index_bytes=layout.total_size)
     shards: list[tuple[str, Checkpoint]] = []
+    lost = [*layout.lost]
+    weight_map = layout.weight_map
     try:
         for (name, place), prefix in zip(layout.places.items(), marks, strict=True):
-            shards.append((name, probe.open(place, prefix)))
+            try:
+                shards.append((name, probe.open(place, prefix)))
+            except (LimitError, NotOpenedError):
+                raise
+            except CkptError as error:
+                gone = tuple(key for key, shard in weight_map.items() if shard == name)
+                if not probe.partial or len(gone) == len(weight_map):
+                    raise
+                weight_map = {key: shard for key, shard in weight_map.items() if shard != name}
+                text = f"{show(name, 80)} was not read, with {plural(len(gone), 'tensor')}: {error.problem}"
+                lost.append(Notice("incomplete", text, gone))
         named = [(name, names_of(shard.tensors)) for name, shard in shards]
-        notices = [*layout.lost, *_compare(layout.weight_map, named)]
+        notices = [*lost, *_compare(weight_map, named)]
         return replace(merged(probe.path, FORMAT.name, shards, notices), index_bytes=layout.total_size)
     except BaseException:
         for _, shard in shards:

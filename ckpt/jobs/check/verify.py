@@ -75,8 +75,8 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     """
     lost = [notice for notice in checkpoint.notices if notice.code in LOST]
     problems = [
-        Problem(notice.message, notice.tensors)
-        for code in ("shards", *LOST, "ranks-differ", "damaged-file")
+        Problem(notice.message + (f" ({notice.hint})" if notice.hint else ""), notice.tensors)
+        for code in ("shards", "unfinished", *LOST, "ranks-differ", "damaged-file")
         for notice in checkpoint.notices
         if notice.code == code
     ]

@@ -270,7 +270,7 @@ def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
         text = f"The optimizer holds {size_text(heavy)}, the model {size_text(model)}."
         yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
     for notice in checkpoint.notices:
-        yield Finding(notice.code, notice.message, notice.tensors)
+        yield Finding(notice.code, notice.message, notice.tensors, notice.hint)
 
 
 def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:

@@ -60,12 +60,15 @@ class Leftover(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The tensors of a damaged checkpoint that are whole, of how many, and their bytes. `reasons` say what happened to it."""
+    """The tensors of a damaged checkpoint that are whole, of how many, and their bytes. `reasons` say what happened to it.
+
+    `of_bytes` is None where the sizes of lost tensors are not known.
+    """
 
     tensors: int
     of: int
     nbytes: int
-    of_bytes: int
+    of_bytes: int | None
     reasons: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Json]:

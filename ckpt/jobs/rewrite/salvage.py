@@ -31,15 +31,20 @@ def salvage(
     limits: Limits,
     *,
     damaged: Mapping[str, str] | None = None,
+    keep_damaged: bool = False,
     other: Survey | None = None,
 ) -> RewriteReport:
     """The checkpoint without what is not whole. `survey` is of what its reader found left of it.
 
-    `damaged` are further tensors that are not whole, and why. Lost tensors and values are taken from `other`, where
+    `damaged` are further tensors that are not whole, and why; with `keep_damaged`, those are kept that only contradict their
+    checksum. Lost tensors and values are taken from `other`, where
     they have the same name, shape and dtype. Raises LossError where no tensor is whole.
     """
     checkpoint = survey.checkpoint
-    whys = dict.fromkeys(lost_in(checkpoint), NOT_WHOLE) | dict(damaged or {})
+    found = dict(damaged or {})
+    kept = [name for name, why in found.items() if keep_damaged and why == DAMAGED]
+    whys = dict.fromkeys(lost_in(checkpoint), NOT_WHOLE)
+    whys |= {name: why for name, why in found.items() if name not in kept}
     values = dict(checkpoint.left_out)
     count = len(checkpoint.tensors) + len(whys.keys() - {entry.name for entry in checkpoint.tensors})
     current = checkpoint
@@ -51,9 +56,11 @@ def salvage(
         result = _state_dict(result, limits)
     rows += tuple(Leftover(name, why) for name, why in values.items())
     taken = {name for row in fills for name in row.names}
-    own = [entry for entry in result.tensors if entry.name not in taken]
+    own = [entry for entry in result.tensors if entry.name not in taken and entry.name not in kept]
     nbytes = sum(entry.tensor.nbytes for entry in own)
-    lost_bytes = sum(row.nbytes or 0 for row in rows) + sum(row.nbytes for row in fills)
+    sizes = [row.nbytes for row in rows if row.name not in values] + [row.nbytes for row in fills]
+    sizes += [entry.tensor.nbytes for entry in result.tensors if entry.name in kept]
+    of_bytes = None if None in sizes else nbytes + sum(size or 0 for size in sizes)
     changes = [
         Change("filled", f"filled from {row.path}", None, len(row.names), row.unit, row.nbytes)
         for row in fills
@@ -65,8 +72,15 @@ def salvage(
         tuple(changes),
         unchanged_bytes=not fills,
         nothing="",
-        is_partial=bool(rows) or any(row.code == "damaged-file" for row in checkpoint.notices),
-        share=Share(len(own), count, nbytes, nbytes + lost_bytes, _reasons(checkpoint, damaged or {})),
+        left_alone=tuple(Leftover(name, f"{DAMAGED}, kept", None) for name in kept),
+        is_partial=bool(rows or kept) or any(row.code == "damaged-file" for row in checkpoint.notices),
+        share=Share(
+            len(own),
+            count,
+            nbytes,
+            of_bytes,
+            _reasons(checkpoint, sum(why == DAMAGED for why in whys.values())),
+        ),
         lost=rows,
         filled=fills,
     )
@@ -75,15 +89,14 @@ def salvage(
 _REASONS = (*LOST, "damaged-file", "ranks-differ")
 
 
-def _reasons(checkpoint: Checkpoint, damaged: Mapping[str, str]) -> tuple[str, ...]:
-    """What the reader noticed of the damage, and how many tensors do not match their checksums."""
+def _reasons(checkpoint: Checkpoint, damaged: int) -> tuple[str, ...]:
+    """The damage that the reader noticed, and the number of tensors that are `damaged` beside it."""
     rows = [row.message for row in checkpoint.notices if row.code in _REASONS]
     if not rows and checkpoint.is_edited:  # a file that no reader takes, and nothing of it is lost
         rows = [row.message for row in checkpoint.notices[-1:]]
-    count = sum(why == DAMAGED for why in damaged.values())
-    if count:
-        verb = "does not match its" if count == 1 else "do not match their"
-        rows.append(f"{plural(count, 'tensor')} {verb} recorded checksum (--keep-damaged takes them)")
+    if damaged:
+        verb = "does not match its" if damaged == 1 else "do not match their"
+        rows.append(f"{plural(damaged, 'tensor')} {verb} recorded checksum (--keep-damaged takes them)")
     return tuple(rows)
 
 

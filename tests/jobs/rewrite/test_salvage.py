@@ -6,6 +6,7 @@ import json
 import random
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,24 @@ def train(path: Path, **options: Any) -> Path:
     torch.manual_seed(0)
     flat = torch.randn(60)
     model = {f"layers.{n}.{key}": torch.randn(5, 7) for n in range(3) for key in ("weight", "proj")}
-    model |= {"head.weight": model["layers.0.weight"], "a": flat[:20], "b": flat[20:50], "c": flat[50:].view(2, 5)}
+    model |= {
+        "head.weight": model["layers.0.weight"],
+        "a": flat[:20],
+        "b": flat[20:50],
+        "c": flat[50:].view(2, 5),
+    }
     model |= {"none": torch.empty(0, 3), "count": torch.tensor(7), "half": torch.randn(3, 3).half().T}
-    state = {n: {"step": torch.tensor(3.0), "exp_avg": torch.randn(5, 7), "exp_avg_sq": torch.rand(5, 7)} for n in range(6)}
+    state = {
+        n: {"step": torch.tensor(3.0), "exp_avg": torch.randn(5, 7), "exp_avg_sq": torch.rand(5, 7)}
+        for n in range(6)
+    }
     groups = [{"lr": 1e-3, "betas": (0.9, 0.999), "params": list(range(6))}]
-    whole = {"model": model, "optimizer": {"state": state, "param_groups": groups}, "epoch": 3, "list": [torch.ones(2), 5]}
+    whole = {
+        "model": model,
+        "optimizer": {"state": state, "param_groups": groups},
+        "epoch": 3,
+        "list": [torch.ones(2), 5],
+    }
     torch.save(whole, path, **options)
     return path
 
@@ -102,7 +116,9 @@ def check(cut: Path, expected: set[str], whole: dict[str, Any], out: Path, *more
 def cuts(size: int, edges: set[int], seed: int, number: int = 24) -> Iterator[int]:
     chance = random.Random(seed)
     near = {edge + step for edge in edges for step in (-1, 0, 1)}
-    yield from sorted({cut for cut in near if 0 < cut < size} | {chance.randrange(1, size) for _ in range(number)})
+    yield from sorted(
+        {cut for cut in near if 0 < cut < size} | {chance.randrange(1, size) for _ in range(number)}
+    )
 
 
 def edges_of(path: Path) -> set[int]:
@@ -149,7 +165,10 @@ def test_a_file_cut_anywhere(case: str, tmp_path: Path) -> None:
         cut.write_bytes(data[:size])
         rest = remainder(str(cut), Limits())
         if rest is None:  # its names are lost
-            assert size <= (header if case == "safetensors" else min(end for end in ends.values() if end)) or case == "scripted"
+            assert (
+                size <= (header if case == "safetensors" else min(end for end in ends.values() if end))
+                or case == "scripted"
+            )
             check(cut, set(), whole, tmp_path / f"out{path.suffix}")
             continue
         expected = {name for name, end in ends.items() if end <= size}
@@ -157,4 +176,263 @@ def test_a_file_cut_anywhere(case: str, tmp_path: Path) -> None:
         if size % 3 == 0 or len(expected) not in counts:  # not each of many that are alike
             check(cut, expected, whole, tmp_path / f"out{path.suffix}")
         counts.add(len(expected))
-    assert len(counts) > 2 or counts == {len(whole)} and case == "scripted"  # whose names come last
+    assert len(counts) > 2 or (counts == {len(whole)} and case == "scripted")  # whose names come last
+
+
+# --- damage in the middle ---------------------------------------------------------------------------------------------
+
+
+def damaged(path: Path, begin: int, data: bytes) -> Path:
+    """A copy of a file with other bytes from an offset on."""
+    out = path.with_name("damaged.pth")
+    whole = bytearray(path.read_bytes())
+    whole[begin : begin + len(data)] = data
+    out.write_bytes(whole)
+    return out
+
+
+def test_a_record_that_contradicts_its_checksum(tmp_path: Path) -> None:
+    path = train(tmp_path / "whole.pth")
+    whole, data = values_of(path), path.read_bytes()
+    at = data.index(whole["model.layers.1.proj"].tobytes())
+    cut = damaged(path, at + 5, bytes([data[at + 5] ^ 4]))
+    hurt = {"model.layers.1.proj"}
+    report = check(cut, whole.keys() - hurt, whole, tmp_path / "o.pth")
+    assert report["salvaged"]["reasons"] == [
+        "1 tensor does not match its recorded checksum (--keep-damaged takes them)"
+    ]
+    done = inside("salvage", cut, "-o", "kept.pth", "--keep-damaged", "--json", cwd=tmp_path)
+    assert done.code == 1 and {row["name"] for row in json.loads(done.out)["left_alone"]} == hurt
+    assert values_of(tmp_path / "kept.pth").keys() == whole.keys()
+
+
+@pytest.mark.parametrize("what", ["its header", "the end", "an entry", "the directory"])
+def test_a_directory_and_records_that_disagree_lose_nothing(what: str, tmp_path: Path) -> None:
+    path = train(tmp_path / "whole.pth")
+    data = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        record, begin = archive.getinfo("whole/data/3"), archive.start_dir
+    places = {
+        "its header": (record.header_offset, bytes(30)),
+        "the end": (len(data) - 22, bytes(22)),
+        "an entry": (begin + 50, b"?" * 9),
+        "the directory": (begin, bytes(len(data) - begin)),
+    }
+    cut = damaged(path, *places[what])
+    check(cut, set(values_of(path)), values_of(path), tmp_path / "o.pth")
+
+
+@pytest.mark.parametrize("share", [0.4, 0.5, 0.6])
+def test_bytes_that_never_reached_the_disk_are_no_tensors(share: float, tmp_path: Path) -> None:
+    """A file of the right size whose end is zeros: a record there has its header, and no descriptor."""
+    path = train(tmp_path / "whole.pth")
+    size, whole = int(path.stat().st_size * share), values_of(path)
+    with formats.open(str(path)) as checkpoint:
+        ends = {
+            entry.name: max(
+                part.storage.place.offset + part.storage.nbytes for part in parts_of(entry.tensor)
+            )
+            for entry in checkpoint.tensors
+        }
+    cut = damaged(path, size, bytes(path.stat().st_size - size))
+    check(
+        cut,
+        {name for name, end in ends.items() if end + 16 <= size} | {"model.none"},
+        whole,
+        tmp_path / "o.pth",
+    )
+
+
+def test_names_that_contradict_their_checksum_are_refused(tmp_path: Path) -> None:
+    path = train(tmp_path / "whole.pth")
+    cut = damaged(path, path.read_bytes().index(b"layers.1.proj"), b"k")
+    done = inside("salvage", cut, "-o", "o.pth", cwd=tmp_path)
+    assert done.code == 2 and not (tmp_path / "o.pth").exists()
+    assert done.complaints == [
+        f"ckpt: {cut}: data.pkl does not match its recorded checksum: names, shapes and values in it may be wrong (--keep-damaged reads it all the same)"
+    ]
+    assert inside("salvage", cut, "-o", "o.pth", "--keep-damaged", cwd=tmp_path).code == 1
+    assert "model.kayers.1.proj" in values_of(tmp_path / "o.pth")
+
+
+def test_a_rewrite_in_place_that_was_cut_off(tmp_path: Path) -> None:
+    """The state before it is whole, and the one that `rehome --undo` brings back."""
+    path = tmp_path / "whole.pth"
+    torch.save({f"module.{n}": torch.ones(3) for n in range(900)}, path)
+    size = path.stat().st_size
+    assert inside("strip", path, "--in-place", cwd=tmp_path).code == 0
+    data = path.read_bytes()
+    assert len(data) > size + 65_535  # torch does not look so far back for the old end
+    for cut_size in (size + 10, size + 40_000, len(data) - 30):
+        cut = tmp_path / "cut.pth"
+        cut.write_bytes(data[:cut_size])
+        done = inside("salvage", cut, "-o", "o.pth", "--force", cwd=tmp_path)
+        assert done.code == 0 and b"whole" in done.out, done
+        assert set(values_of(tmp_path / "o.pth")) == {f"module.{n}" for n in range(900)}
+
+
+# --- hostile headers --------------------------------------------------------------------------------------------------
+
+
+def archive_of(*rows: tuple[str, bytes]) -> bytes:
+    """An archive of records with their sizes before the data."""
+    out = b""
+    for name, data in rows:
+        out += struct.pack(
+            "<4s5H3I2H", b"PK\3\4", 0, 0, 0, 0, 0, zlib.crc32(data), len(data), len(data), len(name), 0
+        )
+        out += name.encode() + data
+    return out
+
+
+def pickle_in(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        return archive.read("whole/data.pkl")
+
+
+def refused(data: bytes, folder: Path, text: str) -> None:
+    (folder / "cut.pth").write_bytes(data)
+    done = inside("salvage", "cut.pth", "-o", "o.pth", cwd=folder)
+    assert done.code == 2 and not (folder / "o.pth").exists(), done
+    (line,) = done.complaints
+    assert text in line, line
+
+
+def test_hostile_headers(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(4)}, tmp_path / "whole.pth")
+    names, ones = pickle_in(tmp_path / "whole.pth"), np.ones(4, "f4").tobytes()
+    twice = archive_of(("a/data.pkl", names), ("a/data/0", ones), ("a/data/0", bytes(16)))
+    refused(twice, tmp_path, "duplicate record a/data/0")
+    refused(archive_of(("a/data.pkl", names), ("b/data.pkl", names)), tmp_path, "two roots")
+    refused(archive_of(("a/../data.pkl", names)), tmp_path, "before the end of its list of tensors")
+    refused(archive_of(("a/data.pkl", names), ("a/data/1", ones)), tmp_path, "none of 1 tensor is whole")
+    refused(archive_of(("a/data.pkl", names[:-3])), tmp_path, "cut.pth")
+    huge = bytearray(archive_of(("a/data.pkl", names), ("a/data/0", ones)))
+    at = huge.index(b"a/data/0") - 30
+    huge[at + 18 : at + 26] = struct.pack("<II", 0xFFFFFFF0, 0xFFFFFFF0)
+    (tmp_path / "cut.pth").write_bytes(
+        huge
+    )  # it claims 4 GiB: the bytes that are there are those of the tensor
+    assert inside("salvage", "cut.pth", "-o", "o.pth", cwd=tmp_path).code == 0
+    assert values_of(tmp_path / "o.pth")["w"].tolist() == [1, 1, 1, 1]
+
+
+def test_a_deflated_bomb_ends_at_the_size_of_its_storage(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(4)}, tmp_path / "whole.pth")
+    names = pickle_in(tmp_path / "whole.pth")
+    machine = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = machine.compress(bytes(1 << 26)) + machine.flush()
+    head = struct.pack("<4s5H3I2H", b"PK\3\4", 20, 8, 8, 0, 0, 0, 0, 0, 8, 0)
+    refused(
+        archive_of(("a/data.pkl", names)) + head + b"a/data/0" + bomb, tmp_path, "none of 1 tensor is whole"
+    )
+
+
+def test_an_archive_in_a_tensor_is_not_taken_for_the_outer_one(tmp_path: Path) -> None:
+    """The inner archive has records of the same names. Only the outer ones count, also where the file is cut."""
+    inner = tmp_path / "whole.pth"
+    torch.save({"w": torch.full((4,), 7.0), "v": torch.full((4,), 8.0)}, inner)
+    raw = torch.frombuffer(bytearray(inner.read_bytes()), dtype=torch.uint8)
+    (tmp_path / "outer").mkdir()
+    path = tmp_path / "outer" / "whole.pth"
+    torch.save({"raw": raw, "w": torch.full((4,), 1.0), "v": torch.full((4,), 2.0)}, path)
+    data, ends = path.read_bytes(), ends_of(path)
+    for size in (ends["w"], ends["w"] + 20, ends["raw"] - 1, ends["v"] - 1):
+        cut = tmp_path / "cut.pth"
+        cut.write_bytes(data[:size])
+        check(cut, {name for name, end in ends.items() if end <= size}, values_of(path), tmp_path / "o.pth")
+
+
+# --- another save -----------------------------------------------------------------------------------------------------
+
+
+def test_lost_tensors_from_another_save(tmp_path: Path) -> None:
+    path = train(tmp_path / "whole.pth")
+    ends, whole = ends_of(path), values_of(path)
+    other = {name: value + 1 for name, value in whole.items() if value.dtype == np.float32}
+    state = torch.load(path, weights_only=True)
+    with torch.no_grad():
+        for tensor in [
+            *state["model"].values(),
+            *(t for s in state["optimizer"]["state"].values() for t in s.values()),
+        ]:
+            tensor.data = tensor + 1
+    state["list"][0] += 1
+    state["model"]["layers.2.weight"] = torch.zeros(3)
+    state["model"]["layers.2.proj"] = torch.zeros(5, 7, dtype=torch.float64)
+    torch.save(state, tmp_path / "other.pth")
+    size = ends["model.layers.1.proj"]
+    (tmp_path / "cut.pth").write_bytes(path.read_bytes()[:size])
+    kept = {name for name, end in ends.items() if end <= size}
+    done = inside("salvage", "cut.pth", "--fill-from", "other.pth", "-o", "o.pth", "--json", cwd=tmp_path)
+    report = json.loads(done.out)
+    assert done.code == 1
+    assert {row["name"]: row["what"] for row in report["lost"]} == {
+        "model.layers.2.weight": "not whole, and [3] in other.pth, not [5, 7]",
+        "model.layers.2.proj": "not whole, and float64 in other.pth, not float32",
+    }
+    (fill,) = report["filled_from"]
+    assert fill["path"] == "other.pth" and set(fill["names"]) == whole.keys() - kept - {
+        row["name"] for row in report["lost"]
+    }
+    found = values_of(tmp_path / "o.pth")
+    for name in found:
+        if name in kept:
+            assert same(found[name], whole[name]), name
+        else:
+            assert name in fill["names"] and (
+                name not in other or np.array_equal(found[name], other[name])
+            ), name
+    loaded = torch.load(tmp_path / "o.pth", weights_only=True)
+    assert (
+        loaded["model"]["b"].untyped_storage().data_ptr() == loaded["model"]["a"].untyped_storage().data_ptr()
+    )
+
+
+def test_a_save_that_has_nothing_of_what_is_lost(tmp_path: Path) -> None:
+    path = train(tmp_path / "whole.pth")
+    (tmp_path / "cut.pth").write_bytes(path.read_bytes()[: ends_of(path)["model.layers.1.proj"]])
+    torch.save({"x": torch.ones(1)}, tmp_path / "other.pth")
+    done = inside("salvage", "cut.pth", "--fill-from", "other.pth", "-o", "o.pth", cwd=tmp_path)
+    assert done.code == 2 and not (tmp_path / "o.pth").exists()
+    assert "other.pth has nothing of what is lost" in done.complaints[0]
+
+
+def test_state_that_was_lost_is_not_state_that_never_was(tmp_path: Path) -> None:
+    """inspect would say of a parameter without state that it never had a gradient."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4)))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    path = tmp_path / "whole.pth"
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    (tmp_path / "cut.pth").write_bytes(path.read_bytes()[: ends_of(path)["optimizer.state.5.step"]])
+    assert inside("salvage", "cut.pth", "-o", "o.pth", cwd=tmp_path).code == 1
+    done = inside("inspect", "o.pth", "--json", cwd=tmp_path)
+    codes = {row["code"] for row in json.loads(done.out)["findings"]}
+    assert "unused" not in codes and "sometimes-unused" not in codes
+    state = torch.load(tmp_path / "o.pth", weights_only=True)
+    optimizer.load_state_dict(state["optimizer"])
+    assert state["optimizer"]["ckpt_lost"] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("count", [64, 2_100])
+@pytest.mark.parametrize("deep", [1, 3])
+def test_many_tensors_of_long_names(count: int, deep: int, tmp_path: Path) -> None:
+    """The reader skims large pickles; what is lost is the same."""
+    names = [f"{'block.' * 18}layer_{number}.weight" for number in range(count)]
+    state: Any = {name: torch.full((3,), float(number)) for number, name in enumerate(names)}
+    for key in ("model", "inner", "outer")[: deep - 1]:
+        state = {key: state}
+    path = tmp_path / "whole.pth"
+    torch.save(state, path)
+    ends, whole = ends_of(path), values_of(path)
+    for name in (list(ends)[count // 2], list(ends)[-1]):
+        for size in (ends[name], ends[name] - 1):
+            (tmp_path / "cut.pth").write_bytes(path.read_bytes()[:size])
+            check(
+                tmp_path / "cut.pth",
+                {key for key, end in ends.items() if end <= size},
+                whole,
+                tmp_path / "o.pth",
+            )
