@@ -367,18 +367,15 @@ class _Walk:
         return None
 
     def _pickle(self, head: _Head, inner: str) -> tuple[Record | None, int | None]:
-        """A pickle, which ends at its STOP."""
+        """A pickle, which ends before its descriptor, or in a file that ends sooner, at its STOP."""
+        record, after = self._searched(head)
+        if record is not None:
+            self._note(inner, record)
+            return record, after
         pickle = pickle_at(self._source, head.offset, self._limits)
-        if pickle is None:
+        if pickle is None or not self._is_last(head, head.offset + pickle[1]):
             return None, None
-        self._learn(inner, pickle[0])
-        end = head.offset + pickle[1]
-        if self._is_last(head, end):
-            return self._stored(head, pickle[1], None), None
-        descriptor = self._descriptor(head, end)
-        if descriptor is None:
-            return self._searched(head)  # bytes follow the pickle
-        return self._stored(head, pickle[1], descriptor[0]), descriptor[1]
+        return self._stored(head, pickle[1], None), None
 
     def _note(self, inner: str, record: Record) -> None:
         """Learn the sizes of storages from the pickle of a record that is whole."""
