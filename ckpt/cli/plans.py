@@ -28,7 +28,7 @@ def changed_by(survey: Survey, words: tuple[str, ...], out: str, limits: Limits)
     checkpoint = survey.checkpoint
     format = save.format_for(out, None) if words[0] == "convert" else save.same_format(out, checkpoint)
     report = _report(survey, words, format, limits)
-    if not report.changes and words[0] != "slim":
+    if not report.changes and words[0] not in ("slim", "salvage"):
         raise UnsupportedError(report.nothing)
     _check(report, format, limits, is_plain=words[0] == "slim" or "--plain" in words)
     return {change.section for change in report.changes}
@@ -54,6 +54,11 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
 
         subs = [substitution(text) for option, text in pairwise(words) if option == "--sub"]
         return rename(survey, subs, limits, section=section)
+    if words[0] == "salvage":
+        from ckpt.jobs.rewrite.salvage import as_format, salvage
+
+        report = salvage(survey, limits)
+        return as_format(report, format, save.traits_of(format), limits, writer_of(format).unfit)
     from ckpt.jobs.rewrite.convert import convert
 
     return convert(

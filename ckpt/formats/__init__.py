@@ -76,8 +76,8 @@ def open(
     Nothing that the file names is run, imported or written, and no tensor data is read. With `plugins`, formats of
     other distributions (entry points `ckpt.formats`) are asked for a file that no built-in format recognises. With
     `partial`, what is left of a file that is cut off or damaged is read too, and of a set of files, with notices that list
-    the tensors that are not whole. `names_from` is the path of another save whose items give those of an interrupted one
-    their names. With `keep_damaged`, the names of a file are read too where they do not match their checksum. Raises CkptError
+    the tensors that are not whole. `names_from` is the path of another save, after which the items of an
+    interrupted one are named. With `keep_damaged`, the names of a file are read too where they do not match their checksum. Raises CkptError
     with the path in front.
     """
     other = None if names_from is None else locate(names_from)

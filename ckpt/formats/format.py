@@ -217,7 +217,7 @@ class Probe:
         self.keep_damaged = False
         """A flag: with `partial`, pickles that do not match their checksums are read too."""
         self.names_from: Location | None = None
-        """Another save, whose items give those of an interrupted one their names."""
+        """Another save, after which the items of an interrupted one are named."""
         self.budget = budget or Budget(limits)
         self.location = location
         self.path = location.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.checkpoint import names_of
+from ckpt.checkpoint import Checkpoint, names_of
 from ckpt.errors import CkptError, about
 from ckpt.findings import LOST
 from ckpt.formats import format_of, known_formats, open, probe_at, verifier_of
@@ -49,18 +49,24 @@ class Remainder(NamedTuple):
     whole: tuple[str, ...] | None
     lost: tuple[str, ...] | None
     rows: tuple[str, ...] = ()
+    hint: str | None = None
+    """The command that writes what is whole."""
 
 
-def remainder(path: str, limits: Limits) -> Remainder | None:
-    """Return what is left of a file that is cut off, or of a save that was interrupted; None when that cannot be known."""
+def remainder(
+    path: str, limits: Limits, plan: Callable[[Checkpoint], str | None] | None = None
+) -> Remainder | None:
+    """Return what is left of a file that is cut off, or of a save that was interrupted; None when that cannot be known.
+
+    `plan` gives the command for a checkpoint of which tensors are whole.
+    """
     try:
         with open(path, limits, partial=True) as checkpoint:
             gone = {name for row in checkpoint.notices if row.code in LOST for name in row.tensors}
             names = names_of(checkpoint.tensors)
-            return Remainder(
-                tuple(name for name in names if name not in gone),
-                tuple(name for name in names if name in gone),
-            )
+            whole = tuple(name for name in names if name not in gone)
+            hint = plan(checkpoint) if plan is not None and whole else None
+            return Remainder(whole, tuple(name for name in names if name in gone), (), hint)
     except CkptError:
         pass
     try:

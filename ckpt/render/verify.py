@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt.jobs.check.verify import Problem, VerifyReport
-from ckpt.render.text import Line, spread, whole
+from ckpt.render.text import Line, pasted_line, spread, whole
 from ckpt.text import and_more, listed, plural, show, show_literal
 
 _LISTED = 6
@@ -17,7 +17,8 @@ def verify_lines(report: VerifyReport, width: int | None = None) -> list[Line]:
         (report.verdict, _STYLES[report.verdict]),
         (f": {show_literal(_text(report))}", ""),
     ]
-    return spread(line, width)
+    rows = spread(line, width)
+    return rows if report.hint is None else [*rows, pasted_line(report.hint, width)]
 
 
 def _text(report: VerifyReport) -> str:

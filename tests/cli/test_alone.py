@@ -28,6 +28,7 @@ RUNS = {
     "rename": ("rename", "ddp_after.pth", "--sub", "s/^module[.]//", "-o", "out.pth"),
     "slim": ("slim", "train_cuda.pth", "-o", "out.pth"),
     "convert": ("convert", "train_cuda.pth", "--dtype", "bfloat16", "-o", "out.pth"),
+    "salvage": ("salvage", "truncated.pth", "-o", "out.pth"),
     "warmstart": ("warmstart", "ddp_before.pth", "--into", "ddp_after.pth", "-o", "out.pth"),
     "--help": ("--help",),
     "wrong usage": ("inspect", "train_cuda.pth", "--no-such"),

@@ -22,7 +22,7 @@ from ckpt.findings import CATALOGUE
 Documents = dict[str, list[dict[str, Any]]]
 """The name of a schema -> documents of that command."""
 
-WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart")
+WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart", "salvage")
 FILES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix not in (".md", ".py"))
 
 
@@ -124,6 +124,8 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         yield "convert", name, "--plain", "--dry-run"
         yield "convert", name, "--format", "safetensors", "--dtype", "float16", "--dry-run"
         yield "diff", name, name, "--structure"
+    yield "salvage", "dcp_interrupted", "--names-from", "dcp", "--fill-from", "dcp", "--dry-run"
+    yield "salvage", "truncated.pth", "--dry-run"
     yield "inspect", "ddp_after.pth", "--index", "10,11"
     yield "inspect", "whole_model.pth", "--index", "0-3"
     yield "inspect", "llama_bf16.pth", "--include", "*nothing*"

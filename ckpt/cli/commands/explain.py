@@ -12,7 +12,7 @@ import typer
 from ckpt.cli import output
 from ckpt.cli.inputs import each
 from ckpt.cli.options import LimitOption, RewriteJson, SectionOption, limits_of, opened, planning
-from ckpt.errors import UnreadableError, UnsupportedError, UsageError
+from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.io.far import is_url
 from ckpt.jobs.explain import (
@@ -113,7 +113,18 @@ def _answered(found: Explanation, path: str, section: str | None, limits: Limits
             survey = Survey(checkpoint)
             return explain_with(found, survey, planning(survey), section)
     except (UnreadableError, UnsupportedError) as error:
-        answered = explain_damaged(found, error)
+        answered = explain_damaged(found, error, _salvage(path, limits))
         if answered is None:
             raise
         return answered
+
+
+def _salvage(path: str, limits: Limits) -> str | None:
+    """The command that writes what is whole of a damaged file, or None where none works."""
+    from ckpt.cli.advice import Ways  # here: only a damaged file pays for it
+
+    try:
+        with opened(path, limits, tell=False, partial=True) as checkpoint:
+            return Ways(Survey(checkpoint), limits).way(("salvage",)).command
+    except CkptError:
+        return None

@@ -17,9 +17,8 @@ from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.io.executor import Threads
-from ckpt.jobs.rewrite.convert import convert
 from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.jobs.rewrite.salvage import salvage, unsound
+from ckpt.jobs.rewrite.salvage import as_format, salvage, unsound
 from ckpt.limits import Limits
 
 
@@ -71,7 +70,8 @@ def command(
             keep_damaged=options.keep_damaged,
             other=None if other is None else Survey(other),
         )
-        return _as_format(report, options, limits)
+        name = _format_of(report.result, options)
+        return as_format(report, name, save.traits_of(name), limits, writer_of(name).unfit)
 
     try:
         return rewrite(paths, make, options._replace(suffix=SUFFIXES["salvage"]), opened=read)
@@ -80,24 +80,8 @@ def command(
             other.close()
 
 
-def _as_format(report: RewriteReport, options: WriteOptions, limits: Limits) -> RewriteReport:
-    """The report with its result in the format that OUT asks for."""
-    result = report.result
-    name = _format_of(result, options)
-    if name == result.format:
-        return report
-    done = convert(Survey(result), name, save.traits_of(name), limits, writer_of(name).unfit)
-    return report._replace(
-        result=done.result,
-        changes=(*report.changes, *done.changes),
-        left_out=(*report.left_out, *done.left_out),
-        left_alone=done.left_alone,
-        unchanged_bytes=done.unchanged_bytes,
-    )
-
-
 def _format_of(checkpoint: Checkpoint, options: WriteOptions) -> str:
-    """The format of the result: its own, where ckpt writes it and OUT's ending fits, else that of the ending."""
+    """The format of the result: its own, if ckpt writes it and OUT's ending fits, else the format of the ending."""
     if options.output is None or options.is_folder:
         return checkpoint.format if save.stays(checkpoint) else save.own_format(checkpoint)
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.inputs import TROUBLE, Answer, Cluster, Found, is_concern, listed, look, looked, working, worst
 from ckpt.cli.options import (
@@ -27,7 +27,7 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.cli.work import LikeOption, all_sums, executor, like_at, sums_of
-from ckpt.errors import CkptError, CutOffError, LinkError, NotOpenedError, UnreadableError, UsageError, about
+from ckpt.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import checksums, remainder
 from ckpt.jobs.check import verify
@@ -172,8 +172,15 @@ def _report(
             raise
         if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
             return verify.unreadable(path, error.failure(path))
-        is_cut = isinstance(error, CutOffError)
-        rest = remainder(error.path or path, limits) if is_cut or os.path.isdir(path) else None
+        rest = remainder(error.path or path, limits, partial(_salvage, limits=limits))
         if rest is None:
             return verify.damaged(path, error.said_of(path), None, None)
-        return verify.damaged(path, error.said_of(path), rest.whole, rest.lost, rest.rows)
+        report = verify.damaged(path, error.said_of(path), rest.whole, rest.lost, rest.rows)
+        return report._replace(hint=rest.hint)
+
+
+def _salvage(checkpoint: Checkpoint, limits: Limits) -> str | None:
+    """The command that writes what is whole of a damaged file, or None where none works."""
+    from ckpt.cli.advice import Ways  # here: only a damaged file pays for it
+
+    return Ways(Survey(checkpoint), limits).way(("salvage",)).command

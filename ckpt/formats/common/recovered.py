@@ -107,7 +107,7 @@ def _damaged_pickles(archive: Archive, limits: Limits) -> Iterator[str]:
 
 
 def _by_directory(source: Source, limits: Limits) -> list[Record] | None:
-    """The records of a directory that can be read, whatever became of the records; None where it cannot."""
+    """Return the records of a directory, whatever became of them, or None if it cannot be read or contradicts them."""
     try:
         count, size, begin, end, _ = find_end(source)
         if (
@@ -213,7 +213,7 @@ class _Walk:
                 yield record
 
     def _head(self, position: int) -> _Head | None:
-        """The local header at an offset; None where there is none, or not all of it. Raises UnreadableError."""
+        """Return the local header at an offset, or None if there is none, or not all of it. Raises UnreadableError."""
         source = self._source
         begin = position + LOCAL_HEADER.size
         if begin > source.size:

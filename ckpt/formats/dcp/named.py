@@ -1,4 +1,4 @@
-"""The items of a save without `.metadata`, named after those of another save of the same run.
+"""The items of a save without `.metadata`, named after another save of the same run.
 
 Ranks write their items in an order that the planner derives from the state dict, so two saves of one run have the same
 items in the same files. Each item must be what the other save has in its place: one difference refuses all names.
@@ -75,7 +75,7 @@ def _refuse_others(
 
 
 def _items(folder: Location, file: str, expected: list[_Expected], where: str, limits: Limits) -> list[Item]:
-    """The whole items of a file, compared with those of the other save. Raises UnreadableError where one differs."""
+    """The whole items of a file, compared with the other save. Raises UnreadableError where one differs."""
     try:
         source = folder.child(file, "cache").open()
     except NotOpenedError:

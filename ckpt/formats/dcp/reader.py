@@ -50,7 +50,7 @@ _ENTRY = 40
 class Files:
     """The files of a distributed checkpoint and what their metadata says. `close` closes the files.
 
-    `names_from` is another save, whose items name those of one that has no metadata.
+    `names_from` is another save, after which the items are named if there is no metadata.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Files:
         self.unfinished: tuple[str, ...] = ()
         """The metadata of a save that was killed before it got its name."""
         self.is_named = False
-        """A flag: the names are those of another save."""
+        """A flag: the names come from another save."""
         self._names_from = names_from
         self.names = folder.names()
         self.sources: dict[str, Source] = {}

@@ -41,6 +41,8 @@ class VerifyReport(NamedTuple):
     """The functions that loading the file calls and ckpt does not know. An intact file can do harm."""
     error: Failure | None = None
     """The reason why the file is unreadable."""
+    hint: str | None = None
+    """The command that writes what is whole."""
     doubts: tuple[str, ...] = ()
     """The signs that files of several saves are mixed. They do not prove it."""
 
@@ -59,6 +61,7 @@ class VerifyReport(NamedTuple):
             "not_checked": list(self.not_checked),
             "whole": None if self.whole is None else list(self.whole),
             "lost": None if self.lost is None else list(self.lost),
+            "hint": self.hint,
             "called": list(self.called),
             "doubts": list(self.doubts),
         }

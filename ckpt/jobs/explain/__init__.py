@@ -79,11 +79,14 @@ def explain_with(found: Explanation, survey: Survey, plan: Plan, section: str | 
     raise UsageError("no file answers this page", path=survey.path)
 
 
-def explain_damaged(found: Explanation, error: CkptError) -> Explanation | None:
-    """Answer an explanation for a file that does not open, or return None if the error is about something else."""
+def explain_damaged(found: Explanation, error: CkptError, command: str | None = None) -> Explanation | None:
+    """Answer an explanation for a file that does not open, or return None if the error is about something else.
+
+    `command` writes what is whole of it.
+    """
     if found.message is None or found.message.kind not in ("damaged", "python2", "globals", "code"):
         return None
-    return found._replace(answer=damaged(error))
+    return found._replace(answer=damaged(error, command))
 
 
 def document(shown: Sequence[Page]) -> dict[str, Json]:

@@ -90,11 +90,16 @@ def answer(message: Message, survey: Survey, plan: Plan, section: str | None = N
     return Answer(path, tuple(found[message.kind](message, survey, plan)))
 
 
-def damaged(error: CkptError) -> Answer:
-    """Answer an error for a file that ckpt cannot open either: the reason is the answer."""
+def damaged(error: CkptError, salvage: str | None = None) -> Answer:
+    """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole."""
     text = f"{error.problem[:1].upper()}{error.problem[1:]}" if error.problem else str(error)
     command = None if (path := pasted_path(error.path or "")) is None else f"ckpt verify {path}"
-    return Answer(error.path or "", (Statement(f"{text}.", (), command),))
+    rows = [Statement(f"{text}.", (), command)]
+    if salvage is not None:
+        rows.append(
+            Statement("What is whole of it can be written, with a list of what is lost:", (), salvage)
+        )
+    return Answer(error.path or "", tuple(rows))
 
 
 def made_findings(code: Code, survey: Survey, plan: Plan) -> Answer:

@@ -118,7 +118,7 @@ class RewriteReport(NamedTuple):
     lost: tuple[Leftover, ...] = ()
     """The parts of a damaged checkpoint that are not whole, and not in the result."""
     filled: tuple[Filled, ...] = ()
-    """What was taken from another save."""
+    """The tensors and values that came from another save."""
 
     def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""

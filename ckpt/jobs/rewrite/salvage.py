@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.elements.audit import DAMAGED, are_damaged, checksums_of
 from ckpt.elements.pieces import shown
 from ckpt.errors import CkptError, LimitError, LossError, NotOpenedError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
 from ckpt.io.executor import Executor
+from ckpt.jobs.rewrite.convert import Unfit, convert
 from ckpt.jobs.rewrite.fill import Fill, filled
 from ckpt.jobs.rewrite.report import Change, Filled, Leftover, Pairing, RewriteReport, Share, edited
 from ckpt.jobs.rewrite.sets import NOT_WHOLE, lost_in, without_lost
@@ -83,6 +84,22 @@ def salvage(
         ),
         lost=rows,
         filled=fills,
+    )
+
+
+def as_format(
+    report: RewriteReport, format: str, traits: Traits, limits: Limits, unfit: Unfit
+) -> RewriteReport:
+    """The report with its result as another format holds it, as `convert` makes it. Raises as `convert`."""
+    result = report.result
+    if format == result.format:
+        return report
+    done = convert(Survey(result), format, traits, limits, unfit)
+    return report._replace(
+        result=done.result,
+        changes=(*report.changes, *done.changes),
+        left_out=done.left_out,
+        left_alone=(*report.left_alone, *done.left_alone),
     )
 
 
