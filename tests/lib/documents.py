@@ -75,10 +75,10 @@ def odd_files(folder: Path) -> Iterator[str]:
     (folder / "empty.pth").write_bytes(b"")
     (folder / "folder").mkdir()
     (folder / "folder" / "a.bin").write_text("hello\n")
-    (folder / "shards").mkdir()
-    torch.save({"a": torch.ones(2)}, folder / "shards" / "m-00001-of-00002.bin")
+    (folder / "missing").mkdir()
+    torch.save({"a": torch.ones(2)}, folder / "missing" / "m-00001-of-00002.bin")
     files = {"a": "m-00001-of-00002.bin", "b": "m-00002-of-00002.bin"}
-    (folder / "shards" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+    (folder / "missing" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
     damaged = bytearray((SAMPLES / "ddp_before.pth").read_bytes())
     damaged[damaged.index(b"data/0FB") + 200] ^= 1
     (folder / "damaged.pth").write_bytes(damaged)
@@ -130,7 +130,7 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         yield "diff", name, name, "--structure"
     yield "salvage", "dcp_interrupted", "--names-from", "dcp", "--fill-from", "dcp", "--dry-run"
     yield "salvage", "truncated.pth", "--dry-run"
-    yield "salvage", "shards", "--dry-run"
+    yield "salvage", "missing", "--dry-run"
     yield "inspect", "ddp_after.pth", "--index", "10,11"
     yield "inspect", "whole_model.pth", "--index", "0-3"
     yield "inspect", "llama_bf16.pth", "--include", "*nothing*"
