@@ -32,6 +32,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "strip": ("strip", "in.pth", "-o", "out.pth", "--force"),
     "rename": ("rename", "in.pth", "--sub", "s/module/net/", "-o", "out.pth", "--force"),
     "slim": ("slim", "in.pth", "-o", "out.pth", "--force"),
+    "salvage": ("salvage", "in.pth", "-o", "out.pth", "--force"),
     "convert": ("convert", "in.pth", "-o", "out.safetensors", "--force"),
     "convert --plain": ("convert", "in.pth", "--plain", "-o", "out.pth", "--force"),
     "convert --shard-size": ("convert", "in.pth", "-o", "set.safetensors", "--shard-size", "400KB"),
