@@ -93,7 +93,11 @@ def test_a_data_file_that_is_cut_anywhere_or_gone(file: str, named: bool, save: 
         assert {row["name"] for row in report["lost"]} == lost
     (save / file).unlink()
     lost = {name for name, other, *_ in items if other == file}
-    check(save, set(whole.keys() - lost), whole, *more)
+    if whole.keys() - lost:
+        check(save, set(whole.keys() - lost), whole, *more)
+    else:
+        done = inside("salvage", save, "-o", "o.dcp", *more, cwd=save.parent)
+        assert done.code == 2 and done.complaints[0].endswith("none of 22 tensors is whole")
 
 
 def test_lost_parts_and_values_from_another_save(save: Path, tmp_path: Path) -> None:
@@ -103,12 +107,11 @@ def test_lost_parts_and_values_from_another_save(save: Path, tmp_path: Path) -> 
     (save / "__1_0.distcp").unlink()
     report = check(save, set(whole), whole, "--fill-from", str(other))
     assert not report["lost"] and report["filled_from"][0]["path"] == str(other)
-    state = {"x": torch.zeros(1)}
     names = {name for name, file, *_ in items_of(other) if file == "__1_0.distcp"}
     assert set(report["filled_from"][0]["names"]) == names
     values = json.loads(inside("get", "out.dcp", "optim.param_groups", "--json", cwd=tmp_path).out)
     expected = json.loads(inside("get", "other", "optim.param_groups", "--json", cwd=tmp_path).out)
-    assert values["value"] == expected["value"] and state
+    assert values["value"] == expected["value"]
 
 
 def test_metadata_that_did_not_get_its_name(save: Path, tmp_path: Path) -> None:
@@ -164,7 +167,7 @@ def test_names_of_a_save_that_differs_are_refused(save: Path, tmp_path: Path) ->
 
 def test_a_damaged_item_is_lost(save: Path) -> None:
     whole, items = values_of(save), list(items_of(save))
-    name, file, begin, end = next(row for row in items if row[0] == "model.embed.weight")
+    name, file, begin, _ = next(row for row in items if row[0] == "model.embed.weight")
     data = bytearray((save / file).read_bytes())
     raw = whole[name].tobytes()
     at = data.index(raw[:16])
