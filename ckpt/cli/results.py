@@ -319,8 +319,9 @@ def refuse_source(report: RewriteReport, to: target.Target | None, options: Writ
         hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
         raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
     if save.is_source(report.result, to.real):
+        other = "PRETRAINED" if report.command == "warmstart" else "a file that is read"
         raise UsageError(
-            "OUT is PRETRAINED, which --force does not replace", path=to.path, hint="-o another file"
+            f"OUT is {other}, which --force does not replace", path=to.path, hint="-o another file"
         )
 
 

@@ -9,7 +9,7 @@ Layout: PKWARE APPNOTE 6.3, caffe2/serialize/inline_container.cc.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from struct import unpack_from
 
@@ -34,6 +34,7 @@ from ckpt.formats.common.directory import (
 from ckpt.formats.common.pickled import run
 from ckpt.io.source import Source
 from ckpt.limits import RECORD_BYTES, Budget, Limits
+from ckpt.names import natural
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import storage_bytes, storage_type
 from ckpt.rows import NamedTuple
@@ -64,7 +65,10 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
         raise UnreadableError("the zip archive does not begin with its first record")
     rows = _by_directory(source, limits)
     if rows is None:
-        rows = list(_Walk(source, limits).run())
+        walk = _Walk(source, limits)
+        rows = list(walk.run())
+        misnamed = walk.misnamed([record.name for record in rows])
+        rows = [record for record in rows if record.name not in misnamed]
     records = Records()
     seen: set[str] = set()
     for record in rows:
@@ -128,19 +132,22 @@ def _by_directory(source: Source, limits: Limits) -> list[Record] | None:
         return None
     if position != size:
         return None
+    names = {entry.name for entry in rows}
     placed: list[Record] = []
+    further: list[Record] = []
     for entry in rows:
-        name = _name_at(source, entry.header)
-        if name not in (None, entry.name):
-            return None  # the records are asked, for theirs are beside the data
         record = _placed(source, entry, begin)
-        if record is not None:
-            placed.append(record)
+        if record is None:
+            continue
+        placed.append(record)
+        name = _name_at(source, entry.header)
+        if name is not None and name not in names:  # one of both names is damaged, and nothing asks for that
+            further.append(record._replace(name=name))
     spans = sorted((record.header, record.offset + record.stored, record.name) for record in placed)
     for (_, last, name), (first, _, other) in pairwise(spans):
         if first < last:
             raise UnreadableError(f"records {show(name, 60)} and {show(other, 60)} overlap")
-    return placed
+    return [*placed, *further]
 
 
 def _name_at(source: Source, header: int) -> str | None:
@@ -164,16 +171,20 @@ def _placed(source: Source, entry: Record, end: int) -> Record | None:
     if least > end:
         return None
     fields = LOCAL_HEADER.unpack(source.read(entry.header, LOCAL_HEADER.size))
-    if fields[0] == LOCAL_MAGIC and fields[-2] == names:
-        offset = least + int(fields[-1])
-        return entry._replace(offset=offset) if offset + entry.stored <= end else None
+    offset = least + int(fields[-1]) if fields[0] == LOCAL_MAGIC and fields[-2] == names else -1
+    is_told = least <= offset and offset + entry.stored <= end
     if entry.crc is None:
-        return None if entry.size else entry._replace(offset=least)
-    # Behind the data there is a descriptor with the checksum, within the padding that torch and ckpt may have written.
+        return entry._replace(offset=offset) if is_told else None
     mark = DESCRIPTOR_MAGIC + entry.crc.to_bytes(4, "little")
+    behind = offset + entry.stored
+    if is_told and (not entry.flags & 8 or source.read(behind, min(8, source.size - behind)) == mark):
+        return entry._replace(offset=offset)
+    # Behind the data there is a descriptor with the checksum, within the padding that torch and ckpt may have written.
     behind = least + entry.stored
     shift = source.read(behind, min(_PADDING, end - behind)).find(mark) if behind < end else -1
-    return None if shift < 0 else entry._replace(offset=least + shift)
+    if shift >= 0:
+        return entry._replace(offset=least + shift)
+    return entry._replace(offset=offset) if is_told else None
 
 
 # --- one record after the other ---------------------------------------------------------------------------------------
@@ -211,6 +222,23 @@ class _Walk:
             record, position = self._record(head)
             if record is not None:
                 yield record
+
+    def misnamed(self, names: Sequence[str]) -> set[str]:
+        """The names of storages that stand where another one is expected, if they follow an order but for few of them.
+
+        torch writes storages by number, or by the text of the number, or as the pickle names them. A name that is
+        damaged is that of another storage, perhaps of one behind the cut.
+        """
+        keys = [name for name in names if name.partition("/")[2] in self._sizes]
+        roots = dict.fromkeys(name.partition("/")[0] for name in keys)
+        known = [f"{root}/{inner}" for root in roots for inner in self._sizes]
+        wrong: list[set[str]] = []
+        for order in (known, sorted(known), sorted(known, key=natural)):
+            expected = order[: len(keys)]
+            if set(expected) == set(keys):
+                return set()
+            wrong.append({key for key, other in zip(keys, expected, strict=False) if key != other})
+        return min((found for found in wrong if len(found) * 2 < len(keys)), key=len, default=set())
 
     def _head(self, position: int) -> _Head | None:
         """Return the local header at an offset, or None if there is none, or not all of it. Raises UnreadableError."""

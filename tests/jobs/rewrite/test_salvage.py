@@ -436,3 +436,28 @@ def test_many_tensors_of_long_names(count: int, deep: int, tmp_path: Path) -> No
                 whole,
                 tmp_path / "o.pth",
             )
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_changed_byte_anywhere_never_gives_a_wrong_value(is_cut: bool, tmp_path: Path) -> None:
+    """Headers, names, descriptors and the directory too: what is written is what was, or is listed, or nothing is."""
+    torch.save({f"layers.{n}.w": torch.randn(2, 3) for n in range(12)}, tmp_path / "whole.pth")
+    whole, data = values_of(tmp_path / "whole.pth"), (tmp_path / "whole.pth").read_bytes()
+    chance, written = random.Random(3), 0
+    size = ends_of(tmp_path / "whole.pth")["layers.9.w"] if is_cut else len(data)
+    with zipfile.ZipFile(tmp_path / "whole.pth") as archive:
+        names = [row.header_offset + 30 + chance.randrange(len(row.filename)) for row in archive.infolist()]
+    places = [*names, *(at + 12 for at in names), *(chance.randrange(size) for _ in range(60))]
+    for at in (at for at in places if at < size):
+        changed = bytearray(data[:size])
+        changed[at] ^= 1 << chance.randrange(8)
+        (tmp_path / "cut.pth").write_bytes(changed)
+        done = inside("salvage", "cut.pth", "-o", "o.pth", "--force", "--json", cwd=tmp_path)
+        if done.code == 2:
+            continue
+        written += 1
+        report, found = json.loads(done.out), values_of(tmp_path / "o.pth")
+        assert all(same(found[name], whole[name]) for name in found), at
+        assert found.keys() | {row["name"] for row in report["lost"]} == whole.keys()
+        assert done.code == int(found.keys() != whole.keys())
+    assert written > 40
