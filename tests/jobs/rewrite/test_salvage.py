@@ -461,3 +461,99 @@ def test_a_changed_byte_anywhere_never_gives_a_wrong_value(is_cut: bool, tmp_pat
         assert found.keys() | {row["name"] for row in report["lost"]} == whole.keys()
         assert done.code == int(found.keys() != whole.keys())
     assert written > 40
+
+
+@pytest.mark.parametrize("name", ["data/1", "data/4"])
+def test_a_record_under_the_name_of_a_lost_one_is_lost(name: str, tmp_path: Path) -> None:
+    """Its name says that it is storage 9, which lies behind the cut and has the same size."""
+    torch.save({f"layers.{n}.w": torch.randn(2, 3) for n in range(12)}, tmp_path / "whole.pth")
+    data = (tmp_path / "whole.pth").read_bytes()
+    whole, size = values_of(tmp_path / "whole.pth"), ends_of(tmp_path / "whole.pth")["layers.8.w"]
+    changed = data[:size].replace(f"whole/{name}FB".encode(), b"whole/data/9FB", 1)
+    assert changed != data[:size]
+    (tmp_path / "cut.pth").write_bytes(changed)
+    expected = {f"layers.{n}.w" for n in range(9)} - {f"layers.{name[-1]}.w"}
+    check(tmp_path / "cut.pth", expected, whole, tmp_path / "o.pth")
+
+
+def test_records_in_an_order_of_their_own_are_all_taken(tmp_path: Path) -> None:
+    torch.save({f"layers.{n}.w": torch.randn(2, 3) for n in range(12)}, tmp_path / "whole.pth")
+    out = tmp_path / "cut.pth"
+    with zipfile.ZipFile(tmp_path / "whole.pth") as old, zipfile.ZipFile(out, "w") as new:
+        storages = [name for name in old.namelist() if "/data/" in name]
+        random.Random(1).shuffle(storages)
+        for name in ["whole/data.pkl", *storages]:
+            new.writestr(name, old.read(name))
+        end = new.start_dir
+    out.write_bytes(out.read_bytes()[:end])
+    check(out, set(values_of(tmp_path / "whole.pth")), values_of(tmp_path / "whole.pth"), tmp_path / "o.pth")
+
+
+def test_a_program_that_lost_a_tensor_becomes_a_state_dict(tmp_path: Path) -> None:
+    path = made("scripted", tmp_path)
+    with formats.open(str(path)) as checkpoint:
+        (entry,) = [entry for entry in checkpoint.tensors if entry.name == "fc.weight"] or checkpoint.tensors[
+            :1
+        ]
+        (part,) = parts_of(entry.tensor)
+        assert isinstance(part.storage.place, Range)
+        at = part.storage.place.offset
+    whole, data = values_of(path), bytearray(path.read_bytes())
+    data[at] ^= 1
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes(data)
+    check(cut, whole.keys() - {entry.name}, whole, tmp_path / "o.pth")
+    assert isinstance(torch.load(tmp_path / "o.pth", weights_only=True), dict)
+
+
+def test_a_big_endian_file_that_is_cut(tmp_path: Path) -> None:
+    """A storage of which a part is there is lost: its bytes would have to be swapped."""
+    torch.save({"a": torch.arange(6.0), "b": torch.arange(8.0)}, tmp_path / "plain.pth")
+    path = tmp_path / "whole.pth"
+    with zipfile.ZipFile(tmp_path / "plain.pth") as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            raw = old.read(name)
+            if "/data/" in name:
+                raw = np.frombuffer(raw, "<f4").astype(">f4").tobytes()
+            new.writestr(name, b"big" if name.endswith("byteorder") else raw)
+    whole, ends = values_of(path), ends_of(path)
+    for size in (ends["b"], ends["b"] - 4):
+        (tmp_path / "cut.pth").write_bytes(path.read_bytes()[:size])
+        check(tmp_path / "cut.pth", {name for name in ends if ends[name] <= size}, whole, tmp_path / "o.pth")
+
+
+def test_shards_that_are_missing_or_cut(tmp_path: Path) -> None:
+    files: dict[str, str] = {}
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for number in range(3):
+        tensors = {f"layers.{number}.{key}": torch.randn(4, 4) for key in ("w", "b")}
+        name = f"model-0000{number + 1}-of-00003.safetensors"
+        save_file(tensors, folder / name)
+        files |= dict.fromkeys(tensors, name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    whole = values_of(folder)
+    torch.save({name: torch.from_numpy(value) for name, value in whole.items()}, tmp_path / "other.pth")
+    shard = folder / "model-00002-of-00003.safetensors"
+    data = shard.read_bytes()
+    ends = {
+        name: len(data) - 64 * step
+        for step, name in enumerate(sorted(n for n in whole if "layers.1" in n)[::-1])
+    }
+    for size in (len(data) - 1, len(data) - 65, 20, 0):
+        shard.write_bytes(data[:size])
+        lost = {name for name, end in ends.items() if end > size}
+        check(folder, whole.keys() - lost, whole, tmp_path / "o.safetensors")
+        check_filled(folder, whole, tmp_path)
+    shard.unlink()
+    check(folder, {name for name in whole if "layers.1" not in name}, whole, tmp_path / "o.safetensors")
+    check_filled(folder, whole, tmp_path)
+
+
+def check_filled(folder: Path, whole: dict[str, Any], tmp_path: Path) -> None:
+    done = inside(
+        "salvage", folder, "--fill-from", "other.pth", "-o", "f.safetensors", "--force", cwd=tmp_path
+    )
+    assert done.code == 0, done
+    found = values_of(tmp_path / "f.safetensors")
+    assert found.keys() == whole.keys() and all(same(found[name], whole[name]) for name in whole)
