@@ -148,6 +148,34 @@ class Salvage(NamedTuple):
     rows: tuple[str, ...] = ()
 
 
+class RecordedItem(NamedTuple):
+    """A part of a file with the size in bytes and the CRC-32 that the file records of it; None where it records none.
+
+    `problem` says why the record could not be read.
+    """
+
+    name: str
+    size: int
+    crc: int | None
+    problem: str | None = None
+
+
+class RecordedFile(NamedTuple):
+    """A file of a checkpoint: its path below the folder, empty for the only file, its bytes, and its items.
+
+    `steps` are the counters that it holds. `problem` says why it could not be read.
+    """
+
+    name: str
+    size: int
+    items: Sequence[RecordedItem] = ()
+    steps: tuple[tuple[str, float], ...] = ()
+    problem: str | None = None
+
+
+List = Callable[["Location", str], "list[RecordedFile]"]
+"""Lists the items of another file, or of a folder, below a name."""
+
 Check = Callable[["Location", str], ChecksumReport]
 """Checks another file in the same way. The ids of its storages begin with the text."""
 
@@ -166,6 +194,14 @@ class CanVerify(Protocol):
         """Compare every checksum in the file with its bytes. `check` does so for another file of the same checkpoint.
 
         Reads the whole file. Raises CkptError.
+        """
+        ...
+
+    def recorded(self, probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+        """List what the file records of its items. `inner` does so for another file of the same checkpoint.
+
+        Reads no tensor data. The only file of a checkpoint has no name. Of a format without checksums the module may
+        lack this function. Raises CkptError.
         """
         ...
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from ckpt.errors import CkptError, about
 from ckpt.formats import format_of, known_formats, probe_at, salvager_of, verifier_of
-from ckpt.formats.format import ChecksumReport, Salvage
+from ckpt.formats.format import ChecksumReport, RecordedFile, Salvage
 from ckpt.io.executor import Executor, Threads
 from ckpt.io.location import Location, locate
 from ckpt.limits import Limits
+from ckpt.rows import NamedTuple
 
 
 def checksums(
@@ -35,6 +36,51 @@ def checksums(
             probe.close()
 
     return check(locate(path), "")
+
+
+class Recorded(NamedTuple):
+    """The files of a checkpoint with what they record of their items, and the format by its name and its label."""
+
+    format: str
+    label: str
+    files: list[RecordedFile]
+
+
+def recorded(
+    path: str, limits: Limits, *, plugins: bool = False, executor: Executor | None = None
+) -> Recorded:
+    """List the items of the checkpoint at a path with their recorded sizes and CRC-32, and the steps of its files.
+
+    No tensor data is read, except counters of steps. Raises CkptError.
+    """
+    from ckpt.formats.common.recorded import (  # here: who verifies without a list needs none
+        of_sizes,
+        steps_of,
+    )
+
+    worker = executor or Threads()
+
+    def listed(location: Location, name: str) -> Recorded:
+        probe = probe_at(location, limits, plugins)
+        try:
+            with about(location.name):
+                format = format_of(probe, plugins)
+                own = getattr(verifier_of(format), "recorded", None)
+                files: list[RecordedFile] = [] if own is None else own(probe, limits, worker, inner)
+                if own is None or (len(files) == 1 and not files[0].name):
+                    with format.read(probe, limits) as checkpoint:
+                        files = files or of_sizes(checkpoint)
+                        files = [files[0]._replace(steps=steps_of(checkpoint))]
+                        checkpoint.check_unchanged()
+        finally:
+            probe.close()
+        files = [file._replace(name="/".join(filter(None, (name, file.name)))) for file in files]
+        return Recorded(format.name, format.traits.label, files)
+
+    def inner(location: Location, name: str) -> list[RecordedFile]:
+        return listed(location, name).files
+
+    return listed(locate(path), "")
 
 
 def salvage(path: str, limits: Limits) -> Salvage | None:

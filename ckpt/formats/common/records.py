@@ -10,6 +10,7 @@ from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, Archive
 from ckpt.formats.common.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC, Record
 from ckpt.formats.common.pickled import Contents, interpret, run
+from ckpt.formats.common.recorded import of_archive
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Check, ChecksumReport, Damage, Probe, Salvage
 from ckpt.io.executor import Executor, Failed, Task, run_each
@@ -21,6 +22,8 @@ from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import show
 from ckpt.tree.walk import flatten
+
+recorded = of_archive
 
 
 def checksums(

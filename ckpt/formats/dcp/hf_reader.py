@@ -15,7 +15,7 @@ from ckpt.formats.common import safetensors
 from ckpt.formats.common.coverage import fault, grid_of
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.dcp.hf import FORMAT, Shard, shards_in
-from ckpt.formats.format import Check, ChecksumReport, Probe, Progress
+from ckpt.formats.format import Check, ChecksumReport, List, Probe, Progress, RecordedFile
 from ckpt.io.executor import Executor
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import natural
@@ -243,3 +243,8 @@ def checksums(
     return ChecksumReport.together(
         [check(probe.location.child(file.name, "cache"), f"{probe.mark}{file.name}:") for file in files]
     )
+
+
+def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+    files = shards_in(probe.location.names())
+    return [row for file in files for row in inner(probe.location.child(file.name, "cache"), file.name)]
