@@ -306,7 +306,9 @@ def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
 
 def can_stay(checkpoint: Checkpoint) -> bool:
     """Tell whether ckpt changes such a file where it is."""
-    return checkpoint.source is not None and not checkpoint.traits.is_folder and save.stays(checkpoint)
+    if checkpoint.traits.is_folder:
+        return save.can_relist(checkpoint)
+    return checkpoint.source is not None and save.stays(checkpoint)
 
 
 def refuse_source(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> None:
@@ -704,6 +706,8 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
             )
     if not report.changes:
         return None  # it is as it should be already
+    if checkpoint.traits.is_folder and save.is_written(checkpoint.format):
+        return _relisted(report, options)
     if not can_stay(checkpoint):
         raise UnsupportedError(
             f"{checkpoint.format} files cannot be changed in place", path=checkpoint.path, hint="-o OUT"
@@ -730,6 +734,23 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
         )
 
 
+def _relisted(report: RewriteReport, options: WriteOptions) -> SavedFile:
+    """Change the names of a distributed checkpoint in place. Raises CkptError."""
+    checkpoint = report.result
+    if options.copy or options.verify is not None:
+        option = "--copy" if options.copy else "--verify"
+        raise UsageError(
+            f"{option} does not go with --in-place here: no data file is written", path=checkpoint.path
+        )
+    if report.left_out:
+        raise LossError(
+            f"in place, this would be lost: {show(report.left_out[0].what, 100)}",
+            path=checkpoint.path,
+            hint="-o OUT",
+        )
+    return save.relist(checkpoint, options.limits)
+
+
 def _bytes_of(checkpoint: Checkpoint) -> int:
     return sum(storage.nbytes for storage in checkpoint.storages)
 
@@ -745,6 +766,7 @@ def written(saved: SavedFile | None) -> dict[str, Json] | None:
         "appended": saved.appended,
         "shards": saved.shards,
         "overflowed": saved.overflowed,
+        "relisted": list(saved.relisted),
         "damaged": list(saved.damaged),
         "seconds": round(saved.seconds, 6),
         "verified": {name: round(seconds, 6) for name, seconds in saved.checks},

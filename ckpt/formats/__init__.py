@@ -21,7 +21,7 @@ from ckpt.limits import Budget, Limits
 from ckpt.text import show
 
 if TYPE_CHECKING:
-    from ckpt.formats.format import CanAppend, CanSalvage, CanVerify, CanWrite
+    from ckpt.formats.format import CanAppend, CanRelist, CanSalvage, CanVerify, CanWrite
 
 
 class _Table:
@@ -307,6 +307,15 @@ def appender_of(name: str) -> CanAppend | None:
     if format is None or not format.traits.in_place:
         return None
     return cast("CanAppend", _module(format.writer))
+
+
+def relister_of(name: str) -> CanRelist | None:
+    """The module that gives the items of a folder other names in place; None when the folder must be written anew."""
+    format = by_name(name)
+    if format is None or not format.traits.is_folder or not format.writer:
+        return None
+    writer = _module(format.writer)
+    return cast("CanRelist", writer) if hasattr(writer, "relisting") else None
 
 
 def verifier_of(format: Format) -> CanVerify | None:

@@ -15,7 +15,7 @@ from ckpt.limits import Budget, Limits
 from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:  # what writes is not loaded by who reads
-    from ckpt.formats.common.writing import Draft
+    from ckpt.formats.common.writing import Draft, Relisting
     from ckpt.io.executor import Executor
 
 Progress = Callable[[int], None]
@@ -100,6 +100,21 @@ class CanAppend(Protocol):
 
     def end_before(self, source: Source, limits: Limits) -> int | None:
         """Return the end of the file before its last rewrite, complete or not, or None without a rewrite."""
+        ...
+
+
+class CanRelist(Protocol):
+    """The module that writes a format with the trait `is_folder`: its items may get other names where they are."""
+
+    def listing(self, checkpoint: Checkpoint) -> Source | None:
+        """Return the file that lists all items, or None where several files list them."""
+        ...
+
+    def relisting(self, checkpoint: Checkpoint, names: Sequence[str], limits: Limits) -> Relisting:
+        """The new list of the items, which stay where they are. `names` are those that the folder has.
+
+        Raises CkptError.
+        """
         ...
 
 

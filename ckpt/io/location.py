@@ -101,6 +101,37 @@ class LocalPath:
         return File(self.name)
 
 
+class Instead:
+    """A folder in which the file `path` stands for the one of the name `other`: as it will be."""
+
+    def __init__(self, folder: Location, other: str, path: str) -> None:
+        self._folder = folder
+        self._other = other
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        return self._folder.name
+
+    def is_folder(self) -> bool:
+        return True
+
+    def is_file(self) -> bool:
+        return False
+
+    def names(self) -> list[str]:
+        return self._folder.names()
+
+    def parent(self) -> Location:
+        return self._folder.parent()
+
+    def child(self, name: str, links: Links = "file") -> Location:
+        return LocalPath(self._path) if name == self._other else self._folder.child(name, links)
+
+    def open(self) -> Source:
+        return self._folder.open()
+
+
 def _refused(path: str, links: Links) -> str | None:
     """Return the reason why a link is not followed, or None. A link that leads nowhere is a missing file."""
     if links == "no":
