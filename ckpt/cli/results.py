@@ -208,6 +208,9 @@ def _ask_where(items: Sequence[Found], several: bool, options: WriteOptions, ope
         raise UsageError("where to write?", path=path, hint=out and f"-o {out}")
     with open_item(items[0], options, opened) as checkpoint:
         where = "-o DIR" if several else _suggested(checkpoint, options)
+        if options.ending is not None and checkpoint.traits.is_folder and not several:  # of two formats
+            same = options._replace(ending=None, suffix=options.suffix or ".converted")
+            where = ", or ".join(filter(None, (_suggested(checkpoint, same), where)))
         ways = [where, "--in-place" if options.in_place is not None and can_stay(checkpoint) else None]
     hint = ", or ".join(way for way in ways if way is not None)
     raise UsageError("where to write?", path=path, hint=hint or None)

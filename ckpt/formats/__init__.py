@@ -273,10 +273,13 @@ def _is_written(format: Format) -> bool:
 def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
     """Return a free path for a result beside its source, with the ending of a format that ckpt writes for it.
 
-    With `same_format` the source's own ending stays, unless it belongs to another format.
+    With `same_format` the source's own ending stays, unless it belongs to another format. A folder has the ending that
+    makes the result one.
     """
     own = next((row for row in FORMATS if checkpoint.format == row.name and _is_written(row)), None)
-    if own is None or own.traits.is_folder or not same_format:
+    if own is not None and own.traits.is_folder and same_format:
+        return beside(checkpoint.path, suffix, own.suffixes)
+    if own is None or not same_format:
         tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
         usual = written_format("safetensors" if tensors_only else "torch-zip")
         return beside(checkpoint.path, suffix, usual.suffixes)

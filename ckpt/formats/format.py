@@ -7,7 +7,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ckpt.checkpoint import Checkpoint, Entry, Traits
+from ckpt.checkpoint import Checkpoint, Entry, RecordedFile, Traits
 from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.io.location import Location
 from ckpt.io.source import Source
@@ -161,31 +161,6 @@ class Salvage(NamedTuple):
     whole: tuple[str, ...]
     lost: tuple[str, ...]
     rows: tuple[str, ...] = ()
-
-
-class RecordedItem(NamedTuple):
-    """A part of a file with the size in bytes and the CRC-32 that the file records of it; None where it records none.
-
-    `problem` says why the record could not be read.
-    """
-
-    name: str
-    size: int
-    crc: int | None
-    problem: str | None = None
-
-
-class RecordedFile(NamedTuple):
-    """A file of a checkpoint: its path below the folder, empty for the only file, its bytes, and its items.
-
-    `steps` are the counters that it holds. `problem` says why it could not be read.
-    """
-
-    name: str
-    size: int
-    items: Sequence[RecordedItem] = ()
-    steps: tuple[tuple[str, float], ...] = ()
-    problem: str | None = None
 
 
 List = Callable[["Location", str], "list[RecordedFile]"]

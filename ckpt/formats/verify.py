@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ckpt.checkpoint import RecordedFile
 from ckpt.errors import CkptError, about
 from ckpt.formats import format_of, known_formats, probe_at, salvager_of, verifier_of
-from ckpt.formats.format import ChecksumReport, RecordedFile, Salvage
+from ckpt.formats.format import ChecksumReport, Salvage
 from ckpt.io.executor import Executor, Threads
 from ckpt.io.location import Location, locate
 from ckpt.limits import Limits

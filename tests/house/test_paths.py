@@ -34,6 +34,7 @@ LIMITS = [
     "evidence.gradients._READ",
     "evidence.loading._SPELLED",
     "formats.common.archive.TRAILING",
+    "formats.common.recorded._READ",
     "formats.dcp.reader._COPIES",
     "formats.dcp.reader._GAPS",
     "formats.common.storages._KEY_BYTES",

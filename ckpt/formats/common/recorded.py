@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 from zlib import crc32
 
-from ckpt.checkpoint import Checkpoint, names_of
+from ckpt.checkpoint import Checkpoint, RecordedFile, RecordedItem, names_of
 from ckpt.elements.crc import combined
 from ckpt.formats.common.archive import Archive
-from ckpt.formats.format import List, Probe, RecordedFile, RecordedItem
+from ckpt.formats.format import List, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.location import Location, read_file
 from ckpt.limits import Limits
@@ -48,7 +48,7 @@ def of_text(location: Location, name: str, limits: Limits) -> RecordedFile:
 
 
 def joined(archive: Archive) -> tuple[int, int | None]:
-    """The size and the CRC-32 of all records of an archive, one after the other; None where one has no CRC."""
+    """The size and the CRC-32 of all records of an archive, one after the other. The CRC is None if one has none."""
     size, crc = 0, 0
     known = True
     for record in archive.records.values():
@@ -59,7 +59,7 @@ def joined(archive: Archive) -> tuple[int, int | None]:
 
 
 def steps_of(checkpoint: Checkpoint) -> tuple[tuple[str, float], ...]:
-    """The counters of a checkpoint: those of the run by their names, and the largest of an optimizer's parameters."""
+    """The counters of a run by their names, and the largest counter that an optimizer keeps for a parameter."""
     rows: list[tuple[Path, str, Node]] = [
         (row.path, row.name, row.node)
         for row in checkpoint.values

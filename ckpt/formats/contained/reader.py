@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 
-from ckpt.checkpoint import Checkpoint, Import, Notice
+from ckpt.checkpoint import Checkpoint, Import, Notice, RecordedFile, RecordedItem
 from ckpt.checkpoint import Member as Part
 from ckpt.errors import CkptError, DamagedDataError, UnreadableError
 from ckpt.formats.common.members import Member
@@ -13,7 +13,7 @@ from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.contained import FORMAT
 from ckpt.formats.contained.layouts import layout_of
-from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe, RecordedFile, RecordedItem
+from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.source import Memory
 from ckpt.limits import Budget, Limits, parse_json

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from ckpt.checkpoint import RecordedFile, RecordedItem
 from ckpt.dtypes import DType
 from ckpt.elements.audit import crc_of
 from ckpt.elements.blocks import elements, same_bytes
@@ -21,16 +22,7 @@ from ckpt.formats.dcp.items import Bytes, TensorItem, most_of, read_object
 from ckpt.formats.dcp.metadata import Item, Metadata, TensorRow
 from ckpt.formats.dcp.reader import Files
 from ckpt.formats.dcp.remains import remains
-from ckpt.formats.format import (
-    Check,
-    ChecksumReport,
-    Damage,
-    List,
-    Probe,
-    RecordedFile,
-    RecordedItem,
-    Salvage,
-)
+from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe, Salvage
 from ckpt.io.executor import SPAN, Executor, Failed, Task, run_each
 from ckpt.io.location import Location
 from ckpt.io.source import Source

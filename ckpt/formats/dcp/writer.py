@@ -182,7 +182,7 @@ def flattened(checkpoint: Checkpoint, limits: Limits) -> Parts:
 
 
 def listing(checkpoint: Checkpoint) -> Source | None:
-    """`.metadata`; None where each rank has one of its own."""
+    """Return `.metadata`, or None where each rank has one of its own."""
     return next((source for source in checkpoint.sources if os.path.basename(source.name) == METADATA), None)
 
 

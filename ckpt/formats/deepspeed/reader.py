@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 
-from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, Refusal, Traits
+from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, RecordedFile, Refusal, Traits
 from ckpt.dtypes import contiguous
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
@@ -27,7 +27,7 @@ from ckpt.formats.deepspeed.states import (
     optimizer_state,
     plain_fields,
 )
-from ckpt.formats.format import Check, ChecksumReport, List, Probe, RecordedFile
+from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Member, Notice, Traits
+from ckpt.checkpoint import Checkpoint, Member, Notice, RecordedFile, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import mixed, refuse_mixed
@@ -17,7 +17,7 @@ from ckpt.formats.dcp import reader as dcp
 from ckpt.formats.folder import FORMAT, distributed
 from ckpt.formats.folder.layouts import Fact, Part, Plan
 from ckpt.formats.folder.plan import plan_of
-from ckpt.formats.format import INDEXES, Check, ChecksumReport, List, Probe, RecordedFile
+from ckpt.formats.format import INDEXES, Check, ChecksumReport, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.location import Location, read_file
 from ckpt.limits import Budget, Limits, parse_json

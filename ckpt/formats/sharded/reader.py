@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Refusal, Value, names_of
+from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, RecordedFile, Refusal, Value, names_of
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
-from ckpt.formats.format import HEAD_BYTES, INDEXES, Check, ChecksumReport, List, Probe, RecordedFile
+from ckpt.formats.format import HEAD_BYTES, INDEXES, Check, ChecksumReport, List, Probe
 from ckpt.formats.sharded import FORMAT
 from ckpt.io.executor import Executor
 from ckpt.io.location import Location, is_plain_name, read_file

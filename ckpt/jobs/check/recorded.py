@@ -16,8 +16,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from ckpt.checkpoint import RecordedFile, RecordedItem
 from ckpt.errors import UnreadableError, UsageError
-from ckpt.formats.format import RecordedFile, RecordedItem
 from ckpt.jobs.check.sums import FILE, unescaped
 from ckpt.jobs.check.verify import Problem
 from ckpt.rows import NamedTuple
