@@ -186,20 +186,29 @@ def compared(expected: RecordedList, format: str, files: Sequence[RecordedFile],
     for names, what in (
         ([name for name in there if name not in here], "missing"),
         ([name for name in here if name not in there], f"not in {source}: of another save?"),
+        ([name for name, file in here.items() if name in there and file.problem], "not read"),
     ):
         if names:
-            shown = and_more([show(name, 80) for name in names], _LISTED)
+            shown = and_more([_shown(name, here.get(name)) for name in names], _LISTED)
             problems.append(Problem(f"{plural(len(names), 'file')} {what} ({shown})"))
-    now = listed(format, files)
-    for file in now.files:
+    for file in listed(format, files).files:
         if file.name in there:
-            problems += _differences(there[file.name], file, source)
+            broken = [item for item in here[file.name].items if item.problem is not None]
+            problems += _differences(there[file.name], file, broken, source)
     count = sum(len(file.items) for file in expected.files)
     return Comparison(tuple(problems), f"{plural(count, 'item')} as {source} lists them")
 
 
-def _differences(there: ListedFile, here: ListedFile, source: str) -> Iterator[Problem]:
-    """Yield the differences of one file."""
+def _shown(name: str, file: RecordedFile | None) -> str:
+    """The name of a file, and why it could not be read."""
+    why = "" if file is None or file.problem is None else f": {file.problem}"
+    return f"{show(name, 80)}{why}"
+
+
+def _differences(
+    there: ListedFile, here: ListedFile, broken: Sequence[RecordedItem], source: str
+) -> Iterator[Problem]:
+    """Yield the differences of one file. The directories of the items in `broken` could not be read."""
     of = f" of {show(here.name, 80)}" if here.name else ""
     if there.steps and here.steps and there.steps != here.steps:
         own = show(here.name, 80) if here.name else "it"
@@ -208,10 +217,16 @@ def _differences(there: ListedFile, here: ListedFile, source: str) -> Iterator[P
     both = [(name, before[name], after[name]) for name in before if name in after]
     resized = [name for name, old, new in both if old.size != new.size]
     changed = [name for name, old, new in both if old.size == new.size and old.crc != new.crc]
+    unread = {item.name for item in broken}
+    if broken:
+        yield Problem(
+            f"{plural(len(broken), 'item')}{of} cannot be read: {broken[0].problem}",
+            tuple(item.name for item in broken),
+        )
     rows = (
         (changed, "with another recorded checksum"),
         (resized, "with another size"),
-        ([name for name in before if name not in after], "missing"),
+        ([name for name in before if name not in after and name[0] not in unread], "missing"),
         ([name for name in after if name not in before], f"not in {source}"),
     )
     for names, what in rows:
