@@ -293,6 +293,17 @@ def test_an_item_whose_directory_is_damaged_is_named(saves: Path) -> None:
     assert done.code == 2 and f"not read: {last}".encode() in done.err
 
 
+def test_a_counter_that_is_lost_is_no_other_step(saves: Path) -> None:
+    keep("new", cwd=saves)
+    text = (saves / "it.list").read_text()
+    assert ", *.step 20" in text
+    (saves / "it.list").write_text(text.replace("step 20, *.step 20", "*.step 20"))
+    assert "intact" in run("verify", "new", "--sums", "it.list", "--quick", cwd=saves)
+    (saves / "it.list").write_text(text.replace("*.step 20", "*.step 19", 1))
+    said = run("verify", "new", "--sums", "it.list", "--quick", cwd=saves, code=1)
+    assert said.count(" is of ") == 1
+
+
 def test_a_file_that_may_not_be_read_is_not_missing(saves: Path) -> None:
     keep("new", cwd=saves)
     (saves / "new" / "__0_1.distcp").unlink()

@@ -210,7 +210,8 @@ def _differences(
 ) -> Iterator[Problem]:
     """Yield the differences of one file. The directories of the items in `broken` could not be read."""
     of = f" of {show(here.name, 80)}" if here.name else ""
-    if there.steps and here.steps and there.steps != here.steps:
+    before_steps, after_steps = _counters(there.steps), _counters(here.steps)
+    if any(before_steps.get(name, value) != value for name, value in after_steps.items()):
         own = show(here.name, 80) if here.name else "it"
         yield Problem(f"{own} is of {here.steps}, {source} lists {there.steps}")
     before, after = _named(there.items), _named(here.items)
@@ -235,6 +236,12 @@ def _differences(
     if there.size != here.size and not any(names for names, _ in rows):
         own = show(here.name, 80) if here.name else "the file"
         yield Problem(f"{own} has {here.size:,} bytes, {source} lists {there.size:,}")
+
+
+def _counters(text: str) -> dict[str, str]:
+    """The value of each counter in the text of the steps of a file."""
+    rows = (row.rpartition(" ") for row in text.split(", ") if row)
+    return {name: value for name, _, value in rows}
 
 
 def _named(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], RecordedItem]:
