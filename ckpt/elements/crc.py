@@ -9,6 +9,7 @@ _ONE = 1 << 31
 """The polynomial 1: the highest bit is the coefficient of x to the power of 0."""
 
 
+@lru_cache(maxsize=1024)  # the items of a distributed checkpoint begin alike
 def combined(first: int, second: int, count: int) -> int:
     """The CRC-32 of bytes with the CRC `first`, followed by `count` bytes with the CRC `second`.
 

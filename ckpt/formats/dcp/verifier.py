@@ -25,7 +25,7 @@ from ckpt.formats.dcp.remains import remains
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe, Salvage
 from ckpt.io.executor import SPAN, Executor, Failed, Task, run_each
 from ckpt.io.location import Location
-from ckpt.io.source import Source
+from ckpt.io.source import BaseSource, Source
 from ckpt.limits import INFLATION, Budget, Limits
 from ckpt.names import natural
 from ckpt.nodes import Node
@@ -326,7 +326,7 @@ def _directories(
             if place.item.codecs:  # its directory is encoded too
                 items.append(RecordedItem(place.name, length, None))
                 continue
-            part = Bytes(source, offset, length, show(place.name, 80))
+            part = Bytes(_Ends(source, offset, length), 0, length, show(place.name, 80))
             items.append(RecordedItem(place.name, *joined(part.archive(limits, length))))
             value = None if place.counter is None else counter(_counter(part, place, limits))
             if place.counter is not None and value is not None:
@@ -336,6 +336,36 @@ def _directories(
         except CkptError as error:
             items.append(RecordedItem(place.name, length, None, error.problem))
     return items, values
+
+
+_NEAR, _FAR = 1 << 10, 8 << 10
+"""Bytes at either end of an item that are read at once, here and behind a URL: more than is before and behind its elements."""
+
+
+class _Ends(BaseSource):
+    """The bytes of an item, of which both ends are read at once, with the beginning of the next item behind a URL."""
+
+    def __init__(self, source: Source, offset: int, length: int) -> None:
+        self.name = source.name
+        self.size = length
+        self._source = source
+        self._offset = offset
+        edge = _NEAR if source.far is None else _FAR
+        behind = 0 if source.far is None else min(edge, source.size - offset - length)
+        if length <= 2 * edge:
+            self._head, self._tail = source.read(offset, length + behind)[:length], b""
+        else:
+            ranges = [(offset, edge), (offset + length - edge, edge + behind)]
+            self._head, self._tail = (data[:edge] for data in source.read_many(ranges))
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._check_range(offset, count, self.name)
+        if offset + count <= len(self._head):
+            return self._head[offset : offset + count]
+        inside = offset - self.size + len(self._tail)
+        if inside >= 0:
+            return self._tail[inside : inside + count]
+        return self._source.read(self._offset + offset, count)
 
 
 def _counter(part: Bytes, place: _Place, limits: Limits) -> Node:
