@@ -21,7 +21,7 @@ from ckpt.limits import Budget, Limits
 from ckpt.text import show
 
 if TYPE_CHECKING:
-    from ckpt.formats.format import CanAppend, CanRelist, CanSalvage, CanVerify, CanWrite
+    from ckpt.formats.format import CanAppend, CanList, CanRelist, CanSalvage, CanVerify, CanWrite
 
 
 class _Table:
@@ -324,6 +324,12 @@ def relister_of(name: str) -> CanRelist | None:
 def verifier_of(format: Format) -> CanVerify | None:
     """The module that checks the bytes of a format, None when there is none."""
     return cast("CanVerify", _module(format.verifier)) if format.verifier else None
+
+
+def lister_of(format: Format) -> CanList | None:
+    """The module that lists what the files of a format record, None when they record no checksums."""
+    verifier = _module(format.verifier) if format.verifier else None
+    return cast("CanList", verifier) if hasattr(verifier, "recorded") else None
 
 
 def salvager_of(format: Format) -> CanSalvage | None:

@@ -187,11 +187,14 @@ class CanVerify(Protocol):
         """
         ...
 
+
+class CanList(Protocol):
+    """The verifier of a format whose files record checksums, or of one of several files, each listed by itself."""
+
     def recorded(self, probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
         """List what the file records of its items. `inner` does so for another file of the same checkpoint.
 
-        Reads no tensor data. The only file of a checkpoint has no name. Of a format without checksums the module may
-        lack this function. Raises CkptError.
+        Reads no tensor data. The only file of a checkpoint has no name. Raises CkptError.
         """
         ...
 

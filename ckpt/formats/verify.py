@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ckpt.checkpoint import RecordedFile
 from ckpt.errors import CkptError, about
-from ckpt.formats import format_of, known_formats, probe_at, salvager_of, verifier_of
+from ckpt.formats import format_of, known_formats, lister_of, probe_at, salvager_of, verifier_of
 from ckpt.formats.format import ChecksumReport, Salvage
 from ckpt.io.executor import Executor, Threads
 from ckpt.io.location import Location, locate
@@ -66,9 +66,9 @@ def recorded(
         try:
             with about(location.name):
                 format = format_of(probe, plugins)
-                own = getattr(verifier_of(format), "recorded", None)
-                files: list[RecordedFile] = [] if own is None else own(probe, limits, worker, inner)
-                if own is None or (len(files) == 1 and not files[0].name):
+                lister = lister_of(format)
+                files = [] if lister is None else lister.recorded(probe, limits, worker, inner)
+                if lister is None or (len(files) == 1 and not files[0].name):
                     with format.read(probe, limits) as checkpoint:
                         files = files or of_sizes(checkpoint)
                         files = [files[0]._replace(steps=steps_of(checkpoint))]
