@@ -249,6 +249,31 @@ class DeclaredSection(NamedTuple):
     last: int
 
 
+class RecordedItem(NamedTuple):
+    """A part of a file with the size in bytes and the CRC-32 that the file records of it, if any.
+
+    `problem` says why the record could not be read.
+    """
+
+    name: str
+    size: int
+    crc: int | None
+    problem: str | None = None
+
+
+class RecordedFile(NamedTuple):
+    """A file of a checkpoint: its path below the folder, empty for the only file, its bytes, and its items.
+
+    `steps` are the counters that it holds. `problem` says why it could not be read.
+    """
+
+    name: str
+    size: int
+    items: Sequence[RecordedItem] = ()
+    steps: tuple[tuple[str, float], ...] = ()
+    problem: str | None = None
+
+
 class Declared(NamedTuple):
     """The sections and roles in a stored listing. `roles` holds (role, trust, source, note) of each tensor."""
 

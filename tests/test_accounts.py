@@ -126,6 +126,7 @@ WAYS = {
     "to safetensors": Way(("convert",), "o.safetensors", is_model=True),
     "to shards": Way(("convert", "--shard-size", "2K"), "o.safetensors", is_model=True),
     "to dcp": Way(("convert",), "o.dcp"),
+    "part to dcp": Way(("convert", "--include", "*"), "o.dcp", is_model=True),
     "to dcp of ranks": Way(("convert", "--ranks", "3"), "o.dcp"),
     "bfloat16 zip": Way(("convert", "--dtype", "bfloat16"), "o.pth", dtype="bfloat16"),
     "bfloat16 safetensors": Way(
@@ -277,6 +278,36 @@ def test_a_changed_byte_is_found_or_refused(name: str, size: Size, tmp_path: Pat
             assert done.code == 2 and not written, (way, done)
         for path in written:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("size", [Size(64, False, 2), Size(3, True, 1)], ids=lambda size: size.text)
+@pytest.mark.parametrize("name", [*(source.name for source in SOURCES), *RANKS])
+def test_a_list_of_what_is_recorded_tells_copies_apart(
+    name: str, size: Size, tmp_path: Path, ranks: Path
+) -> None:
+    """The same files are the same; a copy with another item, or one less, is not, in every format and without its bytes."""
+    flat = size._replace(depth=0) if name in FLAT else size
+    source = made(name, flat, tmp_path, ranks)
+    (tmp_path / "it.list").write_bytes(run("sum", "--recorded", source, cwd=tmp_path).out)
+    for more in ((), ("--quick",)):
+        done = run("verify", source, "--sums", "it.list", *more, cwd=tmp_path)
+        assert re.search(r"[\d,]+ items as it\.list lists them", done.out.decode()), done
+    listed = (tmp_path / "it.list").read_text().splitlines()
+    items = [line for line in listed if line.startswith("crc32:")]
+    assert len(items) >= size.count
+    assert (name in HAS_SUMS) == any(not line.startswith("crc32:-") and ".json" not in line for line in items)
+    for number, change in enumerate((lambda line: [], lambda line: [line + "x"], _other_size)):
+        row = items[len(items) // 2]
+        other = [new for line in listed for new in (change(line) if line == row else [line])]
+        (tmp_path / "other.list").write_text("\n".join(other))
+        done = run("verify", source, "--sums", "other.list", "--quick", cwd=tmp_path, code=1)
+        expected = ("not in other.list", "1 item", "with another size")[number]
+        assert expected in done.out.decode(), done
+
+
+def _other_size(line: str) -> list[str]:
+    crc, size, name = line.split(maxsplit=2)
+    return [f"{crc}  {int(size) + 1}  {name}"]
 
 
 def test_the_names_of_the_cases_are_what_they_say() -> None:

@@ -120,7 +120,9 @@ class Ways:
         if "-o" in words:
             return words[-1]
         suffix = SUFFIXES["convert --plain" if "--plain" in words else words[0]]
-        return formats.out_beside(self._survey.checkpoint, suffix, same_format=words[0] != "convert")
+        checkpoint = self._survey.checkpoint
+        stays = words[0] != "convert" or ("--plain" in words and checkpoint.traits.is_folder)
+        return formats.out_beside(checkpoint, suffix, same_format=stays)
 
 
 def _options(words: Sequence[str]) -> Sequence[str]:

@@ -192,7 +192,7 @@ InPlace = Annotated[
     bool,
     typer.Option(
         "--in-place",
-        help="Change the file itself. A zip grows at its end, so this is instant.",
+        help="Change the file itself. A zip grows at its end, of a DCP .metadata is replaced.",
         rich_help_panel=OUTPUT,
     ),
 ]

@@ -208,6 +208,9 @@ def _ask_where(items: Sequence[Found], several: bool, options: WriteOptions, ope
         raise UsageError("where to write?", path=path, hint=out and f"-o {out}")
     with open_item(items[0], options, opened) as checkpoint:
         where = "-o DIR" if several else _suggested(checkpoint, options)
+        if options.ending is not None and checkpoint.traits.is_folder and not several:  # of two formats
+            same = options._replace(ending=None, suffix=options.suffix or ".converted")
+            where = ", or ".join(filter(None, (_suggested(checkpoint, same), where)))
         ways = [where, "--in-place" if options.in_place is not None and can_stay(checkpoint) else None]
     hint = ", or ".join(way for way in ways if way is not None)
     raise UsageError("where to write?", path=path, hint=hint or None)
@@ -306,7 +309,9 @@ def _suggested(checkpoint: Checkpoint, options: WriteOptions) -> str | None:
 
 def can_stay(checkpoint: Checkpoint) -> bool:
     """Tell whether ckpt changes such a file where it is."""
-    return checkpoint.source is not None and not checkpoint.traits.is_folder and save.stays(checkpoint)
+    if checkpoint.traits.is_folder:
+        return save.can_relist(checkpoint)
+    return checkpoint.source is not None and save.stays(checkpoint)
 
 
 def refuse_source(report: RewriteReport, to: target.Target | None, options: WriteOptions) -> None:
@@ -710,6 +715,8 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
             )
     if not report.changes:
         return None  # it is as it should be already
+    if checkpoint.traits.is_folder and save.is_written(checkpoint.format):
+        return _relisted(report, options)
     if not can_stay(checkpoint):
         raise UnsupportedError(
             f"{checkpoint.format} files cannot be changed in place", path=checkpoint.path, hint="-o OUT"
@@ -736,6 +743,23 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
         )
 
 
+def _relisted(report: RewriteReport, options: WriteOptions) -> SavedFile:
+    """Change the names of a distributed checkpoint in place. Raises CkptError."""
+    checkpoint = report.result
+    if options.copy or options.verify is not None:
+        option = "--copy" if options.copy else "--verify"
+        raise UsageError(
+            f"{option} does not go with --in-place here: no data file is written", path=checkpoint.path
+        )
+    if report.left_out:
+        raise LossError(
+            f"in place, this would be lost: {show(report.left_out[0].what, 100)}",
+            path=checkpoint.path,
+            hint="-o OUT",
+        )
+    return save.relist(checkpoint, options.limits)
+
+
 def _bytes_of(checkpoint: Checkpoint) -> int:
     return sum(storage.nbytes for storage in checkpoint.storages)
 
@@ -751,6 +775,7 @@ def written(saved: SavedFile | None) -> dict[str, Json] | None:
         "appended": saved.appended,
         "shards": saved.shards,
         "overflowed": saved.overflowed,
+        "relisted": list(saved.relisted),
         "damaged": list(saved.damaged),
         "seconds": round(saved.seconds, 6),
         "verified": {name: round(seconds, 6) for name, seconds in saved.checks},

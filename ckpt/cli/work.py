@@ -13,6 +13,8 @@ from ckpt.cli.options import opened
 from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.io.location import locate, read_file
+from ckpt.jobs.check.recorded import RecordedList, is_recorded
+from ckpt.jobs.check.recorded import parse as parse_recorded
 from ckpt.jobs.check.sums import Like, Sum, like_of, like_of_sums, parse
 from ckpt.limits import Limits
 from ckpt.names import Globs
@@ -68,6 +70,8 @@ def like_at(path: str, limits: Limits, section: str | None = None) -> Like:
     except (UnreadableError, UnsupportedError) as error:
         try:
             return like_of_sums(path, all_sums(path, limits, Globs((), ())))
+        except UsageError:
+            raise
         except CkptError:
             raise error from None
 
@@ -77,14 +81,29 @@ def stored_sums(stored: str, limits: Limits, globs: Globs, path: str) -> list[Su
     return sums_of(path, all_sums(stored, limits, globs))
 
 
+def _text(path: str, limits: Limits) -> str:
+    """The text of a file of sums. Raises CkptError."""
+    data = read_file(locate(path), limits, "the sums")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnreadableError("is not text", hint="expected the lines of ckpt sum") from None
+
+
+def recorded_lists(path: str, limits: Limits) -> list[RecordedList]:
+    """The lists in a file that `ckpt sum --recorded` wrote; none in a file of other sums. Raises CkptError."""
+    with about(path):
+        text = _text(path, limits)
+        return parse_recorded(text) if is_recorded(text) else []
+
+
 def all_sums(path: str, limits: Limits, globs: Globs) -> list[Sum]:
     """The sums in a file that are selected. Raises CkptError."""
     with about(path):
-        data = read_file(locate(path), limits, "the sums")
-        try:
-            stored = parse(data.decode("utf-8"))
-        except UnicodeDecodeError:
-            raise UnreadableError("is not text", hint="expected the lines of ckpt sum") from None
+        text = _text(path, limits)
+        if is_recorded(text):
+            raise UsageError("recorded checksums, which only ckpt verify --sums compares")
+        stored = parse(text)
         chosen = [row for row in stored if globs.match(row.name)]
         if not chosen:
             raise globs.refusal([row.name for row in stored], path)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31
 """The polynomial 1: the highest bit is the coefficient of x to the power of 0."""
 
 
+@lru_cache(maxsize=1024)  # the items of a distributed checkpoint begin alike
 def combined(first: int, second: int, count: int) -> int:
     """The CRC-32 of bytes with the CRC `first`, followed by `count` bytes with the CRC `second`.
 
     As zlib's crc32_combine: the first is multiplied by x to the power of 8 × count, modulo the polynomial.
     """
+    return _product(_power(count), first) ^ second
+
+
+@lru_cache(maxsize=1024)  # most archives have records of the same few sizes
+def _power(count: int) -> int:
+    """x to the power of 8 × count."""
     power, squared = _ONE, 3
     while count:
         if count & 1:
             power = _product(_powers()[squared % 32], power)
         count >>= 1
         squared += 1
-    return _product(power, first) ^ second
+    return power
 
 
 @cache

@@ -22,7 +22,7 @@ from ckpt.rows import NamedTuple, replace
 from ckpt.text import show
 
 if TYPE_CHECKING:
-    from ckpt.formats.format import CanAppend, CanSalvage, CanVerify, CanWrite
+    from ckpt.formats.format import CanAppend, CanList, CanRelist, CanSalvage, CanVerify, CanWrite
 
 
 class _Table:
@@ -347,10 +347,13 @@ def _is_written(format: Format) -> bool:
 def out_beside(checkpoint: Checkpoint, suffix: str, *, same_format: bool) -> str | None:
     """Return a free path for a result beside its source, with the ending of a format that ckpt writes for it.
 
-    With `same_format` the source's own ending stays, unless it belongs to another format.
+    With `same_format` the source's own ending stays, unless it belongs to another format. A folder has the ending that
+    makes the result one.
     """
     own = next((row for row in FORMATS if checkpoint.format == row.name and _is_written(row)), None)
-    if own is None or own.traits.is_folder or not same_format:
+    if own is not None and own.traits.is_folder and same_format:
+        return beside(checkpoint.path, suffix, own.suffixes)
+    if own is None or not same_format:
         tensors_only = not checkpoint.traits.is_pickle and not checkpoint.traits.names_are_code
         usual = written_format("safetensors" if tensors_only else "torch-zip")
         return beside(checkpoint.path, suffix, usual.suffixes)
@@ -383,9 +386,24 @@ def appender_of(name: str) -> CanAppend | None:
     return cast("CanAppend", _module(format.writer))
 
 
+def relister_of(name: str) -> CanRelist | None:
+    """The module that gives the items of a folder other names in place; None when the folder must be written anew."""
+    format = by_name(name)
+    if format is None or not format.traits.is_folder or not format.writer:
+        return None
+    writer = _module(format.writer)
+    return cast("CanRelist", writer) if hasattr(writer, "relisting") else None
+
+
 def verifier_of(format: Format) -> CanVerify | None:
     """The module that checks the bytes of a format, None when there is none."""
     return cast("CanVerify", _module(format.verifier)) if format.verifier else None
+
+
+def lister_of(format: Format) -> CanList | None:
+    """The module that lists what the files of a format record, None when they record no checksums."""
+    verifier = _module(format.verifier) if format.verifier else None
+    return cast("CanList", verifier) if hasattr(verifier, "recorded") else None
 
 
 def salvager_of(format: Format) -> CanSalvage | None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ckpt.checkpoint import Checkpoint, Entry, Traits
+from ckpt.checkpoint import Checkpoint, Entry, RecordedFile, Traits
 from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.io.location import Location
 from ckpt.io.source import Source
@@ -15,7 +15,7 @@ from ckpt.limits import Budget, Limits
 from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:  # what writes is not loaded by who reads
-    from ckpt.formats.common.writing import Draft
+    from ckpt.formats.common.writing import Draft, Relisting
     from ckpt.io.executor import Executor
 
 Progress = Callable[[int], None]
@@ -105,6 +105,21 @@ class CanAppend(Protocol):
         ...
 
 
+class CanRelist(Protocol):
+    """The module that writes a format with the trait `is_folder`: its items may get other names where they are."""
+
+    def listing(self, checkpoint: Checkpoint) -> Source | None:
+        """Return the file that lists all items, or None where several files list them."""
+        ...
+
+    def relisting(self, checkpoint: Checkpoint, names: Sequence[str], limits: Limits) -> Relisting:
+        """The new list of the items, which stay where they are. `names` are those that the folder has.
+
+        Raises CkptError.
+        """
+        ...
+
+
 class Damage(NamedTuple):
     """Data that differs from what the file records of it, and the id of its storage."""
 
@@ -139,6 +154,9 @@ class ChecksumReport(NamedTuple):
         return self._replace(damage=damage, unread=tuple(f"{file}: {text}" for text in self.unread))
 
 
+List = Callable[["Location", str], "list[RecordedFile]"]
+"""Lists the items of another file, or of a folder, below a name."""
+
 Check = Callable[["Location", str], ChecksumReport]
 """Checks another file in the same way. The ids of its storages begin with the text."""
 
@@ -157,6 +175,17 @@ class CanVerify(Protocol):
         """Compare every checksum in the file with its bytes. `check` does so for another file of the same checkpoint.
 
         Reads the whole file. Raises CkptError.
+        """
+        ...
+
+
+class CanList(Protocol):
+    """The verifier of a format whose files record checksums, or of one of several files, each listed by itself."""
+
+    def recorded(self, probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+        """List what the file records of its items. `inner` does so for another file of the same checkpoint.
+
+        Reads no tensor data. The only file of a checkpoint has no name. Raises CkptError.
         """
         ...
 

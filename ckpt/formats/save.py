@@ -21,12 +21,23 @@ from ckpt.errors import (
     WriteError,
     about,
 )
-from ckpt.formats import appender_of, by_name, open, writer_of, written_format, written_formats
+from ckpt.formats import (
+    appender_of,
+    by_name,
+    open,
+    probe_at,
+    relister_of,
+    writer_of,
+    written_format,
+    written_formats,
+)
 from ckpt.formats.common.writing import Draft, differs
 from ckpt.formats.sharded import writer as shards
 from ckpt.io import inplace
 from ckpt.io import target as io_target
 from ckpt.io.far import is_url
+from ckpt.io.location import Instead, Location, locate
+from ckpt.io.source import Source
 from ckpt.io.target import Progress, Sink, Target
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
@@ -60,6 +71,8 @@ class SavedFile(NamedTuple):
     """The failures after the file had taken its place."""
     damaged: tuple[str, ...] = ()
     """Tensors that were written although their bytes do not match the recorded checksums."""
+    relisted: tuple[str, ...] = ()
+    """The files that were written into a folder in place: the one that lists the items, and new ones."""
 
 
 ENDINGS = (".pth", ".safetensors")
@@ -439,6 +452,87 @@ def append(checkpoint: Checkpoint, limits: Limits, *, progress: Progress | None 
     checks = (("structure", checked - start),)
     size, warnings = source.size + more, tuple(sink.warnings)
     return SavedFile(source.name, checkpoint.format, size, more, checks, seconds, warnings=warnings)
+
+
+def can_relist(checkpoint: Checkpoint) -> bool:
+    """Tell whether the items of a checkpoint in a folder can get other names in place."""
+    relister = relister_of(checkpoint.format) if checkpoint.traits.is_folder else None
+    return relister is not None and not is_url(checkpoint.path) and relister.listing(checkpoint) is not None
+
+
+def relist(checkpoint: Checkpoint, limits: Limits) -> SavedFile:
+    """Give the items of a checkpoint in a folder other names: the file that lists them is replaced, data files stay.
+
+    An item whose content changes goes to a new file, which is in place before the list. Our own reader reads the new
+    list before it takes its place. Raises CkptError, also where every rank has a list of its own.
+    """
+    relister = relister_of(checkpoint.format)
+    source = None if relister is None else relister.listing(checkpoint)
+    if relister is None or source is None:
+        raise UnsupportedError(
+            "each rank lists its items in a file of its own, so it cannot be changed in place",
+            path=checkpoint.path,
+            hint="-o OUT",
+        )
+    refuse_losses(checkpoint, checkpoint.format)
+    start = time.perf_counter()
+    folder = os.path.dirname(source.name) or os.curdir
+    with inplace.held(source.name, to_change=True):
+        checkpoint.check_unchanged()
+        plan = relister.relisting(checkpoint, locate(folder).names(), limits)
+        to = io_target.target(source.name, force=True)
+        sources = checkpoint.all_sources()
+        placed: list[str] = []
+        sink: Sink | None = None
+        try:
+            with io_target.writing(to, len(plan.content), sources=sources) as sink:
+                for name, drafted in plan.files:
+                    placed.append(_placed(os.path.join(folder, name), drafted, sources))
+                sink.write(plan.content)
+                sink.flush()
+                checked = time.perf_counter()
+                with about(to.path):
+                    _check_list(Instead(locate(folder), plan.name, sink.path), checkpoint, limits)
+                checks = (("structure", time.perf_counter() - checked),)
+                checkpoint.check_unchanged()
+        except BaseException:
+            if sink is None or not (sink.is_placed or sink.is_kept):
+                for path in placed:
+                    io_target.removed(path)
+            raise
+    size = len(plan.content) + sum(drafted.size for _, drafted in plan.files)
+    warnings = [*sink.warnings, *filter(None, [to.warning])]
+    if plan.unused:
+        listed = and_more([show(name, 80) for name in plan.unused], 3)
+        warnings.append(f"nothing names {listed} any more: it may be removed")
+    seconds = time.perf_counter() - start - checks[0][1]
+    return SavedFile(
+        checkpoint.path,
+        checkpoint.format,
+        checkpoint.nbytes - source.size + size,
+        checks=checks,
+        seconds=seconds,
+        warnings=tuple(warnings),
+        relisted=(plan.name, *(name for name, _ in plan.files)),
+    )
+
+
+def _placed(path: str, drafted: Draft, sources: Sequence[Source]) -> str:
+    """Write a new file. Return its path."""
+    with io_target.writing(io_target.target(path, force=False), drafted.size, sources=sources) as sink:
+        drafted.write(sink)
+    return path
+
+
+def _check_list(folder: Location, planned: Checkpoint, limits: Limits) -> None:
+    """Raise WriteError unless our own reader finds in a folder what was planned."""
+    try:
+        with written_format(planned.format).read(probe_at(folder, limits), limits) as written:
+            writer_of(planned.format).compare(planned, written)
+    except (WriteError, LimitError):
+        raise
+    except CkptError as error:
+        raise differs(f"it cannot be read back, {error.problem}") from None
 
 
 class Undone(NamedTuple):

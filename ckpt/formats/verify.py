@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.checkpoint import Checkpoint, names_of
+from ckpt.checkpoint import Checkpoint, RecordedFile, names_of
 from ckpt.errors import CkptError, about
 from ckpt.findings import LOST
-from ckpt.formats import format_of, known_formats, open, probe_at, verifier_of
+from ckpt.formats import format_of, known_formats, lister_of, open, probe_at, verifier_of
 from ckpt.formats.format import ChecksumReport
 from ckpt.io.executor import Executor, Threads
 from ckpt.io.location import Location, locate
@@ -38,6 +38,51 @@ def checksums(
             probe.close()
 
     return check(locate(path), "")
+
+
+class Recorded(NamedTuple):
+    """The files of a checkpoint with what they record of their items, and the format by its name and its label."""
+
+    format: str
+    label: str
+    files: list[RecordedFile]
+
+
+def recorded(
+    path: str, limits: Limits, *, plugins: bool = False, executor: Executor | None = None
+) -> Recorded:
+    """List the items of the checkpoint at a path with their recorded sizes and CRC-32, and the steps of its files.
+
+    No tensor data is read, except counters of steps. Raises CkptError.
+    """
+    from ckpt.formats.common.recorded import (  # here: who verifies without a list needs none
+        of_sizes,
+        steps_of,
+    )
+
+    worker = executor or Threads()
+
+    def listed(location: Location, name: str) -> Recorded:
+        probe = probe_at(location, limits, plugins)
+        try:
+            with about(location.name):
+                format = format_of(probe, plugins)
+                lister = lister_of(format)
+                files = [] if lister is None else lister.recorded(probe, limits, worker, inner)
+                if lister is None or (len(files) == 1 and not files[0].name):
+                    with format.read(probe, limits) as checkpoint:
+                        files = files or of_sizes(checkpoint)
+                        files = [files[0]._replace(steps=steps_of(checkpoint))]
+                        checkpoint.check_unchanged()
+        finally:
+            probe.close()
+        files = [file._replace(name="/".join(filter(None, (name, file.name)))) for file in files]
+        return Recorded(format.name, format.traits.label, files)
+
+    def inner(location: Location, name: str) -> list[RecordedFile]:
+        return listed(location, name).files
+
+    return listed(locate(path), "")
 
 
 class Remainder(NamedTuple):

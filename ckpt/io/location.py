@@ -101,6 +101,37 @@ class LocalPath:
         return File(self.name)
 
 
+class Instead:
+    """A folder in which the file `path` stands for the one of the name `other`: as it will be."""
+
+    def __init__(self, folder: Location, other: str, path: str) -> None:
+        self._folder = folder
+        self._other = other
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        return self._folder.name
+
+    def is_folder(self) -> bool:
+        return True
+
+    def is_file(self) -> bool:
+        return False
+
+    def names(self) -> list[str]:
+        return self._folder.names()
+
+    def parent(self) -> Location:
+        return self._folder.parent()
+
+    def child(self, name: str, links: Links = "file") -> Location:
+        return LocalPath(self._path) if name == self._other else self._folder.child(name, links)
+
+    def open(self) -> Source:
+        return self._folder.open()
+
+
 def _refused(path: str, links: Links) -> str | None:
     """Return the reason why a link is not followed, or None. A link that leads nowhere is a missing file."""
     if links == "no":
@@ -167,7 +198,7 @@ def beside(path: str, suffix: str, endings: Sequence[str], *, other: bool = True
     first. With `other=False` it is always the first. In a folder that takes no files, the name is one for the
     working folder. None where no folder takes it.
     """
-    stem, own = _split(path.rpartition("/")[2] if is_url(path) else path)
+    stem, own = _split(path.rpartition("/")[2] if is_url(path) else path, endings)
     kept = other and (not endings or own.endswith(tuple(endings)))
     ending = own if kept else endings[0]
     folder, name = os.path.split(stem)
@@ -177,13 +208,14 @@ def beside(path: str, suffix: str, endings: Sequence[str], *, other: bool = True
     return None
 
 
-def _split(path: str) -> tuple[str, str]:
-    """A path without its ending, and the ending; folders have none."""
+def _split(path: str, endings: Sequence[str]) -> tuple[str, str]:
+    """A path without its ending, and the ending; a folder has one of `endings` or none."""
     path = os.path.normpath(path)
     if os.path.basename(path) in (os.curdir, os.pardir, ""):
         path = os.path.abspath(path)
     if os.path.isdir(path):
-        return path, ""
+        own = next((ending for ending in endings if path.endswith(ending)), "")
+        return path.removesuffix(own), own
     stem, own = os.path.splitext(path.removesuffix(".index.json"))
     if own == ".tar":  # epoch_3.pth.tar
         stem, inner = os.path.splitext(stem)

@@ -109,6 +109,10 @@ def _wrote(report: RewriteReport, saved: SavedFile, width: int | None) -> list[L
     checks = "".join(
         f", {name} verified in {seconds:.2f} s" for name, seconds in saved.checks if name in ("crc", "torch")
     )
+    if saved.relisted:
+        first, *new = saved.relisted
+        more = f", changed items are in {and_more([show(name, 80) for name in new], 3)}" if new else ""
+        return [[(f"rewrote {first} of {path} in place{more}; its data files are as they were{checks}", "")]]
     if saved.appended is not None:
         name = pasted_path(saved.path)
         before = saved.nbytes - saved.appended

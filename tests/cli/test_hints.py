@@ -48,6 +48,9 @@ def said(*arguments: str, cwd: Path) -> str:
 
 
 def loaded(path: Path) -> Any:
+    if path.suffix == ".dcp":
+        check_filled(f"torch.distributed.checkpoint.load(state, checkpoint_id={str(path)!r})")
+        return True
     if path.suffix == ".safetensors":
         return safetensors.torch.load_file(path)
     with warnings.catch_warnings():
@@ -57,7 +60,8 @@ def loaded(path: Path) -> Any:
 
 def check_results(wrote: dict[str, list[Path]]) -> None:
     """Assert that what a command wrote so that it loads with weights_only does."""
-    for command, files in wrote.items():
+    for command, paths in wrote.items():
+        files = list(dict.fromkeys(path.parent if path.parent.suffix == ".dcp" else path for path in paths))
         if any(word in command.split() for word in LOADS_PLAIN):
             assert [loaded(file) is not None for file in files] == [True], command
 
@@ -530,3 +534,32 @@ def test_the_command_prints_what_the_process_prints(tmp_path: Path) -> None:
     shapes.make("ema_only.pth", tmp_path)
     shown = ckpt("inspect", "ema_only.pth", cwd=tmp_path).out.decode()
     assert shown.strip() == said("inspect", "ema_only.pth", cwd=tmp_path).strip()
+
+
+def test_advice_about_a_dcp_keeps_it_one(tmp_path: Path) -> None:
+    """Its loader takes no other format, so each command that writes one proposes to."""
+    folder = tmp_path / "it"
+    folder.mkdir()
+    shutil.copy(SAMPLES / "train_cuda.pth", folder / "train.pth")
+    for name in ("d.dcp", "e"):
+        assert inside("convert", "train.pth", "-o", name, "--format", "dcp", cwd=folder).code == 0
+        renamed = inside("rename", name, "--sub", "s/^module/net/", "-o", f"other.{name}.dcp", cwd=folder)
+        assert renamed.code == 0, renamed
+    (folder / "train.pth").unlink()
+    proposed = set()
+    for path in ("d.dcp", "e", "e/.metadata"):
+        for words in (("inspect", path), ("lint", path), ("verify", path), ("diff", path, "other.d.dcp.dcp")):
+            text = said(*words, cwd=folder)
+            check_results(check_commands(text, folder, tmp_path / "scratch"))
+            proposed |= set(commands_in(text))
+        message = 'Missing key(s) in state_dict: "conv1.weight". Unexpected key(s): "module.conv1.weight".'
+        text = said("explain", message, path, cwd=folder)
+        check_results(check_commands(text, folder, tmp_path / "scratch"))
+        proposed |= set(commands_in(text))
+        for words in (("strip",), ("slim",), ("rename", "--sub", "s/^module/x/"), ("convert", "--plain")):
+            (out,) = re.findall(r"\(-o (\S+?)[,)]", said(*words, path, cwd=folder))
+            assert out.endswith(".dcp") and inside(*words, path, "-o", out, cwd=folder).code == 0
+            shutil.rmtree(folder / out)
+    outs = {command.split()[-1] for command in proposed if " -o " in command}
+    assert {"d.stripped.dcp", "e.stripped.dcp"} <= outs
+    assert all(out.endswith(".dcp") for out in outs), proposed

@@ -17,7 +17,16 @@ from process import ROOT, Done, check_error, ckpt
 from ckpt import formats
 from ckpt.checkpoint import Traits
 from ckpt.errors import CkptError
-from ckpt.formats.format import CanAppend, CanRead, CanSalvage, CanVerify, CanWrite, Format
+from ckpt.formats.format import (
+    CanAppend,
+    CanList,
+    CanRead,
+    CanRelist,
+    CanSalvage,
+    CanVerify,
+    CanWrite,
+    Format,
+)
 
 # --- the formats of the table -----------------------------------------------------------------------------------------
 
@@ -34,6 +43,7 @@ def test_the_protocols_ask_for_something() -> None:
     assert members(CanRead) == {"read"} and members(CanSalvage) == {"salvage"}
     assert members(CanWrite) == {"losses", "unfit", "draft", "compare", "compare_bytes"}
     assert members(CanAppend) == {"append", "end_before"} and members(CanVerify) == {"checksums"}
+    assert members(CanList) == {"recorded"} and members(CanRelist) == {"listing", "relisting"}
 
 
 @pytest.mark.parametrize("format", [*formats.FORMATS], ids=lambda format: format.name)
@@ -44,7 +54,8 @@ def test_a_format_of_the_table_is_all_that_it_says(format: Format) -> None:
     for name, protocols in (
         (format.writer, (CanWrite, CanAppend) if format.traits.in_place else (CanWrite,)),
         (format.reader, (CanRead,)),
-        (format.verifier, (CanVerify,)),
+        (format.writer, (CanRelist,) if format.traits.is_folder else ()),
+        (format.verifier, (CanVerify, CanList) if format.traits.has_checksums else (CanVerify,)),
         (format.salvager, (CanSalvage,)),
     ):
         if name:

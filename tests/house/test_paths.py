@@ -35,6 +35,7 @@ LIMITS = [
     "evidence.loading._SPELLED",
     "formats.common.archive.TRAILING",
     "formats.common.recovered._PADDING",
+    "formats.common.recorded._READ",
     "formats.dcp.reader._COPIES",
     "formats.dcp.reader._GAPS",
     "formats.common.storages._KEY_BYTES",

@@ -75,7 +75,8 @@ def command(
 
     safetensors get the model's tensors under their own names. What does not fit is listed and refused.
 
-    A DCP, which torch.distributed.checkpoint.load reads with any mesh, is a folder: -o NAME.dcp, or --format dcp.
+    A DCP, which torch.distributed.checkpoint.load reads with any mesh, is a folder: -o NAME.dcp, or --format dcp. With
+    --section, --include or --exclude it gets the tensors of that part, under their own names.
 
     A plain file loads with weights_only=True of torch 2.13. torch 2.5 refuses sets and complex numbers in it, torch 2.0 and
     1.13 more: docs/commands/convert.md.
@@ -88,7 +89,7 @@ def command(
         raise UsageError("--weights and --section exclude each other")
     globs = Globs(include or (), exclude or ())
     options = _with_format(options, format, shard_size, plain=plain)
-    options = _with_ranks(options, ranks)
+    options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     if like is not None:
         options = options._replace(like=like_at(like, options.limits, section), like_section=section)
 
@@ -112,7 +113,7 @@ def command(
             drop_other=drop_other,
         )
         if traits.is_folder:
-            report = with_flattening(report, options.ranks or 1, limits)
+            report = with_flattening(report, options.ranks, limits)
         return report
 
     return rewrite(paths, make, options)
@@ -142,11 +143,14 @@ def _with_format(
     return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
 
 
-def _with_ranks(options: WriteOptions, ranks: int | None) -> WriteOptions:
-    """The options with the files that --ranks asks for. Raises UsageError."""
+def _with_ranks(options: WriteOptions, ranks: int | None, *, in_part: bool) -> WriteOptions:
+    """The options with the files that --ranks asks for. Raises UsageError.
+
+    Without it the items of a part of a distributed checkpoint are taken as they are.
+    """
     is_folder = options.format is not None and save.traits_of(options.format).is_folder
     if ranks is not None and not is_folder:
         raise UsageError("--ranks goes with --format dcp")
     if ranks is not None and not 0 < ranks <= MOST_RANKS:
         raise UsageError(f"--ranks {ranks}: not a number of ranks from 1 to {MOST_RANKS:,}")
-    return options._replace(ranks=(ranks or 1) if is_folder else None)
+    return options._replace(ranks=(ranks or (None if in_part else 1)) if is_folder else None)

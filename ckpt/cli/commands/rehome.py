@@ -13,7 +13,7 @@ from ckpt.cli.inputs import archives, each, listed
 from ckpt.cli.options import Paths
 from ckpt.cli.results import WriteOptions, rewrite, warn, writing
 from ckpt.errors import NoRewriteError, UsageError
-from ckpt.formats import save
+from ckpt.formats import is_folder_format, save
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
 from ckpt.render.rewrite import DRY_RUN
@@ -92,6 +92,8 @@ def _undo_all(names: list[str], options: WriteOptions) -> int:
 
 
 def _undo(path: str, options: WriteOptions) -> int:
+    if is_folder_format(path, options.limits):
+        raise UsageError("--undo is for zip files: of a DCP the old .metadata was replaced", path=path)
     done = save.undo(path, options.limits, dry_run=options.dry_run)
     name, cut = show(path, None), size_text(done.before - done.after)
     if options.dry_run:

@@ -27,15 +27,24 @@ from ckpt.cli.options import (
 from ckpt.cli.signature import FILTER, Exclusion, excluding
 from ckpt.cli.work import executor
 from ckpt.evidence.survey import Survey
+from ckpt.formats.verify import recorded
+from ckpt.jobs.check.recorded import lines as recorded_lines
+from ckpt.jobs.check.recorded import listed as listed_items
+from ckpt.jobs.check.recorded import unread_in
 from ckpt.jobs.check.sums import lines, sums
+from ckpt.limits import Limits
 from ckpt.names import Globs
-from ckpt.text import Json
+from ckpt.text import Json, plural, show
 
 if TYPE_CHECKING:
     from ckpt.io.executor import Executor
 
 
-@excluding(Exclusion(("--cluster", "--jobs")), Exclusion(("--part",), ("--cluster",)))
+@excluding(
+    Exclusion(("--cluster", "--jobs")),
+    Exclusion(("--part",), ("--cluster",)),
+    Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster", "--part")),
+)
 def command(
     paths: Paths = None,
     include: Include = None,
@@ -46,6 +55,10 @@ def command(
         typer.Option(
             "--all", help="Print every tensor of the file, by its full name.", rich_help_panel=FILTER
         ),
+    ] = False,
+    is_recorded: Annotated[
+        bool,
+        typer.Option("--recorded", help="List sizes and CRC-32 as the files record them; read no tensors."),
     ] = False,
     files_from: FilesFrom = None,
     jobs: Jobs = None,
@@ -58,9 +71,12 @@ def command(
     Without --section or --all, the tensors of the model are printed, or of a file without a model, all.
     Of several files, the sums of each stand below a line with its name. `ckpt verify --sums` checks them.
 
+    --recorded lists each item of a zip or a DCP in seconds, with the steps of its files: for a check after a transfer.
+
     \b
     ckpt sum model.pth > model.sums
     ckpt sum runs/ > runs.sums; ckpt verify runs/ --sums runs.sums
+    ckpt sum --recorded runs/ > runs.list; ckpt verify copy/ --sums runs.list --quick
     """
     limits = limits_of(limit)
     names = listed(paths, files_from)
@@ -76,6 +92,8 @@ def command(
     def answer(item: Found, workers: Executor | None) -> Answer:
         if item.error is not None:
             raise item.error
+        if is_recorded:
+            return _recorded(item.path, limits, several=several)
         with opened(item.path, limits, tell=False) as checkpoint:
             with output.progress("hashing", checkpoint.nbytes) as progress:
                 records = sums(
@@ -97,3 +115,26 @@ def command(
         count = 1 if workers is not None else jobs  # a process that talks to a cluster is not copied
         task = partial(answer, workers=workers)
         return worst(look(names, items, task, jobs=count, doing="hashing"))
+
+
+def _recorded(path: str, limits: Limits, *, several: bool) -> Answer:
+    """The list of a checkpoint. It says on stderr what records no checksum, and which files seem to be of another step."""
+    record = recorded(path, limits, plugins=plugins_allowed())
+    gone = unread(path, "read", list(unread_in(record.files)))
+    talk = [*gone]
+    items = [item for file in record.files for item in file.items if item.problem is None]
+    without = sum(item.crc is None for item in items)
+    if without:
+        what = (
+            "no item has a recorded checksum"
+            if without == len(items)
+            else f"{without:,} of {plural(len(items), 'item')} have no recorded checksum"
+        )
+        talk.append(f"ckpt: {show(path, None)}: {what}: sizes only (ckpt sum reads the bytes)")
+    if len({file.steps for file in record.files if file.steps}) > 1:
+        with opened(path, limits, tell=False) as checkpoint:
+            mixed = Survey(checkpoint).mixed
+        if mixed is not None:
+            talk.append(f"ckpt: {show(path, None)}: {mixed.text}")
+    texts = list(recorded_lines(listed_items(record.format, record.files, path if several else None)))
+    return Answer(TROUBLE if gone else 0, texts=texts, talk=talk)

@@ -4,7 +4,7 @@ nested checkpoint, and the comparison of the written file with the plan."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from struct import pack
 
 from ckpt.checkpoint import Checkpoint, Value
@@ -31,6 +31,18 @@ class Draft(NamedTuple):
 
     size: int
     write: Callable[[Sink], None]
+
+
+class Relisting(NamedTuple):
+    """Other names for the items of a folder: the file that lists them, its new bytes, and new files for items that change.
+
+    `unused` are data files of which the new list names nothing.
+    """
+
+    name: str
+    content: bytes
+    files: Sequence[tuple[str, Draft]]
+    unused: Sequence[str]
 
 
 class Keys:

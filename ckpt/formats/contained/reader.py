@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 
-from ckpt.checkpoint import Checkpoint, Import, Notice
+from ckpt.checkpoint import Checkpoint, Import, Notice, RecordedFile, RecordedItem
 from ckpt.checkpoint import Member as Part
 from ckpt.errors import CkptError, DamagedDataError, UnreadableError
 from ckpt.formats.common.members import Member
@@ -13,7 +13,7 @@ from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.contained import FORMAT
 from ckpt.formats.contained.layouts import layout_of
-from ckpt.formats.format import Check, ChecksumReport, Damage, Probe
+from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.source import Memory
 from ckpt.limits import Budget, Limits, parse_json
@@ -77,6 +77,19 @@ def checksums(
         checked, unknown = (0, member.size) if member.crc is None else (member.size, 0)
         reports.append(ChecksumReport(checked, damage, unknown))
     return ChecksumReport.together(reports)
+
+
+def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+    """List the members that have a CRC-32 of the archive, and what the others record themselves."""
+    layout = layout_of(probe, limits)
+    rows: list[RecordedItem] = []
+    for member in (*layout.parts.values(), *layout.jsons.values(), *layout.texts.values()):
+        if member.crc is not None or member not in layout.parts.values():
+            rows.append(RecordedItem(member.member, member.size, member.crc))
+            continue
+        for file in inner(member, ""):
+            rows += [row._replace(name=f"{member.member}/{row.name}") for row in file.items]
+    return [RecordedFile("", probe.size, tuple(rows))]
 
 
 _PICKLED, _TYPE = ":serialized:", ":type:"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt.checkpoint import Checkpoint, Entry, Notice, Value
+from ckpt.checkpoint import Checkpoint, Entry, Notice, RecordedFile, Value
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common import safetensors
 from ckpt.formats.common.coverage import fault, grid_of
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.dcp.hf import FORMAT, Shard, shards_in
-from ckpt.formats.format import Check, ChecksumReport, Probe, Progress
+from ckpt.formats.format import Check, ChecksumReport, List, Probe, Progress
 from ckpt.io.executor import Executor
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import natural
@@ -243,3 +243,8 @@ def checksums(
     return ChecksumReport.together(
         [check(probe.location.child(file.name, "cache"), f"{probe.mark}{file.name}:") for file in files]
     )
+
+
+def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+    files = shards_in(probe.location.names())
+    return [row for file in files for row in inner(probe.location.child(file.name, "cache"), file.name)]

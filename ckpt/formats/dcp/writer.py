@@ -10,6 +10,7 @@ whose class torch 2.4 moved, while the class itself has been in this module all 
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +19,10 @@ from itertools import chain, count
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.dtypes import DType, contiguous
 from ckpt.elements.blocks import elements, is_dense, place_of, same_bytes
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.errors import LimitError, UnreadableError, UnsupportedError
 from ckpt.formats.common.dcp import DATA, METADATA
 from ckpt.formats.common.layout import archive_of
-from ckpt.formats.common.writing import Draft, differs, same_value
+from ckpt.formats.common.writing import Draft, Relisting, differs, same_value
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem
 from ckpt.formats.dcp.metadata import Item
 from ckpt.io.source import Source
@@ -180,6 +181,31 @@ def flattened(checkpoint: Checkpoint, limits: Limits) -> Parts:
     return leaves_of(checkpoint.root, limits, whole=not placement_of(checkpoint).is_flattened)
 
 
+def listing(checkpoint: Checkpoint) -> Source | None:
+    """Return `.metadata`, or None where each rank has one of its own."""
+    return next((source for source in checkpoint.sources if os.path.basename(source.name) == METADATA), None)
+
+
+def relisting(checkpoint: Checkpoint, names: Sequence[str], limits: Limits) -> Relisting:
+    """`.metadata` with the names of the checkpoint. Items that change go to a new file, and all others stay.
+
+    Raises UnsupportedError where an item that stays lies in a file that a new `.metadata` cannot name.
+    """
+    placement = placement_of(checkpoint)
+    planner = _Planner(placement, limits, in_place=names)
+    layout = planner.run(flattened(checkpoint, limits).leaves)
+    if planner.is_copying:
+        raise UnsupportedError(
+            f"its items lie in files that are not *{DATA}", path=checkpoint.path, hint="-o OUT"
+        )
+    content = record(layout.rows, limits, is_flattened=layout.is_flattened)
+    kept = {name for name, _ in layout.whole}
+    unused = [name for _, name in placement.names if name not in kept]
+    return Relisting(
+        METADATA, content, [(file.name, Draft(file.size, file.write)) for file in layout.files], unused
+    )
+
+
 def plan(checkpoint: Checkpoint, limits: Limits) -> Plan:
     """The files of a checkpoint that has no losses. Raises CkptError where a part of its source is missing."""
     return _Planner(placement_of(checkpoint), limits).run(flattened(checkpoint, limits).leaves)
@@ -190,14 +216,16 @@ _Found = tuple[tuple[int, ...], tuple[int, ...], Bytes]
 
 
 class _Planner:
-    def __init__(self, files: Placement, limits: Limits) -> None:
+    def __init__(self, files: Placement, limits: Limits, in_place: Sequence[str] | None = None) -> None:
+        """`in_place` are the names that the folder has, where its files stay as they are."""
+        self._in_place = in_place
         self._given = files
         self._limits = limits
         self._stays: dict[int, str] = {}
         self._kept: dict[int, tuple[str, Source]] = {}
         self._copied: dict[int, NewFile] = {}
         self._new: dict[int, NewFile] = {}
-        self._taken = {name for _, name in files.names}
+        self._taken = {name for _, name in files.names} | set(in_place or ())
         self._objects: dict[tuple[bytes, tuple[int, ...]], deque[Bytes]] = {}
         """The items of each object, in their order: two equal ones have an item each, for items share no bytes."""
         for node, item in files.objects:
@@ -212,12 +240,17 @@ class _Planner:
         self._stays = {
             id(source): name
             for source, name in self._given.names
-            if used.get(id(source), 0) * 2 >= source.size
+            if self._in_place is not None or used.get(id(source), 0) * 2 >= source.size
         }
         rows = [self._row(leaf, parts) for leaf, parts in zip(leaves, again, strict=True)]
         files = [*self._copied.values(), *(self._new[rank] for rank in sorted(self._new))]
         whole = list(self._kept.values())
         return Plan(rows, files, whole, self._given.link, self._given.is_flattened)
+
+    @property
+    def is_copying(self) -> bool:
+        """Tell whether items were taken into new files as they are."""
+        return bool(self._copied)
 
     def _row(self, leaf: Leaf, parts: list[_Found] | None) -> Row:
         name, path, node = leaf

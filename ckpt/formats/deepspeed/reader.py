@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 
-from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, Refusal, Traits
+from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, RecordedFile, Refusal, Traits
 from ckpt.dtypes import contiguous
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
@@ -27,7 +27,7 @@ from ckpt.formats.deepspeed.states import (
     optimizer_state,
     plain_fields,
 )
-from ckpt.formats.format import Check, ChecksumReport, Probe
+from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of
@@ -380,6 +380,19 @@ def checksums(
             continue  # the reader has said that it is damaged
         reports.append(report.about(f"{plan.prefix}{name}"))
     return ChecksumReport.together(reports)
+
+
+def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+    plan = plan_of(probe, limits)
+    files: list[RecordedFile] = []
+    for name in plan.names:
+        try:
+            files += inner(plan.file(name), f"{plan.prefix}{name}")
+        except LimitError:
+            raise
+        except CkptError as error:
+            files.append(RecordedFile(f"{plan.prefix}{name}", 0, problem=error.problem))
+    return files
 
 
 WEIGHTS = "fp32"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Member, Notice, Traits
+from ckpt.checkpoint import Checkpoint, Member, Notice, RecordedFile, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import mixed, refuse_mixed
@@ -17,7 +17,7 @@ from ckpt.formats.dcp import reader as dcp
 from ckpt.formats.folder import FORMAT, distributed
 from ckpt.formats.folder.layouts import Fact, Part, Plan
 from ckpt.formats.folder.plan import plan_of
-from ckpt.formats.format import INDEXES, Check, ChecksumReport, Probe
+from ckpt.formats.format import INDEXES, Check, ChecksumReport, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.location import Location, read_file
 from ckpt.limits import Budget, Limits, parse_json
@@ -228,6 +228,33 @@ def checksums(
             continue  # the reader has said that it is damaged
         reports.append(report.about(part.file) if len(plan.parts) > 1 else report)
     return ChecksumReport.together(reports)
+
+
+def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+    from ckpt.formats.common.recorded import of_text  # here: who reads the tensors pays nothing for it
+
+    plan = plan_of(probe)
+    assert plan is not None
+    files: list[RecordedFile] = []
+    for part in plan.parts:
+        is_text = part.kind == "any" and read_text(part.at, part.file, limits, probe.budget) is not None
+        try:
+            if part.kind in ("json", "text") or is_text:
+                files.append(of_text(part.at, part.file, limits))
+            elif part.kind == "dcp":
+                from ckpt.formats.dcp.verifier import recorded as listed  # here: as in `checksums`
+
+                own = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
+                rows = listed(own, limits, executor, inner)
+                files += [row._replace(name=f"{part.file}/{row.name}") for row in rows]
+            else:  # of an index the shards beside it
+                name = part.file.rpartition("/")[0] if part.file.endswith(INDEXES) else part.file
+                files += inner(part.at, name)
+        except LimitError:
+            raise
+        except CkptError as error:
+            files.append(RecordedFile(part.file, 0, problem=error.problem))
+    return files
 
 
 TEXT_BYTES = 1 << 16

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Entry, Import, Notice, Origin
+from ckpt.checkpoint import Checkpoint, Entry, Import, Notice, Origin, RecordedFile
 from ckpt.dtypes import contiguous
 from ckpt.elements.blocks import elements, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import fault, grid_of, indices
 from ckpt.formats.common.pickled import Contents, Swap, counters_of, refuse_mixed
-from ckpt.formats.format import Check, ChecksumReport, Damage, Probe
+from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.formats.fsdp import FORMAT, RankSet, sets_of
 from ckpt.io.executor import Executor, Failed, Task, run_each
 from ckpt.limits import TENSOR_MEMORY, Limits
@@ -384,6 +384,13 @@ def checksums(
         f"{show(copies.name, 80)}: {same.problem}" for copies, same in results if isinstance(same, Failed)
     ]
     return ChecksumReport.together([*reports, ChecksumReport(0, tuple(damage), 0, tuple(unread))])
+
+
+def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+    with read(probe, limits) as checkpoint:
+        assert isinstance(checkpoint.origin, RanksOrigin)
+        names = [name for name, _ in checkpoint.origin.marks]
+    return [file for name in names for file in inner(probe.location.child(name, "no"), name)]
 
 
 def _same(first: TensorRef, second: TensorRef) -> bool | None:

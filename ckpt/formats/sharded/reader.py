@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Refusal, Value, names_of
+from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, RecordedFile, Refusal, Value, names_of
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
-from ckpt.formats.format import HEAD_BYTES, INDEXES, Check, ChecksumReport, Probe
+from ckpt.formats.format import HEAD_BYTES, INDEXES, Check, ChecksumReport, List, Probe
 from ckpt.formats.sharded import FORMAT
 from ckpt.io.executor import Executor
 from ckpt.io.location import Location, is_plain_name, read_file
@@ -331,3 +331,17 @@ def checksums(
         for number, name in enumerate(layout.places)
     ]
     return ChecksumReport.together(reports)
+
+
+def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+    layout = layout_of(probe, limits)
+    shards = [file for name in layout.places for file in inner(layout.folder.child(name), name)]
+    return [*shards, *_of_index(probe, limits)]
+
+
+def _of_index(probe: Probe, limits: Limits) -> list[RecordedFile]:
+    """The index. It is read whole, so the CRC-32 is of its bytes."""
+    from ckpt.formats.common.recorded import of_text  # here: who reads the tensors pays nothing for it
+
+    name = probe.path.replace("\\", "/").rpartition("/")[2]
+    return [] if probe.is_folder else [of_text(probe.location, name, limits)]

@@ -160,17 +160,22 @@ _ESCAPE = re.compile(r"\\(n|r|t|\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
 
-_FILE = "# file: "
+FILE = "# file: "
 """The text before the name of a file, above its sums."""
 
 
 def lines(records: Sequence[Sum], file: str | None = None) -> list[str]:
     """The sums as text, a line each, as `sha256sum` has them, below the name of their `file`; names escaped."""
-    head = [] if file is None else [f"{_FILE}{show(file, None)}"]
+    head = [] if file is None else [f"{FILE}{show(file, None)}"]
     return head + [f"{row.digest}  {show(row.name, None)}" for row in records if row.unread is None]
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def unescaped(text: str) -> str:
+    """The text that `show` has escaped."""
+    return _ESCAPE.sub(_character, text)
+
+
+def _character(match: re.Match[str]) -> str:
     """The character of an escape of `show`; other text stays unchanged."""
     if match[1] in _PLAIN:
         return _PLAIN[match[1]]
@@ -183,8 +188,8 @@ def parse(text: str) -> list[Sum]:
     rows = []
     file = None
     for number, line in enumerate(text.splitlines(), 1):
-        if line.startswith(_FILE):
-            file = _ESCAPE.sub(_unescaped, line.removeprefix(_FILE))
+        if line.startswith(FILE):
+            file = unescaped(line.removeprefix(FILE))
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)
@@ -192,7 +197,7 @@ def parse(text: str) -> list[Sum]:
             raise UnreadableError(
                 f"line {number:,} is no SHA-256 and a name", hint="expected the lines of ckpt sum"
             )
-        rows.append(Sum(_ESCAPE.sub(_unescaped, match[2]), match[1], file))
+        rows.append(Sum(unescaped(match[2]), match[1], file))
     if not rows:
         raise UnreadableError("holds no sums", hint="expected the lines of ckpt sum")
     return rows

@@ -226,6 +226,17 @@ def against(checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, 
     return _doubted(_judged(checkpoint, problems, done, ()), unread)
 
 
+def with_recorded(
+    report: VerifyReport, problems: Sequence[Problem], checked: str, *, quick: bool
+) -> VerifyReport:
+    """The report with what differs from a list of recorded checksums; `quick` says that no bytes were read."""
+    if problems:
+        verdict: Verdict = report.verdict if report.verdict == "unreadable" else "damaged"
+        return report._replace(verdict=verdict, problems=(*report.problems, *problems))
+    left = ("the bytes themselves (--quick)",) if quick else ()
+    return report._replace(checked=(*report.checked, checked), not_checked=(*report.not_checked, *left))
+
+
 def damaged(
     path: str,
     problem: str,

@@ -32,6 +32,7 @@ from ckpt.jobs.rewrite.report import (
     with_ties,
 )
 from ckpt.jobs.rewrite.sets import refuse_incomplete, refuse_ranks
+from ckpt.jobs.rewrite.slim import slim
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, is_tuple
@@ -250,7 +251,7 @@ def convert(
     """The checkpoint as `format`, which has these traits, holds it.
 
     A format that is not a pickle gets the only model, or `section`, under its own names; `unfit` says why it cannot hold
-    a tensor. `dtype` casts the floating tensors of models, `encoding`
+    a tensor. So does a folder where `section` or `select` ask for a part. `dtype` casts the floating tensors of models, `encoding`
     reads texts of Python 2. `weights` is `fp32` or `module` where a checkpoint holds both. Raises UsageError, and LossError for what the format or plain classes cannot say,
     unless it may be dropped.
     """
@@ -259,6 +260,17 @@ def convert(
     refuse_ranks(survey.checkpoint, section)
     refuse_incomplete(survey.checkpoint, weights or section, "--weights")
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
+    if traits.is_folder and (section is not None or select):
+        part = slim(survey, limits, section=section, select=select, drop_other=drop_other)
+        request = _Asked(format, traits, plain, dtype_of(dtype), encoding, None, None)
+        whole = droppable(
+            lambda drop: _converted(Survey(part.result), request, limits, unfit, drop), drop_other
+        )
+        return whole._replace(
+            source=survey.checkpoint,
+            changes=(*part.changes, *whole.changes),
+            left_out=(*part.left_out, *whole.left_out),
+        )
     request = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
     return droppable(lambda drop: _converted(survey, request, limits, unfit, drop), drop_other)
 

@@ -106,13 +106,15 @@ def with_files(report: RewriteReport, folder: Checkpoint) -> RewriteReport:
 ROOT = "(the root)"
 
 
-def with_flattening(report: RewriteReport, ranks: int, limits: Limits) -> RewriteReport:
-    """The report with the files of so many ranks, and with what is lost where dicts are taken apart.
+def with_flattening(report: RewriteReport, ranks: int | None, limits: Limits) -> RewriteReport:
+    """The report with the files of so many ranks, where their number is asked for, and with what is lost where dicts are taken apart.
 
     Raises LimitError.
     """
     root = report.result.root
     if report.source.traits.is_folder:  # all of it was taken apart before
+        if ranks is None:
+            return report
         files = plural(len(report.source.parts), "file")
         tensors = len(report.result.tensors)
         ranked = Change("ranks", files, plural(ranks, "rank"), tensors, "tensor")

@@ -261,9 +261,6 @@ def test_the_ending_and_the_format(source: Path, tmp_path: Path) -> None:
     assert "--force does not replace" in run(
         "convert", "there/in.dcp", "-o", "there/in.dcp", "--force", cwd=tmp_path, code=2
     )
-    assert "cannot be changed in place" in run(
-        "strip", "there/in.dcp", "--section", "model", "--prefix", "0", "--in-place", cwd=tmp_path, code=2
-    )
 
 
 def test_from_safetensors(tmp_path: Path) -> None:

@@ -1,0 +1,254 @@
+"""`ckpt sum --recorded`: the items of a checkpoint with the sizes and the CRC-32 that its files record, as text.
+
+`ckpt verify --sums` compares such a list with another copy. A list is of one format: it has the items of its files.
+
+    # file: runs/step_100
+    # recorded: dcp
+    # part: __0_0.distcp
+    # size: 41203
+    # step: epoch 3, global_step 1200
+    crc32:8f1a02cc  16384  model.fc.weight
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ckpt.checkpoint import RecordedFile, RecordedItem
+from ckpt.errors import UnreadableError, UsageError
+from ckpt.jobs.check.sums import FILE, unescaped
+from ckpt.jobs.check.verify import Problem
+from ckpt.rows import NamedTuple
+from ckpt.text import and_more, plural, show
+
+_FORMAT, _PART, _SIZE, _STEP = "# recorded: ", "# part: ", "# size: ", "# step: "
+_NONE = "--------"
+"""The text in place of a CRC-32 that is not recorded."""
+_LINE = re.compile(r"crc32:([0-9a-f]{8}|-{8}) +(\d{1,19})  (.*)", re.ASCII)
+_LISTED = 3
+
+
+class ListedFile(NamedTuple):
+    """A file of a list. `steps` are its counters as text."""
+
+    name: str
+    size: int
+    items: Sequence[RecordedItem]
+    steps: str
+
+
+class RecordedList(NamedTuple):
+    """The files of one checkpoint and the name of its format. `path` is its own, where a list has several."""
+
+    path: str | None
+    format: str
+    files: Sequence[ListedFile]
+
+
+def listed(format: str, files: Sequence[RecordedFile], path: str | None = None) -> RecordedList:
+    """The list of a checkpoint. Files and items that could not be read are not in it."""
+    rows = [
+        ListedFile(
+            file.name,
+            file.size,
+            [item for item in file.items if item.problem is None],
+            ", ".join(f"{show(name, None)} {value:.15g}" for name, value in file.steps),
+        )
+        for file in files
+        if file.problem is None
+    ]
+    return RecordedList(path, format, rows)
+
+
+def unread_in(files: Sequence[RecordedFile]) -> Iterator[tuple[str, str]]:
+    """The files and items that could not be read, and why."""
+    for file in files:
+        if file.problem is not None:
+            yield file.name, file.problem
+        for item in file.items:
+            if item.problem is not None:
+                yield item.name, item.problem
+
+
+def lines(record: RecordedList) -> Iterator[str]:
+    """Yield the list as text: a line for each item below the lines of its file."""
+    if record.path is not None:
+        yield f"{FILE}{show(record.path, None)}"
+    yield f"{_FORMAT}{record.format}"
+    width = len(str(max((item.size for file in record.files for item in file.items), default=0)))
+    for file in record.files:
+        if file.name:
+            yield f"{_PART}{show(file.name, None)}"
+        yield f"{_SIZE}{file.size}"
+        if file.steps:
+            yield f"{_STEP}{file.steps}"
+        for item in file.items:
+            crc = _NONE if item.crc is None else f"{item.crc:08x}"
+            yield f"crc32:{crc}  {item.size:{width}}  {show(item.name, None)}"
+
+
+def is_recorded(text: str) -> bool:
+    """Tell whether a text is such a list, and not the SHA-256 of tensors."""
+    return any(line.startswith(_FORMAT) for line in text.splitlines())
+
+
+def parse(text: str) -> list[RecordedList]:
+    """The lists of a text as `lines` makes it. Raises UnreadableError."""
+    lists: list[RecordedList] = []
+    path = None
+    files: list[ListedFile] = []
+    items: list[RecordedItem] = []
+    name = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(FILE):
+            path = unescaped(line.removeprefix(FILE))
+        elif line.startswith(_FORMAT):
+            files, name = [], ""
+            lists.append(RecordedList(path, line.removeprefix(_FORMAT), files))
+        elif line.startswith(_PART):
+            name = unescaped(line.removeprefix(_PART))
+        elif line.startswith(_SIZE) and lists:
+            items = []
+            size = line.removeprefix(_SIZE)
+            if not re.fullmatch(r"\d{1,19}", size, re.ASCII):
+                raise _wrong(number)
+            files.append(ListedFile(name, int(size), items, ""))
+        elif line.startswith(_STEP) and files:
+            files[-1] = files[-1]._replace(steps=line.removeprefix(_STEP))
+        elif line.strip() and not line.startswith("#"):
+            match = _LINE.fullmatch(line)
+            if match is None or not files:
+                raise _wrong(number)
+            crc = None if match[1] == _NONE else int(match[1], 16)
+            items.append(RecordedItem(unescaped(match[3]), int(match[2]), crc))
+    return lists
+
+
+def _wrong(number: int) -> UnreadableError:
+    return UnreadableError(
+        f"line {number:,} is no recorded checksum", hint="expected the lines of ckpt sum --recorded"
+    )
+
+
+def list_of(path: str, lists: Sequence[RecordedList]) -> RecordedList | None:
+    """The list of the checkpoint at a path: the only one that names none, else one with this path.
+
+    Else it is the one whose path ends as this one does, where no other ends as much alike: a copy lies elsewhere.
+    """
+    alone = [record for record in lists if record.path is None]
+    if alone:
+        return alone[0]
+    own = _steps_of(path)
+    alike = [(_common(own, _steps_of(record.path or "")), record) for record in lists]
+    exact = [record for _, record in alike if _steps_of(record.path or "") == own]
+    most = max(count for count, _ in alike)
+    best = exact or [record for count, record in alike if count == most > 0]
+    return best[0] if len(best) == 1 else None
+
+
+def _steps_of(path: str) -> list[str]:
+    return os.path.normpath(path).split(os.sep)
+
+
+def _common(first: Sequence[str], second: Sequence[str]) -> int:
+    """The number of last steps that two paths share."""
+    count = 0
+    for one, other in zip(reversed(first), reversed(second), strict=False):
+        if one != other:
+            break
+        count += 1
+    return count
+
+
+class Comparison(NamedTuple):
+    """The differences of a checkpoint from a list, and what was compared, as text."""
+
+    problems: tuple[Problem, ...]
+    checked: str
+
+
+def compared(expected: RecordedList, format: str, files: Sequence[RecordedFile], stored: str) -> Comparison:
+    """Compare the files of a checkpoint with a list in the file `stored`, item by item.
+
+    Raises UsageError for a list of another format, whose items are others.
+    """
+    if expected.format != format:
+        raise UsageError(
+            f"{show(stored, 80)} has what a {show(expected.format, 40)} records, this is {format}",
+            hint="ckpt sum without --recorded compares across formats",
+        )
+    here = {file.name: file for file in files}
+    there = {file.name: file for file in expected.files}
+    source = show(stored, 80)
+    problems: list[Problem] = []
+    for names, what in (
+        ([name for name in there if name not in here], "missing"),
+        ([name for name in here if name not in there], f"not in {source}: of another save?"),
+        ([name for name, file in here.items() if name in there and file.problem], "not read"),
+    ):
+        if names:
+            shown = and_more([_shown(name, here.get(name)) for name in names], _LISTED)
+            problems.append(Problem(f"{plural(len(names), 'file')} {what} ({shown})"))
+    for file in listed(format, files).files:
+        if file.name in there:
+            broken = [item for item in here[file.name].items if item.problem is not None]
+            problems += _differences(there[file.name], file, broken, source)
+    count = sum(len(file.items) for file in expected.files)
+    return Comparison(tuple(problems), f"{plural(count, 'item')} as {source} lists them")
+
+
+def _shown(name: str, file: RecordedFile | None) -> str:
+    """The name of a file, and why it could not be read."""
+    why = "" if file is None or file.problem is None else f": {file.problem}"
+    return f"{show(name, 80)}{why}"
+
+
+def _differences(
+    there: ListedFile, here: ListedFile, broken: Sequence[RecordedItem], source: str
+) -> Iterator[Problem]:
+    """Yield the differences of one file. The directories of the items in `broken` could not be read."""
+    of = f" of {show(here.name, 80)}" if here.name else ""
+    before_steps, after_steps = _counters(there.steps), _counters(here.steps)
+    if any(before_steps.get(name, value) != value for name, value in after_steps.items()):
+        own = show(here.name, 80) if here.name else "it"
+        yield Problem(f"{own} is of {here.steps}, {source} lists {there.steps}")
+    before, after = _named(there.items), _named(here.items)
+    both = [(name, before[name], after[name]) for name in before if name in after]
+    resized = [name for name, old, new in both if old.size != new.size]
+    changed = [name for name, old, new in both if old.size == new.size and old.crc != new.crc]
+    unread = {item.name for item in broken}
+    if broken:
+        yield Problem(
+            f"{plural(len(broken), 'item')}{of} cannot be read: {broken[0].problem}",
+            tuple(item.name for item in broken),
+        )
+    rows = (
+        (changed, "with another recorded checksum"),
+        (resized, "with another size"),
+        ([name for name in before if name not in after and name[0] not in unread], "missing"),
+        ([name for name in after if name not in before], f"not in {source}"),
+    )
+    for names, what in rows:
+        if names:
+            yield Problem(f"{plural(len(names), 'item')}{of} {what}", tuple(name for name, _ in names))
+    if there.size != here.size and not any(names for names, _ in rows):
+        own = show(here.name, 80) if here.name else "the file"
+        yield Problem(f"{own} has {here.size:,} bytes, {source} lists {there.size:,}")
+
+
+def _counters(text: str) -> dict[str, str]:
+    """The value of each counter in the text of the steps of a file."""
+    rows = (row.rpartition(" ") for row in text.split(", ") if row)
+    return {name: value for name, _, value in rows}
+
+
+def _named(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], RecordedItem]:
+    """The items by their names. Of several with one name each has a number: ranks hold copies."""
+    counts: dict[str, int] = {}
+    rows: dict[tuple[str, int], RecordedItem] = {}
+    for item in items:
+        counts[item.name] = counts.get(item.name, 0) + 1
+        rows[item.name, counts[item.name]] = item
+    return rows
