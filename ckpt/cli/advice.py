@@ -22,6 +22,7 @@ SUFFIXES = {
     "convert": ".converted",
     "convert --plain": ".plain",
     "warmstart": ".warm",
+    "average": ".average",
 }
 """Command -> the suffix, in what a command suggests and in commands that others suggest."""
 _SECTIONS = 8

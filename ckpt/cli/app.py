@@ -160,6 +160,7 @@ _GROUPS = {
         "slim": "Keep the model's weights, drop the rest.",
         "convert": "Write another format, plain classes, another dtype.",
         "warmstart": "Load pretrained weights into a model as far as they fit.",
+        "average": "Average the models of checkpoints.",
     },
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from ckpt.dtypes import DType
-from ckpt.elements import boxes, cast
+from ckpt.elements import boxes, cast, mean
 from ckpt.elements import crc as crcs
 from ckpt.elements.pieces import between, shown, size_of
 from ckpt.errors import DamagedDataError
+from ckpt.io.executor import in_order
 from ckpt.io.source import Source
 from ckpt.tensors import (
     Boxes,
     Checksum,
     Computed,
+    Mean,
     Overlaid,
     Patched,
     Place,
@@ -55,6 +57,8 @@ def blocks(
             yield from map(bytes, boxes.gathered(place, start, size, _fill))
         else:
             yield from blocks(ranges, start, size, tally)
+    elif isinstance(place, Mean):
+        yield from _mean(place, start, place.size - start if count is None else count, tally)
     elif isinstance(place, (Computed, Overlaid)):
         stream = _made(place, tally) if isinstance(place, Computed) else _overlaid(place, tally)
         yield from _part(stream, start, place.size - start if count is None else count)
@@ -119,6 +123,87 @@ def _overlaid(place: Overlaid, tally: Tally | None) -> Iterator[bytes]:
         if overflowed and tally is not None:
             tally(overflowed)
     yield cast.overlaid(base, place.of.shape, over, place.over.shape, place.of.dtype)
+
+
+Passed = Callable[[Checksum, int], None]
+"""Is told of a record whose bytes went by whole, and of their CRC."""
+
+
+def _mean(
+    place: Mean, start: int, count: int, tally: Tally | None, passed: Passed | None = None
+) -> Iterator[bytes]:
+    """`count` bytes of a mean from byte `start`. Threads read and add its spans."""
+    width = place.dtype.bits // 8
+    first, last = start // width, -(-(start + count) // width)
+    is_whole = passed is not None and count == place.size
+    is_cut = all(map(can_cut, place.of))
+    checksums = [
+        _recorded_of(place_of(ref), 0, ref.nbytes) if is_whole and is_cut else None for ref in place.of
+    ]
+    if is_cut:
+        sums = [checksum is not None for checksum in checksums]
+        spans = [(begin, min(begin + mean.ELEMENTS, last)) for begin in range(first, last, mean.ELEMENTS)]
+        parts = in_order(partial(_mean_of, place, sums), spans)
+    else:
+        parts = _mean_in_turn(place, first, last)
+    totals: list[int] = []
+    begin = first * width
+    for data, overflowed, parts_crc in parts:
+        if overflowed and tally is not None:
+            tally(overflowed)
+        sizes = [len(data) // width * (ref.dtype.bits // 8) for ref in place.of]
+        totals = list(map(crcs.combined, totals, parts_crc, sizes)) if totals else parts_crc
+        low, high = max(start - begin, 0), start + count - begin
+        begin += len(data)
+        yield data[low:high] if low or high < len(data) else data
+    for checksum, crc in zip(checksums, totals, strict=False):
+        if checksum is not None and passed is not None:
+            passed(checksum, crc)
+
+
+def _mean_of(place: Mean, sums: Sequence[bool], span: tuple[int, int]) -> tuple[bytes, int, list[int]]:
+    """(a span of a mean, how many of its elements overflowed, the CRC of what was read of each tensor of `sums`, else 0)."""
+    first, last = span
+
+    def work(rows: mean.Rows) -> tuple[bytes, int, list[int]]:
+        total = mean.Total(rows, last - first, place.dtype)
+        parts_crc: list[int] = []
+        for ref, share, is_summed in zip(place.of, place.shares, sums, strict=True):
+            block = rows.block((last - first) * (ref.dtype.bits // 8))
+            _fill(ref, first, last, block)
+            parts_crc.append(zlib.crc32(block) if is_summed else 0)
+            total.add(block, ref.dtype, share)
+        return *total.rounded(), parts_crc
+
+    return mean.with_rows(work)
+
+
+def _mean_in_turn(place: Mean, first: int, last: int) -> Iterator[tuple[bytes, int, list[int]]]:
+    """The spans of a mean of tensors that are read from their beginning only."""
+    streams = [_in_steps(ref, first, last) for ref in place.of]
+
+    def work(rows: mean.Rows, count: int) -> tuple[bytes, int, list[int]]:
+        total = mean.Total(rows, count, place.dtype)
+        for ref, share, stream in zip(place.of, place.shares, streams, strict=True):
+            total.add(next(stream), ref.dtype, share)
+        return *total.rounded(), []
+
+    for begin in range(first, last, mean.ELEMENTS):
+        yield mean.with_rows(partial(work, count=min(mean.ELEMENTS, last - begin)))
+
+
+def _in_steps(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:
+    """The elements `first` to `last` of a tensor, in steps of a mean."""
+    width = ref.dtype.bits // 8
+    step = mean.ELEMENTS * width
+    rest = bytearray()
+    for block in _part(elements(ref), first * width, (last - first) * width):
+        rest += block
+        while len(rest) >= step:
+            yield bytes(memoryview(rest)[:step])
+            del rest[:step]
+    if rest:
+        yield bytes(rest)
 
 
 def _part(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes]:
@@ -226,6 +311,13 @@ def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
         if first_rest[:count] != second_rest[:count]:
             return False
         first_rest, second_rest = first_rest[count:], second_rest[count:]
+
+
+def can_cut(ref: TensorRef) -> bool:
+    """Tell whether any span of the elements can be read by itself, as bytes."""
+    if ref.dtype.bits < 8 or not is_dense(ref):
+        return False
+    return isinstance(ref.storage.place, Boxes) or isinstance(place_of(ref), Range)
 
 
 def is_dense(ref: TensorRef) -> bool:
@@ -340,7 +432,8 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
                     sink.audit.check(piece)
                 continue
         own = 0
-        for block in _passing(piece, begin, count, sink.tally):
+        passed = None if sink.audit is None else sink.audit.passed
+        for block in _passing(piece, begin, count, sink.tally, passed):
             if recorded is not None:
                 own = zlib.crc32(block, own)
             elif crc:
@@ -373,15 +466,19 @@ def _passed(checksum: Checksum, crc: int, storage: Storage, sink: Sink) -> None:
         )
 
 
-def _passing(place: Place, start: int, count: int, tally: Tally) -> Iterator[bytes | memoryview]:
-    """The same bytes as `blocks`. A block may be valid until the next one only."""
+def _passing(
+    place: Place, start: int, count: int, tally: Tally, passed: Passed | None
+) -> Iterator[bytes | memoryview]:
+    """The same bytes as `blocks`. A block may be valid until the next one only. `passed` is told what a mean reads whole."""
     if isinstance(place, Boxes):
         place = boxes.as_ranges(place, place_of)
     if isinstance(place, Boxes):
         yield from boxes.gathered(place, start, count, _fill)
     elif isinstance(place, Patched):
         for piece, begin, size in shown(place, start, start + count):
-            yield from _passing(piece, begin, size, tally)
+            yield from _passing(piece, begin, size, tally, passed)
+    elif isinstance(place, Mean):
+        yield from _mean(place, start, count, tally, passed)
     elif isinstance(place, Range) and place.inflated is None and count >= BLOCK:
         held = memoryview(bytearray(BLOCK))
         for position in range(0, count, BLOCK):

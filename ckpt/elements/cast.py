@@ -103,7 +103,17 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
         ).tobytes(), 0
     if to.name == "float64":
         return numbers(block, source).astype("<f8").tobytes(), 0
-    values = _as_float32(block, source)
+    result, infinite = _narrowed(_as_float32(block, source), to)
+    overflowed = int(np.count_nonzero(infinite))
+    if overflowed and source.kind == "float":
+        overflowed -= int(np.count_nonzero(np.isinf(_floats(block, source))))
+    return result.tobytes(), overflowed
+
+
+def _narrowed(values: Array, to: DType) -> tuple[Array, Array]:
+    """(float32 numbers as float32, float16 or bfloat16, a mask of the infinite ones)."""
+    import numpy as np
+
     with np.errstate(over="ignore", invalid="ignore"):
         if to.name == "float32":
             result = values
@@ -117,10 +127,59 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
             result = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
             result[nan] = 0x7FC0
             infinite = (result & 0x7FFF) == 0x7F80
-    overflowed = int(np.count_nonzero(infinite))
-    if overflowed and source.kind == "float":
-        overflowed -= int(np.count_nonzero(np.isinf(_floats(block, source))))
+    return result, infinite
+
+
+def rounded(values: Array, to: DType) -> tuple[bytes, int]:
+    """(float64 numbers as any type of AVERAGED, how many finite ones are beyond its range), like torch's `copy_`.
+
+    Rounds to nearest, ties to even; narrow types by way of float32. A number beyond the range of the type
+    becomes what torch makes of it: infinite, NaN, or the largest number.
+    """
+    import numpy as np
+
+    if to.name == "float64":
+        return values.tobytes(), 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = values.astype("<f4")
+    if to.bits > 8:
+        result, lost = _narrowed(narrow, to)
+    else:
+        bits = narrow.view("<u4")
+        # The upper half decides, with a last bit that says whether any bit of the lower half is set.
+        upper = (bits >> 16) | ((bits & 0xFFFF) != 0)
+        codes, beyond = _codes(to.name)
+        result, lost = np.take(codes, upper), np.take(beyond, upper)
+    overflowed = int(np.count_nonzero(lost))
+    if overflowed:
+        overflowed -= int(np.count_nonzero(lost & ~np.isfinite(values)))
     return result.tobytes(), overflowed
+
+
+@cache
+def _codes(name: str) -> tuple[Array, Array]:
+    """The nearest 8-bit float of each float32 whose lower half is empty, and a mask of those beyond its range.
+
+    float8_e4m3fn has its largest number for these, as torch 2.13 has it; the others have an infinity or NaN.
+    """
+    import numpy as np
+
+    signed_zero = _FLOAT8[name][4]
+    values = _table(name)[:128].astype("<f8")
+    values = values[np.isfinite(values)]
+    ends = np.append(values, 2 * values[-1] - values[-2])
+    middles = (ends[1:] + ends[:-1]) / 2
+    middles[::2] = np.nextafter(middles[::2], np.inf)  # a number in the middle goes to the even code
+    with np.errstate(invalid="ignore"):
+        numbers = (np.arange(1 << 16, dtype="<u4") << 16).view("<f4").astype("<f8")
+    codes = np.searchsorted(middles, np.abs(numbers), "right")
+    beyond = (codes == len(values)) & ~np.isnan(numbers)
+    if name == "float8_e4m3fn":
+        codes[beyond] = len(values) - 1
+    if signed_zero:
+        codes[np.isnan(numbers)] = 0x7F
+    codes[np.signbit(numbers) & (signed_zero | (codes > 0))] |= 0x80
+    return codes.astype("u1"), beyond
 
 
 def overlaid(base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int, ...], dtype: DType) -> bytes:
@@ -165,6 +224,8 @@ _FLOAT8 = {
 }
 CASTABLE = frozenset(("float64", "float32", "float16", "bfloat16", "float8_e8m0fnu", *_FLOAT8))
 """The floating dtypes that `cast` accepts."""
+AVERAGED = CASTABLE - {"float8_e8m0fnu"}
+"""The dtypes whose numbers have a mean. The numbers of float8_e8m0fnu are scales of others."""
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31
@@ -14,13 +14,19 @@ def combined(first: int, second: int, count: int) -> int:
 
     As zlib's crc32_combine: the first is multiplied by x to the power of 8 × count, modulo the polynomial.
     """
+    return _product(_power(count), first) ^ second
+
+
+@lru_cache(maxsize=64)
+def _power(count: int) -> int:
+    """x to the power of 8 × count, modulo the polynomial. Most spans of bytes have the same size."""
     power, squared = _ONE, 3
     while count:
         if count & 1:
             power = _product(_powers()[squared % 32], power)
         count >>= 1
         squared += 1
-    return _product(power, first) ^ second
+    return power
 
 
 @cache

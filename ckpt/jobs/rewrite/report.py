@@ -59,6 +59,31 @@ class Leftover(NamedTuple):
     is_value: bool = False
 
 
+class AverageSource(NamedTuple):
+    """A checkpoint of which a mean is made, and its share of the sum.
+
+    `aligned` are the prefixes that were taken off its names and those of the last one; `renames` are further rules.
+    """
+
+    path: str
+    format: str
+    nbytes: int
+    share: float
+    aligned: tuple[str, str] = ("", "")
+    renames: tuple[Rename, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """An object of `sources` of the document `ckpt.rewrite`."""
+        return {
+            "path": self.path,
+            "format": self.format,
+            "bytes": self.nbytes,
+            "ratio": self.share,
+            "aligned": list(self.aligned),
+            "rules": [rename.to_json() | {"kind": rename.kind} for rename in self.renames],
+        }
+
+
 class RewriteReport(NamedTuple):
     """The changes of a command to a checkpoint. `source` was read, `result` will be written."""
 
@@ -76,6 +101,8 @@ class RewriteReport(NamedTuple):
     """The tensors that a warm start loads."""
     is_partial: bool = False
     """A flag: parts of the source are missing, and the result lacks them."""
+    sources: tuple[AverageSource, ...] = ()
+    """The checkpoints of which the result is the mean; `source` is the last."""
 
     def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
@@ -111,6 +138,7 @@ class RewriteReport(NamedTuple):
             "overflowed": 0 if output is None else output.pop("overflowed"),
             "verified": None if output is None else output.pop("verified"),
             **({} if self.coverage is None else {"coverage": self.coverage.to_json()}),
+            **({"sources": [row.to_json() for row in self.sources]} if self.sources else {}),
         }
 
 
