@@ -15,6 +15,7 @@ from ckpt.elements.pieces import between, shown, size_of
 from ckpt.errors import DamagedDataError
 from ckpt.io.executor import in_order
 from ckpt.io.source import Source
+from ckpt.rows import NamedTuple
 from ckpt.tensors import (
     Boxes,
     Checksum,
@@ -58,7 +59,7 @@ def blocks(
         else:
             yield from blocks(ranges, start, size, tally)
     elif isinstance(place, Mean):
-        yield from _mean(place, start, place.size - start if count is None else count, tally)
+        yield from map(bytes, _mean(place, start, place.size - start if count is None else count, tally))
     elif isinstance(place, (Computed, Overlaid)):
         stream = _made(place, tally) if isinstance(place, Computed) else _overlaid(place, tally)
         yield from _part(stream, start, place.size - start if count is None else count)
@@ -129,67 +130,69 @@ Passed = Callable[[Checksum, int], None]
 """Is told of a record whose bytes went by whole, and of their CRC."""
 
 
+class _Averaged(NamedTuple):
+    """A span of a mean: its elements as bytes, how many overflowed, and the CRC of what was read of each tensor."""
+
+    span: mean.Span
+    data: memoryview
+    overflowed: int
+    sums: list[int]
+
+
 def _mean(
     place: Mean, start: int, count: int, tally: Tally | None, passed: Passed | None = None
-) -> Iterator[bytes]:
-    """`count` bytes of a mean from byte `start`. Threads read and add its spans."""
+) -> Iterator[memoryview]:
+    """`count` bytes of a mean from byte `start`, in blocks that are valid until the next one.
+
+    Threads read and add its spans. `passed` is told of each record that was read whole on the way.
+    """
     width = place.dtype.bits // 8
     first, last = start // width, -(-(start + count) // width)
-    is_whole = passed is not None and count == place.size
     is_cut = all(map(can_cut, place.of))
-    checksums = [
-        _recorded_of(place_of(ref), 0, ref.nbytes) if is_whole and is_cut else None for ref in place.of
-    ]
+    is_whole = is_cut and passed is not None and count == place.size
+    checksums = [_recorded_of(place_of(ref), 0, ref.nbytes) if is_whole else None for ref in place.of]
     if is_cut:
-        sums = [checksum is not None for checksum in checksums]
+        summed = [checksum is not None for checksum in checksums]
         spans = [(begin, min(begin + mean.ELEMENTS, last)) for begin in range(first, last, mean.ELEMENTS)]
-        parts = in_order(partial(_mean_of, place, sums), spans)
+        parts = in_order(partial(_mean_of, place, summed), spans)
     else:
         parts = _mean_in_turn(place, first, last)
     totals: list[int] = []
     begin = first * width
-    for data, overflowed, parts_crc in parts:
-        if overflowed and tally is not None:
-            tally(overflowed)
-        sizes = [len(data) // width * (ref.dtype.bits // 8) for ref in place.of]
-        totals = list(map(crcs.combined, totals, parts_crc, sizes)) if totals else parts_crc
-        low, high = max(start - begin, 0), start + count - begin
-        begin += len(data)
-        yield data[low:high] if low or high < len(data) else data
+    for part in parts:
+        if part.overflowed and tally is not None:
+            tally(part.overflowed)
+        sizes = [len(part.data) // width * (ref.dtype.bits // 8) for ref in place.of]
+        totals = list(map(crcs.combined, totals, part.sums, sizes)) if totals else part.sums
+        yield part.data[max(start - begin, 0) : start + count - begin]
+        begin += len(part.data)
+        part.span.close()
     for checksum, crc in zip(checksums, totals, strict=False):
         if checksum is not None and passed is not None:
             passed(checksum, crc)
 
 
-def _mean_of(place: Mean, sums: Sequence[bool], span: tuple[int, int]) -> tuple[bytes, int, list[int]]:
-    """(a span of a mean, how many of its elements overflowed, the CRC of what was read of each tensor of `sums`, else 0)."""
-    first, last = span
-
-    def work(rows: mean.Rows) -> tuple[bytes, int, list[int]]:
-        total = mean.Total(rows, last - first, place.dtype)
-        parts_crc: list[int] = []
-        for ref, share, is_summed in zip(place.of, place.shares, sums, strict=True):
-            block = rows.block((last - first) * (ref.dtype.bits // 8))
-            _fill(ref, first, last, block)
-            parts_crc.append(zlib.crc32(block) if is_summed else 0)
-            total.add(block, ref.dtype, share)
-        return *total.rounded(), parts_crc
-
-    return mean.with_rows(work)
+def _mean_of(place: Mean, summed: Sequence[bool], elements: tuple[int, int]) -> _Averaged:
+    """A span of a mean, with the CRC of what was read of the tensors that are `summed`, and 0 for the others."""
+    first, last = elements
+    span = mean.Span(last - first, place.dtype)
+    sums: list[int] = []
+    for ref, share, is_summed in zip(place.of, place.shares, summed, strict=True):
+        block = span.block((last - first) * (ref.dtype.bits // 8))
+        _fill(ref, first, last, block)
+        sums.append(zlib.crc32(block) if is_summed else 0)
+        span.add(block, ref.dtype, share)
+    return _Averaged(span, *span.rounded(), sums)
 
 
-def _mean_in_turn(place: Mean, first: int, last: int) -> Iterator[tuple[bytes, int, list[int]]]:
+def _mean_in_turn(place: Mean, first: int, last: int) -> Iterator[_Averaged]:
     """The spans of a mean of tensors that are read from their beginning only."""
     streams = [_in_steps(ref, first, last) for ref in place.of]
-
-    def work(rows: mean.Rows, count: int) -> tuple[bytes, int, list[int]]:
-        total = mean.Total(rows, count, place.dtype)
-        for ref, share, stream in zip(place.of, place.shares, streams, strict=True):
-            total.add(next(stream), ref.dtype, share)
-        return *total.rounded(), []
-
     for begin in range(first, last, mean.ELEMENTS):
-        yield mean.with_rows(partial(work, count=min(mean.ELEMENTS, last - begin)))
+        span = mean.Span(min(mean.ELEMENTS, last - begin), place.dtype)
+        for ref, share, stream in zip(place.of, place.shares, streams, strict=True):
+            span.add(next(stream), ref.dtype, share)
+        yield _Averaged(span, *span.rounded(), [])
 
 
 def _in_steps(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:

@@ -130,19 +130,27 @@ def _narrowed(values: Array, to: DType) -> tuple[Array, Array]:
     return result, infinite
 
 
-def rounded(values: Array, to: DType) -> tuple[bytes, int]:
+_BEYOND = {"float32": 2.0**128, "float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""The least positive numbers that are not finite in these types."""
+
+
+def rounded(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int]:
     """(float64 numbers as any type of AVERAGED, how many finite ones are beyond its range), like torch's `copy_`.
 
-    Rounds to nearest, ties to even; narrow types by way of float32. A number beyond the range of the type
-    becomes what torch makes of it: infinite, NaN, or the largest number.
+    Rounds to nearest, ties to even; narrow types by way of float32. A number beyond the range of the type becomes what torch
+    makes of it: infinite, NaN, or the largest number. The bytes are valid until the rows are used again.
     """
     import numpy as np
 
     if to.name == "float64":
-        return values.tobytes(), 0
+        return _bytes(values), 0
+    narrow = rows.row("<f4", 1, len(values))
     with np.errstate(over="ignore", invalid="ignore"):
-        narrow = values.astype("<f4")
+        np.copyto(narrow, values, casting="same_kind")
     if to.bits > 8:
+        most = _BEYOND[to.name]
+        if -most < float(narrow.min(initial=0)) and float(narrow.max(initial=0)) < most:  # not so with NaN
+            return _bytes(_narrow(narrow, to, rows)), 0
         result, lost = _narrowed(narrow, to)
     else:
         bits = narrow.view("<u4")
@@ -153,7 +161,31 @@ def rounded(values: Array, to: DType) -> tuple[bytes, int]:
     overflowed = int(np.count_nonzero(lost))
     if overflowed:
         overflowed -= int(np.count_nonzero(lost & ~np.isfinite(values)))
-    return result.tobytes(), overflowed
+    return _bytes(result), overflowed
+
+
+def _narrow(values: Array, to: DType, rows: Rows) -> Array:
+    """float32 numbers as float32, float16 or bfloat16, of which all are finite."""
+    import numpy as np
+
+    if to.name == "float32":
+        return values
+    halves = rows.row("<u2", 0, len(values))
+    if to.name == "float16":
+        np.copyto(halves.view("<f2"), values, casting="same_kind")
+        return halves
+    bits, words = values.view("<u4"), rows.words(2, len(values))
+    np.right_shift(bits, 16, out=words)
+    words &= 1
+    words += 0x7FFF
+    words += bits
+    np.right_shift(words, 16, out=halves, casting="unsafe")
+    return halves
+
+
+def _bytes(values: Array) -> memoryview:
+    view: memoryview = values.view("u1").data
+    return view
 
 
 @cache
@@ -298,20 +330,20 @@ def few(data: bytes, dtype: DType) -> list[bool | int | float | complex]:
     return list(unpack(f"<{count}{code}", data))
 
 
-def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
+def numbers(block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows | None = None) -> Array:
     """Elements as numbers that numpy can compute with. Floats narrower than float32 become float32.
 
-    The result is valid until the thread calls again with the same `row`.
+    The result is valid until the thread calls again with the same `row`, or until the `rows` are used again.
     """
     import numpy as np
 
     if dtype.name == "bfloat16":
-        words = scratch().words(row, len(block) // 2)
+        words = (rows or scratch()).words(row, len(block) // 2)
         np.copyto(words, np.frombuffer(block, "<u2"))
         words <<= 16
         return words.view("<f4")
     if dtype.name == "float16":  # a table is twice as fast as numpy's own conversion
-        values = scratch().words(row, len(block) // 2).view("<f4")
+        values = (rows or scratch()).words(row, len(block) // 2).view("<f4")
         return np.take(_halves(), np.frombuffer(block, "<u2"), out=values, mode="clip")
     if dtype.kind == "float":
         return _floats(block, dtype)
@@ -327,8 +359,8 @@ def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
     return np.frombuffer(block, f"<{'i' if signed else 'u'}{max(1, dtype.bits // 8)}")
 
 
-class _Scratch(threading.local):
-    """Rows for the computations of each thread. They are reused, because new memory costs more than the arithmetic."""
+class Rows:
+    """Rows for computations. They are reused, because new memory costs more than the arithmetic."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], Array] = {}
@@ -359,6 +391,10 @@ class _Scratch(threading.local):
             self._ones = np.ones(size)
         row: Array = self._ones[:size]
         return row
+
+
+class _Scratch(threading.local, Rows):
+    """The rows of each thread."""
 
 
 @cache

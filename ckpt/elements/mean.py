@@ -1,83 +1,53 @@
-"""Adding elements of several tensors as float64, span by span, and rounding the sum. Reads no file."""
+"""Adding elements of several tensors as float64, span by span, and rounding the sums. Reads no file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ckpt.dtypes import DType
 from ckpt.elements import cast
+from ckpt.elements.cast import Rows
 
 if TYPE_CHECKING:
     from ckpt.elements.cast import Array
 
 ELEMENTS = 1 << 17
-"""Elements per step: few enough for the cache, and enough that threads do not wait for each other."""
-
-
-class Rows:
-    """The memory for one span: the bytes of a tensor, its elements, and the sum. It is used for one span after the other."""
-
-    __slots__ = ("_block", "_floats")
-
-    def __init__(self) -> None:
-        import numpy as np
-
-        self._block = bytearray()
-        self._floats: Array = np.empty((2, 0))
-
-    def block(self, size: int) -> memoryview:
-        """Memory for `size` bytes."""
-        if len(self._block) < size:
-            self._block = bytearray(size)
-        return memoryview(self._block)[:size]
-
-    def floats(self, count: int) -> Array:
-        """Two rows of `count` float64."""
-        import numpy as np
-
-        if self._floats.shape[1] < count:
-            self._floats = np.empty((2, count))
-        return self._floats[:, :count]
-
-
+"""Elements per span: few enough for the cache, and enough that threads do not wait for each other."""
 _IDLE: list[Rows] = []
-"""Rows that no thread uses: new memory costs more than the arithmetic, and threads come and go."""
+"""Rows that no span uses. Threads come and go."""
 
 
-def with_rows(work: Callable[[Rows], tuple[bytes, int, list[int]]]) -> tuple[bytes, int, list[int]]:
-    """Do a span of work with rows of its own."""
-    try:
-        rows = _IDLE.pop()
-    except IndexError:
-        rows = Rows()
-    try:
-        return work(rows)
-    finally:
-        _IDLE.append(rows)
+class Span:
+    """A span of `count` elements of a mean: the sum of spans of tensors, each times its share.
 
-
-class Total:
-    """The sum of spans of `count` elements, each times its share.
-
-    As float64, elements on which all spans agree stay as they are: the sum of their shares would change the last bit.
+    As float64, elements on which all tensors agree stay as they are: the sum of their shares would change the last bit.
+    `close` lets the next span use its memory.
     """
 
-    def __init__(self, rows: Rows, count: int, dtype: DType) -> None:
+    def __init__(self, count: int, dtype: DType) -> None:
+        try:
+            self._rows = _IDLE.pop()
+        except IndexError:
+            self._rows = Rows()
         self._dtype = dtype
-        self._term, self._total = rows.floats(count)
+        self._term, self._total = self._rows.wide(0, count), self._rows.wide(1, count)
         self._is_empty = True
         self._first: Array | None = None
         self._agree: Array | None = None
 
+    def block(self, size: int) -> memoryview:
+        """Memory for the bytes of one tensor."""
+        block: memoryview = self._rows.row("u1", 0, size).data
+        return block
+
     def add(self, block: bytes | memoryview, dtype: DType, share: float) -> None:
-        """Add a span of elements of a type."""
+        """Add elements of a type."""
         import numpy as np
 
         with np.errstate(over="ignore", invalid="ignore"):
-            np.copyto(self._term, cast.numbers(block, dtype))
+            np.copyto(self._term, cast.numbers(block, dtype, 0, self._rows))
             if self._dtype.name == "float64":
-                self._compare(self._term)
+                self._compare(self._term.view("<u8"))
             if self._is_empty:
                 np.multiply(self._term, share, out=self._total)
             else:
@@ -85,19 +55,19 @@ class Total:
                 self._total += self._term
         self._is_empty = False
 
-    def _compare(self, numbers: Array) -> None:
-        bits = numbers.view("<u8")
+    def _compare(self, bits: Array) -> None:
         if self._first is None:
             self._first = bits.copy()
-        elif self._agree is None:
-            self._agree = bits == self._first
+            self._agree = bits == bits
         else:
             self._agree &= bits == self._first
 
-    def rounded(self) -> tuple[bytes, int]:
+    def rounded(self) -> tuple[memoryview, int]:
         """(the mean as its dtype, how many finite elements are beyond the range of that)."""
         if self._first is not None and self._agree is not None:
             self._total.view("<u8")[self._agree] = self._first[self._agree]
-        elif self._first is not None:
-            self._total.view("<u8")[:] = self._first
-        return cast.rounded(self._total, self._dtype)
+        return cast.rounded(self._total, self._dtype, self._rows)
+
+    def close(self) -> None:
+        """End the use of its memory, and of the bytes that `rounded` gave."""
+        _IDLE.append(self._rows)
