@@ -74,7 +74,7 @@ def _sources(sources: Sequence[AverageSource], width: int | None) -> list[Line]:
             if rename.kind != "start"
         ]
         if index == len(sources) - 1:
-            notes = ["names, order and dtypes"]
+            notes = ["gives names, order and dtypes"]
         note = f"   {'; '.join(notes)}" if notes else ""
         out += hung([(f"{row.share:.4g} × ", "")], f"{whole(show(row.path, None))}{note}", width, 2)
     if len(sources) > _CHANGES:

@@ -47,7 +47,7 @@ def command(
         typer.Option(
             "--ratios",
             metavar="X,Y,...",
-            help="Weigh the checkpoints by these numbers, divided by their sum.  \\[default: equal]",
+            help="Weigh the checkpoints by these numbers, divided by their sum. Without it all count alike.",
         ),
     ] = None,
     last: Annotated[

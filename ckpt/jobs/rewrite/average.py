@@ -34,7 +34,7 @@ _SCALES = ("_scale", "_scale_inv")
 _EXCLUDED = 4
 """The most names that a hint leaves out one by one."""
 _TRIES = 4
-"""How often more is left out for such a hint."""
+"""The most plans that are tried for such a hint."""
 
 
 class Options(NamedTuple):
@@ -59,7 +59,7 @@ class _Model(NamedTuple):
     entries: Sequence[Entry]
     tensors: dict[str, Entry]
     names: Paired | None
-    """Its names and those of the last model; None for that one."""
+    """The pairs of its names and the names of the last model; None for that one."""
 
 
 def average(
@@ -248,7 +248,7 @@ class _Plan:
         self._refuse_overlaps(result)
 
     def changes(self) -> Iterator[Change]:
-        """What was averaged, cast, and taken as it is."""
+        """Yield the counts of tensors that are averaged, cast, and taken as they are."""
         averaged, taken = self._sizes[True], self._sizes[False]
         yield Change("averaged", "averaged", None, averaged[0], "tensor", averaged[1])
         for (before, after), count in sorted(self._casts.items(), key=lambda row: (-row[1], row[0])):
