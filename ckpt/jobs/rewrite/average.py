@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, memory_order, permuted, same_bytes
@@ -15,7 +16,6 @@ from ckpt.elements.cast import AVERAGED
 from ckpt.elements.spans import without_repeats
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.alignment import Alignment, Paired, paired
-from ckpt.evidence.mapping import common_component
 from ckpt.evidence.sections import Section, section_of
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.filling import Filling, lies_close
@@ -141,7 +141,10 @@ def shares_of(ratios: Sequence[float] | None, count: int) -> list[float]:
     wrong = next((ratio for ratio in ratios if not math.isfinite(ratio) or ratio < 0), None)
     if wrong is not None:
         raise UsageError(f"--ratios {wrong:g}: not a finite number of 0 or more")
-    whole = math.fsum(ratios)
+    try:
+        whole = math.fsum(ratios)
+    except OverflowError:
+        whole = math.inf
     if not whole or not math.isfinite(whole):
         raise UsageError("--ratios: their sum is 0" if not whole else "--ratios: their sum is infinite")
     return [ratio / whole for ratio in ratios]
@@ -173,6 +176,8 @@ def _advised(
         names = list(error.names)
         for _ in range(_TRIES):
             patterns = _patterns(names)
+            if not patterns:
+                break
             try:
                 plan(options._replace(exclude=(*options.exclude, *patterns)))
             except _MisfitError as further:
@@ -187,11 +192,14 @@ def _advised(
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
-    """Patterns of --exclude for some tensors: their names, or what many of them begin with."""
+    """Patterns of --exclude for some tensors: their names, or the module that all of them are in. None where neither is short."""
     if any(pasted(name) is None or set(name) & set("*?[") for name in names):
         return []
-    begin = common_component(names)
-    return list(names) if len(names) <= _EXCLUDED or not begin else [f"{begin}*"]
+    if len(names) <= _EXCLUDED:
+        return list(names)
+    modules = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    common = [row[0] for row in takewhile(lambda row: len(set(row)) == 1, modules)]
+    return [f"{'.'.join(common)}.*"] if common else []
 
 
 def _refuse_misfits(model: _Model, last: _Model, chosen: Checkpoint, globs: Globs) -> None:
@@ -327,7 +335,7 @@ class _Plan:
         if mine.dtype.kind not in ("int", "bool", "bits") or name.rpartition(".")[2] in _WEIGHTS:
             what = f"{show(name, 80)} is {mine.dtype.name}, a part of quantized weights, and differs"
             raise _MisfitError(f"{what}: it has no mean", differ[0], [name])
-        where = and_more([show(path, 60) for path in differ], 3)
+        where = and_more(differ, 3)
         self.kept.append(Leftover(name, f"{mine.dtype.name}, differs in {where}", mine.nbytes))
 
     def _refuse_scaled(self, name: str) -> None:
