@@ -59,7 +59,7 @@ class _Model(NamedTuple):
     entries: Sequence[Entry]
     tensors: dict[str, Entry]
     names: Paired | None
-    """The pairs of its names and the names of the last model; None for that one."""
+    """The pairs of its names and the names of the last model, which has None."""
 
 
 def average(

@@ -60,9 +60,9 @@ class Leftover(NamedTuple):
 
 
 class AverageSource(NamedTuple):
-    """A checkpoint of which a mean is made, and its share of the sum.
+    """A checkpoint that a mean is made of, and its share of the sum.
 
-    `aligned` are the prefixes that were taken off its names and those of the last one; `renames` are further rules.
+    `aligned` are the prefixes that were taken off its names and the names of the last one; `renames` are further rules.
     """
 
     path: str
