@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from benchmarks import cluster, dcp, diff, inspect, many, rewrite, timing
+from benchmarks import average, cluster, dcp, diff, inspect, many, rewrite, timing
 from benchmarks.setting import QUICK, TYPES, Case, Setting, Sizes, machine
 from benchmarks.table import Cost, Row, document, heading, missed_line, table
 
@@ -24,6 +24,7 @@ GROUPS: dict[str, Callable[[Setting], Iterator[list[Case]]]] = {
     "many": many.cases,
     "diff": diff.cases,
     "rewrite": rewrite.cases,
+    "average": average.cases,
     "dcp": dcp.cases,
     "cluster": cluster.cases,
 }
@@ -42,7 +43,9 @@ def measure(setting: Setting, groups: Collection[str], keys: Collection[str] | N
             if not jobs:
                 continue
             print(", ".join(case.key for case in cases), file=sys.stderr)
-            results = timing.interleaved(jobs, setting.sizes.runs, rotate=group in ("rewrite", "dcp"))
+            results = timing.interleaved(
+                jobs, setting.sizes.runs, rotate=group in ("rewrite", "average", "dcp")
+            )
             costs = {
                 job: Cost(one.name, one.seconds, one.cpu, one.peak_mb)
                 for job, one in zip(jobs, results, strict=True)

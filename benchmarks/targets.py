@@ -56,6 +56,8 @@ TARGETS: dict[str, Target] = {
     "rehome/torch": Target(wall=1),
     "convert/copy": Target(wall=1.2, memory_mb=100),
     "convert/torch": Target(wall=1),
+    **{f"average/{name}": Target(wall=1.3, memory_mb=150) for name in ("f32", "bf16")},
+    **{f"average/{name}-torch": Target(wall=1 / 3) for name in ("f32", "bf16")},
     "in-place/clean": Target(more_ms=60),
     "in-place/dirty": Target(more_ms=60),
     "dcp/safetensors": Target(wall=1.2, memory_mb=60),

@@ -66,6 +66,24 @@ class Overlaid:
         return self.of.nbytes
 
 
+class Mean:
+    """The weighted mean of tensors of one shape, element by element in the order of that shape, as `dtype`.
+
+    `of` are the tensors, `shares` the weight of each; they are added as float64 in this order.
+    """
+
+    __slots__ = ("dtype", "of", "shares")
+
+    def __init__(self, of: Sequence[TensorRef], shares: Sequence[float], dtype: DType) -> None:
+        self.of = tuple(of)
+        self.shares = tuple(shares)
+        self.dtype = dtype
+
+    @property
+    def size(self) -> int:
+        return self.dtype.nbytes(self.of[0].numel)
+
+
 class Patched:
     """The bytes of a place with pieces from other places. Where pieces overlap, the later one counts.
 
@@ -148,7 +166,7 @@ def _boxes(
     return Boxes(dtype, shape, lambda: boxes, (), problem, grid)
 
 
-Place = Range | Computed | Overlaid | Patched | Boxes
+Place = Range | Computed | Overlaid | Mean | Patched | Boxes
 
 
 def sources_of(place: Place | None) -> Iterator[Source]:
@@ -164,6 +182,8 @@ def sources_of(place: Place | None) -> Iterator[Source]:
             todo += [layer.base, *(piece for _, piece in layer.pieces)]
         elif isinstance(layer, Overlaid):
             todo += [layer.of.storage.place, layer.over.storage.place]
+        elif isinstance(layer, Mean):
+            todo += [ref.storage.place for ref in layer.of]
         elif layer is not None:
             todo.append(layer.of.storage.place)
 

@@ -23,6 +23,7 @@ SUFFIXES = {
     "convert --plain": ".plain",
     "warmstart": ".warm",
     "salvage": ".whole",
+    "average": ".average",
 }
 """Command -> the suffix, in what a command suggests and in commands that others suggest."""
 _SECTIONS = 8

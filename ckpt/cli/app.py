@@ -161,6 +161,7 @@ _GROUPS = {
         "convert": "Write another format, plain classes, another dtype.",
         "salvage": "Write what is whole of a damaged checkpoint.",
         "warmstart": "Load pretrained weights into a model as far as they fit.",
+        "average": "Average the models of checkpoints.",
     },
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}

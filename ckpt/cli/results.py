@@ -323,8 +323,11 @@ def refuse_source(report: RewriteReport, to: target.Target | None, options: Writ
         can = options.in_place is not None and can_stay(source)
         hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
         raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
-    if save.is_source(report.result, to.real):
-        other = "PRETRAINED" if report.command == "warmstart" else "a file that is read"
+    is_input = any(
+        os.path.lexists(row.path) and os.path.samefile(row.path, to.real) for row in report.sources
+    )
+    if is_input or save.is_source(report.result, to.real):
+        other = "PRETRAINED" if report.command == "warmstart" else "one of the checkpoints"
         raise UsageError(
             f"OUT is {other}, which --force does not replace", path=to.path, hint="-o another file"
         )

@@ -24,6 +24,7 @@ _ALIASES = {
     **dict.fromkeys(("cpu", "to", "map"), "rehome"),
     "version": "--version",
     "load": "warmstart",
+    **dict.fromkeys(("mean", "avg", "swa", "soup"), "average"),
 }
 """Words that are no commands -> the command that does this."""
 _RENAMED = {"--values": "--read-values", "--annotate": "--output-format", "--to": "--format"}

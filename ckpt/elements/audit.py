@@ -13,7 +13,19 @@ from ckpt.elements.crc import combined
 from ckpt.elements.pieces import shown, size_of
 from ckpt.errors import CkptError, DamagedDataError
 from ckpt.io.executor import Executor, Failed, Task, cpus, run_each, spans
-from ckpt.tensors import Boxes, Checksum, Computed, Overlaid, Patched, Place, Range, Tensor, noted, parts_of
+from ckpt.tensors import (
+    Boxes,
+    Checksum,
+    Computed,
+    Mean,
+    Overlaid,
+    Patched,
+    Place,
+    Range,
+    Tensor,
+    noted,
+    parts_of,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -81,6 +93,8 @@ def checksums_of(place: Place | None) -> Iterator[Checksum]:
             todo.append(noted(layer.of.storage))
         elif isinstance(layer, Overlaid):
             todo += [noted(layer.of.storage), noted(layer.over.storage)]
+        elif isinstance(layer, Mean):
+            todo += [noted(ref.storage) for ref in layer.of]
         elif isinstance(layer, Patched):
             todo += [piece for piece, _, _ in shown(layer, 0, layer.size)]
         elif isinstance(layer, Boxes):

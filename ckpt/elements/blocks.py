@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from ckpt.dtypes import DType
-from ckpt.elements import boxes, cast
+from ckpt.elements import boxes, cast, mean
 from ckpt.elements import crc as crcs
 from ckpt.elements.pieces import between, shown, size_of
 from ckpt.errors import DamagedDataError
+from ckpt.io.executor import in_order
 from ckpt.io.source import Source
+from ckpt.rows import NamedTuple
 from ckpt.tensors import (
     Boxes,
     Checksum,
     Computed,
+    Mean,
     Overlaid,
     Patched,
     Place,
@@ -55,6 +58,8 @@ def blocks(
             yield from map(bytes, boxes.gathered(place, start, size, _fill))
         else:
             yield from blocks(ranges, start, size, tally)
+    elif isinstance(place, Mean):
+        yield from map(bytes, _mean(place, start, place.size - start if count is None else count, tally))
     elif isinstance(place, (Computed, Overlaid)):
         stream = _made(place, tally) if isinstance(place, Computed) else _overlaid(place, tally)
         yield from _part(stream, start, place.size - start if count is None else count)
@@ -119,6 +124,89 @@ def _overlaid(place: Overlaid, tally: Tally | None) -> Iterator[bytes]:
         if overflowed and tally is not None:
             tally(overflowed)
     yield cast.overlaid(base, place.of.shape, over, place.over.shape, place.of.dtype)
+
+
+Passed = Callable[[Checksum, int], None]
+"""Is told of a record whose bytes went by whole, and of their CRC."""
+
+
+class _Averaged(NamedTuple):
+    """A span of a mean: its elements as bytes, how many overflowed, and the CRC of what was read of each tensor."""
+
+    span: mean.Span
+    data: memoryview
+    overflowed: int
+    sums: list[int]
+
+
+def _mean(
+    place: Mean, start: int, count: int, tally: Tally | None, passed: Passed | None = None
+) -> Iterator[memoryview]:
+    """`count` bytes of a mean from byte `start`, in blocks that are valid until the next one.
+
+    Threads read and add its spans. `passed` is told of each record that was read whole on the way.
+    """
+    width = place.dtype.bits // 8
+    first, last = start // width, -(-(start + count) // width)
+    is_cut = all(map(can_cut, place.of))
+    is_whole = is_cut and passed is not None and count == place.size
+    checksums = [_recorded_of(place_of(ref), 0, ref.nbytes) if is_whole else None for ref in place.of]
+    if is_cut:
+        summed = [checksum is not None for checksum in checksums]
+        spans = [(begin, min(begin + mean.ELEMENTS, last)) for begin in range(first, last, mean.ELEMENTS)]
+        parts = in_order(partial(_mean_of, place, summed), spans)
+    else:
+        parts = _mean_in_turn(place, first, last)
+    totals: list[int] = []
+    begin = first * width
+    for part in parts:
+        if part.overflowed and tally is not None:
+            tally(part.overflowed)
+        sizes = [len(part.data) // width * (ref.dtype.bits // 8) for ref in place.of]
+        totals = list(map(crcs.combined, totals, part.sums, sizes)) if totals else part.sums
+        yield part.data[max(start - begin, 0) : start + count - begin]
+        begin += len(part.data)
+        part.span.close()
+    for checksum, crc in zip(checksums, totals, strict=False):
+        if checksum is not None and passed is not None:
+            passed(checksum, crc)
+
+
+def _mean_of(place: Mean, summed: Sequence[bool], elements: tuple[int, int]) -> _Averaged:
+    """A span of a mean, with the CRC of what was read of the tensors that are `summed`, and 0 for the others."""
+    first, last = elements
+    span = mean.Span(last - first, place.dtype)
+    sums: list[int] = []
+    for ref, share, is_summed in zip(place.of, place.shares, summed, strict=True):
+        block = span.block((last - first) * (ref.dtype.bits // 8))
+        _fill(ref, first, last, block)
+        sums.append(zlib.crc32(block) if is_summed else 0)
+        span.add(block, ref.dtype, share)
+    return _Averaged(span, *span.rounded(), sums)
+
+
+def _mean_in_turn(place: Mean, first: int, last: int) -> Iterator[_Averaged]:
+    """The spans of a mean of tensors that are read from their beginning only."""
+    streams = [_in_steps(ref, first, last) for ref in place.of]
+    for begin in range(first, last, mean.ELEMENTS):
+        span = mean.Span(min(mean.ELEMENTS, last - begin), place.dtype)
+        for ref, share, stream in zip(place.of, place.shares, streams, strict=True):
+            span.add(next(stream), ref.dtype, share)
+        yield _Averaged(span, *span.rounded(), [])
+
+
+def _in_steps(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:
+    """The elements `first` to `last` of a tensor, in steps of a mean."""
+    width = ref.dtype.bits // 8
+    step = mean.ELEMENTS * width
+    rest = bytearray()
+    for block in _part(elements(ref), first * width, (last - first) * width):
+        rest += block
+        while len(rest) >= step:
+            yield bytes(memoryview(rest)[:step])
+            del rest[:step]
+    if rest:
+        yield bytes(rest)
 
 
 def _part(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes]:
@@ -226,6 +314,13 @@ def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
         if first_rest[:count] != second_rest[:count]:
             return False
         first_rest, second_rest = first_rest[count:], second_rest[count:]
+
+
+def can_cut(ref: TensorRef) -> bool:
+    """Tell whether any span of the elements can be read by itself, as bytes."""
+    if ref.dtype.bits < 8 or not is_dense(ref):
+        return False
+    return isinstance(ref.storage.place, Boxes) or isinstance(place_of(ref), Range)
 
 
 def is_dense(ref: TensorRef) -> bool:
@@ -340,7 +435,8 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
                     sink.audit.check(piece)
                 continue
         own = 0
-        for block in _passing(piece, begin, count, sink.tally):
+        passed = None if sink.audit is None else sink.audit.passed
+        for block in _passing(piece, begin, count, sink.tally, passed):
             if recorded is not None:
                 own = zlib.crc32(block, own)
             elif crc:
@@ -373,15 +469,19 @@ def _passed(checksum: Checksum, crc: int, storage: Storage, sink: Sink) -> None:
         )
 
 
-def _passing(place: Place, start: int, count: int, tally: Tally) -> Iterator[bytes | memoryview]:
-    """The same bytes as `blocks`. A block may be valid until the next one only."""
+def _passing(
+    place: Place, start: int, count: int, tally: Tally, passed: Passed | None
+) -> Iterator[bytes | memoryview]:
+    """The same bytes as `blocks`. A block may be valid until the next one only. `passed` is told what a mean reads whole."""
     if isinstance(place, Boxes):
         place = boxes.as_ranges(place, place_of)
     if isinstance(place, Boxes):
         yield from boxes.gathered(place, start, count, _fill)
     elif isinstance(place, Patched):
         for piece, begin, size in shown(place, start, start + count):
-            yield from _passing(piece, begin, size, tally)
+            yield from _passing(piece, begin, size, tally, passed)
+    elif isinstance(place, Mean):
+        yield from _mean(place, start, count, tally, passed)
     elif isinstance(place, Range) and place.inflated is None and count >= BLOCK:
         held = memoryview(bytearray(BLOCK))
         for position in range(0, count, BLOCK):

@@ -103,7 +103,17 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
         ).tobytes(), 0
     if to.name == "float64":
         return numbers(block, source).astype("<f8").tobytes(), 0
-    values = _as_float32(block, source)
+    result, infinite = _narrowed(_as_float32(block, source), to)
+    overflowed = int(np.count_nonzero(infinite))
+    if overflowed and source.kind == "float":
+        overflowed -= int(np.count_nonzero(np.isinf(_floats(block, source))))
+    return result.tobytes(), overflowed
+
+
+def _narrowed(values: Array, to: DType) -> tuple[Array, Array]:
+    """(float32 numbers as float32, float16 or bfloat16, a mask of the infinite ones)."""
+    import numpy as np
+
     with np.errstate(over="ignore", invalid="ignore"):
         if to.name == "float32":
             result = values
@@ -117,10 +127,91 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
             result = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
             result[nan] = 0x7FC0
             infinite = (result & 0x7FFF) == 0x7F80
-    overflowed = int(np.count_nonzero(infinite))
-    if overflowed and source.kind == "float":
-        overflowed -= int(np.count_nonzero(np.isinf(_floats(block, source))))
-    return result.tobytes(), overflowed
+    return result, infinite
+
+
+_BEYOND = {"float32": 2.0**128, "float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""The least positive numbers that are not finite in these types."""
+
+
+def rounded(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int]:
+    """(float64 numbers as any type of AVERAGED, how many finite ones are beyond its range), like torch's `copy_`.
+
+    Rounds to nearest, ties to even; narrow types by way of float32. A number beyond the range of the type becomes what torch
+    makes of it: infinite, NaN, or the largest number. The bytes are valid until the rows are used again.
+    """
+    import numpy as np
+
+    if to.name == "float64":
+        return _bytes(values), 0
+    narrow = rows.row("<f4", 1, len(values))
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.copyto(narrow, values, casting="same_kind")
+    if to.bits > 8:
+        most = _BEYOND[to.name]
+        if -most < float(narrow.min(initial=0)) and float(narrow.max(initial=0)) < most:  # not so with NaN
+            return _bytes(_narrow(narrow, to, rows)), 0
+        result, lost = _narrowed(narrow, to)
+    else:
+        bits = narrow.view("<u4")
+        # The upper half decides, with a last bit that says whether any bit of the lower half is set.
+        upper = (bits >> 16) | ((bits & 0xFFFF) != 0)
+        codes, beyond = _codes(to.name)
+        result, lost = np.take(codes, upper), np.take(beyond, upper)
+    overflowed = int(np.count_nonzero(lost))
+    if overflowed:
+        overflowed -= int(np.count_nonzero(lost & ~np.isfinite(values)))
+    return _bytes(result), overflowed
+
+
+def _narrow(values: Array, to: DType, rows: Rows) -> Array:
+    """float32 numbers as float32, float16 or bfloat16, of which all are finite."""
+    import numpy as np
+
+    if to.name == "float32":
+        return values
+    halves = rows.row("<u2", 0, len(values))
+    if to.name == "float16":
+        np.copyto(halves.view("<f2"), values, casting="same_kind")
+        return halves
+    bits, words = values.view("<u4"), rows.words(2, len(values))
+    np.right_shift(bits, 16, out=words)
+    words &= 1
+    words += 0x7FFF
+    words += bits
+    np.right_shift(words, 16, out=halves, casting="unsafe")
+    return halves
+
+
+def _bytes(values: Array) -> memoryview:
+    view: memoryview = values.view("u1").data
+    return view
+
+
+@cache
+def _codes(name: str) -> tuple[Array, Array]:
+    """The nearest 8-bit float of each float32 whose lower half is empty, and a mask of those beyond its range.
+
+    float8_e4m3fn has its largest number for these, as torch 2.13 has it; the others have an infinity or NaN.
+    """
+    import numpy as np
+
+    signed_zero = _FLOAT8[name][4]
+    values = _table(name)[:128].astype("<f8")
+    values = values[np.isfinite(values)]
+    ends = np.append(values, 2 * values[-1] - values[-2])
+    middles = (ends[1:] + ends[:-1]) / 2
+    middles[::2] = np.nextafter(middles[::2], np.inf)  # a number in the middle goes to the even code
+    with np.errstate(invalid="ignore"):
+        numbers = (np.arange(1 << 16, dtype="<u4") << 16).view("<f4").astype("<f8")
+    codes = np.searchsorted(middles, np.abs(numbers), "right")
+    beyond = (codes == len(values)) & ~np.isnan(numbers)
+    if name == "float8_e4m3fn":
+        codes[beyond] = len(values) - 1
+    if signed_zero:
+        codes[np.isnan(numbers)] = 0x7F
+    codes[np.signbit(numbers) & (signed_zero | (codes > 0))] |= 0x80
+    return codes.astype("u1"), beyond
 
 
 def overlaid(base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int, ...], dtype: DType) -> bytes:
@@ -165,6 +256,8 @@ _FLOAT8 = {
 }
 CASTABLE = frozenset(("float64", "float32", "float16", "bfloat16", "float8_e8m0fnu", *_FLOAT8))
 """The floating dtypes that `cast` accepts."""
+AVERAGED = CASTABLE - {"float8_e8m0fnu"}
+"""The dtypes whose numbers have a mean. The numbers of float8_e8m0fnu are scales of others."""
 
 
 @cache
@@ -237,20 +330,20 @@ def few(data: bytes, dtype: DType) -> list[bool | int | float | complex]:
     return list(unpack(f"<{count}{code}", data))
 
 
-def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
+def numbers(block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows | None = None) -> Array:
     """Elements as numbers that numpy can compute with. Floats narrower than float32 become float32.
 
-    The result is valid until the thread calls again with the same `row`.
+    The result is valid until the thread calls again with the same `row`, or until the `rows` are used again.
     """
     import numpy as np
 
     if dtype.name == "bfloat16":
-        words = scratch().words(row, len(block) // 2)
+        words = (rows or scratch()).words(row, len(block) // 2)
         np.copyto(words, np.frombuffer(block, "<u2"))
         words <<= 16
         return words.view("<f4")
     if dtype.name == "float16":  # a table is twice as fast as numpy's own conversion
-        values = scratch().words(row, len(block) // 2).view("<f4")
+        values = (rows or scratch()).words(row, len(block) // 2).view("<f4")
         return np.take(_halves(), np.frombuffer(block, "<u2"), out=values, mode="clip")
     if dtype.kind == "float":
         return _floats(block, dtype)
@@ -266,8 +359,8 @@ def numbers(block: bytes | memoryview, dtype: DType, row: int = 0) -> Array:
     return np.frombuffer(block, f"<{'i' if signed else 'u'}{max(1, dtype.bits // 8)}")
 
 
-class _Scratch(threading.local):
-    """Rows for the computations of each thread. They are reused, because new memory costs more than the arithmetic."""
+class Rows:
+    """Rows for computations. They are reused, because new memory costs more than the arithmetic."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], Array] = {}
@@ -298,6 +391,10 @@ class _Scratch(threading.local):
             self._ones = np.ones(size)
         row: Array = self._ones[:size]
         return row
+
+
+class _Scratch(threading.local, Rows):
+    """The rows of each thread."""
 
 
 @cache

@@ -18,9 +18,9 @@ def combined(first: int, second: int, count: int) -> int:
     return _product(_power(count), first) ^ second
 
 
-@lru_cache(maxsize=1024)  # most archives have records of the same few sizes
+@lru_cache(maxsize=1024)
 def _power(count: int) -> int:
-    """x to the power of 8 × count."""
+    """x to the power of 8 × count, modulo the polynomial. Most spans, and most records of an archive, have one of few sizes."""
     power, squared = _ONE, 3
     while count:
         if count & 1:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ckpt.elements.blocks import buffer, elements, is_dense, place_of
+from ckpt.elements.blocks import buffer, can_cut, elements, place_of
 from ckpt.errors import UnsupportedError
 from ckpt.io import executor
-from ckpt.tensors import Boxes, Range, TensorRef
+from ckpt.tensors import Range, TensorRef
 
 ELEMENTS = 1 << 16
 """Elements per step of computing: few enough for the cache, and enough that threads do not wait for each other."""
@@ -20,7 +20,7 @@ def cuts(*refs: TensorRef) -> list[tuple[int, int]]:
     """The (first, last) elements of each task for tensors of one shape. They depend on the tensors alone."""
     numel = refs[0].numel
     spans = executor.spans(numel, max(ref.dtype.bits for ref in refs) // 8, ELEMENTS)
-    return spans if len(spans) == 1 or all(map(_can_cut, refs)) else [(0, numel)]
+    return spans if len(spans) == 1 or all(map(can_cut, refs)) else [(0, numel)]
 
 
 # --- the same elements with fewer reads -------------------------------------------------------------------------------
@@ -56,13 +56,6 @@ def once(ref: TensorRef) -> tuple[TensorRef, int]:
 def _shaped(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
     numel = prod(shape)
     return ref._replace(shape=shape, numel=numel, nbytes=ref.dtype.nbytes(numel))
-
-
-def _can_cut(ref: TensorRef) -> bool:
-    """Tell whether any span of the elements is a range of bytes."""
-    if ref.dtype.bits < 8 or not is_dense(ref):
-        return False
-    return isinstance(ref.storage.place, Boxes) or isinstance(place_of(ref), Range)
 
 
 # --- elements to compute with -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.formats.save import SavedFile
-from ckpt.jobs.rewrite.report import Change, Coverage, Leftover, Pairing, RewriteReport, Share
+from ckpt.jobs.rewrite.report import AverageSource, Change, Coverage, Leftover, Pairing, RewriteReport, Share
 from ckpt.render.folding import alike
 from ckpt.render.text import (
     NAME,
@@ -50,13 +50,16 @@ def _lines(report: RewriteReport, saved: SavedFile | None, dry_run: bool, width:
     for fill in report.filled:
         out.append([(f"filled: {listed(fill.names, _LEFT)}", "")])
     out += _left("lost", report.lost)
+    out += _sources(report.sources, width)
     out += _left("left out", report.left_out)
-    out += _left("left alone", report.left_alone)
+    out += _left("left alone", _alike(report.left_alone) if report.sources else report.left_alone)
     overflowed = 0 if saved is None else saved.overflowed
     if overflowed:
         names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
         names = names or "the target's dtype"
         text = f"{plural(overflowed, 'element')} became infinite, because {names} cannot represent them"
+        if report.sources:  # some types of 8 bits have no infinity
+            text = f"{plural(overflowed, 'mean')} beyond the range of {names}"
         out.append([(text, "warning")])
     if saved is not None:
         out += _wrote(report, saved, width)
@@ -72,6 +75,39 @@ def _shared(share: Share) -> str:
     if share.of_bytes is None:  # the sizes of lost tensors are lost too
         return f"{text}, {size_text(share.nbytes)}"
     return f"{text}, {percent(share.nbytes, share.of_bytes)} of {size_text(share.of_bytes)}"
+
+
+def _sources(sources: Sequence[AverageSource], width: int | None) -> list[Line]:
+    """The shares of the checkpoints in a mean, and how their names were aligned."""
+    out: list[Line] = []
+    for index, row in enumerate(sources[:_CHANGES]):
+        notes = [f"{one}* → {two}*" for one, two in [row.aligned] if one or two]
+        notes = [f"aligned: {note}" for note in notes]
+        notes += [
+            f"renamed: {rename.label}, {plural(rename.met, 'tensor')}"
+            for rename in row.renames
+            if rename.kind != "start"
+        ]
+        if index == len(sources) - 1:
+            notes = ["gives names, order and dtypes"]
+        note = f"   {'; '.join(notes)}" if notes else ""
+        out += hung([(f"{row.share:.4g} × ", "")], f"{whole(show(row.path, None))}{note}", width, 2)
+    if len(sources) > _CHANGES:
+        out.append([(f"… {len(sources) - _CHANGES:,} more (--json)", "dim")])
+    return out
+
+
+def _alike(rows: Sequence[Leftover]) -> tuple[Leftover, ...]:
+    """The rows, those with the same text in one."""
+    groups: dict[str, list[Leftover]] = {}
+    for row in rows:
+        groups.setdefault(row.what, []).append(row)
+    return tuple(
+        group[0]
+        if len(group) == 1
+        else Leftover(folded([row.name for row in group], 2), what, sum(row.nbytes or 0 for row in group))
+        for what, group in groups.items()
+    )
 
 
 def _arrow(change: Change) -> str:

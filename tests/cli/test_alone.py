@@ -30,6 +30,7 @@ RUNS = {
     "convert": ("convert", "train_cuda.pth", "--dtype", "bfloat16", "-o", "out.pth"),
     "salvage": ("salvage", "truncated.pth", "-o", "out.pth"),
     "warmstart": ("warmstart", "ddp_before.pth", "--into", "ddp_after.pth", "-o", "out.pth"),
+    "average": ("average", "ddp_before.pth", "ddp_after.pth", "-o", "out.pth"),
     "--help": ("--help",),
     "wrong usage": ("inspect", "train_cuda.pth", "--no-such"),
 }

@@ -56,6 +56,8 @@ LIMITS = [
     "evidence.mapping._ROUNDS",
     "evidence.mapping._WORTH",
     "jobs.rewrite.report._MOST",
+    "jobs.rewrite.average._EXCLUDED",
+    "jobs.rewrite.average._TRIES",
     "jobs.rewrite.warmstart.HALF",
     "jobs.rewrite.warmstart.LEAST",
     "jobs.rewrite.warmstart._NOTES",

@@ -38,6 +38,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("convert", "in.pth", "--shard-size", "8KB", "-o", "shards", "--drop-other"),
     ("convert", "in.pth", "--format", "torch-legacy", "--dtype", "float16", "-o", "out.legacy.pth"),
     ("warmstart", "in.pth", "--into", "in.pth", "-o", "out.warm.pth"),
+    ("average", "in.pth", "in.pth", "--ratios", "1,2", "-o", "out.mean.pth"),
     ("rehome", "out.warm.pth", "--in-place", "--to", "cuda:3"),
 )
 

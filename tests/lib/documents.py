@@ -22,7 +22,7 @@ from ckpt.findings import CATALOGUE
 Documents = dict[str, list[dict[str, Any]]]
 """The name of a schema -> documents of that command."""
 
-WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart", "salvage")
+WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart", "salvage", "average")
 FILES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix not in (".md", ".py"))
 
 
@@ -174,6 +174,14 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         yield "warmstart", pretrained, "--into", target, "--dry-run", "--on-mismatch", "slice"
     yield "warmstart", "vit_three.pth", "--into", "vit_one.pth", "--dry-run", "--fuse"
     yield "warmstart", "resnet_caffe.pth", "--into", "resnet.pth", "--dry-run"
+    for first, second in (
+        ("ddp_before.pth", "ddp_after.pth"),
+        ("prefixed.pth", "ddp_after.pth"),
+        ("nothing.pth", "ddp_after.pth"),
+        ("damaged.pth", "ddp_before.pth"),
+    ):
+        yield "average", first, second, "-o", f"mean.{first}"
+        yield "average", first, second, "--ratios", "1,3", "--dry-run"
     yield "rehome", "train_cuda.pth", "-o", "moved.pth", "--verify", "crc"
     yield "convert", "ddp_after.pth", "-o", "model.safetensors"
     yield "convert", "llama_bf16.pth", "-o", "float16.pth", "--dtype", "float16", "--verify", "torch"

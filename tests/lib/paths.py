@@ -48,6 +48,8 @@ PATHS = {
     "ckpt.elements.histogram._FEW": Sides(0, NEVER),
     "ckpt.elements.histogram._FULL": Sides(64, 1 << 31),
     "ckpt.elements.pairs._FULL": Sides(64, 1 << 31),
+    "ckpt.elements.mean.ELEMENTS": Sides(5, 1 << 17),
+    "ckpt.io.executor.AHEAD": Sides(1, NEVER),
 }
 """Module and constant -> its two values."""
 

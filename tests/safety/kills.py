@@ -40,6 +40,7 @@ WAYS: dict[str, tuple[str, ...]] = {
         *("convert", "in.pth", "-o", "set.safetensors", "--shard-size", "700KB", "--force"),
     ),
     "warmstart": ("warmstart", "old.pth", "--into", "in.pth", "-o", "out.pth", "--force"),
+    "average": ("average", "old.pth", "in.pth", "-o", "out.pth", "--force"),
     "--in-place": ("rehome", "in.pth", "--in-place"),
     "--in-place, write by write": ("rehome", "in.pth", "--in-place"),
     "--in-place --copy": ("rehome", "in.pth", "--in-place", "--copy"),

@@ -96,6 +96,31 @@ class Filled(NamedTuple):
         return "item" if self.has_values else "tensor"
 
 
+class AverageSource(NamedTuple):
+    """A checkpoint that a mean is made of, and its share of the sum.
+
+    `aligned` are the prefixes that were taken off its names and the names of the last one; `renames` are further rules.
+    """
+
+    path: str
+    format: str
+    nbytes: int
+    share: float
+    aligned: tuple[str, str] = ("", "")
+    renames: tuple[Rename, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """An object of `sources` of the document `ckpt.rewrite`."""
+        return {
+            "path": self.path,
+            "format": self.format,
+            "bytes": self.nbytes,
+            "ratio": self.share,
+            "aligned": list(self.aligned),
+            "rules": [rename.to_json() | {"kind": rename.kind} for rename in self.renames],
+        }
+
+
 class RewriteReport(NamedTuple):
     """The changes of a command to a checkpoint. `source` was read, `result` will be written."""
 
@@ -119,6 +144,8 @@ class RewriteReport(NamedTuple):
     """The parts of a damaged checkpoint that are not whole, and not in the result."""
     filled: tuple[Filled, ...] = ()
     """The tensors and values that came from another save."""
+    sources: tuple[AverageSource, ...] = ()
+    """The checkpoints of which the result is the mean; `source` is the last."""
 
     def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
@@ -163,6 +190,7 @@ class RewriteReport(NamedTuple):
                     "filled_from": [{"path": row.path, "names": list(row.names)} for row in self.filled],
                 }
             ),
+            **({"sources": [row.to_json() for row in self.sources]} if self.sources else {}),
         }
 
 

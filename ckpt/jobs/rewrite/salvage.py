@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.elements.audit import DAMAGED, are_damaged, checksums_of
+from ckpt.elements.blocks import memory_order, permuted, place_of
 from ckpt.elements.pieces import shown
 from ckpt.errors import CkptError, LimitError, LossError, NotOpenedError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
 from ckpt.io.executor import Executor
 from ckpt.jobs.rewrite.convert import Unfit, convert
-from ckpt.jobs.rewrite.fill import Fill, filled
-from ckpt.jobs.rewrite.report import Change, Filled, Leftover, Pairing, RewriteReport, Share, edited
+from ckpt.jobs.rewrite.filling import Filling, Restored, lies_close
+from ckpt.jobs.rewrite.report import Change, Filled, Leftover, RewriteReport, Share, edited
 from ckpt.jobs.rewrite.sets import NOT_WHOLE, lost_in, without_lost
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Node, Opaque
-from ckpt.pickles.edit import Edit
 from ckpt.pickles.state_dict import without_gradient
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Patched, Place, TensorRef, noted, parts_of
@@ -179,8 +179,7 @@ def _filled(
             del rest[name]
         else:
             rest[name] = f"{whys[name]}, and {why}"
-    pairs = [row for pair in taken for row in _pairings(pair)]
-    root = Fill(filled(pairs)).copy(checkpoint.root) if pairs else Edit().copy(checkpoint.root)
+    root = Restored(_filling(taken).storage).copy(checkpoint.root)
     names = [pair.theirs.name for pair in taken]
     tree = _Tree(root)
     for pair in taken:
@@ -217,6 +216,10 @@ def _misfit(mine: Entry | None, theirs: Entry | None, path: str) -> str | None:
         return f"{list(two.shape)} in {where}, not {list(one.shape)}"
     parts = (parts_of(one), parts_of(two))
     alike = one.layout == two.layout and len(parts[0]) == len(parts[1])
+    if any(part.numel and part.storage.place is None for part in parts[1]):
+        return f"without data in {where}"
+    if any(part.conj or part.neg or not lies_close(part) for part in parts[0]):
+        return "not contiguous, which is not filled"
     if isinstance(one, TensorRef) and isinstance(two, TensorRef):
         return None
     if not alike or not one.layout.startswith("sparse"):
@@ -225,18 +228,16 @@ def _misfit(mine: Entry | None, theirs: Entry | None, path: str) -> str | None:
     return None if same else f"of other parts in {where}"
 
 
-def _pairings(pair: _Taken) -> Iterable[Pairing]:
-    """The parts of a lost tensor, each with the part of the other save that takes its place."""
-    if pair.mine is None:
-        return
-    for mine, theirs in zip(parts_of(pair.mine.tensor), parts_of(pair.theirs.tensor), strict=True):
-        yield Pairing(
-            "loaded",
-            pair.mine.name,
-            pair.mine._replace(tensor=mine),
-            pair.theirs._replace(tensor=theirs),
-            mine.numel,
-        )
+def _filling(taken: Iterable[_Taken]) -> Filling:
+    """The bytes of lost tensors, each part from its namesake."""
+    filling = Filling()
+    for own, namesake in taken:
+        if own is None:
+            continue
+        for mine, theirs in zip(parts_of(own.tensor), parts_of(namesake.tensor), strict=True):
+            if mine.numel:
+                filling.put(mine, place_of(permuted(theirs, memory_order(mine))))
+    return filling
 
 
 class _Tree:

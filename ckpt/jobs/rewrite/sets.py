@@ -16,7 +16,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
 from ckpt.io.source import Zeros
 from ckpt.jobs.check.sums import Likeness
-from ckpt.jobs.rewrite.fill import Fill
+from ckpt.jobs.rewrite.filling import Restored
 from ckpt.jobs.rewrite.names import ATTRIBUTE, attributes_left
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
 from ckpt.limits import Limits
@@ -237,7 +237,9 @@ def _mended(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
             if isinstance(part.storage.place, (Patched, Boxes)):
                 ends[part.storage] = max(part.extent[1], ends.get(part.storage, 0))
     made = {storage: new for storage, end in ends.items() if (new := _shortened(storage, end)) is not storage}
-    return edited(checkpoint, Fill(made).copy(checkpoint.root), limits) if made else checkpoint
+    if not made:
+        return checkpoint
+    return edited(checkpoint, Restored(lambda old: made.get(old, old)).copy(checkpoint.root), limits)
 
 
 def _shortened(storage: Storage, end: int) -> Storage:

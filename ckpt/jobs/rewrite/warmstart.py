@@ -12,14 +12,14 @@ from math import prod
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.blocks import elements, same_bytes
+from ckpt.elements.blocks import elements, memory_order, permuted, place_of, same_bytes
 from ckpt.elements.cast import can_cast
 from ckpt.errors import UsageError
 from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
 from ckpt.evidence.mapping import Shift, shift_of
 from ckpt.evidence.sections import Section, kind_of_key
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.rewrite.fill import Fill, filled, lies_close
+from ckpt.jobs.rewrite.filling import Filling, lies_close
 from ckpt.jobs.rewrite.report import (
     LOADED,
     Change,
@@ -37,7 +37,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.tensors import Overlaid, Place, Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, folded, plural, show
 from ckpt.tree.find import children, node_at
 from ckpt.tree.literals import brief
@@ -481,15 +481,32 @@ def _same_values(one: Pairing, two: Pairing) -> bool:
 # --- the result -------------------------------------------------------------------------------------------------------
 
 
+def _content(row: Pairing, mine: TensorRef, other: TensorRef) -> Place:
+    """The bytes that a tensor of the target gets, in the order in which they lie there."""
+    order = memory_order(mine)
+    if row.status == "sliced":
+        return Overlaid(permuted(mine, order), permuted(other, order))
+    return place_of(permuted(other, order), mine.dtype)
+
+
+def _filling(taken: Sequence[Pairing]) -> Filling:
+    """The storages of the target that change."""
+    filling = Filling()
+    for row in taken:
+        assert row.target is not None and row.source is not None
+        mine, other = row.target.tensor, row.source.tensor
+        assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
+        if mine.numel:  # a block is put over what is there by then
+            base = filling.current(mine) if row.status == "sliced" else mine
+            filling.put(mine, _content(row, base, other))
+    return filling
+
+
 def _result(target: Checkpoint, taken: Sequence[Pairing], gone: Sequence[Path], limits: Limits) -> Checkpoint:
-    made = filled(taken)
+    filling = _filling(taken)
     if target.traits.is_live:
-        return _from_live(target, made, limits)
-    if not target.traits.is_pickle and type(target.root) is Dict:
-        root = Dict()
-        root.set(target.root.keys, [_over(node, made) for node in target.root.values])
-        return edited(target, without_paths(root, gone), limits)
-    return edited(target, without_paths(Fill(made).copy(target.root), gone), limits)
+        return _from_live(target, filling, limits)
+    return edited(target, without_paths(filling.root_of(target), gone), limits)
 
 
 # --- what belongs to the old weights ----------------------------------------------------------------------------------
@@ -605,16 +622,7 @@ def without_paths(root: Node, gone: Sequence[Path]) -> Node:
 # --- bytes ------------------------------------------------------------------------------------------------------------
 
 
-def _over(node: Node, made: dict[Storage, Storage]) -> Node:
-    """A tensor over the storage that takes the place of its own."""
-    return _moved(node, made) if type(node) is TensorRef else node
-
-
-def _moved(ref: TensorRef, made: dict[Storage, Storage]) -> TensorRef:
-    return ref._replace(storage=made[ref.storage]) if ref.storage in made else ref
-
-
-def _from_live(target: Checkpoint, made: dict[Storage, Storage], limits: Limits) -> Checkpoint:
+def _from_live(target: Checkpoint, filling: Filling, limits: Limits) -> Checkpoint:
     """The state dict of a live model: of one without memory (on meta) only what was loaded."""
     old = target.root
     assert type(old) is Opaque
@@ -622,7 +630,7 @@ def _from_live(target: Checkpoint, made: dict[Storage, Storage], limits: Limits)
     for key, node in zip(old.keys, old.values, strict=True):
         ref = tensor_of(node)
         if isinstance(ref, TensorRef):
-            new = _moved(ref, made)
+            new = filling.current(ref)
             if new.storage.place is None and ref.numel:
                 continue
             node = new._replace(storage=new.storage)
