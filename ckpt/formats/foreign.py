@@ -16,6 +16,7 @@ from ckpt.errors import (
     UnsupportedError,
 )
 from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.dcp import AS_DIST, ZARR, has_arrays
 from ckpt.formats.format import PICKLE, WEIGHTS, Format, Probe
 from ckpt.io.location import Location
 from ckpt.limits import Limits
@@ -168,14 +169,13 @@ def _is_text(head: bytes) -> bool:
 
 
 _ORBAX = frozenset(("_CHECKPOINT_METADATA", "ocdbt.process_0", "manifest.ocdbt"))
-_ZARR = frozenset((".zarray", ".zgroup", ".zmetadata", ".zattrs", "zarr.json"))
 
 
 def _jax(names: set[str]) -> CkptError | None:
     """Folders of JAX, and of libraries that keep one folder per tensor."""
     if names & _ORBAX:
         return UnsupportedError("a JAX checkpoint (Orbax), which ckpt does not read")
-    if names & _ZARR:
+    if names & ZARR:
         return UnsupportedError(
             "a zarr array or group, which ckpt does not read", hint="Megatron's old backend?"
         )
@@ -190,6 +190,8 @@ def _directory(folder: Location) -> CkptError:
     jax = _jax(set(names))
     if jax is not None:
         return jax
+    if has_arrays(folder):
+        return UnsupportedError("a folder of zarr arrays, which ckpt does not read", hint=AS_DIST)
     files = [name for name in names if name.endswith(WEIGHTS)]
     if files:
         return FolderError(
