@@ -14,7 +14,7 @@ from ckpt.dtypes import contiguous
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import Contents, checkpoint, refuse_mixed
-from ckpt.formats.deepspeed import FORMAT
+from ckpt.formats.deepspeed import FORMAT, pipeline
 from ckpt.formats.deepspeed.partitions import Partitions
 from ckpt.formats.deepspeed.plan import Plan, plan_of
 from ckpt.formats.deepspeed.states import (
@@ -56,6 +56,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         if plan.universal is not None:
             models = models_of(files)
             return assembled(files, models[min(models)], Universal(files, models, limits), limits)
+        if plan.layers:
+            return _pipeline(files, limits)
         if plan.others:
             return side_by_side(files, "tensor, pipeline or expert parallel")
         return _merged(files, limits)
@@ -73,6 +75,8 @@ class Files:
         self.opened: dict[str, Checkpoint] = {}
         self.notices: list[Notice] = []
         self.damaged: set[str] = set()
+        self.is_module_whole = True
+        """A flag: no file of a layer of a pipeline is missing."""
 
     def open(self, name: str) -> Checkpoint | None:
         """Open a file. Return None, with a notice, if it is damaged. Raises LimitError, NotOpenedError."""
@@ -127,7 +131,7 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
 
 def _merged(files: Files, limits: Limits) -> Checkpoint:
     models = models_of(files)
-    optimizers = _optimizers(files)
+    optimizers = _optimizers(files, files.plan.optimizers)
     main = models[min(models)]
     parallel = main.rest.get("mp_world_size")
     if type(parallel) is int and parallel > 1:  # the files of the other ranks have numbers of their own
@@ -138,16 +142,90 @@ def _merged(files: Files, limits: Limits) -> Checkpoint:
         return side_by_side(files, "expert parallel")
     if not optimizers and main.shapes is None:
         return assembled(files, main, None, limits)
+    partitions = _partitions(files, models, optimizers, files.plan.optimizers, limits)
+    return assembled(files, main, partitions, limits)
+
+
+def _partitions(
+    files: Files,
+    models: dict[int, ModelState],
+    optimizers: dict[int, OptimizerState],
+    names: dict[int, str],
+    limits: Limits,
+) -> Partitions:
+    """The partitions of the ranks, of which `names` are the files. Adds what is missing to the notices."""
     stale = Partitions.stale(optimizers, limits)
     for rank in stale:
         del optimizers[rank]
-        files.drop(files.plan.optimizers[rank])
+        files.drop(names[rank])
     if stale:
         text = f"files of {_ranks(stale)} are left from a save with more ranks and were not read"
         files.notices.append(Notice("unread-file", text))
     partitions = Partitions(models, optimizers, limits)
-    files.notices += [*partitions.notices, *_older(main, optimizers)]
-    return assembled(files, main, partitions, limits)
+    files.notices += [*partitions.notices, *_older(models[min(models)], optimizers)]
+    return partitions
+
+
+def _pipeline(files: Files, limits: Limits) -> Checkpoint:
+    """The layers of a pipeline with the states of its stages, or all side by side where they are cut otherwise."""
+    plan = files.plan
+    roots: dict[int, Node] = {}
+    for number, name in sorted(plan.layers.items()):
+        opened = files.open(name)
+        if opened is not None:
+            roots[number] = opened.root
+    states: dict[int, ModelState] = {}
+    optimizers: dict[int, dict[int, OptimizerState]] = {}
+    for number, stage in sorted(plan.stages.items()):
+        for name in stage.models.values():
+            opened = files.open(name)
+            if opened is not None:
+                states[number] = model_state(opened.root, show(name, 80))
+        optimizers[number] = _optimizers(files, stage.optimizers)
+    refuse_mixed((pipeline.key_of(number), header(state.rest)) for number, state in states.items())
+    refuse_mixed(
+        (f"rank {rank} of {pipeline.key_of(number)}", row.steps)
+        for number, rows in optimizers.items()
+        for rank, row in rows.items()
+    )
+    every = [*states.values()]
+    count = pipeline.stages_of(every[0], every) if every else len(plan.stages)
+    if count is None or any(map(_is_mixed, optimizers.values())):
+        return side_by_side(files, "tensor parallel or expert parallel, of a pipeline")
+    weights, extra = pipeline.tensors_of(roots)
+    for number, state in states.items():
+        rows = optimizers.get(number)
+        if not rows or state.shapes is not None:
+            continue
+        shapes = pipeline.shapes_by(rows, weights)
+        if shapes is None:
+            return side_by_side(files, "pipeline parallel, without the shapes of their fp32 weights:")
+        rest = {
+            name: node for name, node in state.rest.items() if name != OPTIMIZER
+        }  # that of the first rank
+        states[number] = state._replace(shapes=shapes, rest=rest)
+    every = [*states.values()]
+    gone = [number for number in range(count) if number not in states]
+    are_rebuilt = any(state.shapes is not None for state in every) or any(optimizers.values())
+    lost = pipeline.unclaimed(weights, every) if gone and are_rebuilt else []
+    missing = [*pipeline.lost_layers(every, weights), *pipeline.lost_unseen(every, weights)]
+    files.is_module_whole = not missing and not files.damaged.intersection(plan.layers.values())
+    files.notices += [*pipeline.lost_stages(gone, count, lost, are_rebuilt), *missing]
+    main = pipeline.combined(states, weights, extra, whole=not gone)
+    if not are_rebuilt:
+        return assembled(files, main, None, limits)
+    parts = {
+        number: _partitions(
+            files,
+            {0: state._replace(module=weights)},
+            optimizers[number],
+            plan.stages[number].optimizers,
+            limits,
+        )
+        for number, state in states.items()
+        if state.shapes is not None
+    }
+    return assembled(files, main, pipeline.Stages(parts, lost), limits)
 
 
 def _older(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[Notice]:
@@ -180,9 +258,9 @@ def models_of(files: Files) -> dict[int, ModelState]:
     return models
 
 
-def _optimizers(files: Files) -> dict[int, OptimizerState]:
+def _optimizers(files: Files, names: dict[int, str]) -> dict[int, OptimizerState]:
     optimizers = {}
-    for rank, name in sorted(files.plan.optimizers.items()):
+    for rank, name in sorted(names.items()):
         opened = files.open(name)
         if opened is not None:
             optimizers[rank] = optimizer_state(opened.root, show(name, 80))
@@ -201,7 +279,9 @@ def _ranks(numbers: Sequence[int]) -> str:
     return f"{noun} {and_more([str(number) for number in numbers], 4)}"
 
 
-def assembled(files: Files, main: ModelState, partitions: Partitions | None, limits: Limits) -> Checkpoint:
+def assembled(
+    files: Files, main: ModelState, partitions: Partitions | pipeline.Stages | None, limits: Limits
+) -> Checkpoint:
     """The checkpoint over the model states of the first rank, and what the partitions make."""
     probe, plan = files.probe, files.plan
     root = Dict()
@@ -212,7 +292,8 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     root.set([MODEL], [model])
     rest = dict(main.rest)
     if partitions is not None:
-        if main.module is not None and not partitions.is_shared and not plan.others:
+        is_apart = files.is_module_whole or bool(partitions.lost)
+        if main.module is not None and not partitions.is_shared and not plan.others and is_apart:
             root.set([MODULE], [main.node])
         if partitions.has_optimizer:
             root.set([OPTIMIZER], [partitions.optimizer(f"{probe.mark}optimizer.")])
@@ -225,6 +306,7 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     contents = Contents(files.notices, None, probe.mark, probe.budget)
     stage = 0 if partitions is None else partitions.stage
     kind = "universal checkpoint" if plan.universal is not None else f"ZeRO-{stage} checkpoint"
+    kind += " of a pipeline" if plan.layers else ""
     is_whole = not any(row.code in _LOSSES for row in files.notices)
     traits = _traits(plan, stage, main)
     whole = checkpoint(plan.path, FORMAT.name, traits, root, contents, limits)
@@ -233,6 +315,7 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     is_lightning = isinstance(main.rest.get(_LIGHTNING), str)
     if is_lightning:  # its client state
         facts.insert(0, ("epoch", main.rest.get("epoch")))
+    facts += [("layers", len(plan.layers)), ("stages", len(plan.stages))] if plan.layers else []
     facts.append(("DeepSpeed", main.version))
     return replace(
         whole,
@@ -241,7 +324,7 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
         left_out=_lost(main, partitions),
         parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
         layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
-        copies=(MODULE,) if MODULE in root.keys else (),
+        copies=(MODULE,) if MODULE in root.keys and files.is_module_whole else (),
         not_loadable=None if is_whole else "files of ranks are missing or damaged",
         is_edited=True,  # no file holds this tree
         facts=tuple((label, node) for label, node in facts if isinstance(node, (int, str))),
@@ -251,7 +334,9 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     )
 
 
-def _weights(main: ModelState, partitions: Partitions | None, probe: Probe) -> dict[str, Node]:
+def _weights(
+    main: ModelState, partitions: Partitions | pipeline.Stages | None, probe: Probe
+) -> dict[str, Node]:
     """The model: rebuilt parameters, and what the module alone has; in the order of the module."""
     module: dict[str, Node] = dict(main.module or {})
     if partitions is None:
@@ -272,7 +357,7 @@ def _weights(main: ModelState, partitions: Partitions | None, probe: Probe) -> d
     return weights
 
 
-def _lost(main: ModelState, partitions: Partitions | None) -> tuple[tuple[str, str], ...]:
+def _lost(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[tuple[str, str], ...]:
     """Return the losses that follow from the weights in the notices: their other names, and their state."""
     if partitions is None:
         return ()
@@ -287,7 +372,7 @@ def _lost(main: ModelState, partitions: Partitions | None) -> tuple[tuple[str, s
     return tuple(rows)
 
 
-def _zero(partitions: Partitions) -> Dict:
+def _zero(partitions: Partitions | pipeline.Stages) -> Dict:
     """Return the fields beside the partitions: the stage, the ranks, and the state of the loss scaler."""
     node = Dict()
     node.set(["stage", "ranks"], [partitions.stage, partitions.saved_by])
@@ -325,6 +410,8 @@ def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
 
     DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the module has.
     """
+    if plan.layers:
+        return FORMAT.traits._replace(load="")  # zero_to_fp32.py takes no pipelines
     tag = plan.prefix.rstrip("/") or "."  # the folder of the tag itself
     name = next(iter(plan.models.values()))
     if any(letter in f"{tag}{name}" for letter in "{}"):
