@@ -52,6 +52,10 @@ class Stages:
         return self._stages[0].rest if self._stages else {}
 
     @property
+    def lost_state(self) -> list[str]:
+        return [name for stage in self._stages for name in stage.lost_state]
+
+    @property
     def unplaced(self) -> dict[str, None]:
         return {name: None for stage in self._stages for name in stage.unplaced}
 
@@ -142,6 +146,22 @@ def lost_layers(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> 
         names_text = and_more([show(name, 60) for name in lost], _LISTED)
         text = f"{what}: {names_text}" if lost else "the optimizer has all of its weights in fp32"
         yield Notice("incomplete", f"the weights of {files} are missing: {text}", tuple(lost))
+
+
+def cut_layers(
+    held: Iterable[str], weights: dict[str, TensorRef], states: Iterable[ModelState], are_rebuilt: bool
+) -> Iterator[Notice]:
+    """Yield a notice about the tensors of layers whose files are cut off, of which `weights` are whole.
+
+    Those that no state lists are lost to the model, as are all of ZeRO 0.
+    """
+    gone = [name for name in held if name not in weights]
+    if gone:
+        known = {name for state in states for name in claimed(state)}
+        names = [name for name in gone if name not in known]
+        names += [f"module.{name}" for name in gone] if are_rebuilt else []
+        listed = and_more([show(name, 60) for name in gone], _LISTED)
+        yield Notice("incomplete", f"the files of layers are cut off: {listed}", tuple(names))
 
 
 def lost_unseen(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> Iterator[Notice]:

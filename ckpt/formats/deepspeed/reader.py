@@ -7,13 +7,15 @@ data is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, Refusal, Traits
 from ckpt.dtypes import contiguous
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
-from ckpt.formats.common.pickled import Contents, checkpoint, refuse_mixed
+from ckpt.formats.common.pickled import Contents, checkpoint, incomplete_in, refuse_mixed
 from ckpt.formats.deepspeed import FORMAT, pipeline
 from ckpt.formats.deepspeed.partitions import Partitions
 from ckpt.formats.deepspeed.plan import Plan, plan_of
@@ -32,7 +34,7 @@ from ckpt.io.executor import Executor
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.rows import replace
-from ckpt.tensors import TensorRef, tensor_ref
+from ckpt.tensors import TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, plural, show
 from ckpt.tree.find import counter
 from ckpt.tree.view import look
@@ -76,10 +78,15 @@ class Files:
         self.notices: list[Notice] = []
         self.damaged: set[str] = set()
         self.is_module_whole = True
-        """A flag: no file of a layer of a pipeline is missing."""
+        """A flag: no tensor of the module is missing."""
+        self.cut: set[int] = set()
+        """The ids of the storages that a file lacks bytes of."""
 
     def open(self, name: str) -> Checkpoint | None:
-        """Open a file. Return None, with a notice, if it is damaged. Raises LimitError, NotOpenedError."""
+        """Open a file. Return None, with a notice, if it is damaged. Raises LimitError, NotOpenedError.
+
+        The storages of the tensors that it lacks bytes of are among `cut`.
+        """
         try:
             file = self.probe.open(self.plan.file(name), mark(self.probe, name))
         except (LimitError, NotOpenedError):
@@ -89,7 +96,18 @@ class Files:
             self.notices.append(Notice("damaged-file", f"{show(name, 80)} was not read: {error.advice}"))
             return None
         self.opened[name] = file
+        gone = frozenset(incomplete_in(file))
+        if gone:
+            for entry in file.tensors:
+                if entry.name in gone:
+                    self.cut.update(id(part.storage) for part in parts_of(entry.tensor))
+            text = f"{show(name, 80)} is cut off: {plural(len(gone), 'tensor')} of it were not read"
+            self.notices.append(Notice("damaged-file", text))
         return file
+
+    def whole(self, tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
+        """Return the tensors without those that were cut off."""
+        return {name: ref for name, ref in tensors.items() if id(ref.storage) not in self.cut}
 
     def drop(self, name: str) -> None:
         """Close a file that does not belong to the checkpoint."""
@@ -142,8 +160,68 @@ def _merged(files: Files, limits: Limits) -> Checkpoint:
         return side_by_side(files, "expert parallel")
     if not optimizers and main.shapes is None:
         return assembled(files, main, None, limits)
+    if files.probe.partial:
+        _drop_strays(files, models, optimizers, files.plan.models, files.plan.optimizers)
+        main = models[min(models)]
     partitions = _partitions(files, models, optimizers, files.plan.optimizers, limits)
     return assembled(files, main, partitions, limits)
+
+
+_Key = TypeVar("_Key")
+
+
+def _drop_strays(
+    files: Files,
+    models: dict[int, ModelState],
+    optimizers: dict[_Key, OptimizerState],
+    model_names: Mapping[int, str],
+    optimizer_names: Mapping[_Key, str],
+) -> None:
+    """Leave out the files of another step than most of their kind, or than all of the other kind.
+
+    Where that does not tell which step is meant, all stay, and are refused.
+    """
+    taken = {number: _taken(state) for number, state in models.items()}
+    steps = {key: _steps(row) for key, row in optimizers.items()}
+    odd_models = _strays(taken, [*steps.values()])
+    odd_optimizers = _strays(steps, [*taken.values()])
+    for number in odd_models:
+        del models[number]
+    for key in odd_optimizers:
+        del optimizers[key]
+    for name in (
+        *map(model_names.__getitem__, odd_models),
+        *map(optimizer_names.__getitem__, odd_optimizers),
+    ):
+        files.drop(name)
+        files.notices.append(
+            Notice("damaged-file", f"{show(name, 80)} is of another step than the others and was not read")
+        )
+
+
+def _strays(values: Mapping[_Key, float | None], others: Iterable[float | None]) -> list[_Key]:
+    counts = Counter(value for value in values.values() if value is not None)
+    if len(counts) < 2:
+        return []
+    wanted, most = counts.most_common(1)[0]
+    if 2 * most <= counts.total():
+        said = {value for value in others if value is not None}
+        if len(said) != 1 or not said <= counts.keys():
+            return []
+        (wanted,) = said
+    return [key for key, value in values.items() if value not in (None, wanted)]
+
+
+def _taken(state: ModelState) -> float | None:
+    """The steps that the optimizer has taken, by the model states."""
+    count, skipped = (counter(state.rest.get(key)) for key in ("global_steps", "skipped_steps"))
+    return None if count is None else count - (skipped or 0)
+
+
+def _steps(row: OptimizerState) -> float | None:
+    """The steps of an optimizer: the most of any group."""
+    steps = [counter(node) for node in row.steps.values()]
+    return max((step for step in steps if step is not None), default=None)
 
 
 def _partitions(
@@ -161,7 +239,7 @@ def _partitions(
     if stale:
         text = f"files of {_ranks(stale)} are left from a save with more ranks and were not read"
         files.notices.append(Notice("unread-file", text))
-    partitions = Partitions(models, optimizers, limits)
+    partitions = Partitions(models, optimizers, limits, files.cut)
     files.notices += [*partitions.notices, *_older(models[min(models)], optimizers)]
     return partitions
 
@@ -180,8 +258,23 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
         for name in stage.models.values():
             opened = files.open(name)
             if opened is not None:
-                states[number] = model_state(opened.root, show(name, 80))
+                states[number] = _model_state(files, opened, name)
         optimizers[number] = _optimizers(files, stage.optimizers)
+    if files.probe.partial:
+        flat = {(number, rank): row for number, rows in optimizers.items() for rank, row in rows.items()}
+        names = {
+            (number, rank): name
+            for number, stage in plan.stages.items()
+            for rank, name in stage.optimizers.items()
+        }
+        model_names = {
+            number: name for number, stage in plan.stages.items() for name in stage.models.values()
+        }
+        _drop_strays(files, states, flat, model_names, names)
+        optimizers = {
+            number: {rank: row for rank, row in rows.items() if (number, rank) in flat}
+            for number, rows in optimizers.items()
+        }
     refuse_mixed((pipeline.key_of(number), header(state.rest)) for number, state in states.items())
     refuse_mixed(
         (f"rank {rank} of {pipeline.key_of(number)}", row.steps)
@@ -189,10 +282,11 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
         for rank, row in rows.items()
     )
     every = [*states.values()]
-    count = pipeline.stages_of(every[0], every) if every else len(plan.stages)
+    count = pipeline.stages_of(every[0], every) if every else max(len(plan.stages), 1)
     if count is None or any(map(_is_mixed, optimizers.values())):
         return side_by_side(files, "tensor parallel or expert parallel, of a pipeline")
-    weights, extra = pipeline.tensors_of(roots)
+    held, extra = pipeline.tensors_of(roots)
+    weights = files.whole(held)
     for number, state in states.items():
         rows = optimizers.get(number)
         if not rows or state.shapes is not None:
@@ -209,7 +303,9 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
     are_rebuilt = any(state.shapes is not None for state in every) or any(optimizers.values())
     lost = pipeline.unclaimed(weights, every) if gone and are_rebuilt else []
     missing = [*pipeline.lost_layers(every, weights), *pipeline.lost_unseen(every, weights)]
-    files.is_module_whole = not missing and not files.damaged.intersection(plan.layers.values())
+    cut = pipeline.cut_layers(held, weights, every, are_rebuilt)
+    missing += cut
+    files.is_module_whole &= not missing and not files.damaged.intersection(plan.layers.values())
     files.notices += [*pipeline.lost_stages(gone, count, lost, are_rebuilt), *missing]
     main = pipeline.combined(states, weights, extra, whole=not gone)
     if not are_rebuilt:
@@ -233,11 +329,10 @@ def _older(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[
 
     They may be of two saves, which no field says for sure.
     """
-    counts = [counter(main.rest.get(key)) for key in ("global_steps", "skipped_steps")]
-    steps = [counter(node) for rank in sorted(optimizers)[:1] for node in optimizers[rank].steps.values()]
-    taken = max((step for step in steps if step is not None), default=None)
-    if taken is not None and counts[0] is not None and taken != counts[0] - (counts[1] or 0):
-        text = f"the model states are of step {counts[0]:,.0f}, and the optimizer took {taken:,.0f} steps"
+    count = counter(main.rest.get("global_steps"))
+    taken = next((_steps(optimizers[rank]) for rank in sorted(optimizers)), None)
+    if taken is not None and count is not None and taken != _taken(main):
+        text = f"the model states are of step {count:,.0f}, and the optimizer took {taken:,.0f} steps"
         yield Notice("mixed-steps", f"{text}: of two saves, or the optimizer was started anew")
 
 
@@ -252,10 +347,24 @@ def models_of(files: Files) -> dict[int, ModelState]:
     for rank, name in sorted(names.items()):
         opened = files.open(name)
         if opened is not None:
-            models[rank] = model_state(opened.root, show(name, 80))
+            models[rank] = _model_state(files, opened, name)
     if not models:
         raise UnreadableError(files.notices[0].message)
     return models
+
+
+def _model_state(files: Files, opened: Checkpoint, name: str) -> ModelState:
+    """The model states in a file, without the tensors that were cut off."""
+    state = model_state(opened.root, show(name, 80))
+    if state.module is None or not files.cut:
+        return state
+    module = files.whole(state.module)
+    gone = tuple(f"{MODULE}.{key}" for key in state.module if key not in module)
+    if gone:
+        files.is_module_whole = False
+        names = and_more([show(key, 60) for key in gone], 3)
+        files.notices.append(Notice("incomplete", f"{show(name, 80)} is cut off: {names}", gone))
+    return state._replace(module=module, frozen=files.whole(state.frozen))
 
 
 def _optimizers(files: Files, names: dict[int, str]) -> dict[int, OptimizerState]:
@@ -369,6 +478,7 @@ def _lost(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> 
     if partitions.has_optimizer:
         trained = [name for name in partitions.names if name in partitions.lost]
         rows += [(f"{OPTIMIZER}.state.{name}", f"lost with {name}") for name in trained]
+    rows += [(f"{OPTIMIZER}.state.{name}", "not whole") for name in partitions.lost_state]
     return tuple(rows)
 
 
@@ -485,12 +595,14 @@ class Universal(Partitions):
         self._common: dict[str, Node] = {}
         for file in files.plan.universal or ():
             opened = files.open(file)
-            if opened is None:
+            parts = file.removesuffix(".pt").split("/")
+            if opened is None or incomplete_in(opened):
+                if len(parts) == 3 and parts[2] != WEIGHTS:
+                    self.lost_state.append(f"{parts[1]}.{parts[2]}")
                 continue
             if file == _OPTIMIZER:
                 self._common = fields(opened.root)
                 continue
-            parts = file.removesuffix(".pt").split("/")
             if len(parts) == 3:
                 root = opened.root
                 node = fields(root).get("param", root) if look(root).kind == "mapping" else root

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Refusal, Value, names_of
-from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.formats.common.pickled import incomplete_in
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
 from ckpt.formats.format import HEAD_BYTES, INDEXES, Check, ChecksumReport, Probe
 from ckpt.formats.sharded import FORMAT
@@ -21,7 +22,7 @@ from ckpt.names import Path, natural
 from ckpt.nodes import Dict
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage
-from ckpt.text import and_more, show
+from ckpt.text import and_more, plural, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 from ckpt.tree.view import look
 
@@ -212,14 +213,36 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     shards: list[tuple[str, Checkpoint]] = []
     try:
         for (name, place), prefix in zip(layout.places.items(), marks, strict=True):
-            shards.append((name, probe.open(place, prefix)))
+            try:
+                shards.append((name, probe.open(place, prefix)))
+            except (LimitError, NotOpenedError):
+                raise
+            except CkptError as error:
+                if not probe.partial:
+                    raise
+                layout = _without(layout, name, error)
+        if not shards:
+            raise UnreadableError("none of the shards can be read")
+        cut = {name for _, shard in shards for name in incomplete_in(shard)}
+        there = {name for _, shard in shards for name in names_of(shard.tensors)}
+        listed = {name: file for name, file in layout.weight_map.items() if name in there or name not in cut}
         named = [(name, names_of(shard.tensors)) for name, shard in shards]
-        notices = [*layout.lost, *_compare(layout.weight_map, named)]
+        notices = [*layout.lost, *_compare(listed, named)]
         return replace(merged(probe.path, FORMAT.name, shards, notices), index_bytes=layout.total_size)
     except BaseException:
         for _, shard in shards:
             shard.close()
         raise
+
+
+def _without(layout: Layout, name: str, error: CkptError) -> Layout:
+    """The layout without a shard that cannot be read, and with a notice of its tensors, which the index names."""
+    gone = tuple(tensor for tensor, shard in layout.weight_map.items() if shard == name)
+    text = f"{show(name, 80)} was not read: {error.advice}: {plural(len(gone), 'tensor')} lost"
+    rest = {tensor: shard for tensor, shard in layout.weight_map.items() if shard != name}
+    return layout._replace(
+        weight_map=rest, total_size=None, lost=(*layout.lost, Notice("incomplete", text, gone))
+    )
 
 
 def layout_of(probe: Probe, limits: Limits) -> Layout:
