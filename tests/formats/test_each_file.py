@@ -15,12 +15,11 @@ import deepspeeds
 import oracle
 import pytest
 import torch
-from deepspeeds import TAG
 from inside import inside
 from pipelines import Pipeline
-from test_mixed_steps import at
 
 import ckpt
+from ckpt import formats
 
 pytestmark = oracle.QUIET
 
@@ -67,6 +66,17 @@ def pipeline(stage: int) -> Make:
     return make
 
 
+def at(made: deepspeeds.Saved, step: int) -> deepspeeds.Saved:
+    """A checkpoint as it is saved after another step."""
+    for model in made.models.values():
+        model |= {"global_steps": step, "global_samples": 8 * step}
+    for state in made.states:
+        base = state.get("base_optimizer_state") or state["optimizer_state_dict"]
+        for row in base["state"].values():
+            row["step"] = torch.tensor(float(step))
+    return made
+
+
 FAMILIES: dict[str, Make] = {
     "fsdp2": copied("fsdp2"),
     "hsdp": copied("hsdp"),
@@ -79,6 +89,8 @@ FAMILIES: dict[str, Make] = {
 }
 WITHOUT_COUNTERS = ("layer_", "shard-")
 """Files that count no step: nothing tells of which one they are."""
+
+TIED_LAYERS = ("layer_00-model_states.pt", "layer_05-model_states.pt")
 
 
 def files_of(folder: Path) -> Iterator[Path]:
@@ -97,6 +109,8 @@ def tensors_of(path: Path) -> dict[str, torch.Tensor]:
 def test_what_is_whole_is_written_and_the_rest_is_listed(
     family: str, way: str, ranks: Path, tmp_path: Path
 ) -> None:
+    if family == "fsdp1" and way == "next step":
+        pytest.skip("torch loads ShardedTensors among ranks only")
     FAMILIES[family](tmp_path / "c", ranks, 3)
     if way == "next step":
         FAMILIES[family](tmp_path / "new", ranks, 4)
@@ -105,6 +119,8 @@ def test_what_is_whole_is_written_and_the_rest_is_listed(
     for path in [*files_of(tmp_path / "c")]:
         if way == "next step" and path.name.startswith(WITHOUT_COUNTERS):
             continue
+        if way == "removed" and path.name.startswith("shard-00004"):
+            continue  # no file records the sizes, so those of the last rank are not missed: `unverified-size`
         data = path.read_bytes()
         size = {"halved": len(data) // 2, "cut": len(data) - 3, "emptied": 0}.get(way)
         if way == "removed":
@@ -123,6 +139,9 @@ def check(
     code: int, document: bytes, path: Path, full: dict[str, torch.Tensor], out: Path, way: str, err: bytes
 ) -> None:
     told = (path.name, document.decode()[:600], err.decode()[:600])
+    if code == 2 and way == "next step":
+        assert b"several steps" in err and "mp_rank_0" in path.name, told  # one of two: nobody knows which
+        return
     if code == 2:
         assert path.name.endswith("mp_rank_00_model_states.pt"), told  # nothing else names the parameters
         return
@@ -133,8 +152,16 @@ def check(
     for name, tensor in written.items():
         whole = full.get(name, full.get(f"model.{name}"))
         assert whole is not None and torch.equal(tensor, whole), (name, *told)
+    if way == "removed" and path.name in TIED_LAYERS and code == 0:
+        return  # its values are those of another file, and its number may be a function's, which has no file
     assert code == 1, told
-    for name in full.keys() - written.keys() - {f"model.{name}" for name in written}:
+    seen = set(full)
+    if path.suffix == ".safetensors":  # what only this file held, nothing names
+        with formats.open(str(path.parent), partial=True) as rest:
+            seen = {entry.name for entry in rest.tensors}
+    for name in (full.keys() & seen) - written.keys() - {f"model.{name}" for name in written}:
         parts = name.split(".")
         names = {".".join(parts[first:last]) for first in (0, 1) for last in range(first + 1, len(parts) + 1)}
+        if path.name.startswith("layer_") and f"model.{int(path.name[6:8])}." in name:
+            names.add("(unread)")  # nothing else has the names of its tensors
         assert names & rows, (name, sorted(rows)[:20], *told)

@@ -131,9 +131,14 @@ def _checkpoint(
     twice: list[tuple[str, str]] = []
     root = Dict()
     entries: list[Entry] = []
-    for name in sorted(pieces, key=natural):
-        shape, dtype = _whole(name, pieces[name])
-        defect = fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
+    names = sorted(pieces, key=natural)
+    wholes = [_whole(name, pieces[name]) for name in names]
+    defects = [
+        fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
+        for name, (shape, _) in zip(names, wholes, strict=True)
+    ]
+    are_missing |= any(defect is not None and defect.kind == "hole" for defect in defects)
+    for name, (shape, dtype), defect in zip(names, wholes, defects, strict=True):
         problem = None
         if defect is not None and defect.kind == "hole":
             problem = f"{show(name, 80)} lacks {defect.where}: no file holds it"

@@ -6,7 +6,9 @@ belongs to the layers that share a module. No file says which layers these are, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from math import prod
 
 from ckpt.checkpoint import Notice
@@ -22,6 +24,7 @@ _PARALLEL = "checkpoint_parallel_dimensions"
 _OPTIMIZER = "optimizer"
 _PARAMS = "params"
 _TIED = "tied_modules."
+_MOMENTS = ("exp_avg", "momentum_buffer")
 _LISTED = 3
 
 
@@ -165,20 +168,26 @@ def cut_layers(
 
 
 def lost_unseen(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> Iterator[Notice]:
-    """Yield a notice if the optimizers of ZeRO 0 have more parameters than the layers have tensors.
+    """Yield a notice if the optimizers of ZeRO 0 have parameters that no layer has.
 
-    Nothing else tells that a layer without buffers is missing.
+    Nothing else tells that a layer without buffers is missing. Parameters have the shapes of their moments.
     """
     count = 0
+    shapes: Counter[Shape] = Counter()
     buffers: set[str] = set()
     for state in states:
-        for group in look(fields(state.rest.get(_OPTIMIZER)).get("param_groups")).children:
+        optimizer = fields(state.rest.get(_OPTIMIZER))
+        for group in look(optimizer.get("param_groups")).children:
             count += len(look(fields(group).get(_PARAMS)).children)
+        for row in look(optimizer.get("state")).children:
+            moments = (tensor_of(node) for key, node in fields(row).items() if key in _MOMENTS)
+            shapes.update(islice((ref.shape for ref in moments if ref is not None), 1))
         buffers |= state.buffers or frozenset()
-    held = sum(name not in buffers for name in weights)
-    if count > held:
-        text = f"the optimizers have {plural(count, 'parameter')}, the files of the layers {held:,}: a layer is missing"
-        yield Notice("incomplete", text)
+    held = [ref.shape for name, ref in weights.items() if name not in buffers]
+    gone = max(count - len(held), (shapes - Counter(held)).total())
+    if gone > 0:
+        text = f"{plural(gone, 'parameter')} of the optimizers {'is' if gone == 1 else 'are'} in no file of a layer"
+        yield Notice("incomplete", f"{text}: the file of a layer is missing")
 
 
 def lost_stages(gone: Sequence[int], count: int, lost: Sequence[str], are_rebuilt: bool) -> Iterator[Notice]:
@@ -191,6 +200,7 @@ def lost_stages(gone: Sequence[int], count: int, lost: Sequence[str], are_rebuil
             text += f": the fp32 weights of {plural(len(lost), 'tensor')} are lost: {names}"
         else:
             text += ": the weights are whole, the optimizer and the counters of these stages are lost"
+            lost = [f"{_OPTIMIZER}.{key_of(number)}" for number in gone]
         yield Notice("incomplete", text, tuple(lost))
 
 
@@ -265,11 +275,11 @@ def unclaimed(names: Iterable[str], states: Iterable[ModelState]) -> list[str]:
 
 
 def combined(
-    states: dict[int, ModelState], weights: dict[str, TensorRef], extra: dict[str, Node], whole: bool
+    states: dict[int, ModelState], weights: dict[str, TensorRef], extra: dict[str, Node], count: int
 ) -> ModelState:
     """The model states of all stages as one: the fields of the first, and below `mp_rank_TT` what others have besides.
 
-    With `whole` each stage is there, so that what is no buffer is a parameter.
+    Where all `count` stages are there, what is no buffer is a parameter.
     """
     module = Dict()
     module.set([*weights, *extra], [*weights.values(), *extra.values()])
@@ -278,7 +288,7 @@ def combined(
     first = states[min(states)]
     buffers = {name for state in states.values() for name in state.buffers or ()}
     rest = dict(first.rest)
-    if _OPTIMIZER in rest and len(states) > 1:  # ZeRO 0: each stage numbers its own parameters
+    if _OPTIMIZER in rest and count > 1:  # ZeRO 0: each stage numbers its own parameters
         rest[_OPTIMIZER] = _by_stage({number: state.rest.get(_OPTIMIZER) for number, state in states.items()})
     for number, state in states.items():
         own = {
@@ -292,7 +302,7 @@ def combined(
         node=module,
         module=weights,
         extra=extra,
-        buffers=frozenset(buffers) if whole else None,
+        buffers=frozenset(buffers) if len(states) == count else None,
         frozen={name: ref for state in states.values() for name, ref in state.frozen.items()},
         shared={name: owner for state in states.values() for name, owner in state.shared.items()},
         rest=rest,

@@ -41,6 +41,7 @@ from ckpt.tree.view import look
 
 MODEL, MODULE, OPTIMIZER = "model", "module", "optimizer"
 _LOSSES = ("incomplete", "damaged-file")
+_APART = "files of its layers are missing"
 _LIGHTNING = "pytorch-lightning_version"
 _REBUILT = 1_500
 """Bytes of memory of a tensor that is made of pieces."""
@@ -164,6 +165,8 @@ def _merged(files: Files, limits: Limits) -> Checkpoint:
         _drop_strays(files, models, optimizers, files.plan.models, files.plan.optimizers)
         main = models[min(models)]
     partitions = _partitions(files, models, optimizers, files.plan.optimizers, limits)
+    if files.probe.partial and any(_older(main, optimizers)):
+        files.notices += _of_another_step(main, partitions)
     return assembled(files, main, partitions, limits)
 
 
@@ -303,11 +306,15 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
     are_rebuilt = any(state.shapes is not None for state in every) or any(optimizers.values())
     lost = pipeline.unclaimed(weights, every) if gone and are_rebuilt else []
     missing = [*pipeline.lost_layers(every, weights), *pipeline.lost_unseen(every, weights)]
-    cut = pipeline.cut_layers(held, weights, every, are_rebuilt)
-    missing += cut
-    files.is_module_whole &= not missing and not files.damaged.intersection(plan.layers.values())
+    missing += pipeline.cut_layers(held, weights, every, are_rebuilt)
+    missing += [
+        Notice("incomplete", f"{show(plan.layers[number], 80)} was not read: its tensors are lost")
+        for number in map(int, pipeline.unclaimed(map(str, plan.layers), every))
+        if plan.layers[number] in files.damaged
+    ]
+    files.is_module_whole &= not missing
     files.notices += [*pipeline.lost_stages(gone, count, lost, are_rebuilt), *missing]
-    main = pipeline.combined(states, weights, extra, whole=not gone)
+    main = pipeline.combined(states, weights, extra, count)
     if not are_rebuilt:
         return assembled(files, main, None, limits)
     parts = {
@@ -334,6 +341,17 @@ def _older(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[
     if taken is not None and count is not None and taken != _taken(main):
         text = f"the model states are of step {count:,.0f}, and the optimizer took {taken:,.0f} steps"
         yield Notice("mixed-steps", f"{text}: of two saves, or the optimizer was started anew")
+
+
+def _of_another_step(main: ModelState, partitions: Partitions) -> Iterator[Notice]:
+    """Yield a notice that leaves out what the model states alone hold, which may be of another step."""
+    module = main.module or {}
+    rebuilt = {*partitions.names} - partitions.lost
+    alone = [name for name in module if main.shared.get(name, name) not in rebuilt]
+    names = [f"{MODEL}.{name}" for name in alone]
+    names += [] if partitions.is_shared else [f"{MODULE}.{name}" for name in module]
+    text = f"the model states are of another step: {plural(len(alone), 'tensor')} that only they hold"
+    yield Notice("incomplete", text, tuple(names))
 
 
 def models_of(files: Files) -> dict[int, ModelState]:
@@ -395,6 +413,11 @@ def assembled(
     probe, plan = files.probe, files.plan
     root = Dict()
     weights = _weights(main, partitions, probe)
+    nameless = _nameless(main, partitions)
+    if nameless:
+        listed = and_more([show(name, 60) for name in nameless], 3)
+        text = f"no file says which parameters these share, as that of rank 0 does: {listed}"
+        files.notices.append(Notice("incomplete", text, tuple(f"{MODEL}.{name}" for name in nameless)))
     model = Dict()
     model.set(list(weights), list(weights.values()))
     model.set(list(main.extra), list(main.extra.values()))
@@ -430,7 +453,14 @@ def assembled(
         whole,
         nbytes=sum(file.nbytes for file in files.opened.values()),
         tensors=tuple(_roled(entry, main) for entry in whole.tensors),
-        left_out=_lost(main, partitions),
+        left_out=(
+            *_lost(main, partitions),
+            *(
+                (MODULE, why)
+                for why in [_APART]
+                if plan.layers and MODULE not in root.keys and partitions is not None
+            ),
+        ),
         parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
         layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
         copies=(MODULE,) if MODULE in root.keys and files.is_module_whole else (),
@@ -456,14 +486,32 @@ def _weights(
     for name in main.frozen:
         if name not in rebuilt and name not in module and not partitions.is_shared:
             rebuilt[name] = main.frozen[name]
+    nameless = _nameless(main, partitions)
     weights: dict[str, Node] = {}
     for name in dict.fromkeys((*module, *partitions.names, *rebuilt, *main.shared)):
         owner = main.shared.get(name, name)
         if owner in rebuilt:
             weights[name] = rebuilt[owner]
+        elif name in nameless:
+            continue
         elif name in module and owner not in partitions.names and owner not in partitions.lost:
             weights[name] = module[name]
     return weights
+
+
+def _nameless(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[str, ...]:
+    """Return the parameters of ZeRO-3 that are empty in the module, and that no file gives a shape or an owner.
+
+    The first rank alone records which parameters are shared.
+    """
+    if partitions is None or not partitions.is_shared:
+        return ()
+    known = {*partitions.names, *main.shared, *main.frozen_shapes, *(main.buffers or ())}
+    return tuple(
+        name
+        for name, ref in (main.module or {}).items()
+        if not ref.numel and 0 in ref.shape and name not in known
+    )
 
 
 def _lost(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[tuple[str, str], ...]:

@@ -197,7 +197,7 @@ def test_a_layer_of_zero_0_is_missing_by_the_count_of_the_optimizer(tmp_path: Pa
         (notice,) = checkpoint.notices
     assert (notice.code, notice.message) == (
         "incomplete",
-        "the optimizers have 7 parameters, the files of the layers 6: a layer is missing",
+        "1 parameter of the optimizers is in no file of a layer: the file of a layer is missing",
     )
     assert inside("convert", "run", "-o", "o.pth", cwd=tmp_path).code == 2
 
