@@ -103,13 +103,20 @@ def has_arrays(folder: Location) -> bool:
 def _is_one(folder: Location, name: str) -> bool:
     try:
         location = folder.child(name, "cache")
-        if not location.is_file() or name != BACKEND:
-            return location.is_file()
-        source = location.open()
+        return location.is_file() and (name != BACKEND or BACKEND_KEY in _head(location))
     except UnreadableError:
         return False
+
+
+def of_zarr(folder: Location) -> bool:
+    """Tell whether `metadata.json` of Megatron names the backend zarr."""
+    return re.search(rb'"sharded_backend"\s*:\s*"zarr"', _head(folder.child(BACKEND, "cache"))) is not None
+
+
+def _head(location: Location) -> bytes:
+    source = location.open()
     try:
-        return BACKEND_KEY in source.read(0, min(source.size, _HEAD))
+        return source.read(0, min(source.size, _HEAD))
     finally:
         source.close()
 

@@ -295,7 +295,7 @@ def mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
 
 
 def strays(counts: Mapping[int, Mapping[str, float]]) -> set[int]:
-    """Return the files whose counters are others than those of most files, by the numbers of the files.
+    """Return the numbers of the files whose counters differ from the counters of most files.
 
     Return none where no value of a counter has a majority: then nobody knows which files are of one step.
     """

@@ -207,7 +207,7 @@ def lost_stages(gone: Sequence[int], count: int, lost: Sequence[str], are_rebuil
 def stages_of(state: ModelState, others: Sequence[ModelState]) -> int | None:
     """Return the number of stages, or None where tensor-parallel ranks cut the layers.
 
-    Newer versions record both. Before them, two states with one layer are those of two such ranks.
+    Newer versions record both. Before them, two such ranks have states of one layer.
     """
     degrees = fields(state.rest.get(_PARALLEL))
     tensor, pipeline, world = (

@@ -25,6 +25,7 @@ from ckpt.formats.common.dcp import (
     has_arrays,
     is_of_accelerate,
     is_part,
+    of_zarr,
 )
 from ckpt.formats.folder.layouts import Fact, Part, Plan
 from ckpt.formats.format import Probe
@@ -46,8 +47,6 @@ FILES = ("model_optim_rng.pt", "distrib_optim.pt")
 SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
 
 _TEXT_BYTES = 100
-_HEAD = 4096
-_BY_ZARR = re.compile(rb'"sharded_backend"\s*:\s*"zarr"')
 _RANKS = 100_000
 """The most ranks that are looked for."""
 _OPTIMIZER = re.compile(r"(?:chained_\d{1,6}\.)?optimizer\.")
@@ -118,14 +117,8 @@ def refuse_zarr(folder: Location, names: Sequence[str]) -> None:
 
     One that lost its `metadata.json` has `common.pt` beside these folders.
     """
-    if companion(folder, [name for name in names if name == BACKEND]):
-        source = folder.child(BACKEND, "cache").open()
-        try:
-            is_zarr = _BY_ZARR.search(source.read(0, min(source.size, _HEAD))) is not None
-        finally:
-            source.close()
-    else:
-        is_zarr = COMMON in names and has_arrays(folder)
+    has_document = bool(companion(folder, [name for name in names if name == BACKEND]))
+    is_zarr = of_zarr(folder) if has_document else COMMON in names and has_arrays(folder)
     if is_zarr:
         raise UnsupportedError(
             "a Megatron checkpoint with the zarr backend, which ckpt does not read", hint=AS_DIST
