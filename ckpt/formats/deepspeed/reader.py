@@ -41,7 +41,6 @@ from ckpt.tree.view import look
 
 MODEL, MODULE, OPTIMIZER = "model", "module", "optimizer"
 _LOSSES = ("incomplete", "damaged-file")
-_APART = "files of its layers are missing"
 _LIGHTNING = "pytorch-lightning_version"
 _REBUILT = 1_500
 """Bytes of memory of a tensor that is made of pieces."""
@@ -368,21 +367,39 @@ def models_of(files: Files) -> dict[int, ModelState]:
             models[rank] = _model_state(files, opened, name)
     if not models:
         raise UnreadableError(files.notices[0].message)
+    _mend(files, models)
     return models
 
 
 def _model_state(files: Files, opened: Checkpoint, name: str) -> ModelState:
     """The model states in a file, without the tensors that were cut off."""
     state = model_state(opened.root, show(name, 80))
-    if state.module is None or not files.cut:
+    if not files.cut:
         return state
-    module = files.whole(state.module)
-    gone = tuple(f"{MODULE}.{key}" for key in state.module if key not in module)
-    if gone:
-        files.is_module_whole = False
-        names = and_more([show(key, 60) for key in gone], 3)
-        files.notices.append(Notice("incomplete", f"{show(name, 80)} is cut off: {names}", gone))
+    module = None if state.module is None else files.whole(state.module)
     return state._replace(module=module, frozen=files.whole(state.frozen))
+
+
+def _mend(files: Files, models: dict[int, ModelState]) -> None:
+    """Take what the module of the first rank lacks from other ranks, which hold the same buffers, and name the rest."""
+    main = models[min(models)]
+    whole = main.module
+    if whole is None or not files.cut:
+        return
+    gone = [
+        name for name, node in fields(main.node).items() if tensor_of(node) is not None and name not in whole
+    ]
+    others = [state.module or {} for state in models.values()]
+    found = {name: other[name] for name in gone for other in others if name in other}
+    models[min(models)] = main._replace(module={**whole, **found})
+    lost = [name for name in gone if name not in found]
+    if lost:
+        files.is_module_whole = False
+        trained = {name for rows in main.shapes or () for name in rows}
+        names = [f"{MODULE}.{name}" for name in lost]
+        names += [f"{MODEL}.{name}" for name in lost if name not in trained]
+        text = f"the module is cut off: {and_more([show(name, 60) for name in lost], 3)}"
+        files.notices.append(Notice("incomplete", text, tuple(names)))
 
 
 def _optimizers(files: Files, names: dict[int, str]) -> dict[int, OptimizerState]:
@@ -455,11 +472,7 @@ def assembled(
         tensors=tuple(_roled(entry, main) for entry in whole.tensors),
         left_out=(
             *_lost(main, partitions),
-            *(
-                (MODULE, why)
-                for why in [_APART]
-                if plan.layers and MODULE not in root.keys and partitions is not None
-            ),
+            *_without_module(files, root, partitions),
         ),
         parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
         layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
@@ -528,6 +541,14 @@ def _lost(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> 
         rows += [(f"{OPTIMIZER}.state.{name}", f"lost with {name}") for name in trained]
     rows += [(f"{OPTIMIZER}.state.{name}", "not whole") for name in partitions.lost_state]
     return tuple(rows)
+
+
+def _without_module(
+    files: Files, root: Dict, partitions: Partitions | pipeline.Stages | None
+) -> tuple[tuple[str, str], ...]:
+    """Return the module as a loss if it is not shown, because tensors of it are missing."""
+    is_gone = partitions is not None and not partitions.is_shared and not files.is_module_whole
+    return ((MODULE, "some of its tensors are missing"),) if is_gone and MODULE not in root.keys else ()
 
 
 def _zero(partitions: Partitions | pipeline.Stages) -> Dict:
