@@ -301,6 +301,8 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
         }  # that of the first rank
         states[number] = state._replace(shapes=shapes, rest=rest)
     every = [*states.values()]
+    # The tree over the files has them in the model and in the module.
+    files.probe.budget.claim(2 * len(weights))
     gone = [number for number in range(count) if number not in states]
     are_rebuilt = any(state.shapes is not None for state in every) or any(optimizers.values())
     lost = pipeline.unclaimed(weights, every) if gone and are_rebuilt else []
