@@ -37,6 +37,7 @@ from ckpt.cli.options import (
     plugins_allowed,
 )
 from ckpt.cli.signature import Command, dressed, parameters_of
+from ckpt.cli.steps import step_of
 from ckpt.errors import (
     CkptError,
     CodeError,
@@ -167,6 +168,8 @@ def items_of(paths: Sequence[str], options: WriteOptions) -> list[Found]:
     """The checkpoints that the PATHs and the list lead to; folders of them only with `-r`."""
     names = listed(paths, options.files_from, "change")
     if not options.recursive:
+        if options.many and not options.in_place:
+            names = [step_of(name, options.limits, partial=options.partial) for name in names]
         return [Found(name) for name in names]
     items = looked(names, options.limits, plugins=plugins_allowed())
     items, others = parted(items)

@@ -16,10 +16,11 @@ from ckpt.errors import (
     UnsupportedError,
 )
 from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.dcp import AS_DIST, ZARR, has_arrays
+from ckpt.formats.common.steps import steps_in
 from ckpt.formats.format import PICKLE, WEIGHTS, Format, Probe
 from ckpt.io.location import Location
 from ckpt.limits import Limits
-from ckpt.names import natural
 from ckpt.text import and_more, pasted_path, plural, show
 
 _SMALL = 1 << 20
@@ -168,14 +169,13 @@ def _is_text(head: bytes) -> bool:
 
 
 _ORBAX = frozenset(("_CHECKPOINT_METADATA", "ocdbt.process_0", "manifest.ocdbt"))
-_ZARR = frozenset((".zarray", ".zgroup", ".zmetadata", ".zattrs", "zarr.json"))
 
 
 def _jax(names: set[str]) -> CkptError | None:
     """Folders of JAX, and of libraries that keep one folder per tensor."""
     if names & _ORBAX:
         return UnsupportedError("a JAX checkpoint (Orbax), which ckpt does not read")
-    if names & _ZARR:
+    if names & ZARR:
         return UnsupportedError(
             "a zarr array or group, which ckpt does not read", hint="Megatron's old backend?"
         )
@@ -190,6 +190,8 @@ def _directory(folder: Location) -> CkptError:
     jax = _jax(set(names))
     if jax is not None:
         return jax
+    if has_arrays(folder):
+        return UnsupportedError("a folder of zarr arrays, which ckpt does not read", hint=AS_DIST)
     files = [name for name in names if name.endswith(WEIGHTS)]
     if files:
         return FolderError(
@@ -199,8 +201,6 @@ def _directory(folder: Location) -> CkptError:
     return _steps(folder) or UnsupportedError("a directory without a checkpoint")
 
 
-_STEP = r"(?i:(step|epoch|dist_epoch|iter|checkpoint|ckpt|global_step)([-_=]?)(\d{1,12})(?:\.ckpt|\.dcp)?/)"
-"""The folders of torchtitan (`step-10`), torchtune (`epoch_0`), Megatron (`iter_0000010`), the Trainer (`checkpoint-500`)."""
 _WHOLE = (
     r"\.metadata|__\d+\.metadata|.*\.(?:safetensors|bin)(?:\.index\.json)?|.*\.(?:pt|pth|ckpt)|latest|mp_rank_\d+(?:_\d+)*/"
     r"|(?:pytorch_model_fsdp|optimizer)_\d+/"
@@ -214,10 +214,7 @@ def _steps(folder: Location) -> CkptError | None:
 
     It names the newest that has what a whole one has: `.metadata` is written last.
     """
-    names = sorted((name for name in folder.names() if re.fullmatch(_STEP, name)), key=natural)
-    kinds = {re.sub(_STEP, r"\1\2", name).lower() for name in names}
-    if not names or len(kinds) > 1:
-        return None
+    names = steps_in(folder.names())
     whole = next((name for name in reversed(names[-_LOOKED:]) if _is_whole(folder, name[:-1])), None)
     if whole is None:
         return None

@@ -122,6 +122,30 @@ def accelerate(folder: Path, *, models: int = 1, safe: bool = True, steps: int =
     return folder
 
 
+def full_state(folder: Path, *, models: int = 1, steps: int = 2, ranks: int = 2) -> Path:
+    """A folder of `save_state` under FSDP with FULL_STATE_DICT: state dicts of all ranks, and names for numbers.
+
+    The names are those of `fsdp_utils.save_fsdp_model` and `save_fsdp_optimizer` (accelerate 1.15); the optimizer's file
+    is what `FSDP.full_optim_state_dict` gives.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(models):
+        net = model(number)
+        mark = f"_{number}" if number else ""
+        state = stepped(net, steps).state_dict()
+        names = [name for name, _ in net.named_parameters()]
+        groups = [
+            {**row, "params": [names[index] for index in row["params"]]} for row in state["param_groups"]
+        ]
+        by_name = {names[index]: row for index, row in state["state"].items()}
+        torch.save(weights(net), folder / f"pytorch_model_fsdp{mark}.bin")
+        torch.save({"state": by_name, "param_groups": groups}, folder / f"optimizer{mark}.bin")
+    torch.save({"step_size": 1, "last_epoch": steps}, folder / "scheduler.bin")
+    for rank in range(ranks):
+        torch.save({"step": 0, "random_state": (3, (1, rank), None)}, folder / f"random_states_{rank}.pkl")
+    return folder
+
+
 def speechbrain(folder: Path, *, epoch: int = 1) -> Path:
     """A folder `CKPT+…` with two modules, and texts beside them."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 
 from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.formats.format import INDEXES, Probe
@@ -22,6 +23,12 @@ LIGHTNING, COMMON, BACKEND = "meta.pt", "common.pt", "metadata.json"
 """Files of torch.save and JSON that frameworks put into the folder: Lightning the first, Megatron the others."""
 BACKEND_KEY = b'"sharded_backend"'
 _HEAD = 4096
+
+ZARR = frozenset((".zarray", ".zgroup", ".zmetadata", ".zattrs", "zarr.json"))
+"""Files of an array or a group of zarr."""
+AS_DIST = "Megatron writes it as torch_dist: --ckpt-convert-format torch_dist --ckpt-convert-save DIR"
+_ARRAYS = 16
+"""The most folders in one that are searched for an array of zarr."""
 
 _ACCELERATE = r"(?:pytorch_model_fsdp|optimizer)_\d{1,4}"
 _BESIDE = (
@@ -91,16 +98,34 @@ def companion(folder: Location, names: Sequence[str]) -> str:
     )
 
 
+def has_arrays(folder: Location) -> bool:
+    """Tell whether one of the first folders in a folder is an array of zarr. No link is followed."""
+    for name in islice((name for name in folder.names() if name.endswith("/")), _ARRAYS):
+        try:
+            if not ZARR.isdisjoint(folder.child(name[:-1], "no").names()):
+                return True
+        except UnreadableError:
+            continue
+    return False
+
+
 def _is_one(folder: Location, name: str) -> bool:
     try:
         location = folder.child(name, "cache")
-        if not location.is_file() or name != BACKEND:
-            return location.is_file()
-        source = location.open()
+        return location.is_file() and (name != BACKEND or BACKEND_KEY in _head(location))
     except UnreadableError:
         return False
+
+
+def of_zarr(folder: Location) -> bool:
+    """Tell whether `metadata.json` of Megatron names the backend zarr."""
+    return re.search(rb'"sharded_backend"\s*:\s*"zarr"', _head(folder.child(BACKEND, "cache"))) is not None
+
+
+def _head(location: Location) -> bytes:
+    source = location.open()
     try:
-        return BACKEND_KEY in source.read(0, min(source.size, _HEAD))
+        return source.read(0, min(source.size, _HEAD))
     finally:
         source.close()
 
@@ -131,6 +156,8 @@ def is_tag(name: str) -> bool:
 _STEMS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model")
 _VARIANT = r"(" + "|".join(_STEMS) + r")\.(\w{1,20})\.(safetensors|bin)"
 _NUMBERED = r"(?:pytorch_)?model_(\d+)\.(?:safetensors|bin)"
+_FULL = r"pytorch_model_fsdp((?:_\d{1,4})?)\.bin"
+"""The whole state dict of a model under FSDP (FULL_STATE_DICT), as accelerate and the Trainer name it."""
 
 
 class Chosen(NamedTuple):
@@ -144,8 +171,9 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
     """The files of weights among the names of a folder; None without any.
 
     transformers and diffusers choose in this order: safetensors before pickles, one file before shards, the plain name
-    before a variant (`model.fp16.safetensors`). accelerate numbers further models: `model_1.safetensors`. Raises
-    UnreadableError where two files are as good.
+    before a variant (`model.fp16.safetensors`). accelerate numbers further models: `model_1.safetensors`. What it saves
+    under FSDP comes last, for the Trainer puts the model that it loads beside it. Raises UnreadableError where two
+    files are as good.
     """
     indexes = [name for name in names if name.endswith(INDEXES)]
     singles = [
@@ -155,7 +183,8 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
         if f"{stem}.{ending}" in names and (stem, ending) != ("model", "bin")
     ]
     variants = [name for name in names if re.fullmatch(_VARIANT, name)]
-    every = [*indexes, *singles, *variants]
+    full = sorted((name for name in names if re.fullmatch(_FULL, name)), key=lambda name: (len(name), name))
+    every = [*indexes, *singles, *variants, *full]
     for pick in (
         [name for name in singles if name.endswith(".safetensors")],
         [name for name in indexes if "safetensors" in name],
@@ -178,7 +207,10 @@ def weights_in(names: Sequence[str]) -> Chosen | None:
             keyed = [(name, name.rpartition(".")[0]) for name in further]
             keyed.sort(key=lambda row: (len(row[1]), row[1]))
             return Chosen(((first, first.rpartition(".")[0]), *keyed), unread)
-    return None
+    if not full:
+        return None
+    keys = ["model" + re.sub(_FULL, r"\1", name) if len(full) > 1 else "" for name in full]
+    return Chosen(tuple(zip(full, keys, strict=True)), ())
 
 
 def _stem(name: str) -> tuple[str, str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import Checkpoint, Container, Entry, Member, Refusal, Value
+from ckpt.checkpoint import Checkpoint, Container, Entry, Member, Notice, Refusal, Value
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node
 from ckpt.rows import NamedTuple, replace
+from ckpt.text import show
 from ckpt.tree.find import METADATA, aliases, is_metadata, metadata_node, metadata_of, with_metadata
 from ckpt.tree.view import look
 
@@ -53,7 +54,9 @@ def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
         weights_only=_refusals(members),
         encoding=main.encoding,
         not_loadable=next((part.not_loadable for part in weights if part.not_loadable), None),
-        notices=tuple(notice for part in every for notice in part.notices),
+        notices=tuple(
+            _moved_notice(member, notice) for member in members for notice in member.checkpoint.notices
+        ),
         left_out=tuple(
             (_places(member, (name,))[0], why)
             for member in members
@@ -62,6 +65,14 @@ def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
         sources=tuple(source for part in every for source in part.sources),
         members=tuple(members),
     )
+
+
+def _moved_notice(member: Member, notice: Notice) -> Notice:
+    """A notice with the names that its tensors have in the folder. What one file lacks is said with its name."""
+    names = tuple(_name(member.key, name) for name in notice.tensors) if member.key else notice.tensors
+    is_alone = notice.code == "incomplete" and not member.checkpoint.parts
+    text = f"{show(member.file, 80)}: {notice.message}" if is_alone else notice.message
+    return notice._replace(message=text, tensors=names)
 
 
 def _places(member: Member, names: Sequence[str]) -> tuple[str, ...]:

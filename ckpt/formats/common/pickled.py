@@ -5,6 +5,7 @@ Not a format of the table; torch-zip, legacy and TorchScript use it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -295,6 +296,28 @@ def mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
                 difference = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
                 return f"the files were saved at several steps: {difference}"
     return None
+
+
+def strays(counts: Mapping[int, Mapping[str, float]]) -> set[int]:
+    """Return the numbers of the files whose counters differ from the counters of most files.
+
+    Return none where no value of a counter has a majority: then nobody knows which files are of one step.
+    """
+    odd: set[int] = set()
+    for name in dict.fromkeys(name for row in counts.values() for name in row):
+        rows = {number: row[name] for number, row in counts.items() if name in row}
+        value, most = Counter(rows.values()).most_common(1)[0]
+        if most == len(rows):
+            continue
+        if 2 * most <= len(rows):
+            return set()
+        odd |= {number for number, other in rows.items() if other != value}
+    return odd
+
+
+def incomplete_in(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the names of the tensors that a file lacks bytes of, as its notices say."""
+    return tuple(name for row in checkpoint.notices if row.code == "incomplete" for name in row.tensors)
 
 
 def counters_of(values: Iterable[Value]) -> dict[str, Node]:

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.checkpoint import Checkpoint, Entry, Notice, RecordedFile, Value
 from ckpt.dtypes import DType, contiguous
-from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common import safetensors
 from ckpt.formats.common.coverage import fault, grid_of
+from ckpt.formats.common.pickled import incomplete_in
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.dcp.hf import FORMAT, Shard, shards_in
 from ckpt.formats.format import Check, ChecksumReport, List, Probe, Progress
@@ -20,7 +21,7 @@ from ckpt.io.executor import Executor
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import natural
 from ckpt.nodes import Dict
-from ckpt.rows import NamedTuple
+from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, sources_of, tensor_ref
 from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
@@ -46,10 +47,26 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     if len(shards) > limits.shards:
         raise LimitError("the folder holds too many files", "shards", limits.shards)
     files: list[Checkpoint] = []
+    unread: list[tuple[Shard, CkptError]] = []
     try:
         for shard in shards:
-            files.append(_opened(probe, shard, limits))
-        return _checkpoint(probe, shards, files)
+            try:
+                files.append(_opened(probe, shard, limits))
+            except (LimitError, NotOpenedError):
+                raise
+            except CkptError as error:
+                if not probe.partial:
+                    raise
+                unread.append((shard, error))
+        if not files:
+            raise unread[0][1]
+        lost = [shard for shard, _ in unread]
+        checkpoint = _checkpoint(probe, [shard for shard in shards if shard not in lost], files, shards)
+        notices = [
+            Notice("damaged-file", f"{show(shard.name, 80)} was not read: {error.advice}")
+            for shard, error in unread
+        ]
+        return replace(checkpoint, notices=(*notices, *checkpoint.notices))
     except BaseException:
         for file in files:
             file.close()
@@ -60,7 +77,7 @@ def _opened(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
     """Read one file, as safetensors. Raises CkptError."""
     location = probe.location.child(shard.name, "cache")
     mark = f"{probe.mark}{shard.name}:"
-    inner = Probe(location, limits, probe.open, mark, probe.budget)
+    inner = Probe(location, limits, probe.open, mark, probe.budget, probe.partial)
     try:
         if inner.is_folder or not safetensors.is_usual(inner.head):
             raise UnreadableError("not a safetensors file")
@@ -72,14 +89,24 @@ def _opened(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
         raise
 
 
-def _checkpoint(probe: Probe, shards: Sequence[Shard], files: Sequence[Checkpoint]) -> Checkpoint:
+def _checkpoint(
+    probe: Probe, shards: Sequence[Shard], files: Sequence[Checkpoint], every: Sequence[Shard]
+) -> Checkpoint:
+    """The checkpoint of the files of `shards`; `every` has those too that were not read."""
     pieces: dict[str, list[_Piece]] = {}
+    cut: dict[str, str] = {}
     texts: dict[str, str] = {}
     for shard, file in zip(shards, files, strict=True):
         metadata = metadata_of(file.root)
         offsets = _offsets(shard.name, metadata, probe.budget)
+        gone = incomplete_in(file)
+        cut |= {name: f"{show(shard.name, 80)} is cut off in {show(name, 80)}" for name in gone}
+        for name in gone:
+            offsets.pop(name, None)
         for entry in file.tensors:
             assert isinstance(entry.tensor, TensorRef)
+            if entry.name in gone:
+                continue
             begin = offsets.pop(entry.name, None)
             what = f"{show(shard.name, 80)}: {SHARDING} of {show(entry.name, 80)}"
             if begin is None:
@@ -96,14 +123,22 @@ def _checkpoint(probe: Probe, shards: Sequence[Shard], files: Sequence[Checkpoin
         for key, text in metadata.items():
             if key not in (SHARDING, VERSION):
                 texts.setdefault(key, text)
-    notices = [*_gaps(shards)]
+    notices = [*_gaps(every)]
+    are_missing = len(shards) < len(every) or any(row.code == "incomplete" for row in notices)
+    is_sharded = any(any(piece.offsets) for rows in pieces.values() for piece in rows)
+    doubtful: list[tuple[str, str]] = []
     holes: list[tuple[str, str]] = []
     twice: list[tuple[str, str]] = []
     root = Dict()
     entries: list[Entry] = []
-    for name in sorted(pieces, key=natural):
-        shape, dtype = _whole(name, pieces[name])
-        defect = fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
+    names = sorted(pieces, key=natural)
+    wholes = [_whole(name, pieces[name]) for name in names]
+    defects = [
+        fault(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces[name]])
+        for name, (shape, _) in zip(names, wholes, strict=True)
+    ]
+    are_missing |= any(defect is not None and defect.kind == "hole" for defect in defects)
+    for name, (shape, dtype), defect in zip(names, wholes, defects, strict=True):
         problem = None
         if defect is not None and defect.kind == "hole":
             problem = f"{show(name, 80)} lacks {defect.where}: no file holds it"
@@ -111,12 +146,17 @@ def _checkpoint(probe: Probe, shards: Sequence[Shard], files: Sequence[Checkpoin
         elif defect is not None:
             problem = f"two files hold {f'{defect.where} of ' if shape else ''}{show(name, 80)}"
             twice.append((name, problem))
+        elif name in cut:
+            problem = cut[name]
+        elif probe.partial and are_missing and is_sharded and not _ends(pieces[name]):
+            problem = f"{show(name, 80)} may go on in a file that is missing"
+            doubtful.append((name, problem))
         ref = _ref(probe.mark + name, dtype, shape, pieces[name], problem)
         entries.append(Entry((name,), name, ref))
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
     if texts:
         root.set([METADATA], [metadata_node(texts)])
-    notices += [*_lacking(holes), *_mixed(twice)]
+    notices += [*_lacking(holes), *_lacking([*cut.items()]), *_lacking(doubtful), *_mixed(twice)]
     notices.append(_unverified(shards))
     return Checkpoint(
         path=probe.path,
@@ -180,6 +220,24 @@ def _whole(name: str, pieces: Sequence[_Piece]) -> tuple[tuple[int, ...], DType]
     return shape, first.tensor.dtype
 
 
+def _ends(pieces: Sequence[_Piece]) -> bool:
+    """Tell whether the parts show that the tensor ends with them: its last part is shorter than the one before.
+
+    A sharded dimension has parts of one size, and only the last one may be shorter (torch.chunk). A number has no
+    dimension to go on in.
+    """
+    first = pieces[0]
+    if not first.offsets:
+        return True
+    along = [dim for dim in range(len(first.offsets)) if any(piece.offsets[dim] for piece in pieces)]
+    for dim in along:
+        sizes = dict(sorted((piece.offsets[dim], piece.tensor.shape[dim]) for piece in pieces))
+        *before, last = sizes.values()
+        if not before or last >= before[-1]:
+            return False
+    return bool(along)
+
+
 def _ref(
     id: str, dtype: DType, shape: tuple[int, ...], pieces: Sequence[_Piece], problem: str | None
 ) -> TensorRef:
@@ -213,7 +271,8 @@ def _lacking(holes: Sequence[tuple[str, str]]) -> Iterator[Notice]:
     """Tensors with elements that no file holds, in one notice."""
     if holes:
         more = f", and {plural(len(holes) - 1, 'more tensor')} lack parts too" if len(holes) > 1 else ""
-        yield Notice("incomplete", f"{holes[0][1]}: no file holds it{more}", tuple(name for name, _ in holes))
+        why = holes[0][1] if " lacks " not in holes[0][1] else f"{holes[0][1]}: no file holds it"
+        yield Notice("incomplete", f"{why}{more}", tuple(name for name, _ in holes))
 
 
 def _mixed(twice: Sequence[tuple[str, str]]) -> Iterator[Notice]:

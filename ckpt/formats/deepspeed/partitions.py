@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from math import prod
 
 from ckpt.checkpoint import Notice
@@ -23,12 +23,18 @@ _LISTED = 8
 class Partitions:
     """The flat weights of all ranks. Raises UnreadableError where files contradict each other or the shapes.
 
-    `names` are the parameters that are rebuilt, `lost` the ones that lack the elements of a rank.
+    `names` are the parameters that are rebuilt, `lost` the ones that lack the elements of a rank. `cut` has the ids of
+    storages that a file lacks bytes of.
     """
 
     def __init__(
-        self, models: dict[int, ModelState], optimizers: dict[int, OptimizerState], limits: Limits
+        self,
+        models: dict[int, ModelState],
+        optimizers: dict[int, OptimizerState],
+        limits: Limits,
+        cut: Set[int] = frozenset(),
     ) -> None:
+        self._cut = cut
         self._models = models
         self._optimizers = optimizers
         self._main = models[min(models)]
@@ -65,6 +71,8 @@ class Partitions:
         self._lost_frozen: set[str] = set()
         self._frozen = self._frozen_weights()
         self.notices = self._missing()
+        self.lost_state: list[str] = []
+        """State of whole parameters that a rank lacks elements of: `NAME.exp_avg`."""
         self.unplaced: dict[str, None] = {}
         """Names of state that has no element for each element of a partition."""
 
@@ -206,6 +214,9 @@ class Partitions:
         for rows in groups:
             if rows:
                 same_dtype(list(rows.values()))
+        groups = [
+            {rank: ref for rank, ref in rows.items() if id(ref.storage) not in self._cut} for rows in groups
+        ]
         if not self.is_shared:
             return [
                 Vector([(rank * size, ref) for rank, ref in sorted(rows.items())])
@@ -254,7 +265,11 @@ class Partitions:
             numel = prod(shape)
             step = max(-(-numel // self.world), 1)
             rows = {rank: row.frozen[name] for rank, row in self._models.items() if name in row.frozen}
-            rows = {rank: ref for rank, ref in rows.items() if is_flat(ref) and ref.storage.place is not None}
+            rows = {
+                rank: ref
+                for rank, ref in rows.items()
+                if is_flat(ref) and ref.storage.place is not None and id(ref.storage) not in self._cut
+            }
             if rows:
                 same_dtype(list(rows.values()))
             vectors = [Vector([(0, rows[rank])] if rank in rows else []) for rank in range(self.world)]
@@ -278,6 +293,11 @@ class Partitions:
             what = f"the fp32 weights of {len(lost):,} of {plural(len(self.names), 'parameter')} are lost"
             names = and_more([show(name, 60) for name in lost], 3)
             notices.append(Notice("incomplete", f"{of}: {what}: {names}", tuple(lost)))
+        elif self.lost - self._lost_frozen:
+            lost = [name for name in self.names if name in self.lost]
+            names = and_more([show(name, 60) for name in lost], 3)
+            text = f"the fp32 weights of {len(lost):,} of {plural(len(self.names), 'parameter')} are cut off: {names}"
+            notices.append(Notice("incomplete", text, tuple(lost)))
         if self._lost_frozen:
             names = and_more([show(name, 60) for name in sorted(self._lost_frozen)], 3)
             text = f"fragments of frozen parameters are missing: {names}"
@@ -331,8 +351,10 @@ class Partitions:
                 whole = rebuilt(f"{prefix}{name}.{key}", ref.device, ref.dtype, self._shapes[name], pieces)
                 held[key] = whole
                 continue
-            assert self._first is not None
-            node = self._first.state[self._group_of(name)].get(key)
+            if cut.numel and refs:
+                self.lost_state.append(f"{name}.{key}")
+                continue
+            node = self._counter(self._group_of(name), key)
             tensor = tensor_of(node)
             if type(tensor) is TensorRef and not tensor.shape:
                 # A counter of the group. Each parameter gets its own, as torch's optimizers count in place.
@@ -340,6 +362,17 @@ class Partitions:
                 held[key] = tensor._replace(storage=own)
             elif tensor is None and look(node).kind == "scalar" and node is not None:
                 held[key] = node
+
+    def _counter(self, group: int, key: str) -> Node:
+        """The counter of a flat group, of the first rank that has it whole."""
+        nodes = [row.state[group].get(key) for _, row in sorted(self._optimizers.items())]
+        tensors = map(tensor_of, nodes)
+        whole = (
+            node
+            for node, tensor in zip(nodes, tensors, strict=True)
+            if type(tensor) is not TensorRef or id(tensor.storage) not in self._cut
+        )
+        return next(whole, None)
 
     def _is_elementwise(self, ref: TensorRef, flat: TensorRef, group: int) -> bool:
         """Tell whether a state has an element for each element of its partition. It may keep the padding."""

@@ -1,14 +1,17 @@
 """The files of a folder that are the checkpoint: the tag that `latest` names, and the files of its ranks.
 
 DeepSpeed names them (runtime/engine.py): `[zero_pp_rank_D_]mp_rank_TT_model_states.pt` and
-`[bf16_]zero_pp_rank_D_mp_rank_TT_optim_states.pt`. No link is followed.
+`[bf16_]zero_pp_rank_D_mp_rank_TT_optim_states.pt`. A pipeline has `layer_LL[-model_TT]-model_states.pt` for each
+layer with weights (runtime/pipe/module.py `ckpt_layer_path`), and TT counts its stages in the other files. No link is
+followed.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ckpt.errors import LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.dcp import is_tag, weights_in
@@ -26,10 +29,18 @@ SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 UNIVERSAL = "zero/"
 """The folder of a universal checkpoint: one folder for each parameter."""
 
-_STATES = ("_model_states.pt", "_optim_states.pt")
+_STATES = ("_model_states.pt", "_optim_states.pt", "-model_states.pt")
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,9})_)?mp_rank_(\d{2,9})_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d{1,9})_mp_rank_(\d{2,9})_optim_states\.pt")
+_LAYER = re.compile(r"layer_(\d{2,9})(?:-model_(\d{2,9}))?-model_states\.pt")
 _TAG_BYTES = 1_000
+
+
+class Stage(NamedTuple):
+    """The files of the data-parallel ranks of one model-parallel rank, by the number of the rank."""
+
+    models: dict[int, str]
+    optimizers: dict[int, str]
 
 
 class Plan(NamedTuple):
@@ -52,6 +63,9 @@ class Plan(NamedTuple):
     others: tuple[str, ...]
     universal: tuple[str, ...] | None = None
     """The files below `zero/` of a universal checkpoint, by their paths from `at`."""
+    layers: Mapping[int, str] = MappingProxyType({})
+    """The files of the layers of a pipeline, by their numbers. Its `models` and `optimizers` are in `stages`."""
+    stages: Mapping[int, Stage] = MappingProxyType({})
 
     def file(self, name: str) -> Location:
         """The location of a file. Raises UnreadableError for a link."""
@@ -63,7 +77,9 @@ class Plan(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """All files of states, in natural order."""
-        every = {*self.models.values(), *self.optimizers.values(), *self.others}
+        every = {*self.models.values(), *self.optimizers.values(), *self.others, *self.layers.values()}
+        for stage in self.stages.values():
+            every |= {*stage.models.values(), *stage.optimizers.values()}
         return (*sorted(every, key=natural), *(self.universal or ()))
 
 
@@ -157,30 +173,43 @@ def _tag(folder: Location, pointer: str) -> str:
 def _planned(
     path: str, folder: Location, prefix: str, pointer: str, names: Sequence[str], limits: Limits
 ) -> Plan:
-    models: dict[int, str] = {}
-    optimizers: dict[int, str] = {}
+    stages: dict[int, Stage] = {}
+    layers: dict[int, str] = {}
     others: list[str] = []
     for name in names:
         if not name.endswith(_STATES):
             continue
-        model, optimizer = _MODEL.fullmatch(name), _OPTIMIZER.fullmatch(name)
+        model, optimizer, layer = (pattern.fullmatch(name) for pattern in (_MODEL, _OPTIMIZER, _LAYER))
         match = model or optimizer
-        if match is None or int(match[2]):
+        if match is not None:
+            stage = stages.setdefault(int(match[2]), Stage({}, {}))
+            _add(stage.models if model else stage.optimizers, int(match[1] or 0), "rank", name)
+        elif layer is not None and not int(layer[2] or 0):
+            _add(layers, int(layer[1]), "layer", name)
+        else:
             others.append(name)
-            continue
-        ranks, rank = (models if model else optimizers), int(match[1] or 0)
-        if rank in ranks:
-            raise UnreadableError(
-                f"two files for rank {rank}: {show(ranks[rank], 80)} and {show(name, 80)}",
-                hint="two saves in one folder?",
-            )
-        ranks[rank] = name
-    if len(models) + len(optimizers) + len(others) > limits.shards:
+    ranks = [file for stage in stages.values() for part in stage for file in part.values()]
+    if len(ranks) + len(layers) + len(others) > limits.shards:
         raise LimitError("the folder holds too many files", "shards", limits.shards)
-    if not (models or optimizers or others):
+    if not (ranks or layers or others):
         raise UnreadableError("the folder of the tag holds no file of a rank: the save was interrupted")
-    universal = _universal(folder, limits) if UNIVERSAL in names and not optimizers else None
-    return Plan(path, folder, prefix, pointer, models, optimizers, tuple(others), universal)
+    if layers and not others:
+        return Plan(path, folder, prefix, pointer, {}, {}, (), None, layers, stages)
+    first = stages.pop(0, Stage({}, {}))
+    others += [file for stage in stages.values() for part in stage for file in part.values()]
+    others += layers.values()
+    universal = _universal(folder, limits) if UNIVERSAL in names and not first.optimizers else None
+    return Plan(path, folder, prefix, pointer, *first, tuple(others), universal)
+
+
+def _add(files: dict[int, str], number: int, what: str, name: str) -> None:
+    """Add the file of a rank or a layer. Raises UnreadableError if there is one."""
+    if number in files:
+        raise UnreadableError(
+            f"two files for {what} {number}: {show(files[number], 80)} and {show(name, 80)}",
+            hint="two saves in one folder?",
+        )
+    files[number] = name
 
 
 def _universal(folder: Location, limits: Limits) -> tuple[str, ...]:

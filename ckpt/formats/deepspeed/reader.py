@@ -7,14 +7,16 @@ data is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, RecordedFile, Refusal, Traits
 from ckpt.dtypes import contiguous
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
-from ckpt.formats.common.pickled import Contents, checkpoint, refuse_mixed
-from ckpt.formats.deepspeed import FORMAT
+from ckpt.formats.common.pickled import Contents, checkpoint, incomplete_in, refuse_mixed
+from ckpt.formats.deepspeed import FORMAT, pipeline
 from ckpt.formats.deepspeed.partitions import Partitions
 from ckpt.formats.deepspeed.plan import Plan, plan_of
 from ckpt.formats.deepspeed.states import (
@@ -32,7 +34,7 @@ from ckpt.io.executor import Executor
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.rows import replace
-from ckpt.tensors import TensorRef, tensor_ref
+from ckpt.tensors import TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, plural, show
 from ckpt.tree.find import counter
 from ckpt.tree.view import look
@@ -56,6 +58,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         if plan.universal is not None:
             models = models_of(files)
             return assembled(files, models[min(models)], Universal(files, models, limits), limits)
+        if plan.layers:
+            return _pipeline(files, limits)
         if plan.others:
             return side_by_side(files, "tensor, pipeline or expert parallel")
         return _merged(files, limits)
@@ -73,9 +77,16 @@ class Files:
         self.opened: dict[str, Checkpoint] = {}
         self.notices: list[Notice] = []
         self.damaged: set[str] = set()
+        self.is_module_whole = True
+        """A flag: no tensor of the module is missing."""
+        self.cut: set[int] = set()
+        """The ids of the storages that a file lacks bytes of."""
 
     def open(self, name: str) -> Checkpoint | None:
-        """Open a file. Return None, with a notice, if it is damaged. Raises LimitError, NotOpenedError."""
+        """Open a file. Return None, with a notice, if it is damaged. Raises LimitError, NotOpenedError.
+
+        The storages of the tensors that it lacks bytes of are among `cut`.
+        """
         try:
             file = self.probe.open(self.plan.file(name), mark(self.probe, name))
         except (LimitError, NotOpenedError):
@@ -85,7 +96,18 @@ class Files:
             self.notices.append(Notice("damaged-file", f"{show(name, 80)} was not read: {error.advice}"))
             return None
         self.opened[name] = file
+        gone = frozenset(incomplete_in(file))
+        if gone:
+            for entry in file.tensors:
+                if entry.name in gone:
+                    self.cut.update(id(part.storage) for part in parts_of(entry.tensor))
+            text = f"{show(name, 80)} is cut off: {plural(len(gone), 'tensor')} of it were not read"
+            self.notices.append(Notice("damaged-file", text))
         return file
+
+    def whole(self, tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
+        """Return the tensors without those that were cut off."""
+        return {name: ref for name, ref in tensors.items() if id(ref.storage) not in self.cut}
 
     def drop(self, name: str) -> None:
         """Close a file that does not belong to the checkpoint."""
@@ -127,7 +149,7 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
 
 def _merged(files: Files, limits: Limits) -> Checkpoint:
     models = models_of(files)
-    optimizers = _optimizers(files)
+    optimizers = _optimizers(files, files.plan.optimizers)
     main = models[min(models)]
     parallel = main.rest.get("mp_world_size")
     if type(parallel) is int and parallel > 1:  # the files of the other ranks have numbers of their own
@@ -138,16 +160,176 @@ def _merged(files: Files, limits: Limits) -> Checkpoint:
         return side_by_side(files, "expert parallel")
     if not optimizers and main.shapes is None:
         return assembled(files, main, None, limits)
+    if files.probe.partial:
+        _drop_strays(files, models, optimizers, files.plan.models, files.plan.optimizers)
+        main = models[min(models)]
+    partitions = _partitions(files, models, optimizers, files.plan.optimizers, limits)
+    if files.probe.partial and any(_older(main, optimizers)):
+        files.notices += _of_another_step(main, partitions)
+    return assembled(files, main, partitions, limits)
+
+
+_Key = TypeVar("_Key")
+
+
+def _drop_strays(
+    files: Files,
+    models: dict[int, ModelState],
+    optimizers: dict[_Key, OptimizerState],
+    model_names: Mapping[int, str],
+    optimizer_names: Mapping[_Key, str],
+) -> None:
+    """Leave out the files of another step than most of their kind, or than all of the other kind.
+
+    Where that does not tell which step is meant, all stay, and are refused.
+    """
+    taken = {number: _taken(state) for number, state in models.items()}
+    steps = {key: _steps(row) for key, row in optimizers.items()}
+    odd_models = _strays(taken, [*steps.values()])
+    odd_optimizers = _strays(steps, [*taken.values()])
+    for number in odd_models:
+        del models[number]
+    for key in odd_optimizers:
+        del optimizers[key]
+    for name in (
+        *map(model_names.__getitem__, odd_models),
+        *map(optimizer_names.__getitem__, odd_optimizers),
+    ):
+        files.drop(name)
+        files.notices.append(
+            Notice("damaged-file", f"{show(name, 80)} is of another step than the others and was not read")
+        )
+
+
+def _strays(values: Mapping[_Key, float | None], others: Iterable[float | None]) -> list[_Key]:
+    counts = Counter(value for value in values.values() if value is not None)
+    if len(counts) < 2:
+        return []
+    wanted, most = counts.most_common(1)[0]
+    if 2 * most <= counts.total():
+        said = {value for value in others if value is not None}
+        if len(said) != 1 or not said <= counts.keys():
+            return []
+        (wanted,) = said
+    return [key for key, value in values.items() if value not in (None, wanted)]
+
+
+def _taken(state: ModelState) -> float | None:
+    """The steps that the optimizer has taken, by the model states."""
+    count, skipped = (counter(state.rest.get(key)) for key in ("global_steps", "skipped_steps"))
+    return None if count is None else count - (skipped or 0)
+
+
+def _steps(row: OptimizerState) -> float | None:
+    """The steps of an optimizer: the most of any group."""
+    steps = [counter(node) for node in row.steps.values()]
+    return max((step for step in steps if step is not None), default=None)
+
+
+def _partitions(
+    files: Files,
+    models: dict[int, ModelState],
+    optimizers: dict[int, OptimizerState],
+    names: dict[int, str],
+    limits: Limits,
+) -> Partitions:
+    """The partitions of the ranks, of which `names` are the files. Adds what is missing to the notices."""
     stale = Partitions.stale(optimizers, limits)
     for rank in stale:
         del optimizers[rank]
-        files.drop(files.plan.optimizers[rank])
+        files.drop(names[rank])
     if stale:
         text = f"files of {_ranks(stale)} are left from a save with more ranks and were not read"
         files.notices.append(Notice("unread-file", text))
-    partitions = Partitions(models, optimizers, limits)
-    files.notices += [*partitions.notices, *_older(main, optimizers)]
-    return assembled(files, main, partitions, limits)
+    partitions = Partitions(models, optimizers, limits, files.cut)
+    files.notices += [*partitions.notices, *_older(models[min(models)], optimizers)]
+    return partitions
+
+
+def _pipeline(files: Files, limits: Limits) -> Checkpoint:
+    """The layers of a pipeline with the states of its stages, or all side by side where they are cut otherwise."""
+    plan = files.plan
+    roots: dict[int, Node] = {}
+    for number, name in sorted(plan.layers.items()):
+        opened = files.open(name)
+        if opened is not None:
+            roots[number] = opened.root
+    states: dict[int, ModelState] = {}
+    optimizers: dict[int, dict[int, OptimizerState]] = {}
+    for number, stage in sorted(plan.stages.items()):
+        for name in stage.models.values():
+            opened = files.open(name)
+            if opened is not None:
+                states[number] = _model_state(files, opened, name)
+        optimizers[number] = _optimizers(files, stage.optimizers)
+    if files.probe.partial:
+        flat = {(number, rank): row for number, rows in optimizers.items() for rank, row in rows.items()}
+        names = {
+            (number, rank): name
+            for number, stage in plan.stages.items()
+            for rank, name in stage.optimizers.items()
+        }
+        model_names = {
+            number: name for number, stage in plan.stages.items() for name in stage.models.values()
+        }
+        _drop_strays(files, states, flat, model_names, names)
+        optimizers = {
+            number: {rank: row for rank, row in rows.items() if (number, rank) in flat}
+            for number, rows in optimizers.items()
+        }
+    refuse_mixed((pipeline.key_of(number), header(state.rest)) for number, state in states.items())
+    refuse_mixed(
+        (f"rank {rank} of {pipeline.key_of(number)}", row.steps)
+        for number, rows in optimizers.items()
+        for rank, row in rows.items()
+    )
+    every = [*states.values()]
+    count = pipeline.stages_of(every[0], every) if every else max(len(plan.stages), 1)
+    if count is None or any(map(_is_mixed, optimizers.values())):
+        return side_by_side(files, "tensor parallel or expert parallel, of a pipeline")
+    held, extra = pipeline.tensors_of(roots)
+    weights = files.whole(held)
+    for number, state in states.items():
+        rows = optimizers.get(number)
+        if not rows or state.shapes is not None:
+            continue
+        shapes = pipeline.shapes_by(rows, weights)
+        if shapes is None:
+            return side_by_side(files, "pipeline parallel, without the shapes of their fp32 weights:")
+        rest = {
+            name: node for name, node in state.rest.items() if name != OPTIMIZER
+        }  # that of the first rank
+        states[number] = state._replace(shapes=shapes, rest=rest)
+    every = [*states.values()]
+    # The tree over the files has them in the model and in the module.
+    files.probe.budget.claim(2 * len(weights))
+    gone = [number for number in range(count) if number not in states]
+    are_rebuilt = any(state.shapes is not None for state in every) or any(optimizers.values())
+    lost = pipeline.unclaimed(weights, every) if gone and are_rebuilt else []
+    missing = [*pipeline.lost_layers(every, weights), *pipeline.lost_unseen(every, weights)]
+    missing += pipeline.cut_layers(held, weights, every, are_rebuilt)
+    missing += [
+        Notice("incomplete", f"{show(plan.layers[number], 80)} was not read: its tensors are lost")
+        for number in map(int, pipeline.unclaimed(map(str, plan.layers), every))
+        if plan.layers[number] in files.damaged
+    ]
+    files.is_module_whole &= not missing
+    files.notices += [*pipeline.lost_stages(gone, count, lost, are_rebuilt), *missing]
+    main = pipeline.combined(states, weights, extra, count)
+    if not are_rebuilt:
+        return assembled(files, main, None, limits)
+    parts = {
+        number: _partitions(
+            files,
+            {0: state._replace(module=weights)},
+            optimizers[number],
+            plan.stages[number].optimizers,
+            limits,
+        )
+        for number, state in states.items()
+        if state.shapes is not None
+    }
+    return assembled(files, main, pipeline.Stages(parts, lost), limits)
 
 
 def _older(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[Notice]:
@@ -155,12 +337,22 @@ def _older(main: ModelState, optimizers: dict[int, OptimizerState]) -> Iterator[
 
     They may be of two saves, which no field says for sure.
     """
-    counts = [counter(main.rest.get(key)) for key in ("global_steps", "skipped_steps")]
-    steps = [counter(node) for rank in sorted(optimizers)[:1] for node in optimizers[rank].steps.values()]
-    taken = max((step for step in steps if step is not None), default=None)
-    if taken is not None and counts[0] is not None and taken != counts[0] - (counts[1] or 0):
-        text = f"the model states are of step {counts[0]:,.0f}, and the optimizer took {taken:,.0f} steps"
+    count = counter(main.rest.get("global_steps"))
+    taken = next((_steps(optimizers[rank]) for rank in sorted(optimizers)), None)
+    if taken is not None and count is not None and taken != _taken(main):
+        text = f"the model states are of step {count:,.0f}, and the optimizer took {taken:,.0f} steps"
         yield Notice("mixed-steps", f"{text}: of two saves, or the optimizer was started anew")
+
+
+def _of_another_step(main: ModelState, partitions: Partitions) -> Iterator[Notice]:
+    """Yield a notice that leaves out what the model states alone hold, which may be of another step."""
+    module = main.module or {}
+    rebuilt = {*partitions.names} - partitions.lost
+    alone = [name for name in module if main.shared.get(name, name) not in rebuilt]
+    names = [f"{MODEL}.{name}" for name in alone]
+    names += [] if partitions.is_shared else [f"{MODULE}.{name}" for name in module]
+    text = f"the model states are of another step: {plural(len(alone), 'tensor')} that only they hold"
+    yield Notice("incomplete", text, tuple(names))
 
 
 def models_of(files: Files) -> dict[int, ModelState]:
@@ -174,15 +366,47 @@ def models_of(files: Files) -> dict[int, ModelState]:
     for rank, name in sorted(names.items()):
         opened = files.open(name)
         if opened is not None:
-            models[rank] = model_state(opened.root, show(name, 80))
+            models[rank] = _model_state(files, opened, name)
     if not models:
         raise UnreadableError(files.notices[0].message)
+    _mend(files, models)
     return models
 
 
-def _optimizers(files: Files) -> dict[int, OptimizerState]:
+def _model_state(files: Files, opened: Checkpoint, name: str) -> ModelState:
+    """The model states in a file, without the tensors that were cut off."""
+    state = model_state(opened.root, show(name, 80))
+    if not files.cut:
+        return state
+    module = None if state.module is None else files.whole(state.module)
+    return state._replace(module=module, frozen=files.whole(state.frozen))
+
+
+def _mend(files: Files, models: dict[int, ModelState]) -> None:
+    """Take what the module of the first rank lacks from other ranks, which hold the same buffers, and name the rest."""
+    main = models[min(models)]
+    whole = main.module
+    if whole is None or not files.cut:
+        return
+    gone = [
+        name for name, node in fields(main.node).items() if tensor_of(node) is not None and name not in whole
+    ]
+    others = [state.module or {} for state in models.values()]
+    found = {name: other[name] for name in gone for other in others if name in other}
+    models[min(models)] = main._replace(module={**whole, **found})
+    lost = [name for name in gone if name not in found]
+    if lost:
+        files.is_module_whole = False
+        trained = {name for rows in main.shapes or () for name in rows}
+        names = [f"{MODULE}.{name}" for name in lost]
+        names += [f"{MODEL}.{name}" for name in lost if name not in trained]
+        text = f"the module is cut off: {and_more([show(name, 60) for name in lost], 3)}"
+        files.notices.append(Notice("incomplete", text, tuple(names)))
+
+
+def _optimizers(files: Files, names: dict[int, str]) -> dict[int, OptimizerState]:
     optimizers = {}
-    for rank, name in sorted(files.plan.optimizers.items()):
+    for rank, name in sorted(names.items()):
         opened = files.open(name)
         if opened is not None:
             optimizers[rank] = optimizer_state(opened.root, show(name, 80))
@@ -201,18 +425,26 @@ def _ranks(numbers: Sequence[int]) -> str:
     return f"{noun} {and_more([str(number) for number in numbers], 4)}"
 
 
-def assembled(files: Files, main: ModelState, partitions: Partitions | None, limits: Limits) -> Checkpoint:
+def assembled(
+    files: Files, main: ModelState, partitions: Partitions | pipeline.Stages | None, limits: Limits
+) -> Checkpoint:
     """The checkpoint over the model states of the first rank, and what the partitions make."""
     probe, plan = files.probe, files.plan
     root = Dict()
     weights = _weights(main, partitions, probe)
+    nameless = _nameless(main, partitions)
+    if nameless:
+        listed = and_more([show(name, 60) for name in nameless], 3)
+        text = f"no file says which parameters these share, as that of rank 0 does: {listed}"
+        files.notices.append(Notice("incomplete", text, tuple(f"{MODEL}.{name}" for name in nameless)))
     model = Dict()
     model.set(list(weights), list(weights.values()))
     model.set(list(main.extra), list(main.extra.values()))
     root.set([MODEL], [model])
     rest = dict(main.rest)
     if partitions is not None:
-        if main.module is not None and not partitions.is_shared and not plan.others:
+        is_apart = files.is_module_whole or bool(partitions.lost)
+        if main.module is not None and not partitions.is_shared and not plan.others and is_apart:
             root.set([MODULE], [main.node])
         if partitions.has_optimizer:
             root.set([OPTIMIZER], [partitions.optimizer(f"{probe.mark}optimizer.")])
@@ -225,6 +457,7 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     contents = Contents(files.notices, None, probe.mark, probe.budget)
     stage = 0 if partitions is None else partitions.stage
     kind = "universal checkpoint" if plan.universal is not None else f"ZeRO-{stage} checkpoint"
+    kind += " of a pipeline" if plan.layers else ""
     is_whole = not any(row.code in _LOSSES for row in files.notices)
     traits = _traits(plan, stage, main)
     whole = checkpoint(plan.path, FORMAT.name, traits, root, contents, limits)
@@ -233,15 +466,19 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     is_lightning = isinstance(main.rest.get(_LIGHTNING), str)
     if is_lightning:  # its client state
         facts.insert(0, ("epoch", main.rest.get("epoch")))
+    facts += [("layers", len(plan.layers)), ("stages", len(plan.stages))] if plan.layers else []
     facts.append(("DeepSpeed", main.version))
     return replace(
         whole,
         nbytes=sum(file.nbytes for file in files.opened.values()),
         tensors=tuple(_roled(entry, main) for entry in whole.tensors),
-        left_out=_lost(main, partitions),
+        left_out=(
+            *_lost(main, partitions),
+            *_without_module(files, root, partitions),
+        ),
         parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
         layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
-        copies=(MODULE,) if MODULE in root.keys else (),
+        copies=(MODULE,) if MODULE in root.keys and files.is_module_whole else (),
         not_loadable=None if is_whole else "files of ranks are missing or damaged",
         is_edited=True,  # no file holds this tree
         facts=tuple((label, node) for label, node in facts if isinstance(node, (int, str))),
@@ -251,7 +488,9 @@ def assembled(files: Files, main: ModelState, partitions: Partitions | None, lim
     )
 
 
-def _weights(main: ModelState, partitions: Partitions | None, probe: Probe) -> dict[str, Node]:
+def _weights(
+    main: ModelState, partitions: Partitions | pipeline.Stages | None, probe: Probe
+) -> dict[str, Node]:
     """The model: rebuilt parameters, and what the module alone has; in the order of the module."""
     module: dict[str, Node] = dict(main.module or {})
     if partitions is None:
@@ -262,17 +501,35 @@ def _weights(main: ModelState, partitions: Partitions | None, probe: Probe) -> d
     for name in main.frozen:
         if name not in rebuilt and name not in module and not partitions.is_shared:
             rebuilt[name] = main.frozen[name]
+    nameless = _nameless(main, partitions)
     weights: dict[str, Node] = {}
     for name in dict.fromkeys((*module, *partitions.names, *rebuilt, *main.shared)):
         owner = main.shared.get(name, name)
         if owner in rebuilt:
             weights[name] = rebuilt[owner]
+        elif name in nameless:
+            continue
         elif name in module and owner not in partitions.names and owner not in partitions.lost:
             weights[name] = module[name]
     return weights
 
 
-def _lost(main: ModelState, partitions: Partitions | None) -> tuple[tuple[str, str], ...]:
+def _nameless(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[str, ...]:
+    """Return the parameters of ZeRO-3 that are empty in the module, and that no file gives a shape or an owner.
+
+    The first rank alone records which parameters are shared.
+    """
+    if partitions is None or not partitions.is_shared:
+        return ()
+    known = {*partitions.names, *main.shared, *main.frozen_shapes, *(main.buffers or ())}
+    return tuple(
+        name
+        for name, ref in (main.module or {}).items()
+        if not ref.numel and 0 in ref.shape and name not in known
+    )
+
+
+def _lost(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[tuple[str, str], ...]:
     """Return the losses that follow from the weights in the notices: their other names, and their state."""
     if partitions is None:
         return ()
@@ -284,10 +541,19 @@ def _lost(main: ModelState, partitions: Partitions | None) -> tuple[tuple[str, s
     if partitions.has_optimizer:
         trained = [name for name in partitions.names if name in partitions.lost]
         rows += [(f"{OPTIMIZER}.state.{name}", f"lost with {name}") for name in trained]
+    rows += [(f"{OPTIMIZER}.state.{name}", "not whole") for name in partitions.lost_state]
     return tuple(rows)
 
 
-def _zero(partitions: Partitions) -> Dict:
+def _without_module(
+    files: Files, root: Dict, partitions: Partitions | pipeline.Stages | None
+) -> tuple[tuple[str, str], ...]:
+    """Return the module as a loss if it is not shown, because tensors of it are missing."""
+    is_gone = partitions is not None and not partitions.is_shared and not files.is_module_whole
+    return ((MODULE, "some of its tensors are missing"),) if is_gone and MODULE not in root.keys else ()
+
+
+def _zero(partitions: Partitions | pipeline.Stages) -> Dict:
     """Return the fields beside the partitions: the stage, the ranks, and the state of the loss scaler."""
     node = Dict()
     node.set(["stage", "ranks"], [partitions.stage, partitions.saved_by])
@@ -325,6 +591,8 @@ def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
 
     DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the module has.
     """
+    if plan.layers:
+        return FORMAT.traits._replace(load="")  # zero_to_fp32.py takes no pipelines
     tag = plan.prefix.rstrip("/") or "."  # the folder of the tag itself
     name = next(iter(plan.models.values()))
     if any(letter in f"{tag}{name}" for letter in "{}"):
@@ -411,12 +679,14 @@ class Universal(Partitions):
         self._common: dict[str, Node] = {}
         for file in files.plan.universal or ():
             opened = files.open(file)
-            if opened is None:
+            parts = file.removesuffix(".pt").split("/")
+            if opened is None or incomplete_in(opened):
+                if len(parts) == 3 and parts[2] != WEIGHTS:
+                    self.lost_state.append(f"{parts[1]}.{parts[2]}")
                 continue
             if file == _OPTIMIZER:
                 self._common = fields(opened.root)
                 continue
-            parts = file.removesuffix(".pt").split("/")
             if len(parts) == 3:
                 root = opened.root
                 node = fields(root).get("param", root) if look(root).kind == "mapping" else root

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
+from ckpt.errors import UnsupportedError
 from ckpt.formats.format import Format, Probe
 
 _FILES = (".metadata", ".distcp", "metadata.json", "latest_checkpointed_iteration.txt")
@@ -21,7 +22,12 @@ def files(probe: Probe) -> tuple[str, ...] | None:
     from ckpt.formats.folder.layouts import files_of
     from ckpt.formats.folder.plan import plan_of
 
-    plan = plan_of(probe)
+    try:
+        plan = plan_of(probe)
+    except UnsupportedError:  # one item, whose error says what is not read
+        from ckpt.formats.folder.distributed import unread_in
+
+        return unread_in(probe.location)
     if plan is None:
         return None
     return (*(file for part in plan.parts for file in files_of(part)), *(file for file, _ in plan.unread))

@@ -16,7 +16,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.errors import LimitError, UnreadableError, UnsupportedError
-from ckpt.formats.common.dcp import BACKEND, COMMON, LIGHTNING, companion, is_of_accelerate, is_part
+from ckpt.formats.common.dcp import (
+    AS_DIST,
+    BACKEND,
+    COMMON,
+    LIGHTNING,
+    companion,
+    has_arrays,
+    is_of_accelerate,
+    is_part,
+    of_zarr,
+)
 from ckpt.formats.folder.layouts import Fact, Part, Plan
 from ckpt.formats.format import Probe
 from ckpt.io.location import Location
@@ -102,10 +112,25 @@ def ranks_in(folder: Location, names: Sequence[str]) -> list[tuple[str, Location
     return files
 
 
-def refuse_zarr(names: Sequence[str]) -> None:
-    """Raise UnsupportedError for the backend of before, which keeps a folder of zarr for each tensor."""
-    if "metadata.json" in names and not any(name.startswith("mp_rank_") for name in names):
-        raise UnsupportedError("a Megatron checkpoint with the zarr backend, which ckpt does not read")
+def refuse_zarr(folder: Location, names: Sequence[str]) -> None:
+    """Raise UnsupportedError for the backend of before, which keeps a folder of zarr for each tensor.
+
+    One that lost its `metadata.json` has `common.pt` beside these folders.
+    """
+    has_document = bool(companion(folder, [name for name in names if name == BACKEND]))
+    is_zarr = of_zarr(folder) if has_document else COMMON in names and has_arrays(folder)
+    if is_zarr:
+        raise UnsupportedError(
+            "a Megatron checkpoint with the zarr backend, which ckpt does not read", hint=AS_DIST
+        )
+
+
+def unread_in(folder: Location) -> tuple[str, ...]:
+    """Return what belongs to a checkpoint that `refuse_zarr` refuses, as paths below the folder that it was found in."""
+    names = folder.names()
+    newest = latest(folder, names)
+    every = [f"{name}{BACKEND}" if name.endswith("/") else name for name in names]
+    return tuple(every) if newest is None else (LATEST, newest[1] + BACKEND)
 
 
 def rank_of(name: str, experts: bool) -> str:
@@ -160,10 +185,13 @@ def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
         data, prefix = newest
         plan = _of_data(data, data.names(), prefix) or _of_ranks(data, data.names(), prefix)
         if plan is None:
-            refuse_zarr(data.names())
+            refuse_zarr(data, data.names())
             raise UnreadableError(f"{prefix[:-1]} holds no file of a rank: the save was interrupted")
         return plan._replace(path=folder.name)
-    return _of_data(folder, names, "") or _of_ranks(folder, names, "")
+    plan = _of_data(folder, names, "") or _of_ranks(folder, names, "")
+    if plan is None:
+        refuse_zarr(folder, names)
+    return plan
 
 
 def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None:

@@ -46,8 +46,12 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             except (LimitError, NotOpenedError):
                 raise
             except CkptError as error:
-                if part.is_model:
+                if part.is_model and not probe.partial:
                     raise
+                if part.is_model:
+                    text = f"{show(part.file, 80)} was not read: {error.advice}: all of its tensors are lost"
+                    notices.append(Notice("incomplete", text))
+                    continue
                 notices.append(Notice("damaged-file", f"{show(part.file, 80)} was not read: {error.advice}"))
         return _whole(probe, plan, members, notices)
     except BaseException:
@@ -59,7 +63,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequence[Member]) -> Member:
     """Open one file, after the files `before` it. Raises CkptError."""
     if part.kind == "dcp":
-        inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
+        inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget, probe.partial)
         checkpoint = dcp.read(inner, limits, plan.tree)
         if plan.tree is not None:
             checkpoint = replace(checkpoint, not_loadable="only the loader of Megatron puts it into a model")
@@ -212,7 +216,7 @@ def checksums(
             continue
         try:
             if part.kind == "dcp":
-                inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
+                inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget, probe.partial)
                 from ckpt.formats.dcp.verifier import (
                     checksums as checked,  # here: only who checks pays for it
                 )

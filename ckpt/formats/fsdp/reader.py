@@ -17,7 +17,14 @@ from ckpt.elements.blocks import elements, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import fault, grid_of, indices
-from ckpt.formats.common.pickled import Contents, Swap, counters_of, refuse_mixed
+from ckpt.formats.common.pickled import (
+    Contents,
+    Swap,
+    counters_of,
+    incomplete_in,
+    refuse_mixed,
+    strays,
+)
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.formats.fsdp import FORMAT, RankSet, sets_of
 from ckpt.io.executor import Executor, Failed, Task, run_each
@@ -41,6 +48,7 @@ from ckpt.tensors import (
     tensor_ref,
 )
 from ckpt.text import and_more, plural, show
+from ckpt.tree.find import counter
 
 _LISTED = 5
 
@@ -82,7 +90,10 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
         text = f"{what} {why} and {'were' if several else 'was'} not read"
         contents.notices.append(Notice("unread-file", text))
     copies: list[Copies] = []
-    roots = [opened.whole(contents.notices, copies) for opened in sets]
+    roots = []
+    for opened in sets:
+        contents.notices += opened.notices
+        roots.append(opened.whole(contents.notices, copies))
     root = roots[0]
     if len(sets) > 1:
         root = Dict()
@@ -100,7 +111,7 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
         refusals=(),
         not_loadable="torch.load opens the file of one rank; ckpt convert puts all of them together",
     )
-    names = [name for opened in sets for name in opened.set.files.values()]
+    names = [opened.set.files[rank] for opened in sets for rank in opened.files]
     return replace(
         checkpoint,
         nbytes=sum(file.nbytes for file in every),
@@ -148,6 +159,11 @@ class _Set:
         self.set = set
         self.key = (set.stem.strip("._-") or "ranks") if several else ""
         self.files: dict[int, Checkpoint] = {}
+        self.notices: list[Notice] = []
+        self._gone: dict[int, frozenset[str]] = {}
+        """Names of tensors whose bytes a file lacks, by the rank of the file."""
+        self._base = -1
+        """The rank whose tree is kept."""
         self._probe = probe
         self._limits = limits
         self._mark = f"{probe.mark}{self.key}:" if several else probe.mark
@@ -159,26 +175,81 @@ class _Set:
             raise UnreadableError(f"two files are of one rank: {show(ranks.repeated, 80)}")
         if len(ranks.files) > self._limits.shards:
             raise LimitError("the folder holds too many files", "shards", self._limits.shards)
-        headers: list[tuple[str, dict[str, Node]]] = []
+        is_partial = self._probe.partial
+        counts: dict[int, dict[str, Node]] = {}
+        problem: CkptError | None = None
         for rank, name in ranks.files.items():
             used = self._probe.budget.used
-            file = self._probe.open(self._probe.location.child(name, "no"), self._mark_of(rank))
-            headers.append((show(name, 80), counters_of(file.values)))
-            refuse_mixed(headers)
-            del headers[1:]
-            if not self.files:
-                first = {entry.path: entry.tensor for entry in file.tensors}
-            else:
-                file = _tensors_of(file, first)
-                kept = len(file.tensors) * TENSOR_MEMORY
-                self._probe.budget.release(max(0, self._probe.budget.used - used - kept))
-            self.files[rank] = file
+            try:
+                file = self._probe.open(self._probe.location.child(name, "no"), self._mark_of(rank))
+            except (LimitError, NotOpenedError):
+                raise
+            except CkptError as error:
+                if not is_partial:
+                    raise
+                problem = problem or error
+                self.notices.append(Notice("damaged-file", f"{show(name, 80)} was not read: {error.advice}"))
+                continue
+            counts[rank] = counters_of(file.values)
+            if not is_partial:
+                refuse_mixed((show(ranks.files[other], 80), row) for other, row in counts.items())
+                counts = dict(islice(counts.items(), 1))
+            self._keep(rank, file, used)
+        if not self.files:
+            assert problem is not None
+            raise problem
+        if is_partial:
+            self._drop_strays(counts)
+
+    def _keep(self, rank: int, file: Checkpoint, used: int) -> None:
+        """Keep a file: all of the first one that is whole, and the tensors alone of any other."""
+        self._gone[rank] = frozenset(incomplete_in(file))
+        name = show(self.set.files[rank], 80)
+        self.notices += [  # another rank may hold the same elements: `whole` names what is lost
+            Notice("incomplete", f"{name}: {row.message}") for row in file.notices if row.code == "incomplete"
+        ]
+        base = self.files.get(self._base)
+        if base is not None and (self._gone[rank] or not self._gone[self._base]):
+            file = _tensors_of(file, {entry.path: entry.tensor for entry in base.tensors})
+            kept = len(file.tensors) * TENSOR_MEMORY
+            self._probe.budget.release(max(0, self._probe.budget.used - used - kept))
+        else:
+            self._base = rank
+        self.files[rank] = file
+
+    def _drop_strays(self, counts: dict[int, dict[str, Node]]) -> None:
+        """Leave out the files of another step than most have. Where there is no majority, `whole` refuses them."""
+        values: dict[int, dict[str, float]] = {}
+        for rank, file in self.files.items():
+            nodes = dict(counts[rank])
+            nodes |= {
+                entry.name: entry.tensor
+                for entry in file.tensors
+                if entry.path[-1] == "step" and entry.name not in self._gone[rank]
+            }
+            every = {name: counter(node) for name, node in nodes.items()}
+            values[rank] = {name: value for name, value in every.items() if value is not None}
+        odd = strays(values)
+        refuse_mixed((show(self.set.files[rank], 80), counts[rank]) for rank in self.files if rank not in odd)
+        for rank in sorted(odd):
+            name = show(self.set.files[rank], 80)
+            self.notices.append(
+                Notice("damaged-file", f"{name} is of another step than most and was not read")
+            )
+            self.files.pop(rank).close()
+        if self._base in odd:  # its tree has gone with it
+            rank = min(self.files, key=lambda rank: (bool(self._gone[rank]), rank))
+            location = self._probe.location.child(self.set.files[rank], "no")
+            self.files.pop(rank).close()
+            self.files = {**self.files, rank: self._probe.open(location, self._mark_of(rank))}
+            self.files = dict(sorted(self.files.items()))
+            self._base = rank
 
     def _mark_of(self, rank: int) -> str:
         return f"{self._mark}rank-{rank}:"
 
     def marks(self) -> list[tuple[str, str]]:
-        return [(name, self._mark_of(rank)) for rank, name in self.set.files.items()]
+        return [(name, self._mark_of(rank)) for rank, name in self.set.files.items() if rank in self.files]
 
     def close(self) -> None:
         for file in self.files.values():
@@ -189,25 +260,36 @@ class _Set:
         tensors = {
             rank: {entry.path: entry.tensor for entry in file.tensors} for rank, file in self.files.items()
         }
-        first = min(tensors)
+        first = self._base
+        tensors = (
+            {first: tensors.pop(first), **tensors} if self._gone[first] or first != min(tensors) else tensors
+        )
         refuse_flat(self.files[first].tensors)
         names = {entry.path: entry.name for entry in self.files[first].tensors}
         self._same_names(tensors, first)
         missing = self._missing(tensors)
         wholes: dict[int, TensorRef] = {}
-        kept: dict[int, list[Tensor]] = {}
+        kept: dict[int, dict[int, Tensor]] = {}
         lost: list[tuple[str, str]] = []
         differ: list[Copies] = []
         for path, tensor in tensors[first].items():
             name = self._full(names[path])
-            every = {rank: entries[path] for rank, entries in tensors.items()}
+            every = {
+                rank: entries[path]
+                for rank, entries in tensors.items()
+                if path in entries and names[path] not in self._gone[rank]
+            }
+            if not every:
+                lost.append((name, f"no file holds all of {show(name, 80)}"))
+                continue
             if id(tensor) in kept:
-                if any(one is not two for one, two in zip(kept[id(tensor)], every.values(), strict=True)):
+                before = kept[id(tensor)]
+                if any(before[rank] is not one for rank, one in every.items() if rank in before):
                     raise UnreadableError(
                         f"the ranks disagree on what {show(name, 80)} shares its memory with"
                     )
                 continue
-            kept[id(tensor)] = list(every.values())
+            kept[id(tensor)] = every
             if path[-1] == "step":
                 refuse_mixed((show(self.set.files[rank], 80), {name: one}) for rank, one in every.items())
             whole = self._merged(name, every)
@@ -215,8 +297,17 @@ class _Set:
                 wholes[id(tensor)] = whole.ref
             if whole.hole is not None:
                 lost.append((name, whole.hole))
+            elif whole.ref is None and first not in every:
+                lost.append((name, f"{show(name, 80)} is cut off"))
             copies += whole.copies
             differ += [row for row in whole.copies if row.surely_differ][:1]
+        beside = {
+            self._full(entry.name): None
+            for file in self.files.values()
+            for entry in file.tensors
+            if entry.path not in tensors[first]
+        }
+        lost += [(name, f"no file holds all of {show(name, 80)}") for name in beside]
         notices += [*_lacking(self.set, missing, lost), *_differing(differ)]
         return swapped(self.files[first].root, wholes)
 
@@ -230,8 +321,8 @@ class _Set:
                 (paths, tensors[first], rank, first),
                 (tensors[first], paths, first, rank),
             ):
-                if own.keys() - others.keys():
-                    path = next(path for path in own if path not in others)
+                path = next((path for path in own if path not in others), None)
+                if path is not None and dotted(path) not in self._gone[lacks]:
                     raise UnreadableError(
                         f"the files of the ranks hold different tensors: rank {there} has"
                         f" {show(self._full(dotted(path)), 80)}, rank {lacks} lacks it"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, RecordedFile, Refusal, Value, names_of
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.formats.common.pickled import incomplete_in
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
 from ckpt.formats.format import HEAD_BYTES, INDEXES, Check, ChecksumReport, List, Probe
 from ckpt.formats.sharded import FORMAT
@@ -210,8 +211,6 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             raise
         return replace(of_headers(probe.path, usual, notices), index_bytes=layout.total_size)
     shards: list[tuple[str, Checkpoint]] = []
-    lost = [*layout.lost]
-    weight_map = layout.weight_map
     try:
         for (name, place), prefix in zip(layout.places.items(), marks, strict=True):
             try:
@@ -219,19 +218,31 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             except (LimitError, NotOpenedError):
                 raise
             except CkptError as error:
-                gone = tuple(key for key, shard in weight_map.items() if shard == name)
-                if not probe.partial or len(gone) == len(weight_map):
+                if not probe.partial:
                     raise
-                weight_map = {key: shard for key, shard in weight_map.items() if shard != name}
-                text = f"{show(name, 80)} was not read, with {plural(len(gone), 'tensor')}: {error.problem}"
-                lost.append(Notice("incomplete", text, gone))
+                layout = _without(layout, name, error)
+        if not shards:
+            raise UnreadableError("none of the shards can be read")
+        cut = {name for _, shard in shards for name in incomplete_in(shard)}
+        there = {name for _, shard in shards for name in names_of(shard.tensors)}
+        listed = {name: file for name, file in layout.weight_map.items() if name in there or name not in cut}
         named = [(name, names_of(shard.tensors)) for name, shard in shards]
-        notices = [*lost, *_compare(weight_map, named)]
+        notices = [*layout.lost, *_compare(listed, named)]
         return replace(merged(probe.path, FORMAT.name, shards, notices), index_bytes=layout.total_size)
     except BaseException:
         for _, shard in shards:
             shard.close()
         raise
+
+
+def _without(layout: Layout, name: str, error: CkptError) -> Layout:
+    """The layout without a shard that cannot be read, and with a notice of its tensors, which the index names."""
+    gone = tuple(tensor for tensor, shard in layout.weight_map.items() if shard == name)
+    text = f"{show(name, 80)} was not read: {error.advice}: {plural(len(gone), 'tensor')} lost"
+    rest = {tensor: shard for tensor, shard in layout.weight_map.items() if shard != name}
+    return layout._replace(
+        weight_map=rest, total_size=None, lost=(*layout.lost, Notice("incomplete", text, gone))
+    )
 
 
 def layout_of(probe: Probe, limits: Limits) -> Layout:

@@ -366,6 +366,10 @@ def _converted(
     if not checkpoint.traits.is_pickle:
         current, leftovers = _as_state_dict(current, limits)
         dropped += leftovers
+    if current.members and not current.is_edited:
+        current = edited(
+            current, current.root, limits
+        )  # with the tables of documents, which a folder does not show
     if checkpoint.traits.has_views and not traits.has_views:
         current = _viewless(current, limits)
     alone: list[Leftover] = []

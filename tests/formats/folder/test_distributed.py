@@ -10,6 +10,7 @@ import frameworks_dcp as written
 import pytest
 import safetensors.torch
 import torch
+from inside import inside as run
 
 import ckpt
 from ckpt import formats
@@ -152,6 +153,26 @@ def test_the_zarr_backend_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "iter_0000010/metadata.json").unlink()
     with pytest.raises(UnreadableError, match="iter_0000010 holds no file of a rank"):
         formats.open(str(tmp_path))
+
+
+@pytest.mark.parametrize("command", ["inspect", "ls", "lint", "verify", "stats", "convert"])
+@pytest.mark.parametrize("path", ["run", "run/iter_0000010"])
+@pytest.mark.parametrize("has_document", [True, False])
+def test_a_folder_of_zarr_is_refused_once_with_a_way_out(
+    has_document: bool, path: str, command: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "run/iter_0000010"
+    (data / "decoder.weight").mkdir(parents=True)
+    (data / "decoder.weight/.zarray").write_text("{}")
+    (data / "decoder.weight/0.0").write_bytes(bytes(16))
+    torch.save({"iteration": 10}, data / "common.pt")
+    (tmp_path / "run/latest_checkpointed_iteration.txt").write_text("10")
+    if has_document:
+        (data / "metadata.json").write_text('{"sharded_backend": "zarr", "sharded_backend_version": 1}')
+    done = run(command, path, *(("-o", "o.pth") if command == "convert" else ()), cwd=tmp_path)
+    (line,) = [line for line in (done.out + done.err).decode().splitlines() if "zarr" in line]
+    assert done.code == 2 and line.endswith("--ckpt-convert-save DIR)"), done
+    assert b"common.pt" not in done.out, "no file of it is one of its own"
 
 
 def test_metadata_json_of_another_program_means_nothing(tmp_path: Path) -> None:
