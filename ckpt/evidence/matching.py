@@ -176,6 +176,10 @@ def groups_of(section: Section) -> list[Group]:
         for index, key in enumerate(keys.children):
             name = named[index] if named else key
             held = state.get(_key(key))
+            if (
+                held is None and type(key) is int
+            ):  # a distributed checkpoint has the numbers of the state as text
+                held = state.get(str(key))
             slot = _slot(key, str(name) if isinstance(name, str) else None, held)
             row.append(slot._replace(keeps_state=keeps_state))
         decay = look(fields.get("weight_decay")).value

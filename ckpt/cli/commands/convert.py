@@ -63,6 +63,20 @@ def command(
         int | None,
         typer.Option("--ranks", metavar="N", help="Cut a DCP into the files of N ranks; 1 without it."),
     ] = None,
+    optimizer_keys: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer-keys",
+            metavar="KEYS",
+            help="Key the optimizer by names (default for a DCP), by numbers, or by names in the order of the model.",
+        ),
+    ] = None,
+    complete_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--complete-optimizer", help="Give parameters without optimizer state zero moments and step 0."
+        ),
+    ] = False,
     like: LikeOption = None,
     include: Include = None,
     exclude: Exclude = None,
@@ -110,6 +124,8 @@ def command(
             select=globs,
             weights=weights,
             drop_other=drop_other,
+            optimizer_keys=optimizer_keys,
+            complete_optimizer=complete_optimizer,
         )
         if traits.is_folder:
             report = with_flattening(report, options.ranks or 1, limits)

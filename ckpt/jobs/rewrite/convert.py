@@ -13,6 +13,7 @@ from ckpt.errors import LossError, UsageError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.names import ATTRIBUTE, attributes_left, not_selected
+from ckpt.jobs.rewrite.optimizers import keys_of, with_optimizers
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
@@ -246,21 +247,29 @@ def convert(
     select: Globs | None = None,
     weights: str | None = None,
     drop_other: bool = False,
+    optimizer_keys: str | None = None,
+    complete_optimizer: bool = False,
 ) -> RewriteReport:
     """The checkpoint as `format`, which has these traits, holds it.
 
     A format that is not a pickle gets the only model, or `section`, under its own names; `unfit` says why it cannot hold
     a tensor. `dtype` casts the floating tensors of models, `encoding`
-    reads texts of Python 2. `weights` is `fp32` or `module` where a checkpoint holds both. Raises UsageError, and LossError for what the format or plain classes cannot say,
+    reads texts of Python 2. `weights` is `fp32` or `module` where a checkpoint holds both. `optimizer_keys` and `complete_optimizer` change
+    optimizers, as `with_optimizers` does. Raises UsageError, and LossError for what the format or plain classes cannot say,
     unless it may be dropped.
     """
+    keys = keys_of(optimizer_keys, is_folder=traits.is_folder)
+    if not traits.is_pickle and (optimizer_keys is not None or complete_optimizer):
+        option = "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
+        raise UsageError(f"{option}: {traits.label} holds no optimizer", path=survey.path)
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
     refuse_ranks(survey.checkpoint, section)
     refuse_incomplete(survey.checkpoint, weights or section, "--weights")
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
     request = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
-    return droppable(lambda drop: _converted(survey, request, limits, unfit, drop), drop_other)
+    report = droppable(lambda drop: _converted(survey, request, limits, unfit, drop), drop_other)
+    return with_optimizers(report, keys, limits, complete=complete_optimizer)
 
 
 def _chosen_weights(
