@@ -83,9 +83,9 @@ def joined(checkpoint: Checkpoint, match: Match) -> Joined:
     if not doubtful:
         return Joined(match, names)
     every = plural(len(names), "parameter")
-    reason = f"only their order says which is which of {len(doubtful):,} of {every}, whose shapes do not"
+    reason = f"only the order says which is which of {len(doubtful):,} of its {every}"
     if not checkpoint.traits.keeps_order:
-        return Joined(match, reason=f"{reason}, and {checkpoint.traits.label} keeps no order")
+        return Joined(match, reason=f"{reason}, and {checkpoint.traits.label} keeps none")
     return Joined(match, names, reason, in_order=True)
 
 
