@@ -18,7 +18,7 @@ from ckpt.text import and_more, plural, show
 class Joined(NamedTuple):
     """The name of each parameter of an optimizer, in the order of the optimizer; none where some are unknown.
 
-    `reason` says why the names are not sure. With `in_order` they follow if the optimizer got `model.parameters()`.
+    `reason` says why the names are not sure. With `in_order` they follow if the optimizer got them in the order of the model.
     """
 
     match: Match

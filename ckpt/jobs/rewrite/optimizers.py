@@ -29,7 +29,7 @@ from ckpt.tree.find import children
 from ckpt.tree.view import look
 
 KEYS = ("names", "order", "numbers")
-"""The keys of an optimizer: names where they are sure, names by the order of `model.parameters()`, and the keys of the file."""
+"""The keys of an optimizer: names where they are sure, names by the order of the model, and the keys of the file."""
 _FIRST_ZERO = frozenset(
     (
         "exp_avg",
@@ -84,7 +84,7 @@ def with_optimizers(report: RewriteReport, keys: str, limits: Limits, *, complet
         states = _first_states(checkpoint, match) if complete else {}
         renamed = edit.change(match, names, states)
         if renamed:
-            after = "names" if row.is_sure else "names, if it got model.parameters()"
+            after = "names" if row.is_sure else "names, if it has the order of the model"
             changes.append(Change("keys", "numbers", after, renamed, "parameter", section=name))
         if states:
             added += len(states)
@@ -127,7 +127,7 @@ def _names(checkpoint: Checkpoint, row: Joined, keys: str) -> tuple[str, ...]:
         return row.names
     name = show(row.match.optimizer.name, 60) or "the optimizer"
     numbers = "--optimizer-keys numbers keeps its numbers"
-    order = "--optimizer-keys order names them if it got model.parameters(), "
+    order = "--optimizer-keys order names them if it got them in the order of the model, "
     raise UnsupportedError(
         f"no names for {name}: {row.reason}",
         path=checkpoint.path,
