@@ -56,8 +56,11 @@ def names_in_torch(names: Sequence[str]) -> Callable[[str], str]:
     return rule
 
 
-def joined(checkpoint: Checkpoint, match: Match) -> Joined:
-    """Return the names of the parameters of one optimizer. Reads no tensor data."""
+def joined(checkpoint: Checkpoint, match: Match, *, knows_order: bool | None = None) -> Joined:
+    """Return the names of the parameters of one optimizer. Reads no tensor data.
+
+    `knows_order` says whether the order of the model is known; by default it is that of the file.
+    """
     if match.by_name or (match.slots and not match.models and all(slot.name for slot in match.slots)):
         return _by_name(checkpoint, match)
     if match.is_flat:
@@ -65,8 +68,11 @@ def joined(checkpoint: Checkpoint, match: Match) -> Joined:
     if len(match.models) > 1:
         models = and_more([show(model.name or "the root", 60) for model in match.models], 4, " and ")
         return Joined(match, reason=f"it holds parameters of {models}, and torch names those of one model")
+    if knows_order is None:
+        knows_order = checkpoint.traits.keeps_order
+    unordered = "" if knows_order else f", and {checkpoint.traits.label} keeps none"
     if match.model is None:
-        return Joined(match, reason="its parameters fit the order of no model here")
+        return Joined(match, reason=f"its parameters fit the order of no model here{unordered}")
     unknown = [number for number, index in enumerate(match.indices) if index is None]
     if unknown:
         numbers = and_more([str(number) for number in unknown], 4)
@@ -84,8 +90,8 @@ def joined(checkpoint: Checkpoint, match: Match) -> Joined:
         return Joined(match, names)
     every = plural(len(names), "parameter")
     reason = f"only the order says which is which of {len(doubtful):,} of its {every}"
-    if not checkpoint.traits.keeps_order:
-        return Joined(match, reason=f"{reason}, and {checkpoint.traits.label} keeps none")
+    if unordered:
+        return Joined(match, reason=f"{reason}{unordered}")
     return Joined(match, names, reason, in_order=True)
 
 

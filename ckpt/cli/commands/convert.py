@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ckpt.cli.advice import SUFFIXES
-from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
+from ckpt.cli.options import Arg, DropOther, Exclude, Include, Model, Paths, SectionOption, model_of
 from ckpt.cli.results import WriteOptions, rewrite, writing
 from ckpt.cli.work import LikeOption, like_at
 from ckpt.errors import UsageError
@@ -77,6 +77,8 @@ def command(
             "--complete-optimizer", help="Give parameters without optimizer state zero moments and step 0."
         ),
     ] = False,
+    model: Model = None,
+    arg: Arg = None,
     like: LikeOption = None,
     include: Include = None,
     exclude: Exclude = None,
@@ -101,6 +103,7 @@ def command(
     if weights is not None and section is not None:
         raise UsageError("--weights and --section exclude each other")
     globs = Globs(include or (), exclude or ())
+    live = model_of(model, arg)
     options = _with_format(options, format, shard_size, plain=plain)
     options = _with_ranks(options, ranks)
     if like is not None:
@@ -112,7 +115,7 @@ def command(
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
         report = convert(
-            survey,
+            survey if live is None else Survey(survey.checkpoint, live),
             written,
             traits,
             limits,

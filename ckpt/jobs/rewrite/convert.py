@@ -262,6 +262,8 @@ def convert(
     if not traits.is_pickle and (optimizer_keys is not None or complete_optimizer):
         option = "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
         raise UsageError(f"{option}: {traits.label} holds no optimizer", path=survey.path)
+    if survey.model is not None and keys == "numbers":
+        raise UsageError("--model says the order of the parameters", hint="--optimizer-keys order")
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
     refuse_ranks(survey.checkpoint, section)
@@ -269,7 +271,7 @@ def convert(
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
     request = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
     report = droppable(lambda drop: _converted(survey, request, limits, unfit, drop), drop_other)
-    return with_optimizers(report, keys, limits, complete=complete_optimizer)
+    return with_optimizers(report, keys, limits, complete=complete_optimizer, model=survey.model)
 
 
 def _chosen_weights(
@@ -292,7 +294,7 @@ def _chosen_weights(
     swapped = {"model": nodes[weights], weights: nodes["model"]}
     for key, child in nodes.items():
         root.set([key], [swapped.get(str(key), child)])
-    return Survey(edited(checkpoint, root, limits)), section
+    return Survey(edited(checkpoint, root, limits), survey.model), section
 
 
 class _Asked(NamedTuple):

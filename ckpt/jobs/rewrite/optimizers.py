@@ -14,6 +14,7 @@ from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.joining import Joined, joined, names_in_torch
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import parts_of
+from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.sections import FLATTENED, is_flattened
 from ckpt.evidence.survey import Survey
 from ckpt.io.source import Memory
@@ -56,16 +57,18 @@ def keys_of(name: str | None, *, is_folder: bool) -> str:
     return name
 
 
-def with_optimizers(report: RewriteReport, keys: str, limits: Limits, *, complete: bool) -> RewriteReport:
+def with_optimizers(
+    report: RewriteReport, keys: str, limits: Limits, *, complete: bool, model: ModelRecord | None = None
+) -> RewriteReport:
     """The report with each optimizer of the result under the names that torch gives its parameters.
 
-    The names of the models lose their wrappers too, for torch would find neither. With `complete` each parameter without
+    `model` is a live model, which knows the order of its parameters. The names of the models lose their wrappers too, for torch would find neither. With `complete` each parameter without
     state gets the state that it has before its first gradient. Raises UnsupportedError where names, or such state, are not
     known.
     """
     if keys == "numbers" and not complete:
         return report
-    survey = Survey(report.result)
+    survey = Survey(report.result, model)
     if not any(match.slots for match in survey.matches):
         return report
     changes: list[Change] = []
@@ -79,7 +82,7 @@ def with_optimizers(report: RewriteReport, keys: str, limits: Limits, *, complet
         if match.optimizer.node is None:  # recorded by a snapshot
             continue
         name = match.optimizer.name
-        row = joined(checkpoint, match)
+        row = joined(checkpoint, match, knows_order=None if model is None else True)
         names = None if keys == "numbers" else _names(checkpoint, row, keys)
         states = _first_states(checkpoint, match) if complete else {}
         renamed = edit.change(match, names, states)
@@ -126,13 +129,12 @@ def _names(checkpoint: Checkpoint, row: Joined, keys: str) -> tuple[str, ...]:
     if row.is_sure or (row.in_order and keys == "order"):
         return row.names
     name = show(row.match.optimizer.name, 60) or "the optimizer"
-    numbers = "--optimizer-keys numbers keeps its numbers"
-    order = "--optimizer-keys order names them if it got them in the order of the model, "
-    raise UnsupportedError(
-        f"no names for {name}: {row.reason}",
-        path=checkpoint.path,
-        hint=f"{order if row.in_order else ''}{numbers}",
-    )
+    ways = ["--optimizer-keys numbers keeps its numbers"]
+    if row.in_order:
+        ways.insert(0, "--optimizer-keys order names them if it got them in the order of the model")
+    elif not checkpoint.traits.keeps_order:
+        ways.insert(0, "--model FILE.py:FACTORY knows the order of the model")
+    raise UnsupportedError(f"no names for {name}: {row.reason}", path=checkpoint.path, hint=", ".join(ways))
 
 
 def _stale(match: Match) -> list[Leftover]:
