@@ -68,7 +68,7 @@ def command(
         typer.Option(
             "--optimizer-keys",
             metavar="KEYS",
-            help="Key the optimizer by names (default for a DCP), by numbers, or by names in the order of the model.",
+            help="Key the optimizer by names (default for a DCP), numbers, or order: names in the order of the model.",
         ),
     ] = None,
     complete_optimizer: Annotated[

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import deepspeeds
 import oracle
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from inside import inside
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
@@ -329,6 +331,52 @@ def test_many_parameters_of_long_names(count: int, tmp_path: Path) -> None:
     assert f"numbers → names   {count:,} parameters of a.b.optim" in said
     with ckpt.open(tmp_path / "a.dcp") as checkpoint:
         assert all(f"a.b.optim.state.{name}.exp_avg" in checkpoint for name in names)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_deepspeed_has_names_already(stage: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    live = deepspeeds.Live()
+    deepspeeds.write(tmp_path / "run", stage, dtype=dtype)
+    run("convert", "run", "-o", "run.dcp", "--ranks", "2", cwd=tmp_path)
+    empty = {
+        name: {
+            "exp_avg": torch.empty_like(value),
+            "exp_avg_sq": torch.empty_like(value),
+            "step": torch.ones(()),
+        }
+        for name, value in live.trained.items()
+    }
+    state: dict[str, Any] = {"optimizer": {"state": empty}}
+    dcp.load(state, checkpoint_id=str(tmp_path / "run.dcp"))
+    for name, fields in state["optimizer"]["state"].items():
+        assert torch.equal(fields["exp_avg"], live.exp_avg[name])
+        assert torch.equal(fields["exp_avg_sq"], live.exp_avg_sq[name])
+
+
+def test_a_live_model_knows_the_order(tmp_path: Path) -> None:
+    """safetensors keep none; which parameters are trained is known too."""
+    code = "from torch import nn\n\ndef make():\n    net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6))\n"
+    (tmp_path / "net.py").write_text(
+        f"{code}    net[1].requires_grad_(False)\n    return net\n", encoding="utf-8"
+    )
+    net = nn.Sequential(*(nn.Linear(6, 6) for _ in range(3)))
+    net[1].requires_grad_(False)
+    optimizer = torch.optim.AdamW(p for p in net.parameters() if p.requires_grad)
+    stepped(net, optimizer)
+    (tmp_path / "run").mkdir()
+    save_file(net.state_dict(), tmp_path / "run" / "model.safetensors")
+    torch.save(optimizer.state_dict(), tmp_path / "run" / "optimizer.bin")
+    torch.save({"last_epoch": 1}, tmp_path / "run" / "scheduler.bin")
+    said = run("convert", "run", "-o", "run.dcp", cwd=tmp_path, code=2)
+    assert "--model FILE.py:FACTORY knows the order of the model" in said
+    options = ("--model", "net.py:make", "--optimizer-keys", "order")
+    run("convert", "run", "-o", "run.dcp", *options, cwd=tmp_path)
+    held = optimizer.state_dict()["state"]
+    with ckpt.open(tmp_path / "run.dcp") as checkpoint:
+        for number, name in enumerate(("0.weight", "0.bias", "2.weight", "2.bias")):
+            moment = checkpoint[f"optimizer.state.{name}.exp_avg"].torch()
+            assert torch.equal(moment, held[number]["exp_avg"])
 
 
 def test_options_that_do_not_go(tmp_path: Path) -> None:
