@@ -59,7 +59,7 @@ def names_in_torch(names: Sequence[str]) -> Callable[[str], str]:
 def joined(checkpoint: Checkpoint, match: Match, *, knows_order: bool | None = None) -> Joined:
     """Return the names of the parameters of one optimizer. Reads no tensor data.
 
-    `knows_order` says whether the order of the model is known; by default it is that of the file.
+    With `knows_order` the tensors of the model are in its order; by default the format of the file decides it.
     """
     if match.by_name or (match.slots and not match.models and all(slot.name for slot in match.slots)):
         return _by_name(checkpoint, match)

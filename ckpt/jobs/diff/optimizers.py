@@ -29,7 +29,7 @@ class Keyed(NamedTuple):
 def by_parameters(
     before: Survey, after: Survey, pairs: Sequence[Pair]
 ) -> tuple[list[Pair], dict[int, Keyed], list[str]]:
-    """The pairs that are compared, with the keys of those of two kinds by their position, and why others are not compared."""
+    """Return the pairs that are compared, the keys of mixed ones by their position, and the optimizers that are not compared."""
     kept: list[Pair] = []
     keyed: dict[int, Keyed] = {}
     alone: list[str] = []
