@@ -137,7 +137,8 @@ Plan: TypeAlias = Callable[[tuple[str, ...]], Way]
 
 `("weights",)` gets the weights out, `("plain",)` makes a file for weights_only, whole or its weights alone,
 `("smaller",)` leaves out what is beside the weights, `("rehome",)` moves to the CPU, `("stripped", SECTION)` takes
-prefixes away from a section at least, `("rename", "--sub", SUB, ...)` changes names. `("plain", FILE)` is about one file of
+prefixes away from a section at least, `("rename", "--sub", SUB, ...)` changes names, `("completed",)` gives
+state to parameters of the optimizer that have none. `("plain", FILE)` is about one file of
 a folder.
 """
 

@@ -104,6 +104,10 @@ def listed(report: dict[str, Any], names: Collection[str]) -> int:
     return found
 
 
+NUMBERS = ("--optimizer-keys", "numbers")
+"""The layers have one shape, so the optimizer has no names that are sure."""
+
+
 class Way(NamedTuple):
     """A command that writes: what it is asked for. A `model` alone is written under the names in it."""
 
@@ -125,14 +129,14 @@ WAYS = {
     "to legacy": Way(("convert", "--format", "torch-legacy"), "o.pth"),
     "to safetensors": Way(("convert",), "o.safetensors", is_model=True),
     "to shards": Way(("convert", "--shard-size", "2K"), "o.safetensors", is_model=True),
-    "to dcp": Way(("convert",), "o.dcp"),
+    "to dcp": Way(("convert", *NUMBERS), "o.dcp"),
     "part to dcp": Way(("convert", "--include", "*"), "o.dcp", is_model=True),
-    "to dcp of ranks": Way(("convert", "--ranks", "3"), "o.dcp"),
+    "to dcp of ranks": Way(("convert", *NUMBERS, "--ranks", "3"), "o.dcp"),
     "bfloat16 zip": Way(("convert", "--dtype", "bfloat16"), "o.pth", dtype="bfloat16"),
     "bfloat16 safetensors": Way(
         ("convert", "--dtype", "bfloat16"), "o.safetensors", is_model=True, dtype="bfloat16"
     ),
-    "float32 dcp": Way(("convert", "--dtype", "float32"), "o.dcp", dtype="float32"),
+    "float32 dcp": Way(("convert", *NUMBERS, "--dtype", "float32"), "o.dcp", dtype="float32"),
 }
 REFUSED = {
     "rehome": {"safetensors", "sharded", "dcp", "dcp of two ranks", "dcp-hf", "trainer"},

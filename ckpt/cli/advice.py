@@ -9,7 +9,7 @@ from ckpt.errors import CkptError, LossError
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
 from ckpt.findings import Way
-from ckpt.io.location import is_lasting
+from ckpt.io.location import beside, is_lasting
 from ckpt.limits import Limits
 from ckpt.tensors import TensorRef
 from ckpt.text import pasted, pasted_path
@@ -21,11 +21,13 @@ SUFFIXES = {
     "slim": ".slim",
     "convert": ".converted",
     "convert --plain": ".plain",
+    "convert --complete-optimizer": ".complete",
     "warmstart": ".warm",
     "salvage": ".whole",
     "average": ".average",
 }
 """Command -> the suffix, in what a command suggests and in commands that others suggest."""
+_COMPLETE = "--complete-optimizer"
 _SECTIONS = 8
 """Models that are tried one after the other."""
 
@@ -56,6 +58,8 @@ class Ways:
             return self._first([*self._slim(), *self._sections()])
         if words[0] == "extracted":
             return self._first([("convert",), *self._slim(), *self._sections()])
+        if words[0] == "completed":
+            return self._planned(("convert", _COMPLETE))
         if words[0] == "stripped":
             return self._strip(words[1])
         return self._planned(words)
@@ -120,6 +124,9 @@ class Ways:
     def _out(self, words: Sequence[str]) -> str | None:
         if "-o" in words:
             return words[-1]
+        if _COMPLETE in words:
+            folder = next(row for row in formats.written_formats().values() if row.traits.is_folder)
+            return beside(self._survey.path, SUFFIXES[f"convert {_COMPLETE}"], folder.suffixes)
         suffix = SUFFIXES["convert --plain" if "--plain" in words else words[0]]
         checkpoint = self._survey.checkpoint
         stays = words[0] != "convert" or ("--plain" in words and checkpoint.traits.is_folder)

@@ -69,6 +69,7 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         writer_of(format).unfit,
         plain="--plain" in words,
         encoding=words[-1] if "--encoding" in words else None,
+        complete_optimizer="--complete-optimizer" in words,
     )
 
 

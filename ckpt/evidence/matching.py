@@ -97,15 +97,25 @@ class Match(NamedTuple):
 
 
 def matches(
-    checkpoint: Checkpoint, sections: tuple[Section, ...], buffers: Sequence[bool]
+    checkpoint: Checkpoint,
+    sections: tuple[Section, ...],
+    buffers: Sequence[bool],
+    model: tuple[Path, Sequence[int], Sequence[int]] | None = None,
 ) -> tuple[Match, ...]:
-    """A match for each optimizer. `buffers` says for each tensor whether it is surely not a parameter."""
+    """A match for each optimizer. `buffers` says for each tensor whether it is surely not a parameter.
+
+    `model` is what a live model says of a section: the indices of its parameters in order, and of those that are trained.
+    """
     held = [
         (section, groups)
         for section in sections
         if section.kind == "optimizer" and (groups := groups_of(section))
     ]
     matching = _Matching(checkpoint, sections, buffers)
+    if model is not None:
+        path, parameters, trained = model
+        count = sum(len(group.slots) for _, groups in held for group in groups)
+        matching.order(path, trained if count == len(trained) else parameters)
     return tuple(match._replace(is_flat=_is_flat(match.optimizer)) for match in matching.all(held))
 
 
@@ -177,6 +187,10 @@ def groups_of(section: Section) -> list[Group]:
         for index, key in enumerate(keys.children):
             name = named[index] if named else key
             held = state.get(_key(key))
+            if (
+                held is None and type(key) is int
+            ):  # a distributed checkpoint has the numbers of the state as text
+                held = state.get(str(key))
             slot = _slot(key, str(name) if isinstance(name, str) else None, held)
             row.append(slot._replace(keeps_state=keeps_state and _key(key) not in lost))
         decay = look(fields.get("weight_decay")).value
@@ -242,6 +256,10 @@ class _Matching:
             for section in (*self._models, *beside)
         }
         self._beside = [section for section in beside if self._free[section.path]]
+
+    def order(self, path: Path, indices: Sequence[int]) -> None:
+        """Take these tensors, in this order, for the parameters of a model."""
+        self._free[path] = [(index, self._checkpoint.tensors[index]) for index in indices]
 
     def all(self, held: Sequence[tuple[Section, list[Group]]]) -> list[Match]:
         """A match for each optimizer with its groups."""

@@ -98,14 +98,14 @@ def parts_of(node: Node) -> dict[str | int, Node]:
 
 def _cut(text: str, names: dict[str, Dict]) -> tuple[str, str]:
     """The name of a parameter and the field of its state, which may have dots of its own (Shampoo)."""
-    for name, field in _cuts(text):
+    for name, field in cuts(text):
         if name in names:
             return name, field
     name, _, field = text.rpartition(".")
     return name, field
 
 
-def _cuts(text: str) -> Iterator[tuple[str, str]]:
+def cuts(text: str) -> Iterator[tuple[str, str]]:
     """A text cut at each of its dots, the last one first."""
     dot = text.rfind(".")
     while dot > 0:
@@ -124,7 +124,7 @@ def flattened_names(node: Node) -> Callable[[dict[str, str]], dict[str, str]] | 
         new_names: dict[str, str] = {}
         for key in keys:
             start = next(part for part in FLATTENED if key.startswith(part))
-            for name, field in _cuts(key.removeprefix(start)):
+            for name, field in cuts(key.removeprefix(start)):
                 if name in names:
                     new_names[key] = f"{start}{names[name]}.{field}"
                     break

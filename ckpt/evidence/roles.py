@@ -19,7 +19,7 @@ from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
-from ckpt.names import Block, blocks
+from ckpt.names import Block, Path, blocks
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef
 from ckpt.text import show
@@ -145,7 +145,7 @@ def find_roles(
     optimizers: tuple[Match, ...] = ()
     if any(section.kind == "optimizer" for section in sections):
         sure = [role.role == "buffer" and role.trust in ("certain", "strong") for role in roles]
-        optimizers = matches(checkpoint, sections, sure)
+        optimizers = matches(checkpoint, sections, sure, _parameters_of(match))
     if match is not None:
         several = len(match.record.optimizers) > 1
         for optimizer in match.record.optimizers:
@@ -170,6 +170,16 @@ def find_roles(
                 note=f"{role.note}; not in the optimizer, so a buffer or frozen"
             )
     return Evidence(roles, optimizers, match, held)
+
+
+def _parameters_of(match: RecordMatch | None) -> tuple[Path, list[int], list[int]] | None:
+    """The section of a live model, its parameters in the order of the model, and those that require a gradient."""
+    if match is None or match.record.source != "model":
+        return None
+    indices, record = match.indices, match.record
+    named = [name for name in record.parameters if name in indices]
+    trained = [indices[name] for name in named if record.tensors[name].requires_grad]
+    return match.section.path, [indices[name] for name in named], trained
 
 
 def _decided(match: Match, number: int) -> bool:

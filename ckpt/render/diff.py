@@ -77,6 +77,7 @@ def diff_lines(
     end = _values(report, width)
     notes = [*_apart(report), *(show(note, 200) for note in report.notes[:_ROWS])]
     notes += [f"not compared: {show(name, 120)} (not in the other file)" for name in report.not_compared]
+    notes += [f"not compared: {show(name, 200)}" for name in report.unjoined]
     notes += [f"not compared: {text}" for text in report.lost[:_LOST]]
     if len(report.lost) > _LOST:
         notes.append(f"not compared: {len(report.lost) - _LOST:,} more that are lost (--json)")

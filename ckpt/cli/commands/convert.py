@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ckpt.cli.advice import SUFFIXES
-from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
+from ckpt.cli.options import Arg, DropOther, Exclude, Include, Model, Paths, SectionOption, model_of
 from ckpt.cli.results import WriteOptions, rewrite, writing
 from ckpt.cli.work import LikeOption, like_at
 from ckpt.errors import UsageError
@@ -63,6 +63,22 @@ def command(
         int | None,
         typer.Option("--ranks", metavar="N", help="Cut a DCP into the files of N ranks; 1 without it."),
     ] = None,
+    optimizer_keys: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer-keys",
+            metavar="KEYS",
+            help="Key the optimizer by names (default for a DCP), numbers, or order: names in the order of the model.",
+        ),
+    ] = None,
+    complete_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--complete-optimizer", help="Give parameters without optimizer state zero moments and step 0."
+        ),
+    ] = False,
+    model: Model = None,
+    arg: Arg = None,
     like: LikeOption = None,
     include: Include = None,
     exclude: Exclude = None,
@@ -88,6 +104,7 @@ def command(
     if weights is not None and section is not None:
         raise UsageError("--weights and --section exclude each other")
     globs = Globs(include or (), exclude or ())
+    live = model_of(model, arg)
     options = _with_format(options, format, shard_size, plain=plain)
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     if like is not None:
@@ -99,7 +116,7 @@ def command(
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
         report = convert(
-            survey,
+            survey if live is None else Survey(survey.checkpoint, live),
             written,
             traits,
             limits,
@@ -111,6 +128,8 @@ def command(
             select=globs,
             weights=weights,
             drop_other=drop_other,
+            optimizer_keys=optimizer_keys,
+            complete_optimizer=complete_optimizer,
         )
         if traits.is_folder:
             report = with_flattening(report, options.ranks, limits)

@@ -17,6 +17,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST, Finding, order
 from ckpt.io.executor import Executor, Threads
 from ckpt.jobs.diff.findings import are_ranks, findings
+from ckpt.jobs.diff.optimizers import Keyed, by_parameters, is_same_list, named_by
 from ckpt.jobs.diff.reasons import (
     Side,
     compared,
@@ -79,11 +80,13 @@ class DiffReport(NamedTuple):
     options: Options = Options()
     lost: tuple[str, ...] = ()
     """The parts that were not compared because a side has lost them."""
+    unjoined: tuple[str, ...] = ()
+    """The optimizers that were not compared, and why."""
 
     @property
     def same(self) -> bool:
         """Tell whether both sides are known to be the same."""
-        return not self.differs and not self.damaged and not self.count("unchecked") and not self.lost
+        return not (self.differs or self.damaged or self.count("unchecked") or self.lost or self.unjoined)
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -165,11 +168,12 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     """
     options = options or Options()
     pairs, alone = _pairs(before, after, options)
+    pairs, keyed, unjoined = by_parameters(before, after, pairs)
     rows: list[Row] = []
     aligned: list[Pair] = []
     weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
     several = len(weights) > 1 or any(len(side.models) > 1 for side in (before, after))
-    names = _names(before, after, pairs, options)
+    names = _names(before, after, pairs, options, keyed)
     for pair, each in zip(pairs, names, strict=True):
         whole, found = _rows(before, after, pair, each, options)
         if several or pair not in weights:
@@ -189,6 +193,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     values: list[ValueRow] = []
     if not options.select and not options.structure:
         values, lonely = differing_values(before, after, aligned, outside=everything_asked)
+        values = [row for row in values if not is_same_list(row, keyed)]
         alone += lonely
     gone = lost_of(before.checkpoint, after.checkpoint)
     alone = [name for name in alone if name not in gone]
@@ -197,6 +202,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     notes: list[str] = []
     if options.strict:
         notes = [f"only on one side: {name}" for name in alone] + strict_notes(rows)
+        notes += [f"not compared: {name}" for name in unjoined]
         notes += [
             f"renamed: {rename.text[0]} to {rename.text[1]}" for pair in aligned for rename in pair.renames
         ]
@@ -218,6 +224,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         differs,
         options,
         tuple(lost) if everything_asked and not options.structure else (),
+        tuple(unjoined),
     )
 
 
@@ -284,7 +291,9 @@ def _only_weights(ours: list[Section], theirs: list[Section]) -> list[Pair]:
     return [Pair(mine[0], others[0])]
 
 
-def _names(before: Survey, after: Survey, pairs: Sequence[Pair], options: Options) -> list[Paired]:
+def _names(
+    before: Survey, after: Survey, pairs: Sequence[Pair], options: Options, keyed: Mapping[int, Keyed]
+) -> list[Paired]:
     """Match the names of each pair. The names in an optimizer follow the names of the weights."""
     found: dict[int, Paired] = {}
     known: dict[str, str] = {}
@@ -303,6 +312,10 @@ def _names(before: Survey, after: Survey, pairs: Sequence[Pair], options: Option
     for index, pair in enumerate(pairs):
         if index not in found:
             ours, theirs = Alignment(pair.before, before.path), Alignment(pair.after, after.path)
+            if index in keyed:
+                keys = keyed[index]
+                ours = ours.then(lambda name, keys=keys: named_by(name, keys.before))  # type: ignore[misc]
+                theirs = theirs.then(lambda name, keys=keys: named_by(name, keys.after))  # type: ignore[misc]
             if pair.after.kind == "optimizer":
                 renamed = theirs.then(lambda name: _of_optimizer(name, known))
                 theirs = renamed if renamed.ways[0] is not None else theirs

@@ -36,7 +36,7 @@ def document(report: DiffReport) -> dict[str, Json]:
             }
             for pair in report.pairs
         ],
-        "not_compared": [*report.not_compared, *report.lost],
+        "not_compared": [*report.not_compared, *report.unjoined, *report.lost],
         "totals": {
             **{status: report.count(status) for status in STATUSES},
             "roles": {

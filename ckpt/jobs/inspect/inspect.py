@@ -24,7 +24,7 @@ from ckpt.tensors import Storage, Tensor, TensorRef, dense, overlapping, parts_o
 from ckpt.text import Json, and_more, folded, listed, plural, show, size_text
 
 
-def _resume_stops(survey: Survey) -> Iterable[Finding]:
+def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
     """Parameters without state: `get_state_dict` makes state for each that is trained, and a strict load looks for it.
 
     Source: torch/distributed/checkpoint/state_dict.py `_init_optim_state`, default_planner.py `DefaultLoadPlanner`.
@@ -47,6 +47,7 @@ def _resume_stops(survey: Survey) -> Iterable[Finding]:
                 for number in use.never
                 if (index := use.match.indices[number]) is not None
             ),
+            plan(("completed",)).command,
             consequence="Load with planner=DefaultLoadPlanner(allow_partial_load=True).",
         )
 
@@ -259,7 +260,7 @@ def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
             from ckpt.jobs.inspect.unused import loose_findings  # here: only a record of a model says so much
 
             yield from loose_findings(survey.record.record.loose)
-        yield from _resume_stops(survey)
+        yield from _resume_stops(survey, plan)
     if survey.record is None and any(part.is_module for part in checkpoint.containers):
         from ckpt.jobs.inspect.unused import loose_findings  # here: few files hold modules
 

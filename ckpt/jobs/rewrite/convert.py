@@ -13,6 +13,7 @@ from ckpt.errors import LossError, UsageError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.names import ATTRIBUTE, attributes_left, not_selected
+from ckpt.jobs.rewrite.optimizers import keys_of, with_optimizers
 from ckpt.jobs.rewrite.plain import Plain
 from ckpt.jobs.rewrite.report import (
     Change,
@@ -247,20 +248,34 @@ def convert(
     select: Globs | None = None,
     weights: str | None = None,
     drop_other: bool = False,
+    optimizer_keys: str | None = None,
+    complete_optimizer: bool = False,
 ) -> RewriteReport:
     """The checkpoint as `format`, which has these traits, holds it.
 
     A format that is not a pickle gets the only model, or `section`, under its own names; `unfit` says why it cannot hold
     a tensor. So does a folder where `section` or `select` ask for a part. `dtype` casts the floating tensors of models, `encoding`
-    reads texts of Python 2. `weights` is `fp32` or `module` where a checkpoint holds both. Raises UsageError, and LossError for what the format or plain classes cannot say,
+    reads texts of Python 2. `weights` is `fp32` or `module` where a checkpoint holds both. `optimizer_keys` and `complete_optimizer` change
+    optimizers, as `with_optimizers` does. Raises UsageError, and LossError for what the format or plain classes cannot say,
     unless it may be dropped.
     """
+    keys = keys_of(optimizer_keys, is_folder=traits.is_folder)
+    if not traits.is_pickle and (optimizer_keys is not None or complete_optimizer):
+        option = "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
+        raise UsageError(f"{option}: {traits.label} holds no optimizer", path=survey.path)
+    if survey.model is not None and keys == "numbers":
+        raise UsageError("--model says the order of the parameters", hint="--optimizer-keys order")
     if encoding is not None and encoding not in ENCODINGS:
         raise UsageError(f"--encoding {show(encoding, 40)}: not one of {' '.join(ENCODINGS)}")
     refuse_ranks(survey.checkpoint, section)
     refuse_incomplete(survey.checkpoint, weights or section, "--weights")
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
     if traits.is_folder and (section is not None or select):
+        if optimizer_keys is not None or complete_optimizer:
+            option = "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
+            raise UsageError(
+                f"{option} goes with the whole checkpoint, which holds the optimizer", path=survey.path
+            )
         part = slim(survey, limits, section=section, select=select, drop_other=drop_other)
         request = _Asked(format, traits, plain, dtype_of(dtype), encoding, None, None)
         whole = droppable(
@@ -272,7 +287,8 @@ def convert(
             left_out=(*part.left_out, *whole.left_out),
         )
     request = _Asked(format, traits, plain, dtype_of(dtype), encoding, section, select)
-    return droppable(lambda drop: _converted(survey, request, limits, unfit, drop), drop_other)
+    report = droppable(lambda drop: _converted(survey, request, limits, unfit, drop), drop_other)
+    return with_optimizers(report, keys, limits, complete=complete_optimizer, model=survey.model)
 
 
 def _chosen_weights(
@@ -295,7 +311,7 @@ def _chosen_weights(
     swapped = {"model": nodes[weights], weights: nodes["model"]}
     for key, child in nodes.items():
         root.set([key], [swapped.get(str(key), child)])
-    return Survey(edited(checkpoint, root, limits)), section
+    return Survey(edited(checkpoint, root, limits), survey.model), section
 
 
 class _Asked(NamedTuple):

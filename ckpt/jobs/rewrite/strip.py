@@ -50,7 +50,7 @@ def strip(
     result, names = with_new_names(survey, dicts, new_name, limits, unwrapped)
     changes: list[Change] = []
     for part in dicts:
-        for before, count in _prefixes(names.get(part.name, {})).items():
+        for before, count in removed_prefixes(names.get(part.name, {})).items():
             changes.append(Change("prefix", f"{before}*", "*", count, "tensor", section=part.name))
     for part in chosen:
         if part.is_module and unwrapped:
@@ -81,7 +81,7 @@ def _offer(survey: Survey, dicts: list[Section], limits: Limits, section: str | 
     return ""
 
 
-def _prefixes(names: dict[str, str]) -> dict[str, int]:
+def removed_prefixes(names: dict[str, str]) -> dict[str, int]:
     """Count the names that lost each prefix: `module.`, or `*._orig_mod.` from their middle."""
     counts: Counter[str] = Counter()
     for old, new in names.items():
