@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.joining import Joined, joined, names_in_torch
 from ckpt.evidence.matching import Match
-from ckpt.evidence.optimizers import parts_of
+from ckpt.evidence.optimizers import LOST_STATE, parts_of
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.sections import FLATTENED, is_flattened
 from ckpt.evidence.survey import Survey
-from ckpt.io.source import Memory
+from ckpt.io.source import Zeros
 from ckpt.jobs.rewrite.names import with_new_names
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
 from ckpt.jobs.rewrite.strip import removed_prefixes
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.pickles.edit import Edit
-from ckpt.tensors import Computed, Range, Storage, Tensor, TensorRef, tensor_ref
+from ckpt.tensors import Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.find import children
 from ckpt.tree.view import look
@@ -189,6 +190,9 @@ class _Keyed(Edit):
             rows = [(keys[n] if is_text else match.slots[n].key, state) for n, state in states.items()]
             known = new if renamed else {}
             self.made[id(held)] = partial(self._dict, held, known, rows)
+        lost = parts.get(LOST_STATE)
+        if lost is not None and renamed:
+            self.made[id(lost)] = partial(list, [new.get(str(key), key) for key in look(lost).children])
         for _, group in children(parts["param_groups"]) if renamed else ():
             params = dict(children(group))["params"]
             named = [new[str(key)] for key in look(params).children]
@@ -289,9 +293,7 @@ def _first(
 
 
 def _zeros(dtype: DType, shape: tuple[int, ...], device: str | None) -> TensorRef:
-    """A tensor of zeros. Only one element of it is in memory."""
-    data = bytes(dtype.nbytes(1))
-    one = Storage("", device, dtype, len(data), Range(Memory(data), 0, len(data)))
-    repeated = tensor_ref(one, dtype, shape, (0,) * len(shape), 0)
-    place = Computed(repeated, dtype)
-    return tensor_ref(Storage("", device, dtype, place.size, place), dtype, shape, contiguous(shape), 0)
+    """A tensor of zeros, of which nothing is in memory."""
+    nbytes = dtype.nbytes(prod(shape))
+    storage = Storage("", device, dtype, nbytes, Range(Zeros(nbytes), 0, nbytes))
+    return tensor_ref(storage, dtype, shape, contiguous(shape), 0)
