@@ -16,6 +16,7 @@ import oracle
 import pytest
 import torch
 from inside import inside
+from paths import IS_THOROUGH
 from safetensors.torch import save_file
 
 import ckpt
@@ -113,7 +114,10 @@ def check(cut: Path, expected: set[str], whole: dict[str, Any], out: Path, *more
     return report
 
 
-def cuts(size: int, edges: set[int], seed: int, number: int = 24) -> Iterator[int]:
+NUMBER = 200 if IS_THOROUGH else 24
+
+
+def cuts(size: int, edges: set[int], seed: int, number: int = NUMBER) -> Iterator[int]:
     chance = random.Random(seed)
     near = {edge + step for edge in edges for step in (-1, 0, 1)}
     yield from sorted(
