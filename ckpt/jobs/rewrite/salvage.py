@@ -38,12 +38,11 @@ def salvage(
     """The checkpoint without what is not whole. `survey` is of what its reader found left of it.
 
     `damaged` are further tensors that are not whole, and why; with `keep_damaged`, those are kept that only contradict their
-    checksum. Lost tensors and values are taken from `other`, where
-    they have the same name, shape and dtype. Raises LossError where no tensor is whole.
+    checksum. Lost tensors and values are taken from `other`, where they have the same name, shape and dtype. Raises LossError where no tensor is whole.
     """
     checkpoint = survey.checkpoint
     found = dict(damaged or {})
-    kept = [name for name, why in found.items() if keep_damaged and why == DAMAGED]
+    kept = {name: why for name, why in found.items() if keep_damaged and why == DAMAGED}
     whys = dict.fromkeys(lost_in(checkpoint), NOT_WHOLE)
     whys |= {name: why for name, why in found.items() if name not in kept}
     values = dict(checkpoint.left_out)
@@ -73,7 +72,7 @@ def salvage(
         tuple(changes),
         unchanged_bytes=not fills,
         nothing="",
-        left_alone=tuple(Leftover(name, f"{DAMAGED}, kept", None) for name in kept),
+        left_alone=tuple(Leftover(name, f"{why}, kept") for name, why in kept.items()),
         is_partial=bool(rows or kept) or any(row.code == "damaged-file" for row in checkpoint.notices),
         share=Share(
             len(own),
@@ -94,7 +93,8 @@ def as_format(
     result = report.result
     if format == result.format:
         return report
-    done = convert(Survey(result), format, traits, limits, unfit)
+    keys = "numbers" if traits.is_folder else None  # of an optimizer: what is rescued stays what it was
+    done = convert(Survey(result), format, traits, limits, unfit, optimizer_keys=keys)
     return report._replace(
         result=done.result,
         changes=(*report.changes, *done.changes),
