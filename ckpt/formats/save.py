@@ -118,7 +118,8 @@ def _contradicts(path: str, name: str) -> bool:
     """Tell whether the ending of a path belongs to other formats and not to this one."""
     endings = {name: path.endswith(format.suffixes) for name, format in written_formats().items()}
     if name not in endings:  # an archive with code, which has the endings of torch's other files
-        return any(suffix_fits and not traits_of(other).is_pickle for other, suffix_fits in endings.items())
+        others = (traits_of(other) for other, suffix_fits in endings.items() if suffix_fits)
+        return any(traits.is_folder or not traits.is_pickle for traits in others)
     return any(endings.values()) and not endings[name]
 
 

@@ -16,7 +16,7 @@ from ckpt.io.executor import Executor
 from ckpt.jobs.rewrite.convert import Unfit, convert
 from ckpt.jobs.rewrite.filling import Filling, Restored, lies_close
 from ckpt.jobs.rewrite.report import Change, Filled, Leftover, RewriteReport, Share, edited
-from ckpt.jobs.rewrite.sets import NOT_WHOLE, lost_in, without_lost
+from ckpt.jobs.rewrite.sets import NOT_WHOLE, lost_in, with_flattening, without_lost
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Node, Opaque
@@ -95,8 +95,10 @@ def as_format(
         return report
     keys = "numbers" if traits.is_folder else None  # of an optimizer: what is rescued stays what it was
     done = convert(Survey(result), format, traits, limits, unfit, optimizer_keys=keys)
+    if traits.is_folder:
+        done = with_flattening(done, 1, limits)
     return report._replace(
-        result=done.result,
+        result=replace(done.result, format=format, traits=traits),
         changes=(*report.changes, *done.changes),
         left_out=done.left_out,
         left_alone=(*report.left_alone, *done.left_alone),

@@ -561,3 +561,31 @@ def check_filled(folder: Path, whole: dict[str, Any], tmp_path: Path) -> None:
     assert done.code == 0, done
     found = values_of(tmp_path / "f.safetensors")
     assert found.keys() == whole.keys() and all(same(found[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize("ending", ["pth", "safetensors", "dcp"])
+@pytest.mark.parametrize("case", ["zip", "legacy", "scripted"])
+def test_the_ending_chooses_another_format(case: str, ending: str, tmp_path: Path) -> None:
+    path = made(case, tmp_path)
+    whole = values_of(path)
+    done = inside("salvage", path, "-o", f"o.{ending}", "--json", cwd=tmp_path)
+    assert done.code == 0, done
+    names = {name.removeprefix("model.") for name in values_of(tmp_path / f"o.{ending}")}
+    expected = {name.removeprefix("model.") for name in whole}
+    left = json.loads(done.out)["left_out"]
+    assert names == expected or (ending == "safetensors" and left)
+    with formats.open(str(tmp_path / f"o.{ending}")) as checkpoint:
+        assert (checkpoint.format == "dcp") == (ending == "dcp")
+
+
+def test_a_cut_training_file_as_a_distributed_checkpoint(tmp_path: Path) -> None:
+    """Its optimizer keeps its numbers: what is rescued stays what it was."""
+    path = train(tmp_path / "whole.pth")
+    ends = ends_of(path)
+    (tmp_path / "cut.pth").write_bytes(path.read_bytes()[: ends["optimizer.state.2.exp_avg"]])
+    done = inside("salvage", "cut.pth", "-o", "o.dcp", cwd=tmp_path)
+    assert done.code == 1, done
+    found = values_of(tmp_path / "o.dcp")
+    whole = values_of(path)
+    assert {"optimizer.state.2.exp_avg", "optimizer.state.1.step"} <= found.keys()
+    assert all(same(found[name], whole[name]) for name in found)
