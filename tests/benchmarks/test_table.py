@@ -163,5 +163,6 @@ def test_every_target_is_measured_somewhere() -> None:
     text = "".join((folder / f"{group}.py").read_text(encoding="utf-8") for group in GROUPS)
     computed = {f"{job}/{name}" for job in ("diff", "stats") for name in TYPES}
     computed |= {f"stats/{name}-torch" for name in TYPES}
+    computed |= {f"average/{name}{peer}" for name in ("f32", "bf16") for peer in ("", "-torch")}
     computed |= {f"{job}/{how}" for job in ("rehome", "strip") for how in ("copy", "shared")}
     assert [key for key in TARGETS if key not in computed and f'"{key}"' not in text] == []

@@ -14,7 +14,7 @@ from ckpt.cli.app import COMMANDS, program
 GROUPS = {
     "Look": ["inspect", "ls", "get", "diff", "stats", "report", "explain"],
     "Check": ["lint", "verify", "sum", "merge-parts"],
-    "Change": ["rehome", "strip", "rename", "slim", "convert", "warmstart", "average"],
+    "Change": ["rehome", "strip", "rename", "slim", "convert", "salvage", "warmstart", "average"],
     "Exit codes": ["0", "1", "2", "128+N"],
 }
 TITLES = ["Arguments", "Options", "Output", "Filter", "Gate", "Limits"]

@@ -541,8 +541,9 @@ def test_advice_about_a_dcp_keeps_it_one(tmp_path: Path) -> None:
     folder = tmp_path / "it"
     folder.mkdir()
     shutil.copy(SAMPLES / "train_cuda.pth", folder / "train.pth")
+    made = ("convert", "train.pth", "--format", "dcp", "--optimizer-keys", "numbers")
     for name in ("d.dcp", "e"):
-        assert inside("convert", "train.pth", "-o", name, "--format", "dcp", cwd=folder).code == 0
+        assert inside(*made, "-o", name, cwd=folder).code == 0
         renamed = inside("rename", name, "--sub", "s/^module/net/", "-o", f"other.{name}.dcp", cwd=folder)
         assert renamed.code == 0, renamed
     (folder / "train.pth").unlink()

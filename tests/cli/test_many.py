@@ -109,7 +109,8 @@ def test_quiet_verify_prints_what_is_not_intact(folder: Path) -> None:
 
     done = inside("verify", "-q", "a.pth", "b.pth", cwd=folder)
 
-    assert done.code == 1 and [line.partition(":")[0] for line in done.lines] == ["b.pth"]
+    assert done.code == 1 and [line.partition(":")[0] for line in done.lines[:1]] == ["b.pth"]
+    assert done.lines[1:] == ["  ckpt salvage b.pth -o b.whole.pth"]
     assert inside("verify", "-q", "a.pth", cwd=folder).out == b""
 
 
@@ -198,7 +199,9 @@ def test_verify_sums_its_verdicts_up(runs: Path) -> None:
     assert done.complaints[-1] == "13 files: 11 intact, 1 damaged, 1 unreadable"
     assert done.code == 2
     quiet = inside("verify", "runs", "-q", cwd=runs)
-    assert len(quiet.lines) == 2 and b"files:" not in quiet.err
+    (hint,) = [line for line in quiet.lines if line.startswith("  ")]
+    assert hint == "  ckpt salvage runs/e3.pth -o runs/e3.whole.pth"
+    assert len(quiet.lines) == 3 and b"files:" not in quiet.err
 
 
 @pytest.mark.parametrize("command", ["inspect", "stats"])

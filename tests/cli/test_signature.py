@@ -69,7 +69,7 @@ VALUES = {
         *(("inspect", (one, two)) for one in ("--json", "--index") for two in ("--storages", "--values")),
         *(("inspect", ("--index", two)) for two in ("--tsv", "--table")),
         ("stats", ("--json", "--table")),
-        ("verify", ("--quick", "--sums")),
+        ("verify", ("--json", "--quiet")),
     ],
 )
 def test_both_are_refused(command: str, pair: tuple[str, str]) -> None:

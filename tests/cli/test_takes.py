@@ -14,6 +14,8 @@ from ckpt.cli.app import COMMANDS, program
 from ckpt.findings import CATALOGUE
 
 COLUMNS = ("-r", "--files-from", "-j", "-q", "--json", "--include", "--section", "--fail-on")
+TOGETHER = ("average",)
+"""Commands that make one result of all their PATHs."""
 GATE = ("--select", "--ignore", "--level", "--fail-on")
 
 
@@ -31,14 +33,14 @@ def paths(command: str) -> str:
     """How many checkpoints a command takes as arguments."""
     rows = [row for row in parameters(command) if row.param_type_name == "argument"]
     if any(row.name == "paths" and row.nargs == -1 for row in rows):
-        return "many"
+        return "several" if command in TOGETHER else "many"
     return ("none", "one", "two")[sum(row.name not in ("names", "words", "files") for row in rows)]
 
 
 def documented() -> dict[str, list[str]]:
     """The rows of the table: how many PATHs, then a cell for each of COLUMNS."""
     text = (ROOT / "docs" / "scripting.md").read_text()
-    rows = re.findall(r"^\| `([a-z-]+)` \| (none|one|two|many) \|(.*)\|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z-]+)` \| (none|one|two|several|many) \|(.*)\|$", text, re.MULTILINE)
     return {name: [count, *(cell.strip() for cell in cells.split("|"))] for name, count, cells in rows}
 
 

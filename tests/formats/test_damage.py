@@ -282,10 +282,10 @@ def _small_only(refuse: Callable[..., None]) -> Callable[..., object]:
 
     real = blocks._passing
 
-    def passing(place: object, start: int, count: int, tally: object) -> object:
+    def passing(place: object, start: int, count: int, *more: object) -> object:
         if count > 30_000:
             refuse()
-        return real(place, start, count, tally)  # type: ignore[arg-type]
+        return real(place, start, count, *more)  # type: ignore[arg-type]
 
     return passing
 

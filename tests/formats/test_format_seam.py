@@ -99,6 +99,7 @@ if os.environ.get("TOY_MARK"):
 from ckpt.checkpoint import Checkpoint, Entry, Member, Traits
 from ckpt.dtypes import BY_NAME, contiguous
 from ckpt.errors import CutOffError
+from ckpt.formats.common.holes import hole, lost_notices
 from ckpt.formats.common.merge import merged
 from ckpt.formats.format import Format
 from ckpt.nodes import Dict
@@ -133,14 +134,22 @@ def shapes_of(source):
 
 
 def read(probe, limits):
+    return checkpoint_of(probe)
+
+
+def checkpoint_of(probe, is_cut=False):
     shapes, at = shapes_of(probe.file)
-    root, entries, storages = Dict(), [], []
+    root, entries, storages, short = Dict(), [], [], {}
     dtype = BY_NAME["float32"]
     for name, shape in shapes.items():
         size = 4 * prod(shape)
-        if at + size > probe.size:
+        is_short = at + size > probe.size
+        if is_short and not is_cut:
             raise CutOffError("cut off: its last tensors are not here")
-        storage = Storage(f"{probe.mark}{len(storages)}", None, dtype, size, Range(probe.file, at, size))
+        place = hole(size, "it is not here") if is_short else Range(probe.file, at, size)
+        storage = Storage(f"{probe.mark}{len(storages)}", None, dtype, size, place)
+        if is_short:
+            short[storage] = 0
         ref = tensor_ref(storage, dtype, tuple(shape), contiguous(tuple(shape)), 0)
         root.keys.append(name)
         root.values.append(ref)
@@ -148,7 +157,8 @@ def read(probe, limits):
         storages.append(storage)
         at += size
     return Checkpoint(path=probe.path, format=FORMAT.name, traits=FORMAT.traits, nbytes=probe.size, root=root,
-                      tensors=tuple(entries), storages=tuple(storages), sources=(probe.file,))
+                      tensors=tuple(entries), storages=tuple(storages), sources=(probe.file,),
+                      notices=tuple(lost_notices(entries, short)))
 '''
 
 FOLDER = """
@@ -213,8 +223,8 @@ def compare_bytes(planned, written):
 
 VERIFIER = '''
 from math import prod
-from ckpt.formats.format import ChecksumReport, Damage, Salvage
-from toy_format import MAGIC, shapes_of
+from ckpt.formats.format import ChecksumReport, Damage
+from toy_format import MAGIC, checkpoint_of, shapes_of
 
 
 def checksums(probe, limits, executor, progress, check):
@@ -228,15 +238,8 @@ def checksums(probe, limits, executor, progress, check):
     return ChecksumReport(probe.size, tuple(damage), 0)
 
 
-def salvage(probe):
-    if not probe.head.startswith(MAGIC):
-        return None
-    shapes, at = shapes_of(probe.file)
-    whole, lost = [], []
-    for name, shape in shapes.items():
-        at += 4 * prod(shape)
-        (whole if at <= probe.size else lost).append(name)
-    return Salvage(tuple(whole), tuple(lost))
+def salvage(probe, limits):
+    return checkpoint_of(probe, is_cut=True) if probe.head.startswith(MAGIC) else None
 '''
 
 

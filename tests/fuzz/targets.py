@@ -162,7 +162,10 @@ def archive(data: bytes) -> None:
 
 def _verified(data: bytes, survey: Survey | None) -> None:
     try:
-        with mock.patch.object(verify, "locate", lambda path: InMemory(path, {path: data})):
+        with (
+            mock.patch.object(verify, "locate", lambda path: InMemory(path, {path: data})),
+            mock.patch.object(formats, "locate", lambda path: InMemory(path, {path: data})),
+        ):
             report = verify.checksums("x.pt", LIMITS, executor=Serial())
             verify.remainder("x.pt", LIMITS)
     except CkptError as error:

@@ -224,10 +224,10 @@ class _Walk:
                 yield record
 
     def misnamed(self, names: Sequence[str]) -> set[str]:
-        """The names of storages that stand where another one is expected, if they follow an order but for few of them.
+        """Return the names of storages at the place of another one, where the storages follow an order but for few of them.
 
-        torch writes storages by number, or by the text of the number, or as the pickle names them. A name that is
-        damaged is that of another storage, perhaps of one behind the cut.
+        torch writes storages by number, or by the text of the number, or as the pickle names them. A damaged name is the
+        name of another storage, perhaps of one behind the cut.
         """
         keys = [name for name in names if name.partition("/")[2] in self._sizes]
         roots = dict.fromkeys(name.partition("/")[0] for name in keys)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ckpt.checkpoint import Traits
 from ckpt.errors import CkptError
-from ckpt.formats.common.dcp import DATA, is_part, plain_folder_of
+from ckpt.formats.common.dcp import DATA, is_metadata, is_part, plain_folder_of
 from ckpt.formats.format import Format, Probe
 
 """Of folders that ckpt writes. torch gives them no ending."""
@@ -31,7 +31,8 @@ def files(probe: Probe) -> tuple[str, ...] | None:
 
 def remains(probe: Probe) -> Sequence[str]:
     """The content of each data file of an interrupted save, one line each; empty for any other folder. Raises CkptError."""
-    if not probe.is_folder or not any(name.endswith(DATA) for name in probe.location.names()):
+    names = probe.location.names() if probe.is_folder else []
+    if not any(name.endswith(DATA) for name in names) or any(map(is_metadata, names)):
         return ()
     from ckpt.formats.dcp.remains import remains as files  # here: only an interrupted save pays for it
 

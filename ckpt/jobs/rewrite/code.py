@@ -9,6 +9,7 @@ from ckpt.errors import UnsupportedError
 from ckpt.evidence.loading import literal, load_of
 from ckpt.evidence.mapping import begin_pattern
 from ckpt.evidence.survey import Survey
+from ckpt.io.location import beside
 from ckpt.jobs.rewrite.report import LOADED, Coverage, Pairing
 from ckpt.jobs.rewrite.warmstart import Options
 from ckpt.text import percent, plural, show
@@ -37,10 +38,11 @@ def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Optio
             f"no line of Python loads it: {load.reason}", path=given.path, way=("weights",)
         )
     if _FILLS in load.expression:
+        out = beside(given.path, ".slim", (".pth",), other=False)
         raise UnsupportedError(
             "no line of Python loads it: torch fills a state dict that has its names already",
             path=given.path,
-            way=("weights",),
+            way=("weights",) if out is None else ("slim", "-o", out),
         )
     expression = load.expression
     if (given.checkpoint.traits.names_are_code or theirs.is_module) and not expression.endswith(_STATE):

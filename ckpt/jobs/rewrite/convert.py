@@ -259,7 +259,8 @@ def convert(
     optimizers, as `with_optimizers` does. Raises UsageError, and LossError for what the format or plain classes cannot say,
     unless it may be dropped.
     """
-    keys = keys_of(optimizer_keys, is_folder=traits.is_folder)
+    # Names for who loads a training into a DCP; what is one already keeps its keys.
+    keys = keys_of(optimizer_keys, is_folder=traits.is_folder and not survey.checkpoint.traits.is_folder)
     if not traits.is_pickle and (optimizer_keys is not None or complete_optimizer):
         option = "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
         raise UsageError(f"{option}: {traits.label} holds no optimizer", path=survey.path)

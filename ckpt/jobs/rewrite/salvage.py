@@ -52,6 +52,8 @@ def salvage(
     if other is not None and (whys or values):
         current, whys, values, fills = _filled(checkpoint, other.checkpoint, whys, values, limits)
     result, rows = without_lost(current, whys, limits)
+    if rows:
+        result = replace(result, copies=())  # what the other precision has of what is lost
     if checkpoint.traits.names_are_code and rows:
         result = _state_dict(result, limits)
     rows += tuple(Leftover(name, why) for name, why in values.items())

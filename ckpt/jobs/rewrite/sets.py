@@ -10,6 +10,7 @@ from itertools import accumulate
 from operator import is_
 
 from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.elements.pieces import shown
 from ckpt.errors import LossError, UsageError
 from ckpt.evidence.optimizers import LOST_STATE
 from ckpt.evidence.survey import Survey
@@ -23,7 +24,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Nested, Node, Opaque, Set, is_tuple, tensor_of
 from ckpt.rows import replace
-from ckpt.tensors import Boxes, Patched, Place, Range, Storage, parts_of
+from ckpt.tensors import Boxes, Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, parts_of
 from ckpt.text import and_more, plural, show
 from ckpt.tree.find import children, node_at
 from ckpt.tree.view import look
@@ -196,9 +197,18 @@ def without_lost(
 ) -> tuple[Checkpoint, tuple[Leftover, ...]]:
     """The checkpoint without the tensors of these names, and a row for each with its reason.
 
-    A storage of which the end is missing becomes as long as its views need. Raises LossError where no tensor is left.
+    So is a tensor that lacks bytes, whatever its reader noticed. One that is whole under another name stays. A storage of
+    which the end is missing becomes as long as its views need. Raises LossError where no tensor is left.
     """
-    gone = [entry for entry in checkpoint.tensors if entry.name in whys]
+    whys = dict(whys)
+    for entry in checkpoint.tensors:
+        if entry.name not in whys and any(map(_lacks_bytes, parts_of(entry.tensor))):
+            whys[entry.name] = NOT_WHOLE
+    alive = {id(entry.tensor) for entry in checkpoint.tensors if entry.name not in whys}
+    gone = [entry for entry in checkpoint.tensors if entry.name in whys and id(entry.tensor) not in alive]
+    for entry in checkpoint.tensors:
+        if id(entry.tensor) in alive:
+            whys.pop(entry.name, None)
     if gone and len(gone) == len(checkpoint.tensors):
         problem = f"none of {plural(len(gone), 'tensor')} is whole"
         raise LossError(problem, path=checkpoint.path)
@@ -213,6 +223,24 @@ def without_lost(
     whole = _mended(whole, limits)
     notices = tuple(row for row in checkpoint.notices if row.code not in LOST)
     return replace(whole, notices=notices, left_out=()), tuple(rows)
+
+
+def _lacks_bytes(part: TensorRef) -> bool:
+    """Tell whether bytes of a tensor are known to be missing. Opens nothing."""
+    todo: list[tuple[Place | None, tuple[int, int]]] = [(part.storage.place, part.extent)]
+    while todo:
+        place, (first, last) = todo.pop()
+        if first == last:
+            continue
+        if isinstance(place, Boxes) and place.problem is not None:
+            return True
+        if isinstance(place, Patched):
+            todo += [(piece, (begin, begin + count)) for piece, begin, count in shown(place, first, last)]
+        elif isinstance(place, Computed):
+            todo.append((place.of.storage.place, place.of.extent))
+        elif isinstance(place, Overlaid):
+            todo += [(ref.storage.place, ref.extent) for ref in (place.of, place.over)]
+    return False
 
 
 def _note_lost_state(checkpoint: Checkpoint, root: Node, gone: Iterable[Entry]) -> None:

@@ -338,6 +338,8 @@ def test_an_interrupted_save_is_named(
     for name in beside:
         shutil.copytree(copy, tmp_path / "runs" / name)
     (copy / ".metadata").rename(copy / ".metadata.tmp")
+    data = (copy / ".metadata.tmp").read_bytes()
+    (copy / ".metadata.tmp").write_bytes(data[: len(data) // 2])
     shutil.copytree(copy, tmp_path / "runs/step-1000")
     shutil.copytree(copy, tmp_path / "runs/step-950")  # interrupted too
     (tmp_path / "runs/step-960").symlink_to(tmp_path / "nowhere")

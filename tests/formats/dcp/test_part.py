@@ -16,6 +16,8 @@ import ckpt
 
 pytestmark = oracle.QUIET
 
+NUMBERS = ("--optimizer-keys", "numbers")
+
 
 def run(*words: str | Path, cwd: Path, code: int = 0) -> str:
     done = inside(*map(str, words), cwd=cwd)
@@ -52,7 +54,7 @@ def test_a_section_and_a_selection(kind: str, count: int, tmp_path: Path) -> Non
     whole = state(count)
     weights = whole["model"]
     torch.save(whole, tmp_path / "a.pth")
-    run("convert", "a.pth", "-o", "d", "--format", "dcp", "--ranks", "2", cwd=tmp_path)
+    run("convert", "a.pth", "-o", "d", "--format", "dcp", "--ranks", "2", *NUMBERS, cwd=tmp_path)
     said = run("convert", kind, "-o", "model.dcp", "--section", "model", cwd=tmp_path)
     assert f"left out: optimizer: optimizer, {2 * count:,} tensors" in said or "left out: optimizer: " in said
     assert "left out: epoch = 3" in said
@@ -70,7 +72,7 @@ def test_a_section_and_a_selection(kind: str, count: int, tmp_path: Path) -> Non
 def test_items_that_stay_are_taken_as_they_are(tmp_path: Path) -> None:
     """The chunks of two ranks stay two, and --ranks cuts them anew."""
     torch.save(state(), tmp_path / "a.pth")
-    run("convert", "a.pth", "-o", "d.dcp", "--ranks", "2", cwd=tmp_path)
+    run("convert", "a.pth", "-o", "d.dcp", "--ranks", "2", *NUMBERS, cwd=tmp_path)
 
     def items(folder: str) -> set[tuple[str, ...]]:
         text = run("sum", "--recorded", folder, cwd=tmp_path)

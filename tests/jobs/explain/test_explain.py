@@ -85,7 +85,7 @@ def test_parts_of_a_message_are_enough(text: str, title: str) -> None:
 @pytest.mark.parametrize(
     ("text", "near"),
     [
-        ("unusd", "unused, sometimes-unused"),
+        ("unusd", "unused, unfinished, sometimes-unused"),
         ("prefixes", "prefix"),
         ("the optimizer skipped a step", "step-skipped"),
         ("bad gradient reduction", "RuntimeError: Expected to have finished reduction in the prior iteration"),

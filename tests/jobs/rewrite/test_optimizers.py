@@ -277,7 +277,10 @@ def test_numbers_in_a_distributed_checkpoint_are_joined(tmp_path: Path) -> None:
         "explain", "Parameter indices which did not receive grad for rank 0: 2 3", "numbers", cwd=tmp_path
     )
     assert "unused.weight" in said
-    run("convert", "numbers", "-o", "names.dcp", cwd=tmp_path)
+    run("convert", "numbers", "-o", "same.dcp", cwd=tmp_path)
+    with ckpt.open(tmp_path / "same.dcp") as checkpoint:
+        assert "optim.state.0.exp_avg" in checkpoint  # what is one already keeps its keys
+    run("convert", "numbers", "-o", "names.dcp", "--optimizer-keys", "names", cwd=tmp_path)
     run(
         "convert",
         "numbers",
