@@ -358,7 +358,7 @@ def made(
         return make(survey, options.limits)
     whole, lost = whole_part(survey.checkpoint, options.limits, comparison)
     report = make(Survey(whole), options.limits)
-    if not is_partial(survey.checkpoint) and not (comparison and comparison.rows):
+    if not lost and not is_partial(survey.checkpoint) and not (comparison and comparison.rows):
         return report
     extra = [Leftover(name, "not in the other save") for name in (comparison.extra if comparison else ())]
     return report._replace(

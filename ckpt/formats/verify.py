@@ -99,14 +99,18 @@ class Remainder(NamedTuple):
 
 
 def remainder(
-    path: str, limits: Limits, plan: Callable[[Checkpoint], str | None] | None = None
+    path: str,
+    limits: Limits,
+    plan: Callable[[Checkpoint], str | None] | None = None,
+    *,
+    plugins: bool = False,
 ) -> Remainder | None:
     """Return what is left of a file that is cut off, or of a save that was interrupted; None when that cannot be known.
 
     `plan` gives the command for a checkpoint of which tensors are whole.
     """
     try:
-        with open(path, limits, partial=True) as checkpoint:
+        with open(path, limits, plugins=plugins, partial=True) as checkpoint:
             gone = {name for row in checkpoint.notices if row.code in LOST for name in row.tensors}
             names = names_of(checkpoint.tensors)
             whole = tuple(name for name in names if name not in gone)

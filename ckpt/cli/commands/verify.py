@@ -223,7 +223,8 @@ def _report(
             raise
         if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
             return verify.unreadable(path, error.failure(path))
-        rest = remainder(error.path or path, limits, partial(_salvage, limits=limits))
+        plan = partial(_salvage, limits=limits)
+        rest = remainder(error.path or path, limits, plan, plugins=plugins_allowed())
         if rest is None:
             return verify.damaged(path, error.said_of(path), None, None)
         report = verify.damaged(path, error.said_of(path), rest.whole, rest.lost, rest.rows)
