@@ -155,7 +155,9 @@ def check(
     if way == "removed" and path.name in TIED_LAYERS and code == 0:
         return  # its values are those of another file, and its number may be a function's, which has no file
     if code == 0 and way != "next step":
-        missing = [name for name in full if name not in written and name.removeprefix("model.") not in written]
+        missing = [
+            name for name in full if name not in written and name.removeprefix("model.") not in written
+        ]
         assert all(name.startswith("module.") for name in missing), (missing[:9], *told)  # a second precision
     seen = set(full)
     if path.suffix == ".safetensors":  # what only this file held, nothing names
