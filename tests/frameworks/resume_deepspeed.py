@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -29,12 +30,14 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
 from train_dcp import main  # noqa: E402
-from train_resume import BATCH, MORE, OPTIMIZERS, STEPS, WORDS, built, trained  # noqa: E402
+from train_resume import BATCH, MORE, OPTIMIZERS, STEPS, WORDS, built, groups, trained  # noqa: E402
 
 AFTER = (4, 1)
 """The ranks of FSDP2."""
-PER_CASE = 120
-"""Seconds that the processes of one case may take: they wait for each other, and hang where one fails."""
+PER_CASE = 400
+"""Seconds that the processes of one case may take: they wait for each other, and hang where one fails. FusedAdam is compiled first."""
+FUSED = ("params", "lr", "betas", "eps", "weight_decay")
+"""The options of a group that DeepSpeed's FusedAdam shares with AdamW of torch."""
 WIDTH = 12
 
 
@@ -61,6 +64,7 @@ class Case(NamedTuple):
 CASES = [
     *(Case(0, "fp32", kind) for kind in OPTIMIZERS),
     *(Case(stage, dtype, kind) for stage in (1, 2, 3) for dtype in ("fp32", "bf16") for kind in OPTIMIZERS),
+    Case(1, "fp32", "fused"),
     *(Case(1, dtype, kind) for dtype in ("fp32", "bf16") for kind in ("pipe", "tied")),
 ]
 
@@ -112,11 +116,15 @@ def layers_of(kind: str) -> nn.Module:
 
 
 def is_pipeline(kind: str) -> bool:
-    return kind not in OPTIMIZERS
+    return kind in ("pipe", "tied")
+
+
+def net_of(kind: str) -> nn.Module:
+    return built("adam" if kind == "fused" else kind)
 
 
 def optimizer_of(net: nn.Module, kind: str) -> torch.optim.Optimizer:
-    return OPTIMIZERS["adam" if is_pipeline(kind) else kind](net)
+    return OPTIMIZERS.get(kind, OPTIMIZERS["adam"])(net)
 
 
 # --- in DeepSpeed ------------------------------------------------------------------------------------------------------
@@ -171,11 +179,15 @@ def rank(folder: str, case: Case) -> None:
     """One rank of DeepSpeed: trains, saves, and trains on."""
     import deepspeed
 
-    # Its own sums in shared memory would be compiled first, and a build that was ended leaves a lock that all others wait for.
+    # Its own sums in shared memory would be compiled for each case.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo")
-    net = pipeline(case.kind) if is_pipeline(case.kind) else built(case.kind)
+    net = pipeline(case.kind) if is_pipeline(case.kind) else net_of(case.kind)
     optimizer = optimizer_of(net, case.kind)
+    if case.kind == "fused":
+        from deepspeed.ops.adam import FusedAdam
+
+        optimizer = FusedAdam(groups(net), lr=1e-2)
     config = {
         "train_batch_size": BATCH,
         "train_micro_batch_size_per_gpu": BATCH // 2,
@@ -205,7 +217,7 @@ def rank(folder: str, case: Case) -> None:
 
 def sharded(case: Case) -> nn.Module:
     """The model with other values than those that are loaded."""
-    net = layers_of(case.kind) if is_pipeline(case.kind) else built(case.kind)
+    net = layers_of(case.kind) if is_pipeline(case.kind) else net_of(case.kind)
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.fill_(0.5)
@@ -224,8 +236,14 @@ def go_on(path: Path, case: Case, *, anew: bool = False) -> None:
     optimizer = optimizer_of(net, case.kind)
     model, state = get_state_dict(net, optimizer)
     whole: dict[str, Any] = {"model": model, "optimizer": state, "global_steps": 0}
+    own = state["param_groups"]
+    if case.kind == "fused":  # the other options of AdamW are in no file
+        state["param_groups"] = [{key: group[key] for key in FUSED} for group in own]
     dcp.load(whole, checkpoint_id=str(path.parent / f"{case.name}.dcp"))
     assert whole["global_steps"] == STEPS
+    state["param_groups"] = [
+        {**mine, **loaded} for mine, loaded in zip(own, state["param_groups"], strict=True)
+    ]
     set_state_dict(net, optimizer, model_state_dict=whole["model"], optim_state_dict=whole["optimizer"])
     if anew:
         optimizer = optimizer_of(net, case.kind)
@@ -264,6 +282,8 @@ def begin(folder: Path, case: Case) -> None:
         "WORLD_SIZE": str(case.ranks),
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": "1",
+        "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(folder / "extensions")),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # ninja, which came with DeepSpeed
     }
     ended(
         [__file__, "rank", str(folder / case.name), case.name],
@@ -308,6 +328,8 @@ def worlds(case: Case) -> dict[int, dict[str, Callable[[Path], None]]]:
 def test_two_more_steps_have_the_losses_of_deepspeed(case: Case, tmp_path: Path) -> None:
     if importlib.util.find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed")
+    if case.kind == "fused" and shutil.which("c++") is None:
+        pytest.skip("there is no compiler for FusedAdam")
     on_four, on_one, anew = resumed(tmp_path, case)
     print(f"\n{case.name}: {on_four:.1g} on 4 ranks, {on_one:.1g} on 1, {anew:.1g} without its moments")
     assert max(on_four, on_one) <= case.bound < anew
