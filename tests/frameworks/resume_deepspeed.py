@@ -57,7 +57,11 @@ class Case(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """The relative difference of a loss that is allowed: in bf16 the batch that a rank has decides how sums are rounded."""
+        """The relative difference of a loss that is allowed.
+
+        In bf16 gradients are summed in another order on other ranks, and ZeRO-3 adds the bias of a layer apart
+        (`memory_efficient_linear`): without that the first loss is the same bit by bit.
+        """
         return 1e-5 if self.dtype == "fp32" else 1e-3
 
 
