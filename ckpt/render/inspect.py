@@ -315,8 +315,10 @@ def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]
     if load.expression is not None and way is not None and way.command is not None:
         reasons = refusals_text(report.checkpoint.weights_only or ())
         advice = "Take the weights alone" if way.keeps == "weights" else "Make it plain"
-        more = safe((load.note or "").removeprefix(NEEDED.format(reasons)))
-        trust = f"or, only if you trust its author, with weights_only=False{more}:"
+        note, needed = load.note or "", NEEDED.format(reasons)
+        is_flag = note.startswith(needed)
+        how = f", with weights_only=False{note.removeprefix(needed)}" if is_flag else f" ({note})"
+        trust = f"or, only if you trust its author{safe(how)}:"
         return [
             *hung(head, f"weights_only refuses {safe(reasons)}. {advice}:", width),
             pasted_line(way.command, width, indent),

@@ -198,6 +198,13 @@ def test_a_file_of_it_is_a_file(tmp_path: Path) -> None:
     assert opened(folder / TAG / "mp_rank_00_model_states.pt").format == "torch-zip"
 
 
+def test_the_way_to_load_it_stands_apart_from_its_import(tmp_path: Path) -> None:
+    deepspeeds.write(tmp_path / "run", 1)
+    out = " ".join(inside("inspect", "run", cwd=tmp_path).out.decode().split())
+    line = "from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint"
+    assert f"only if you trust its author ({line}; it unpickles every file):" in out
+
+
 def test_another_tag_and_a_prefix_as_lightning_has_them(tmp_path: Path) -> None:
     made = saved(2)
     for state in made.models.values():
