@@ -50,7 +50,10 @@ _FIRST_ZERO = frozenset(
 
 
 def keys_of(name: str | None, *, is_folder: bool) -> str:
-    """The keys that `--optimizer-keys` asks for: without it names in a DCP that is not made of another, else those of the source. Raises UsageError."""
+    """Return the keys that `--optimizer-keys` asks for.
+
+    Without it they are names in a DCP that is not made of another, else the keys of the source. Raises UsageError.
+    """
     if name is None:
         return KEYS[0] if is_folder else KEYS[-1]
     if name not in KEYS:
