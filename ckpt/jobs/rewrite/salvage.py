@@ -100,7 +100,8 @@ def as_format(
     if traits.is_folder:
         done = with_flattening(done, 1, limits)
     return report._replace(
-        result=replace(done.result, format=format, traits=traits),
+        # is_edited: it is written anew, for a copy would be what the source is.
+        result=replace(done.result, format=format, traits=traits, is_edited=True),
         changes=(*report.changes, *done.changes),
         left_out=done.left_out,
         left_alone=(*report.left_alone, *done.left_alone),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import struct
 import zipfile
@@ -589,3 +590,35 @@ def test_a_cut_training_file_as_a_distributed_checkpoint(tmp_path: Path) -> None
     whole = values_of(path)
     assert {"optimizer.state.2.exp_avg", "optimizer.state.1.step"} <= found.keys()
     assert all(same(found[name], whole[name]) for name in found)
+
+
+def test_a_plain_pickle_becomes_a_file_of_torch(tmp_path: Path) -> None:
+    """The result is what the report calls it, and no copy."""
+    with (tmp_path / "a.pkl").open("wb") as file:
+        pickle.dump({"w": torch.ones(3)}, file)
+    done = inside("salvage", "a.pkl", "-o", "o.pth", cwd=tmp_path)
+    assert done.code == 0 and b"torch-zip" in done.out, done
+    assert torch.equal(torch.load(tmp_path / "o.pth")["w"], torch.ones(3))
+
+
+def test_records_of_a_directory_that_overlap_are_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(40), "b": torch.zeros(40)}, tmp_path / "whole.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "whole.pth") as old,
+        zipfile.ZipFile(tmp_path / "a.pth", "w", zipfile.ZIP_STORED) as new,
+    ):
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    data = bytearray((tmp_path / "a.pth").read_bytes())
+    name = b"whole/data/0"
+    sizes = struct.pack("<II", 300, 300)  # more than its 160 bytes: into the next record
+    for mark, first, title in ((b"PK\x03\x04", 18, 30), (b"PK\x01\x02", 20, 46)):
+        at = next(
+            at
+            for at in range(len(data))
+            if data[at : at + 4] == mark and data[at + title : at + title + len(name)] == name
+        )
+        data[at + first : at + first + 8] = sizes
+    (tmp_path / "a.pth").write_bytes(data)
+    done = inside("salvage", "a.pth", "-o", "o.pth", cwd=tmp_path)
+    assert done.code == 2 and b"overlap" in done.err and not (tmp_path / "o.pth").exists(), done
