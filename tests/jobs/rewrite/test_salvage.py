@@ -622,3 +622,34 @@ def test_records_of_a_directory_that_overlap_are_refused(tmp_path: Path) -> None
     (tmp_path / "a.pth").write_bytes(data)
     done = inside("salvage", "a.pth", "-o", "o.pth", cwd=tmp_path)
     assert done.code == 2 and b"overlap" in done.err and not (tmp_path / "o.pth").exists(), done
+
+
+def test_a_text_like_a_descriptor_ends_no_record(tmp_path: Path) -> None:
+    """torch writes no size before `data.pkl`, so its end is sought, and a text in it may look like one."""
+    whole = {"note": "PK\x07\x08????" + "@@@@" * 4, "w": torch.ones(3)}
+    torch.save(whole, tmp_path / "a.pth")
+    with zipfile.ZipFile(tmp_path / "a.pth") as archive:
+        at = archive.read("a/data.pkl").index(b"PK\x07\x08")
+    whole["note"] = "PK\x07\x08????" + (chr(at) + "\0\0\0") * 2 + "@@@@" * 2
+    torch.save(whole, tmp_path / "a.pth")
+    data = (tmp_path / "a.pth").read_bytes()
+    (tmp_path / "cut.pth").write_bytes(data[: data.index(b"PK\x01\x02")])
+    done = inside("salvage", "cut.pth", "-o", "o.pth", cwd=tmp_path)
+    assert done.code == 0, done
+    found = torch.load(tmp_path / "o.pth")
+    assert found["note"] == whole["note"] and torch.equal(found["w"], torch.ones(3))
+
+
+def test_a_header_that_says_another_offset_is_not_believed(tmp_path: Path) -> None:
+    """The descriptor behind the data says where the data of the record lies."""
+    torch.save({"a": torch.arange(40.0), "b": torch.ones(40)}, tmp_path / "a.pth")
+    data = bytearray((tmp_path / "a.pth").read_bytes())
+    with zipfile.ZipFile(tmp_path / "a.pth") as archive:
+        one, two = (archive.getinfo(f"a/data/{n}").header_offset for n in (0, 1))
+    data[one + 28] -= 1  # the length of the padding before the data
+    data[two] ^= 1
+    (tmp_path / "a.pth").write_bytes(data)
+    done = inside("salvage", "a.pth", "-o", "o.pth", cwd=tmp_path)
+    assert done.code == 0, done
+    found = torch.load(tmp_path / "o.pth")
+    assert torch.equal(found["a"], torch.arange(40.0)) and torch.equal(found["b"], torch.ones(40))
