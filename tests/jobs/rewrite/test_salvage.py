@@ -653,3 +653,36 @@ def test_a_header_that_says_another_offset_is_not_believed(tmp_path: Path) -> No
     assert done.code == 0, done
     found = torch.load(tmp_path / "o.pth")
     assert torch.equal(found["a"], torch.arange(40.0)) and torch.equal(found["b"], torch.ones(40))
+
+
+def test_a_legacy_storage_of_another_length_is_not_taken(tmp_path: Path) -> None:
+    whole = {"a": torch.arange(40.0), "b": torch.arange(7.0)}
+    torch.save(whole, tmp_path / "a.pth", _use_new_zipfile_serialization=False)
+    data = bytearray((tmp_path / "a.pth").read_bytes())
+    places = {name: data.index(oracle.raw(tensor)) - 8 for name, tensor in whole.items()}
+    last = max(places, key=places.__getitem__)
+    (other,) = places.keys() - {last}
+    data[places[last]] += 1
+    (tmp_path / "cut.pth").write_bytes(data)
+    done = inside("salvage", "cut.pth", "-o", "o.pth", cwd=tmp_path)
+    assert done.code == 1, done
+    found = torch.load(tmp_path / "o.pth")
+    assert found.keys() == {other} and torch.equal(found[other], whole[other])
+
+
+def test_a_cut_storage_of_a_big_endian_machine_is_lost(tmp_path: Path) -> None:
+    """Its bytes are swapped as a whole, so that a view of its beginning is lost too, and never written as it lies."""
+    flat = torch.arange(4000.0)
+    torch.save({"a": flat[:10], "b": flat[10:], "c": torch.ones(3)}, tmp_path / "a.pth")
+    with zipfile.ZipFile(tmp_path / "a.pth") as old, zipfile.ZipFile(tmp_path / "big.pth", "w") as new:
+        for name in sorted(old.namelist(), key=lambda name: name.endswith("data/0")):
+            content = old.read(name)
+            if "/data/" in name:
+                content = np.frombuffer(content, "<f4").astype(">f4").tobytes()
+            new.writestr(name, b"big" if name.endswith("byteorder") else content)
+    data = (tmp_path / "big.pth").read_bytes()
+    (tmp_path / "cut.pth").write_bytes(data[: data.index(b"PK\x01\x02") - 4000])
+    done = inside("salvage", "cut.pth", "-o", "o.pth", cwd=tmp_path)
+    assert done.code == 1, done
+    found = torch.load(tmp_path / "o.pth")
+    assert found.keys() == {"c"} and torch.equal(found["c"], torch.ones(3))
