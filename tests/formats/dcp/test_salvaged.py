@@ -178,3 +178,20 @@ def test_a_damaged_item_is_lost(save: Path) -> None:
     data[begin : begin + 40] = bytes(40)
     (save / file).write_bytes(data)
     check(save, whole.keys() - {name}, whole)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"a": torch.ones(3), "b": torch.zeros(2, 4)}, "so none of them is named"),
+        ({"a": torch.ones(3), "b": torch.zeros(4, 2).int()}, "so none of them is named"),
+        ({"a": torch.ones(3), "b": 5}, "so none of them is named"),
+        ({"a": torch.ones(3)}, "holds more items than in other"),
+    ],
+)
+def test_one_item_of_another_kind_refuses_all_names(other: dict[str, Any], text: str, tmp_path: Path) -> None:
+    dcp.save({"a": torch.ones(3), "b": torch.zeros(4, 2)}, checkpoint_id=tmp_path / "save")
+    dcp.save(other, checkpoint_id=tmp_path / "other")
+    (tmp_path / "save" / ".metadata").unlink()
+    done = inside("salvage", "save", "--names-from", "other", "-o", "o.dcp", cwd=tmp_path)
+    assert done.code == 2 and text in done.complaints[0] and not (tmp_path / "o.dcp").exists(), done
