@@ -240,7 +240,7 @@ def is_folder_format(path: str, limits: Limits) -> bool:
     except CkptError:
         return False
     try:
-        if not probe.is_folder and not is_owned(probe.path.replace("\\", "/").rpartition("/")[2]):
+        if not probe.is_folder and not is_owned(_last(probe.path)):
             return False
         folder = probe.location if probe.is_folder else probe.location.parent()
         return any(map(is_owned, folder.names()))
