@@ -4,7 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
-    from ckpt.api import diff, inspect, open
+    from ckpt.api.opening import open
+    from ckpt.api.reading import diff, inspect
     from ckpt.errors import CkptError
     from ckpt.limits import Limits
     from ckpt.live.snapshot import snapshot
@@ -17,9 +18,9 @@ __all__ = ["CkptError", "Limits", "__version__", "diff", "inspect", "open", "sna
 _HOMES = {
     "CkptError": "ckpt.errors",
     "Limits": "ckpt.limits",
-    "diff": "ckpt.api",
-    "inspect": "ckpt.api",
-    "open": "ckpt.api",
+    "diff": "ckpt.api.reading",
+    "inspect": "ckpt.api.reading",
+    "open": "ckpt.api.opening",
     "snapshot": "ckpt.live.snapshot",
     "warmstart": "ckpt.live.warmstart",
 }

@@ -469,7 +469,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     users = {_name(path): _imports_by_name(path) for path in SOURCES}
     assert {name: len(calls) for name, calls in users.items() if calls} == {
         "ckpt/__init__.py": 1,
-        "ckpt/api.py": 1,
+        "ckpt/api/checkpoint.py": 1,
         "ckpt/cli/app.py": 2,
         "ckpt/cli/options.py": 1,
         "ckpt/formats/__init__.py": 2,
@@ -494,7 +494,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     (named,) = users["ckpt/cli/options.py"][0].args
     assert isinstance(named, ast.Constant) and named.value == "ckpt.cli.advice"
     shown = {
-        "ckpt/api.py": "ckpt.render.notebook",
+        "ckpt/api/checkpoint.py": "ckpt.render.notebook",
         "ckpt/jobs/diff/diff.py": "ckpt.render.notebook",
         "ckpt/render/notebook.py": "ckpt.cli.advice",
     }

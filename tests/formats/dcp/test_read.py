@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 
 import ckpt
 from ckpt import formats
-from ckpt.api import Ref
+from ckpt.api.checkpoint import Ref
 
 pytestmark = oracle.QUIET
 

@@ -16,7 +16,7 @@ from inside import inside
 
 import ckpt
 from ckpt import formats
-from ckpt.api import Ref
+from ckpt.api.checkpoint import Ref
 
 pytestmark = oracle.QUIET
 

@@ -221,7 +221,7 @@ def test_limits_hold_for_a_path(samples: Path) -> None:
     limits = Limits(pickle_bytes=10)
     for look in (ckpt.open, ckpt.inspect):
         with pytest.raises(LimitError):
-            look(samples / "train_cuda.pth", limits)  # type: ignore[operator]
+            look(samples / "train_cuda.pth", limits=limits)  # type: ignore[operator]
 
 
 def test_a_closed_checkpoint_keeps_what_was_read(tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, ValuesView
-from contextlib import ExitStack
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ckpt import formats
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt import checkpoint as contents
+from ckpt.checkpoint import Entry
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements
 from ckpt.errors import UnsupportedError, UsageError, about
@@ -27,11 +26,9 @@ from ckpt.text import Json, listed, plural, show, size_text
 if TYPE_CHECKING:
     import numpy as np
 
-    from ckpt.evidence.roles import Role
     from ckpt.evidence.survey import Survey
-    from ckpt.findings import Finding
-    from ckpt.jobs.diff.diff import DiffReport, Options
-    from ckpt.jobs.inspect.inspect import InspectReport
+
+R = TypeVar("R")
 
 
 class MissingNameError(KeyError):
@@ -62,27 +59,13 @@ class SectionSummary(NamedTuple):
     nbytes: int
 
 
-class TensorSummary(NamedTuple):
-    """A tensor in a report, without its bytes. `role` says what it is, `evidence` how sure that is."""
-
-    name: str
-    section: str | None
-    dtype: str
-    shape: tuple[int, ...]
-    device: str | None
-    numel: int
-    nbytes: int
-    role: str
-    evidence: str
-
-
 class Values(Mapping[str, Json]):
     """The values that are not tensors: dotted names -> plain values, in file order.
 
     A call gives the tensors, as `Mapping.values` does.
     """
 
-    def __init__(self, checkpoint: Checkpoint, tensors: ValuesView[Any]) -> None:
+    def __init__(self, checkpoint: contents.Checkpoint, tensors: ValuesView[Any]) -> None:
         self._checkpoint = checkpoint
         self._tensors = tensors
         self._rows = {row.name: row for row in checkpoint.values}
@@ -128,7 +111,7 @@ class Ref:
 
     __slots__ = ("_checkpoint", "_entry")
 
-    def __init__(self, checkpoint: Checkpoint, entry: Entry) -> None:
+    def __init__(self, checkpoint: contents.Checkpoint, entry: Entry) -> None:
         self._checkpoint = checkpoint
         self._entry = entry
 
@@ -214,10 +197,10 @@ class Ref:
         return f"<{show(self.name)}: {self.dtype} {list(self.shape)}{where}>"
 
 
-class _Shown(Mapping[str, Any]):
+class Shown(Mapping[str, R]):
     """The members that an open checkpoint and a report share: path, values, sections."""
 
-    checkpoint: Checkpoint
+    checkpoint: contents.Checkpoint
 
     @property
     def path(self) -> str:
@@ -246,16 +229,15 @@ class _Shown(Mapping[str, Any]):
         except MissingNameError as error:
             raise UsageError(f"no value {show(name, 80)}", path=self.path, hint=error.hint) from None
 
-    def _survey(self) -> Survey:
-        """Return the survey of the checkpoint."""
-        from ckpt.evidence.survey import Survey
-
-        return Survey(self.checkpoint)
+    @property
+    def survey(self) -> Survey:
+        """The survey of the checkpoint."""
+        raise NotImplementedError
 
     def _repr_html_(self) -> str | None:
         """Return the lines of `ckpt inspect` as HTML, or None if the file cannot be read any more."""
         # Named as text: only a notebook loads what it shows.
-        html: str | None = import_module("ckpt.render.notebook").html_inspect(self._survey())
+        html: str | None = import_module("ckpt.render.notebook").html_inspect(self.survey)
         return html
 
     def _sizes(self) -> str:
@@ -264,14 +246,19 @@ class _Shown(Mapping[str, Any]):
         return f"{show(name)}: {plural(len(self), 'tensor')}, {size_text(nbytes)}"
 
 
-class OpenCheckpoint(_Shown, Mapping[str, Ref]):
+class Checkpoint(Shown[Ref]):
     """An open checkpoint: dotted names -> tensors, in file order. A context manager: leaving it closes the file.
 
     A name that is not there raises KeyError with the names most like it. `checkpoint` is all that was read.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, checkpoint: contents.Checkpoint, limits: Limits | None = None, *, plugins: bool = False
+    ) -> None:
         self.checkpoint = checkpoint
+        self.limits = limits or Limits()
+        self.plugins = plugins
+        self._survey: Survey | None = None
         self._entries = {entry.name: entry for entry in checkpoint.tensors}
 
     def __getitem__(self, name: str) -> Ref:
@@ -288,13 +275,26 @@ class OpenCheckpoint(_Shown, Mapping[str, Ref]):
     @property
     def sections(self) -> tuple[SectionSummary, ...]:
         """The parts of the checkpoint: its models, optimizers, schedulers …"""
-        return _summaries(self._survey())
+        return summaries(self.survey)
+
+    @property
+    def survey(self) -> Survey:
+        """The survey of the checkpoint, which is made once."""
+        from ckpt.evidence.survey import Survey
+
+        if self._survey is None:
+            self._survey = Survey(self.checkpoint)
+        return self._survey
+
+    def check_unchanged(self) -> None:
+        """Raise NotOpenedError when a file has changed since it was opened."""
+        self.checkpoint.check_unchanged()
 
     def close(self) -> None:
         """Close the file."""
         self.checkpoint.close()
 
-    def __enter__(self) -> OpenCheckpoint:
+    def __enter__(self) -> Checkpoint:
         return self
 
     def __exit__(
@@ -306,113 +306,5 @@ class OpenCheckpoint(_Shown, Mapping[str, Ref]):
         return f"<ckpt.Checkpoint {self._sizes()}>"
 
 
-class Inspection(_Shown, Mapping[str, TensorSummary]):
-    """The report of `ckpt inspect`, which outlives the file: dotted names -> tensors, in file order.
-
-    `findings` are the most serious first. `load` is the expression that opens the file, or None. Notebooks show the
-    text of the command.
-    """
-
-    def __init__(self, report: InspectReport, roles: list[Role]) -> None:
-        self.report = report
-        self.checkpoint = report.checkpoint
-        self.findings: tuple[Finding, ...] = report.findings
-        self.load: str | None = report.load.expression
-        self.sections: tuple[SectionSummary, ...] = _summaries(report.survey)
-        self._tensors = {
-            row.entry.name: TensorSummary(
-                row.entry.name,
-                row.section.name if row.section else None,
-                row.tensor.dtype.name,
-                row.tensor.shape,
-                row.tensor.device,
-                row.tensor.numel,
-                row.tensor.nbytes,
-                role.role,
-                role.trust,
-            )
-            for row, role in zip(report.rows, roles, strict=True)
-        }
-
-    def _survey(self) -> Survey:
-        return self.report.survey
-
-    @property
-    def tensors(self) -> tuple[TensorSummary, ...]:
-        """All tensors, in file order."""
-        return tuple(self._tensors.values())
-
-    def __getitem__(self, name: str) -> TensorSummary:
-        if name not in self._tensors:
-            raise MissingNameError(name, "tensor", self._tensors)
-        return self._tensors[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def to_json(self) -> dict[str, Json]:
-        """The document `ckpt.inspect`, whose findings have no hints here: a command belongs to the command line."""
-        return self.report.to_json()
-
-    def __repr__(self) -> str:
-        findings = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
-        return f"<ckpt.Inspection {self._sizes()}{findings}>"
-
-
-def _summaries(survey: Survey) -> tuple[SectionSummary, ...]:
+def summaries(survey: Survey) -> tuple[SectionSummary, ...]:
     return tuple(SectionSummary(row.name, row.kind, row.tensors, row.nbytes) for row in survey.sections)
-
-
-def inspect(path: str | os.PathLike[str] | OpenCheckpoint, limits: Limits | None = None) -> Inspection:
-    """Return the report of `ckpt inspect` on a checkpoint, given as a path or open.
-
-    Reads no tensor data. Raises CkptError.
-    """
-    from ckpt.evidence.survey import Survey
-    from ckpt.jobs.inspect.inspect import inspect as look_into
-
-    with ExitStack() as stack:
-        opened = path if isinstance(path, OpenCheckpoint) else stack.enter_context(open(path, limits))
-        survey = Survey(opened.checkpoint)
-        report = look_into(survey)
-        inspection = Inspection(report, report.roles())
-        opened.checkpoint.check_unchanged()
-    return inspection
-
-
-def diff(
-    before: str | os.PathLike[str] | OpenCheckpoint,
-    after: str | os.PathLike[str] | OpenCheckpoint,
-    options: Options | None = None,
-) -> DiffReport:
-    """Compare two checkpoints, given as paths or open. Return what `ckpt diff` prints, as a report.
-
-    `report.same` is the answer. `report.changed` and `report.frozen` are names of tensors, `report.findings` what stands
-    out, `report.rows` all tensors, `report.to_json()` the document. Raises CkptError.
-    """
-    from ckpt.evidence.survey import Survey
-    from ckpt.jobs.diff.diff import diff as compare
-
-    with ExitStack() as stack:
-        sides = []
-        for side in (before, after):
-            if not isinstance(side, OpenCheckpoint):
-                side = stack.enter_context(open(side))
-            sides.append(side.checkpoint)
-        report = compare(Survey(sides[0]), Survey(sides[1]), options)
-        for checkpoint in sides:
-            checkpoint.check_unchanged()
-    report.check_read()
-    return report
-
-
-def open(path: str | os.PathLike[str], limits: Limits | None = None) -> OpenCheckpoint:
-    """The checkpoint at a path: a file, an index of shards, or a directory that holds one.
-
-    Nothing that the file names is run or imported, and no tensor data is read until it is asked for. Raises
-    CkptError with the path in front.
-    """
-    return OpenCheckpoint(formats.open(os.fsdecode(path), limits))
