@@ -4,37 +4,133 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
+    from ckpt.api.checkpoint import Checkpoint, MissingNameError, Ref
+    from ckpt.api.inspection import Inspection
+    from ckpt.api.listing import lint, ls
     from ckpt.api.opening import open
-    from ckpt.api.reading import diff, inspect
-    from ckpt.errors import CkptError
+    from ckpt.api.reading import diff, inspect, stats, sum, verify
+    from ckpt.api.writing import average, convert, rehome, rename, salvage, slim, strip, warmstart
+    from ckpt.errors import (
+        CkptError,
+        CodeError,
+        CutOffError,
+        DamagedDataError,
+        FolderError,
+        LimitError,
+        LinkError,
+        LossError,
+        MixedStepsError,
+        NoRewriteError,
+        NotOpenedError,
+        StandInError,
+        UnreadableError,
+        UnsupportedError,
+        UsageError,
+        WriteError,
+    )
+    from ckpt.findings import Finding
+    from ckpt.jobs.check.lint import LintReport
+    from ckpt.jobs.check.recorded import SumReport
+    from ckpt.jobs.check.stats import StatsReport
+    from ckpt.jobs.check.verify import VerifyReport
+    from ckpt.jobs.diff.diff import DiffReport
+    from ckpt.jobs.inspect.ls import LsReport
+    from ckpt.jobs.rewrite.report import Coverage, RewriteReport
     from ckpt.limits import Limits
     from ckpt.live.snapshot import snapshot
-    from ckpt.live.warmstart import warmstart
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["CkptError", "Limits", "__version__", "diff", "inspect", "open", "snapshot", "warmstart"]
-
 _HOMES = {
-    "CkptError": "ckpt.errors",
-    "Limits": "ckpt.limits",
-    "diff": "ckpt.api.reading",
-    "inspect": "ckpt.api.reading",
-    "open": "ckpt.api.opening",
-    "snapshot": "ckpt.live.snapshot",
-    "warmstart": "ckpt.live.warmstart",
+    "ckpt.api.checkpoint": ("Checkpoint", "MissingNameError", "Ref"),
+    "ckpt.api.inspection": ("Inspection",),
+    "ckpt.api.listing": ("lint", "ls"),
+    "ckpt.api.opening": ("open",),
+    "ckpt.api.reading": ("diff", "inspect", "stats", "sum", "verify"),
+    "ckpt.api.writing": (
+        *("average", "convert", "rehome", "rename", "salvage", "slim", "strip", "warmstart"),
+    ),
+    "ckpt.errors": (
+        *("CkptError", "CodeError", "CutOffError", "DamagedDataError", "FolderError", "LimitError"),
+        *("LinkError", "LossError", "MixedStepsError", "NoRewriteError", "NotOpenedError", "StandInError"),
+        *("UnreadableError", "UnsupportedError", "UsageError", "WriteError"),
+    ),
+    "ckpt.findings": ("Finding",),
+    "ckpt.jobs.check.lint": ("LintReport",),
+    "ckpt.jobs.check.recorded": ("SumReport",),
+    "ckpt.jobs.check.stats": ("StatsReport",),
+    "ckpt.jobs.check.verify": ("VerifyReport",),
+    "ckpt.jobs.diff.diff": ("DiffReport",),
+    "ckpt.jobs.inspect.ls": ("LsReport",),
+    "ckpt.jobs.rewrite.report": ("Coverage", "RewriteReport"),
+    "ckpt.limits": ("Limits",),
+    "ckpt.live.snapshot": ("snapshot",),
 }
-"""Public name -> the module that has it."""
+"""Module -> the public names that it has."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Checkpoint",
+    "CkptError",
+    "CodeError",
+    "Coverage",
+    "CutOffError",
+    "DamagedDataError",
+    "DiffReport",
+    "Finding",
+    "FolderError",
+    "Inspection",
+    "LimitError",
+    "Limits",
+    "LinkError",
+    "LintReport",
+    "LossError",
+    "LsReport",
+    "MissingNameError",
+    "MixedStepsError",
+    "NoRewriteError",
+    "NotOpenedError",
+    "Ref",
+    "RewriteReport",
+    "StandInError",
+    "StatsReport",
+    "SumReport",
+    "UnreadableError",
+    "UnsupportedError",
+    "UsageError",
+    "VerifyReport",
+    "WriteError",
+    "__version__",
+    "average",
+    "convert",
+    "diff",
+    "inspect",
+    "lint",
+    "ls",
+    "open",
+    "rehome",
+    "rename",
+    "salvage",
+    "slim",
+    "snapshot",
+    "stats",
+    "strip",
+    "sum",
+    "verify",
+    "warmstart",
+]
 
 
 def __getattr__(name: str) -> object:
     # Lazy: `import ckpt` costs nothing until a name is used.
-    home = _HOMES.get(name)
+    home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'ckpt' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(home), name)
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

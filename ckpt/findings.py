@@ -206,3 +206,20 @@ class Rules(NamedTuple):
                 )
             ]
         )
+
+
+LEVEL_WORDS: dict[str, tuple[Level, ...]] = {"error": LEVELS[:1], "warning": LEVELS[:2], "any": LEVELS}
+"""Words of `--fail-on` -> the levels that they mean."""
+
+
+class Gate(NamedTuple):
+    """The options of the gate: `rules` say which findings count, `fails` on which of them the exit code is 1."""
+
+    rules: Rules = Rules()
+    fails: frozenset[str] = frozenset()
+
+    def code(self, findings: Iterable[Finding]) -> int:
+        """1 when a finding that counts is one of `fails`, or of one of its levels."""
+        levels = {level for word in self.fails for level in LEVEL_WORDS.get(word, ())}
+        kept = self.rules.kept(findings)
+        return int(any(finding.code in self.fails or finding.level in levels for finding in kept))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
 
@@ -133,3 +135,9 @@ def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
             if get_close_matches(last, [end.rpartition(".")[2]]):  # the last part itself must be similar
                 matches.append(ends[end])
     return list(dict.fromkeys(matches))[:count]
+
+
+def endings(paths: Iterable[str]) -> dict[str, int]:
+    """Count the paths with each ending, most first. The empty ending counts names without one."""
+    counts = Counter(os.path.splitext(os.path.basename(path).lower())[1] for path in paths)
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))

@@ -10,9 +10,9 @@ from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural
 
 if TYPE_CHECKING:
-    from ckpt.evidence.roles import Role
+    from ckpt.evidence.numbering import Numbering
     from ckpt.evidence.survey import Survey
-    from ckpt.findings import Finding
+    from ckpt.findings import Finding, Gate
     from ckpt.jobs.inspect.inspect import InspectReport
 
 
@@ -37,26 +37,44 @@ class Inspection(Shown[TensorSummary]):
     text of the command.
     """
 
-    def __init__(self, report: InspectReport, roles: list[Role]) -> None:
+    def __init__(self, report: InspectReport, gate: Gate, index: Numbering | None = None) -> None:
         self.report = report
         self.checkpoint = report.checkpoint
         self.findings: tuple[Finding, ...] = report.findings
         self.load: str | None = report.load.expression
-        self.sections: tuple[SectionSummary, ...] = summaries(report.survey)
-        self._tensors = {
-            row.entry.name: TensorSummary(
-                row.entry.name,
-                row.section.name if row.section else None,
-                row.tensor.dtype.name,
-                row.tensor.shape,
-                row.tensor.device,
-                row.tensor.numel,
-                row.tensor.nbytes,
-                role.role,
-                role.trust,
-            )
-            for row, role in zip(report.rows, roles, strict=True)
-        }
+        self.index = index
+        """The parameters behind the numbers that were asked for."""
+        self._gate = gate
+        self._rows: dict[str, TensorSummary] | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 1 where the gate closes."""
+        return self._gate.code(self.findings)
+
+    @property
+    def sections(self) -> tuple[SectionSummary, ...]:
+        """The parts of the checkpoint: its models, optimizers, schedulers …"""
+        return summaries(self.survey)
+
+    @property
+    def _tensors(self) -> dict[str, TensorSummary]:
+        if self._rows is None:  # the text report does without roles, which take time
+            self._rows = {
+                row.entry.name: TensorSummary(
+                    row.entry.name,
+                    row.section.name if row.section else None,
+                    row.tensor.dtype.name,
+                    row.tensor.shape,
+                    row.tensor.device,
+                    row.tensor.numel,
+                    row.tensor.nbytes,
+                    role.role,
+                    role.trust,
+                )
+                for row, role in zip(self.report.rows, self.report.roles(), strict=True)
+            }
+        return self._rows
 
     @property
     def survey(self) -> Survey:
@@ -79,8 +97,9 @@ class Inspection(Shown[TensorSummary]):
         return len(self._tensors)
 
     def to_json(self) -> dict[str, Json]:
-        """The document `ckpt.inspect`, whose findings have no hints here: a command belongs to the command line."""
-        return self.report.to_json()
+        """The document `ckpt.inspect`; docs/json.md is its contract."""
+        document = self.report.to_json()
+        return document if self.index is None else {**document, "index": self.index.to_json()}
 
     def __repr__(self) -> str:
         findings = f", {plural(len(self.findings), 'finding')}" if self.findings else ""

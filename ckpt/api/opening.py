@@ -30,11 +30,34 @@ def open(
     return Checkpoint(opened, limits, plugins=plugins)
 
 
+def open_side(
+    path: str,
+    *,
+    structure: bool,
+    partial: bool = False,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> Checkpoint:
+    """Open a checkpoint, or where only the structure counts, also a stored listing of one. Raises CkptError."""
+    if structure:
+        from ckpt.formats.listing import open_listing  # here: few ask for it
+
+        listing = open_listing(path, limits or Limits())
+        if listing is not None:
+            return Checkpoint(listing, limits)
+    return open(path, limits=limits, partial=partial, plugins=plugins)
+
+
+def path_of(given: Input) -> str:
+    """Return the path or URL of what is given."""
+    return given.path if isinstance(given, Checkpoint) else os.path.expanduser(os.fsdecode(given))
+
+
 @contextmanager
-def at_hand(given: Input, limits: Limits | None = None) -> Iterator[Checkpoint]:
+def at_hand(given: Input, limits: Limits | None = None, *, plugins: bool = False) -> Iterator[Checkpoint]:
     """Open a checkpoint for a block, unless it is open: then it stays open. Raises CkptError."""
     if isinstance(given, Checkpoint):
         yield given
         return
-    with open(given, limits=limits) as opened:
+    with open(given, limits=limits, plugins=plugins) as opened:
         yield opened

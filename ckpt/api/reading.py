@@ -1,44 +1,336 @@
-"""The functions that read: `inspect`, `diff`."""
+"""The functions that read: `inspect`, `diff`, `stats`, `verify`, `sum`.
+
+Each is the command of its name: the keywords are the options, and the report has the document that the command prints.
+"""
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ckpt.api.inspection import Inspection
-from ckpt.api.opening import Input, at_hand
+from ckpt.api.keywords import Meter, Path, Progress, Texts, gate_of, globs_of, model_of, texts
+from ckpt.api.opening import Input, at_hand, open_side, path_of
+from ckpt.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
+from ckpt.io.executor import current, is_cut
 from ckpt.limits import Limits
 
 if TYPE_CHECKING:
-    from ckpt.jobs.diff.diff import DiffReport, Options
+    from ckpt.api.checkpoint import Checkpoint
+    from ckpt.api.stored import Stored
+    from ckpt.checkpoint import Checkpoint as Contents
+    from ckpt.evidence.survey import Survey
+    from ckpt.jobs.check.recorded import SumReport
+    from ckpt.jobs.check.stats import StatsReport
+    from ckpt.jobs.check.sums import Like
+    from ckpt.jobs.check.verify import VerifyReport
+    from ckpt.jobs.diff.diff import DiffReport
 
 
-def inspect(source: Input, *, limits: Limits | None = None) -> Inspection:
-    """Return the report of `ckpt inspect` on a checkpoint, given as a path or open.
+def inspect(
+    source: Input,
+    *,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    index: str | None = None,
+    model: Any = None,
+    arg: Texts = (),
+    select: Texts = (),
+    ignore: Texts = (),
+    level: str | None = None,
+    fail_on: Texts = (),
+    hints: bool = True,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> Inspection:
+    """Return the report of `ckpt inspect` on a checkpoint, given as a path or open. Reads no tensor data.
 
-    Reads no tensor data. Raises CkptError.
+    `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. `index` are the numbers
+    of parameters in an error of DDP, as text. Without `hints`, findings name no commands, which takes less time. Raises
+    CkptError.
     """
-    from ckpt.jobs.inspect.inspect import inspect as look_into
+    from ckpt.jobs.inspect.inspect import inspect as job
 
-    with at_hand(source, limits) as opened:
-        report = look_into(opened.survey)
-        inspection = Inspection(report, report.roles())
+    gate = gate_of("inspect", select, ignore, level, fail_on)
+    globs = globs_of(include, exclude)
+    live = model_of(model, arg)
+    with at_hand(source, limits, plugins=plugins) as opened:
+        survey = _with_model(opened, live)
+        # Named as text: who looks at a file loads what writes only where a finding needs a command.
+        plan = import_module("ckpt.api.advice").planning(survey) if hints else None
+        report = job(survey, globs, section, plan)
+        report = report._replace(findings=gate.rules.kept(report.findings))
+        numbering = None
+        if index is not None:
+            from ckpt.evidence.numbering import numbering as solve
+            from ckpt.evidence.numbering import numbers
+
+            numbering = solve(survey, numbers(index), section)
         opened.check_unchanged()
-    return inspection
+    return Inspection(report, gate, numbering)
 
 
-def diff(before: Input, after: Input, options: Options | None = None) -> DiffReport:
-    """Compare two checkpoints, given as paths or open. Return what `ckpt diff` prints, as a report.
+def _with_model(opened: Checkpoint, live: Any) -> Survey:
+    """The survey of a checkpoint, with the record of a live model where one is given."""
+    if live is None:
+        return opened.survey
+    from ckpt.evidence.survey import Survey
+
+    return Survey(opened.checkpoint, live)
+
+
+def diff(
+    before: Input,
+    after: Input,
+    *,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    align: bool = True,
+    sub: Texts = (),
+    atol: float | None = None,
+    rtol: float | None = None,
+    close: bool = False,
+    stat: bool = False,
+    structure: bool = False,
+    quick: bool = False,
+    strict: bool = False,
+    histogram: bool = False,
+    model: Any = None,
+    arg: Texts = (),
+    select: Texts = (),
+    ignore: Texts = (),
+    level: str | None = None,
+    fail_on: Texts = (),
+    check: bool = True,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> DiffReport:
+    """Compare two checkpoints, given as paths or open, and return the report of `ckpt diff`.
 
     `report.same` is the answer. `report.changed` and `report.frozen` are names of tensors, `report.findings` what stands
-    out, `report.rows` all tensors, `report.to_json()` the document. Raises CkptError.
+    out, `report.rows` all tensors, `report.to_json()` the document. Raises CkptError, also where a tensor cannot be
+    compared, unless `check` is False: then the report says so, and `report.check()` raises.
     """
-    from ckpt.jobs.diff.diff import diff as compare
+    from ckpt.jobs.diff.diff import DIFFER, Options, tolerance_of
+    from ckpt.jobs.diff.diff import diff as job
+    from ckpt.jobs.rewrite.rename import substitution
 
+    if close and not (atol is None and rtol is None):
+        raise UsageError("--close and --atol or --rtol exclude each other")
+    gate = gate_of("diff", select, ignore, level, fail_on, also=(DIFFER,))
+    options = Options(
+        globs_of(include, exclude),
+        section,
+        tolerance_of(atol, rtol, close=close),
+        structure=structure,
+        quick=quick,
+        strict=strict,
+        norms=stat,
+        histogram=histogram,
+        align=align,
+        rules=[substitution(text).apply for text in texts(sub)],
+        executor=current(),
+        once=is_cut(),
+    )
+    live = model_of(model, arg)
     with ExitStack() as stack:
-        sides = [stack.enter_context(at_hand(side)) for side in (before, after)]
-        report = compare(sides[0].survey, sides[1].survey, options)
+        sides = []
+        for side in (before, after):
+            if structure and isinstance(side, (str, os.PathLike)):
+                side = stack.enter_context(
+                    open_side(path_of(side), structure=True, limits=limits, plugins=plugins)
+                )
+            sides.append(stack.enter_context(at_hand(side, limits, plugins=plugins)))
+        if progress is not None:
+            total = sides[0].checkpoint.nbytes + sides[1].checkpoint.nbytes
+            options = options._replace(progress=Meter(progress, total))
+        report = job(_with_model(sides[0], live), _with_model(sides[1], live), options)
         for side in sides:
             side.check_unchanged()
-    report.check_read()
+    report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)
+    if check:
+        report.check()
     return report
+
+
+def stats(
+    source: Input,
+    *,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    all: bool = False,
+    channels: bool = False,
+    threshold: float = 1e-3,
+    histogram: bool = False,
+    sort: str = "name",
+    select: Texts = (),
+    ignore: Texts = (),
+    level: str | None = None,
+    fail_on: Texts = (),
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> StatsReport:
+    """Measure the tensors of the only model, of a `section`, or `all`, and return the report of `ckpt stats`.
+
+    `report.rows` are the tensors with their numbers, `report.unread` those that could not be read. Raises CkptError.
+    """
+    from ckpt.jobs.check.stats import stats as job
+
+    gate = gate_of("stats", select, ignore, level, fail_on)
+    globs = globs_of(include, exclude)
+    wants_channels = channels or "dead-channels" in gate.fails | gate.rules.select
+    with at_hand(source, limits, plugins=plugins) as opened:
+        report = job(
+            opened.survey,
+            globs,
+            section,
+            threshold=threshold if wants_channels else None,
+            sort=sort,
+            everything=all and section is None,
+            histogram=histogram,
+            progress=_meter(progress, opened),
+            executor=current(),
+        )
+        opened.check_unchanged()
+    return report._replace(findings=gate.rules.kept(report.findings), gate=gate)
+
+
+def _meter(progress: Progress | None, opened: Checkpoint) -> Meter | None:
+    return None if progress is None else Meter(progress, opened.checkpoint.nbytes)
+
+
+def sum(
+    source: Input,
+    *,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    all: bool = False,
+    recorded: bool = False,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> SumReport:
+    """Return the SHA-256 of each tensor of the only model, of a `section`, or of `all`: the report of `ckpt sum`.
+
+    With `recorded` it has the sizes and CRC-32 that the files record, and no tensor is read. Raises CkptError.
+    """
+    from ckpt.jobs.check.recorded import SumReport, listed, unread_in
+    from ckpt.jobs.check.sums import sums
+
+    globs = globs_of(include, exclude)
+    if recorded:
+        from ckpt.formats.verify import recorded as read_records
+
+        if globs or section is not None or all:
+            raise UsageError("--recorded lists all of a checkpoint")
+        path = path_of(source)
+        record = read_records(path, limits or Limits(), plugins=plugins or _has_plugins(source))
+        items = listed(record.format, record.files)
+        return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
+    with at_hand(source, limits, plugins=plugins) as opened:
+        survey = opened.survey
+        rows = sums(
+            survey,
+            section,
+            globs,
+            everything=all,
+            progress=_meter(progress, opened),
+            executor=current(),
+        )
+        name = (survey.everything if all else survey.model_or_all(section)).name
+        opened.check_unchanged()
+    return SumReport(opened.path, opened.format, name, tuple(rows))
+
+
+def _has_plugins(source: Input) -> bool:
+    return getattr(source, "plugins", False)
+
+
+def verify(
+    source: Input,
+    *,
+    quick: bool = False,
+    sums: Path | Stored | None = None,
+    like: Input | Like | None = None,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> VerifyReport:
+    """Check whether a checkpoint is intact: its structure and its checksums. Return the report of `ckpt verify`.
+
+    `report.verdict` is `intact`, `damaged` or `unreadable`: a file that cannot be read is no error here. `sums` is a file
+    that `ckpt sum` wrote, `like` another save whose names and shapes are compared. Raises UsageError.
+    """
+    from ckpt.api.stored import checked_with
+    from ckpt.formats.verify import remainder
+    from ckpt.jobs.check import verify as job
+
+    path = path_of(source)
+    limits = limits or getattr(source, "limits", None) or Limits()
+    plugins = plugins or _has_plugins(source)
+    globs = globs_of(include, exclude)
+    stored, other = checked_with(sums, like, globs, section, limits, quick=quick, plugins=plugins)
+    try:
+        with about(path), at_hand(source, limits, plugins=plugins) as opened:
+            report = verdict(opened, stored, section, quick=quick, progress=progress)
+            if other is not None:
+                from ckpt.jobs.check.sums import likeness
+
+                comparison = likeness(opened.survey, other, section)
+                report = job.with_likeness(opened.checkpoint, report, comparison)
+            opened.check_unchanged()
+            return report
+    except CkptError as error:
+        if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
+            return job.unreadable(path, error.failure(path))
+        plan = partial(_salvage, limits=limits)
+        rest = remainder(error.path or path, limits, plan, plugins=plugins)
+        if rest is None:
+            return job.damaged(path, error.said_of(path), None, None)
+        report = job.damaged(path, error.said_of(path), rest.whole, rest.lost, rest.rows)
+        return report._replace(hint=rest.hint)
+
+
+def verdict(
+    opened: Checkpoint, stored: Stored | None, section: str | None, *, quick: bool, progress: Progress | None
+) -> VerifyReport:
+    """The verdict on a checkpoint that could be opened. Raises CkptError where it is damaged."""
+    from ckpt.api.stored import compared_with, sums_of
+    from ckpt.formats.verify import checksums
+    from ckpt.jobs.check import verify as job
+    from ckpt.jobs.check.sums import sums_now
+
+    checkpoint, meter = opened.checkpoint, _meter(progress, opened)
+    if stored is not None and not stored.lists:
+        expected = sums_of(opened.path, stored.sums)
+        now = sums_now(opened.survey, expected, section, progress=meter, executor=current())
+        return job.against(checkpoint, expected, now)
+    report = job.structure(checkpoint)
+    if not quick:
+        done = checksums(opened.path, opened.limits, meter, plugins=opened.plugins, executor=current())
+        report = job.with_checksums(report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread)
+    if stored is not None:
+        report = compared_with(stored, report, opened, quick=quick)
+    return report
+
+
+def _salvage(checkpoint: Contents, limits: Limits) -> str | None:
+    """The command that writes what is whole of a damaged file, or None where none works."""
+    from ckpt.evidence.survey import Survey
+
+    # Named as text: only a damaged file pays for what writes.
+    ways = import_module("ckpt.api.advice").Ways(Survey(checkpoint), limits)
+    command: str | None = ways.way(("salvage",)).command
+    return command

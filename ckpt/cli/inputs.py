@@ -6,152 +6,44 @@ A command goes on after an error, and the worst exit code wins.
 from __future__ import annotations
 
 import os
-import re
-import stat
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from ckpt import __version__, formats
+from ckpt import __version__
+from ckpt.api.walk import FEW, Found, empty, is_concern, many, nothing_in, others_text, parted
 from ckpt.cli import output
+from ckpt.cli.options import explaining
 from ckpt.cli.signature import LIMITS
 from ckpt.cli.start import Signal
 from ckpt.errors import (
     CkptError,
-    NotOpenedError,
-    StandInError,
-    UnreadableError,
-    UnsupportedError,
     UsageError,
     about,
 )
-from ckpt.formats.common.directory import LOCAL_MAGIC
-from ckpt.formats.format import CHECKPOINTS, PERHAPS
-from ckpt.io.far import is_url
 from ckpt.io.location import locate, shown
-from ckpt.io.source import beginning, read_limited
-from ckpt.limits import Limits
-from ckpt.names import natural
+from ckpt.io.source import read_limited
 from ckpt.render.text import Line
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, and_more, plural, show
+from ckpt.text import Json, and_more, show
 
 if TYPE_CHECKING:
-    from ckpt.io.executor import Executor, Forks, R, Task
+    pass
 
 
-MOST = 200_000
-"""The most regular files of a folder that are looked at."""
-MOST_FAR = 1_000
-"""The most objects behind a URL of which the first bytes are read."""
-_SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)"
 _LONGEST = 1 << 24
 """Bytes of a list of names."""
-_CLOSED = (".git", ".hg", ".svn")
-"""Folders of version control, which are not entered."""
-_LEFTOVER = r"\..*\.ckpt-tmp"
-
-
-class Found(NamedTuple):
-    """A path to look at. `named` is set when the user typed it.
-
-    `error` says why a folder cannot be looked at, `skipped` why a name in it is not. `is_other` marks a file in a folder
-    whose first bytes are of no checkpoint. `folder` is the folder, as it was typed, in which `looked` found it.
-    """
-
-    path: str
-    named: bool = True
-    error: CkptError | None = None
-    skipped: str | None = None
-    is_other: bool = False
-    folder: str | None = None
-
-
-def is_concern(item: Found, error: CkptError) -> bool:
-    """Tell whether a path that cannot be read is an error.
-
-    A `.bin` in a folder that never was a checkpoint is none.
-    """
-    if item.named or isinstance(error, StandInError) or not isinstance(error, UnsupportedError):
-        return True
-    return not item.path.lower().endswith(".bin")  # of which many are something else
 
 
 def is_skipped(item: Found, error: CkptError) -> bool:
     """Tell whether a file in a folder never was a checkpoint, and say so on stderr."""
-    if is_concern(item, error):
+    if is_concern(item, error.code):
         return False
     output.skip(item.path, error.problem)
     return True
-
-
-def found(paths: Sequence[str], *, picked: bool = False, plugins: bool = False) -> Iterator[Found]:
-    """Yield what the paths lead to, folders in natural order.
-
-    The first bytes of a file in a folder say what it is. A folder that is one checkpoint is one item; a file
-    in it that does not belong to it is another. Links to folders are skipped, the folders of version control
-    and of virtual environments are not entered. With `picked` a path to a file is looked at as if it were
-    found in a folder. With `plugins` formats of other distributions are asked too.
-    """
-    for path in paths:
-        if os.path.isdir(path):
-            yield from _walked(path, plugins)
-        elif is_url(path):
-            yield from _at_url(path, plugins)
-        else:
-            yield _of_file(path, os.path.basename(path), plugins) if picked else Found(path)
-
-
-def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
-    """As `found`, for commands that open each item: a folder that one of them can open stands for itself.
-
-    A folder in which nothing is found has the `error` that opening it gives.
-    """
-    items: list[Found] = []
-    for path in paths:
-        is_far = is_url(path)
-        try:
-            is_folder = locate(path).is_folder() if is_far else os.path.isdir(path)
-        except CkptError as failure:
-            items.append(Found(path, error=failure))
-            continue
-        error = formats.refusal(path, limits, plugins=plugins) if is_folder else None
-        inside = [Found(path)]
-        if error is not None:
-            walked = _walked_far(path, plugins) if is_far else _walked(path, plugins)
-            inside = [item._replace(folder=path) for item in walked]
-        items += inside
-        if all(item.skipped is not None or item.is_other for item in inside):
-            items.append(Found(path, error=error))
-    return items
-
-
-def _at_url(path: str, plugins: bool) -> Iterator[Found]:
-    try:
-        is_folder = locate(path).is_folder()
-    except CkptError as error:
-        yield Found(path, error=error)
-        return
-    if is_folder:
-        yield from _walked_far(path, plugins, named=True)
-    else:
-        yield Found(path)
-
-
-def parted(items: Iterable[Found]) -> tuple[list[Found], list[str]]:
-    """Return the items that are to be looked at, and the paths of the other files."""
-    ours: list[Found] = []
-    others: list[str] = []
-    for item in items:
-        if item.is_other:
-            others.append(item.path)
-        else:
-            ours.append(item)
-    return ours, others
 
 
 def unskipped(items: Iterable[Found]) -> list[Found]:
@@ -163,182 +55,6 @@ def unskipped(items: Iterable[Found]) -> list[Found]:
         else:
             output.skip(item.path, item.skipped)
     return kept
-
-
-def endings(paths: Iterable[str]) -> dict[str, int]:
-    """Count the paths with each ending, most first. The empty ending counts names without one."""
-    counts = Counter(os.path.splitext(os.path.basename(path).lower())[1] for path in paths)
-    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
-def others_text(paths: Sequence[str]) -> str:
-    """Return how many files were not looked at: `21 files not looked at: 9 *.json, 4 *.md and 8 others`."""
-    counts = [
-        (count, f"{count:,} {f'*{show(ending, 20)}' if ending else 'without an ending'}")
-        for ending, count in endings(paths).items()
-    ]
-    rest = sum(count for count, _ in counts[3:])
-    shown = ", ".join(text for _, text in counts[:3]) + (f" and {plural(rest, 'other')}" if rest else "")
-    return f"{plural(len(paths), 'file')} not looked at: {shown}"
-
-
-def _walked(folder: str, plugins: bool) -> Iterator[Found]:
-    refused: list[Found] = []
-    count = 0
-
-    def refuse(error: OSError) -> None:
-        path = os.path.normpath(os.fsdecode(error.filename))
-        problem = f"cannot be read: {(error.strerror or '').lower()}"
-        refused.append(Found(path, error=NotOpenedError(problem, path=path)))
-
-    for current_folder, folders, names in os.walk(folder, onerror=refuse):
-        every = sorted((name for name in folders if name not in _CLOSED), key=natural)
-        folders[:] = []
-        for name in every:
-            inner = os.path.join(current_folder, name)
-            if os.path.islink(inner):
-                yield Found(os.path.normpath(inner), skipped="a link to a folder")
-            elif os.path.lexists(os.path.join(inner, "pyvenv.cfg")):
-                yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
-            else:
-                folders.append(name)
-        own = formats.files_of_folder(current_folder, Limits(), plugins=plugins) or ()
-        if len(own) > 1 or any(name.startswith(".") for name in own):  # the folder is one checkpoint
-            yield Found(os.path.normpath(current_folder), named=False)
-            names = [name for name in names if name not in own]
-            folders[:] = [name for name in folders if not any(file.startswith(f"{name}/") for file in own)]
-        for name in _unindexed(current_folder, names, own):
-            count += 1
-            if count > MOST:
-                problem = f"the folder holds over {MOST:,} files"
-                yield Found(
-                    folder, error=UnreadableError(problem, path=folder, hint="name its parts one by one")
-                )
-                return
-            yield _of_file(os.path.normpath(os.path.join(current_folder, name)), name, plugins)
-    yield from refused
-
-
-def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:
-    """The names in a folder, in natural order, without the shards that an index names: these are looked at with it."""
-    has_shards = any(re.search(f"{_SHARD}$", name) for name in names)
-    indices = [name for name in {*names, *own} if name.endswith(".index.json")] if has_shards else []
-    indexed: set[str] = set()
-    for index in indices:
-        try:
-            text = _read(f"{folder.rstrip('/')}/{index}", Limits().index_bytes, "the index")
-        except CkptError:
-            continue  # opening it says why it cannot be read
-        indexed.update(map(os.fsdecode, re.findall(rf'"([^"\\]*{_SHARD})"'.encode(), text)))
-    return sorted((name for name in names if name not in indexed), key=natural)
-
-
-def _of_file(path: str, name: str, plugins: bool) -> Found:
-    """A file in a folder: one to look at, or another one."""
-    if re.fullmatch(_LEFTOVER, name):
-        return Found(path, named=False, skipped="a leftover of a write that was interrupted")
-    is_named_so = name.lower().endswith(CHECKPOINTS)
-    try:
-        is_file = stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        is_file = is_named_so  # a link that leads nowhere
-    except OSError:
-        is_file = True  # opening it says why it cannot be read
-    item = Found(path, named=False, is_other=not is_file)
-    return _by_bytes(item, plugins) if is_file and not is_named_so else item
-
-
-def _by_bytes(item: Found, plugins: bool) -> Found:
-    """A file in a folder whose name does not say what it is: one to look at or another one, by its first bytes."""
-    try:
-        return item._replace(is_other=not formats.recognises(item.path, Limits(), plugins=plugins))
-    except NotOpenedError as error:
-        return item._replace(error=error)
-
-
-def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Found]:
-    """As `_walked`, for a folder behind a URL."""
-    objects = list(_objects(path, plugins, named))
-    files = [item for item in objects if item.error is None and not item.path.endswith("/")]
-    is_looked_into = len(files) <= MOST_FAR
-    for item in objects:
-        is_named_so = item.path.lower().endswith((*CHECKPOINTS, *PERHAPS))
-        if item.error is not None or item.named or item.folder is not None or is_named_so:
-            yield item._replace(folder=None)
-        else:
-            yield _by_bytes(item, plugins) if is_looked_into else item._replace(is_other=True)
-    if not is_looked_into:
-        yield Found(
-            path, named=False, skipped=f"it holds over {MOST_FAR:,} objects: only names were looked at"
-        )
-
-
-def _objects(path: str, plugins: bool, named: bool = False) -> Iterator[Found]:
-    """The objects behind a URL. One that is a checkpoint of several has a `folder`."""
-    try:
-        names = locate(path).names()
-    except CkptError as error:
-        yield Found(path, named=named, error=error)
-        return
-    own = formats.files_of_folder(path, Limits(), plugins=plugins) or ()
-    if len(own) > 1 or any(name.startswith(".") for name in own):
-        yield Found(path, named=named, folder=path)
-        names = [name for name in names if name not in own and not any(file.startswith(name) for file in own)]
-    for name in _unindexed(path, names, own):
-        inner = f"{path.rstrip('/')}/{name}"
-        if not name.endswith("/"):
-            yield Found(inner, named=False)
-        elif name[:-1] not in _CLOSED:
-            yield from _objects(inner, plugins)
-
-
-def archives(folder: str) -> list[str]:
-    """The zip archives below a folder, whatever they are called, in natural order. Links are skipped."""
-    archive_paths = []
-    for current_folder, folders, names in os.walk(folder):
-        folders.sort(key=natural)
-        paths = (os.path.normpath(os.path.join(current_folder, name)) for name in sorted(names, key=natural))
-        archive_paths += [path for path in paths if _is_archive(path)]
-    return archive_paths
-
-
-def _is_archive(path: str) -> bool:
-    is_file = os.path.isfile(path) and not os.path.islink(path)
-    return is_file and beginning(path, len(LOCAL_MAGIC)) == LOCAL_MAGIC
-
-
-FEW = 8
-"""Files for which no process is started: they are read before it is."""
-
-
-def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Forks:
-    """Return the processes that run a task for each file, `jobs` of them.
-
-    Without a number this one runs a few tasks, and copies of it run many.
-    """
-    from ckpt.io.executor import Forks  # here: one file needs no others
-
-    if any(isinstance(item, Found) and is_url(item.path) for task in tasks for item in task.arguments[:1]):
-        return Forks(1)  # a copy of a process does not have the threads of what reads from object stores
-    return Forks(jobs) if jobs is not None or len(tasks) >= FEW else Forks(1)
-
-
-def empty(paths: Sequence[str], seen: Iterable[str]) -> list[str]:
-    """The folders among the paths below which none of the `seen` ones lies."""
-    names = set(map(os.path.normpath, seen))
-    return [path for path in paths if os.path.isdir(path) and not _below(path, names)]
-
-
-def nothing_in(folder: str) -> CkptError:
-    """The error for a folder without a checkpoint."""
-    return UnsupportedError("no checkpoint in this folder", path=folder)
-
-
-def _below(folder: str, paths: Iterable[str]) -> bool:
-    """Tell whether one of the paths is the folder or lies in it."""
-    folder = os.path.normpath(folder)
-    start = "" if folder == os.curdir else os.path.join(folder, "")
-    return any(path == folder or path.startswith(start) for path in paths)
 
 
 def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at") -> list[str]:
@@ -403,7 +119,7 @@ def each(
     try:
         for path in paths:
             try:
-                with about(path), documented(path, json):
+                with about(path), documented(path, json), explaining(path):
                     codes.append(one(path))
             except CkptError as error:
                 output.fail(error)
@@ -479,7 +195,7 @@ def _answered(item: Found, answer: Callable[[Found], Answer]) -> Answer | CkptEr
         with about(item.path):
             return answer(item)
     except CkptError as error:
-        return error if is_concern(item, error) else error.problem
+        return error if is_concern(item, error.code) else error.problem
 
 
 def _written(
@@ -507,18 +223,19 @@ def _written(
 
 
 @contextmanager
-def working(where: str | None, names: Iterable[str]) -> Iterator[Executor | None]:
-    """Yield the executor that does the work on the PATHs, as `--cluster` says, or None without it.
+def working(where: str | None, names: Iterable[str]) -> Iterator[bool]:
+    """Give the work on the PATHs to a cluster, as `--cluster` says; tell whether there is one.
 
     Raises UsageError for a URL with a secret, CkptError without a cluster.
     """
     if where is None:
-        yield None
+        yield False
         return
     from ckpt.io.cluster.connect import connected  # here: only a cluster pays for it
+    from ckpt.io.executor import working as given_to
 
-    with connected(where, names, output.talk) as executor:
-        yield executor
+    with connected(where, names, output.talk) as executor, given_to(executor):
+        yield True
 
 
 @contextmanager

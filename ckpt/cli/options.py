@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
-from ckpt import formats
-from ckpt.checkpoint import Checkpoint
+from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.keywords import doubts
+from ckpt.api.opening import open_side
 from ckpt.cli import output
 from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT
-from ckpt.errors import CkptError, NotOpenedError, UsageError
-from ckpt.evidence.record import ModelRecord
-from ckpt.findings import CATALOGUE, DOUBTS, LEVELS, Finding, Level, Plan, Rules
+from ckpt.errors import NotOpenedError, UsageError
 from ckpt.io.far import is_url
 from ckpt.limits import Limits
-from ckpt.rows import NamedTuple
 from ckpt.text import listed, show, show_literal
-
-if TYPE_CHECKING:
-    from ckpt.cli.advice import Ways
-    from ckpt.evidence.survey import Survey
 
 Paths = Annotated[
     list[str] | None,
@@ -244,6 +237,14 @@ Verify = Annotated[
     ),
 ]
 
+LikeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--like",
+        metavar="OTHER",
+        help="Compare names and shapes with another checkpoint, or names with the sums that `ckpt sum` wrote.",
+    ),
+]
 NoAlign = Annotated[
     bool,
     typer.Option("--no-align", help="Compare names as they are, with wrappers and without a mapping."),
@@ -259,20 +260,6 @@ PartOption = Annotated[
 ]
 
 
-def model_of(spec: str | None, arguments: list[str] | None) -> ModelRecord | None:
-    """Return the record of the model of `--model`, or None. Raises UsageError.
-
-    A command that reads imports torch only for this model.
-    """
-    if spec is None:
-        if arguments:
-            raise UsageError("--arg goes with --model")
-        return None
-    from ckpt.live.model import record
-
-    return record(spec, arguments or ())
-
-
 def refuse_factory(path: str, option: str) -> None:
     """Raise UsageError for FILE.py:FACTORY where a checkpoint is expected: only an option may run code."""
     file, _, name = path.rpartition(":")
@@ -286,38 +273,30 @@ def plugins_allowed() -> bool:
 
 
 def opened(
-    path: str,
-    limits: Limits,
-    *,
-    tell: bool = True,
-    partial: bool = False,
-    names_from: str | None = None,
-    keep_damaged: bool = False,
+    path: str, limits: Limits, *, tell: bool = True, structure: bool = False, partial: bool = False
 ) -> Checkpoint:
     """The checkpoint at a path, as the command line and the environment say. Raises CkptError.
 
-    With `tell`, stderr names the damaged files of a folder, which the command then does without.
+    With `tell`, stderr names the damaged files of a folder, which the command then does without. With `structure`, a
+    stored listing is one too; with `partial`, what is left of one that is damaged.
     """
-    try:
-        checkpoint = formats.open(
-            path,
-            limits,
-            plugins=plugins_allowed(),
-            partial=partial,
-            names_from=names_from,
-            keep_damaged=keep_damaged,
+    with explaining(path):
+        checkpoint = open_side(
+            path, structure=structure, partial=partial, limits=limits, plugins=plugins_allowed()
         )
-    except NotOpenedError as error:
-        raise explained(error, path) from None
     for text in notices(checkpoint) if tell else ():
         output.talk(text)
     return checkpoint
 
 
 def notices(checkpoint: Checkpoint) -> list[str]:
-    """A line for each damaged file of a folder, which a command does without, and for each doubt about the others."""
-    messages = [notice.message for notice in checkpoint.notices if notice.code in DOUBTS]
-    return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(message)}" for message in messages]
+    """The lines about each doubt, for stderr."""
+    return [f"ckpt: {text}" for text in doubts(checkpoint.checkpoint)]
+
+
+def tell(line: str) -> None:
+    """Write a warning to stderr, in red where a result runs code."""
+    (output.alarm if ": DANGER: " in line else output.talk)(f"ckpt: {line}")
 
 
 def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
@@ -328,110 +307,22 @@ def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
     return [f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"]
 
 
-def planning(survey: Survey) -> Plan:
-    """Finds the commands that work on a checkpoint.
+@contextmanager
+def explaining(path: str) -> Iterator[None]:
+    """Give an error about a file that is not there the name that the user may have meant."""
+    try:
+        yield
+    except NotOpenedError as error:
+        if error.path in (None, path) and not is_url(path) and not os.path.exists(path):
+            from ckpt.cli.usage import missing  # here: only a mistyped path pays for it
 
-    They are planned by what writes, which is named as text: what only looks loads it when a finding needs a command.
-    """
-
-    @cache
-    def ways() -> Ways:
-        result: Ways = import_module("ckpt.cli.advice").Ways(survey)
-        return result
-
-    return lambda words: ways().way(words)
-
-
-def explained(error: CkptError, path: str) -> CkptError:
-    """The error for a file that is not there, with what the user may have meant."""
-    if (
-        isinstance(error, NotOpenedError)
-        and error.path == path
-        and not is_url(path)
-        and not os.path.exists(path)
-    ):
-        from ckpt.cli.usage import missing  # here: only a mistyped path pays for it
-
-        error.hint = missing(path) or error.hint
-    return error
+            error.hint = missing(path) or error.hint
+        raise
 
 
 def limits_of(settings: list[str] | None) -> Limits:
     """The reader's limits as the command line sets them. Raises UsageError."""
     return Limits().raised(settings or [])
-
-
-_LEVELS: dict[str, tuple[Level, ...]] = {"error": LEVELS[:1], "warning": LEVELS[:2], "any": LEVELS}
-"""Words of `--fail-on` -> the levels that they mean."""
-_MAKERS = {"lint": ("lint", "inspect"), "ls": ("inspect",)}
-"""Commands that report what others make -> those that make it."""
-
-
-class Gate(NamedTuple):
-    """The options of the gate: `rules` say which findings count, `fails` on which of them the exit code is 1."""
-
-    rules: Rules
-    fails: frozenset[str]
-
-    def code(self, findings: Iterable[Finding]) -> int:
-        """1 when a finding that counts is one of `fails`, or of one of its levels."""
-        levels = {level for word in self.fails for level in _LEVELS.get(word, ())}
-        kept = self.rules.kept(findings)
-        return int(any(finding.code in self.fails or finding.level in levels for finding in kept))
-
-
-def gate_of(
-    command: str,
-    select: Sequence[str] | None,
-    ignore: Sequence[str] | None,
-    level: str | None,
-    fail_on: Sequence[str] | None,
-    *,
-    also: Iterable[str] = (),
-    default: Level | None = "info",
-) -> Gate:
-    """The gate of a command; `also` are further words of `--fail-on`, `default` is the level without options.
-
-    Raises UsageError for a code that the command does not make: it would never be found.
-    """
-    words = codes_of("--fail-on", fail_on, command, (*_LEVELS, *also))
-    return Gate(rules_of(command, select, ignore, level, default), words)
-
-
-def rules_of(
-    command: str,
-    select: Sequence[str] | None,
-    ignore: Sequence[str] | None,
-    level: str | None,
-    default: Level | None = "info",
-    *,
-    origin: str = "--",
-) -> Rules:
-    """Return the rules for the findings that count. Raises UsageError.
-
-    `origin` stands before the names of the settings.
-    """
-    lowest = next((name for name in LEVELS if name == level), None)
-    if lowest is None and level is not None:
-        raise UsageError(f"--level {show(level, 40)}: not one of {' '.join(LEVELS)}")
-    chosen = codes_of(f"{origin}select", select, command)
-    ignored = codes_of(f"{origin}ignore", ignore, command)
-    return Rules(chosen, ignored, lowest or (None if chosen else default))
-
-
-def codes_of(
-    option: str, values: Sequence[str] | None, command: str, also: Iterable[str] = ()
-) -> frozenset[str]:
-    """The codes in the values of an option, and the words that it takes `also`. Raises UsageError for others."""
-    codes = [code.strip() for value in values or () for code in value.split(",") if code.strip()]
-    makers = _MAKERS.get(command, (command,))
-    possible = [row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)]
-    possible += also
-    for code in codes:
-        if code not in possible:
-            problem = f"{option} {show(code, 40)}: not a finding of {command}"
-            raise UsageError(problem, hint="codes: " + " ".join(possible))
-    return frozenset(codes)
 
 
 def check_table(name: str | None) -> None:

@@ -268,11 +268,20 @@ class _Bar:
     def advance(self, count: int) -> None:
         """Count work that is done; any thread may call it."""
         with self._lock:
-            self._done = min(self._done + count, self._total)
-            now = _clock()
-            if now >= self._next:
-                self._next = now + _PAUSE
-                self._draw(now - self._begin)
+            self._reach(min(self._done + count, self._total))
+
+    def reach(self, done: int, total: int) -> None:
+        """Set the work that is done, and all work; any thread may call it."""
+        with self._lock:
+            self._total = total
+            self._reach(done)
+
+    def _reach(self, done: int) -> None:
+        self._done = done
+        now = _clock()
+        if now >= self._next:
+            self._next = now + _PAUSE
+            self._draw(now - self._begin)
 
     def _draw(self, seconds: float) -> None:
         from shutil import get_terminal_size
@@ -305,13 +314,26 @@ def progress(doing: str, total: int, unit: str = "") -> Iterator[Callable[[int],
 
     `doing` is a word such as `copying`. Whatever ends the work takes the bar off the screen.
     """
+    with _drawn(doing, total, unit) as bar:
+        yield None if bar is None else bar.advance
+
+
+@contextmanager
+def meter(doing: str, unit: str = "") -> Iterator[Callable[[int, int], None] | None]:
+    """As `progress`, for work that tells how much of it is done, and how much there is."""
+    with _drawn(doing, 0, unit) as bar:
+        yield None if bar is None else bar.reach
+
+
+@contextmanager
+def _drawn(doing: str, total: int, unit: str) -> Iterator[_Bar | None]:
     if _Bar.is_open or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     bar = _Bar(doing, total, unit)
     _Bar.is_open = True
     try:
-        yield bar.advance
+        yield bar
     finally:
         _Bar.is_open = False
         _clear()

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import cast
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.keywords import globs_of
+from ckpt.api.reading import diff, stats, sum, verdict
+from ckpt.api.stored import checked_with
 from ckpt.cli import output
 from ckpt.cli.inputs import TROUBLE
-from ckpt.cli.options import opened, plugins_allowed
-from ckpt.cli.work import stored_sums
+from ckpt.cli.options import opened
 from ckpt.errors import UsageError, about
-from ckpt.evidence.survey import Survey
-from ckpt.formats.verify import checksums
-from ckpt.io.executor import Executor, Failed, Threads
+from ckpt.io.executor import Executor, Failed, Threads, working
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
-from ckpt.jobs.check.stats import stats
-from ckpt.jobs.check.sums import sums, sums_now
-from ckpt.jobs.diff.diff import comparison, diff
 from ckpt.jobs.parts import MOST, Input, Mine, Notes, Part, Share, cut, encoded, input_of, plan_of
 from ckpt.limits import Limits
-from ckpt.names import Globs
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural, show
 
@@ -33,64 +31,44 @@ Options = Mapping[str, object]
 
 
 class Work(NamedTuple):
-    """The way in which a command works. `options` are the types of what is written into the parts.
+    """The way in which a command works: its function. `options` are the types of what is written into the parts.
 
     `shown` are the further options of the command: `ckpt merge-parts` takes them.
     """
 
-    run: Callable[[Sequence[Checkpoint], Options, Limits, Executor], object]
+    function: Callable[..., object]
     options: Mapping[str, str]
     shown: tuple[str, ...] = ()
     doing: str = "measuring"
     inputs: int = 1
 
-
-def _globs(options: Options) -> Globs:
-    include, exclude = (cast("Sequence[str] | None", options[name]) for name in ("include", "exclude"))
-    return Globs(include or (), exclude or ())
-
-
-def _section(options: Options) -> str | None:
-    return cast("str | None", options["section"])
-
-
-def _everything(options: Options) -> bool:
-    return bool(options["everything"])
+    def run(self, inputs: Sequence[Checkpoint], options: Options, executor: Executor) -> None:
+        """Do the work on open checkpoints, with an executor to which all tasks are known before any of them runs."""
+        keywords = {_KEYWORDS.get(name, name): value for name, value in options.items()}
+        if "no_align" in keywords:
+            keywords["align"] = not keywords.pop("no_align")
+        with working(executor, is_cut=True):
+            self.function(*inputs, **keywords)
 
 
-def _stats(inputs: Sequence[Checkpoint], options: Options, limits: Limits, executor: Executor) -> object:
-    section = _section(options)
-    return stats(
-        Survey(inputs[0]),
-        _globs(options),
-        section,
-        threshold=cast("float", options["threshold"]) if options["channels"] else None,
-        everything=_everything(options) and section is None,
-        executor=executor,
+def _verify(
+    checkpoint: Checkpoint,
+    *,
+    sums: str | None,
+    include: Sequence[str] | None,
+    exclude: Sequence[str] | None,
+    section: str | None,
+) -> None:
+    """The work of `ckpt verify` on a file that could be opened. What is damaged raises here."""
+    globs = globs_of(include, exclude)
+    stored, _ = checked_with(
+        sums, None, globs, section, checkpoint.limits, quick=False, plugins=checkpoint.plugins
     )
+    verdict(checkpoint, stored, section, quick=False, progress=None)
 
 
-def _sum(inputs: Sequence[Checkpoint], options: Options, limits: Limits, executor: Executor) -> object:
-    everything = _everything(options)
-    return sums(
-        Survey(inputs[0]), _section(options), _globs(options), everything=everything, executor=executor
-    )
-
-
-def _verify(inputs: Sequence[Checkpoint], options: Options, limits: Limits, executor: Executor) -> object:
-    path = inputs[0].path
-    stored = cast("str | None", options["stored"])
-    if stored is None:
-        return checksums(path, limits, plugins=plugins_allowed(), executor=executor)
-    if is_url(stored):
-        raise UsageError("--sums of parts is a file of this machine", path=stored)
-    expected = stored_sums(stored, limits, _globs(options), path)
-    return sums_now(Survey(inputs[0]), expected, _section(options), executor=executor)
-
-
-def _diff(inputs: Sequence[Checkpoint], options: Options, limits: Limits, executor: Executor) -> object:
-    before, after = map(Survey, inputs)
-    return diff(before, after, comparison(options)._replace(executor=executor, once=True))
+_KEYWORDS = {"everything": "all", "stored": "sums"}
+"""The options that have another name in Python."""
 
 
 def sums_input(options: Options) -> tuple[Input, ...]:
@@ -102,16 +80,23 @@ def sums_input(options: Options) -> tuple[Input, ...]:
     return (Input(stored, 1, len(data), hashlib.sha256(data).hexdigest()),)
 
 
+def refuse_far_sums(options: Options) -> None:
+    """Raise UsageError for sums that a part cannot find again."""
+    stored = options.get("stored")
+    if isinstance(stored, str) and is_url(stored):
+        raise UsageError("--sums of parts is a file of this machine", path=stored)
+
+
 _SELECTION = {"include": "texts", "exclude": "texts", "section": "text"}
 _GATE = ("select", "ignore", "level", "fail_on")
 WORKS: dict[str, Work] = {
     "stats": Work(
-        _stats,
+        stats,
         {**_SELECTION, "everything": "flag", "channels": "flag", "threshold": "number"},
         ("json", "tsv", "table", "no_header", "modules", "sort", "quiet", *_GATE),
     ),
     "diff": Work(
-        _diff,
+        partial(diff, check=False),
         {
             **_SELECTION,
             "no_align": "flag",
@@ -127,7 +112,7 @@ WORKS: dict[str, Work] = {
         2,
     ),
     "verify": Work(_verify, {**_SELECTION, "stored": "text"}, ("json", "quiet"), "checking"),
-    "sum": Work(_sum, {**_SELECTION, "everything": "flag"}, (), "hashing"),
+    "sum": Work(sum, {**_SELECTION, "everything": "flag"}, (), "hashing"),
 }
 """The commands that `--part` cuts."""
 
@@ -149,23 +134,20 @@ def write_part(
             f"--part {show(text, 40)}: not a part", hint=f"I/N, I from 0 to N - 1, N up to {MOST:,}"
         )
     work = WORKS[command]
+    refuse_far_sums(options)
     if len(paths) != work.inputs:
         raise UsageError("--part takes one PATH", hint="a folder or an index is one checkpoint")
     with ExitStack() as stack:
         inputs = [stack.enter_context(opened(path, limits)) for path in paths]
         notes = Notes()
         with about(paths[0]):
-            work.run(inputs, options, limits, notes)
+            work.run(inputs, options, notes)
         first, last = cut(notes.tasks, share)
-        nbytes = sum(task.nbytes for task in notes.tasks[first:last])
+        nbytes = builtins.sum(task.nbytes for task in notes.tasks[first:last])
         with output.progress(work.doing, nbytes) as progress, about(paths[0]):
             mine = Mine(Threads(), first, last, progress)
-            work.run(
-                inputs, options, limits, mine
-            )  # again, for the files of its tasks may be open only meanwhile
-        for checkpoint in inputs:
-            checkpoint.check_unchanged()
-        recorded = (*map(input_of, inputs), *sums_input(options))
+            work.run(inputs, options, mine)  # again, for the files of its tasks may be open only meanwhile
+        recorded = (*(input_of(given.checkpoint) for given in inputs), *sums_input(options))
     # What verify --sums does without, once all sums of a section agree: it does without them when parts are merged, too.
     unneeded = encoded(Failed("not needed"))
     part = Part(

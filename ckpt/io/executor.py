@@ -6,6 +6,8 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from ckpt.errors import NotOpenedError, UnreadableError
@@ -163,6 +165,36 @@ class Threads:
         finally:
             pool.shutdown(wait, cancel_futures=True)
         return results
+
+
+_worker: ContextVar[tuple[Executor, bool] | None] = ContextVar("worker", default=None)
+"""The executor of a block, and the flag that its tasks were cut before any of them ran."""
+
+
+def current() -> Executor:
+    """The executor of the block that runs, else threads of this process."""
+    worker = _worker.get()
+    return Threads() if worker is None else worker[0]
+
+
+def is_cut() -> bool:
+    """Tell whether the tasks of the block that runs were cut before any of them ran.
+
+    Then none may depend on the result of another.
+    """
+    worker = _worker.get()
+    return worker is not None and worker[1]
+
+
+@contextmanager
+def working(executor: Executor | None, *, is_cut: bool = False) -> Iterator[None]:
+    """Give the work of a block to an executor; without one nothing changes."""
+    token = None if executor is None else _worker.set((executor, is_cut))
+    try:
+        yield
+    finally:
+        if token is not None:
+            _worker.reset(token)
 
 
 def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:

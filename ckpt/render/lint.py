@@ -8,7 +8,7 @@ from xml.sax.saxutils import quoteattr
 
 from ckpt import __version__
 from ckpt.findings import CATALOGUE, LEVELS, Finding
-from ckpt.jobs.check.lint import LintReport
+from ckpt.jobs.check.lint import FileReport
 from ckpt.render.text import Line, hung, safe, wrapped
 from ckpt.text import Json, plural, show, show_line
 
@@ -19,7 +19,7 @@ _PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/"
 _SARIF = {"error": "error", "warning": "warning", "info": "note"}
 
 
-def lint_lines(reports: Iterable[LintReport], width: int | None) -> list[Line]:
+def lint_lines(reports: Iterable[FileReport], width: int | None) -> list[Line]:
     """The findings under the name of their file: level, code, sentence. What follows is said the first time."""
     out: list[Line] = []
     explained: set[str] = set()
@@ -41,7 +41,7 @@ def lint_lines(reports: Iterable[LintReport], width: int | None) -> list[Line]:
     return out
 
 
-def statistics_lines(reports: Sequence[LintReport], width: int | None) -> list[Line]:
+def statistics_lines(reports: Sequence[FileReport], width: int | None) -> list[Line]:
     """Return how often each code was found, and in how many files, the most serious first."""
     counts = Counter(finding.code for report in reports for finding in report.findings)
     files = Counter(code for report in reports for code in {finding.code for finding in report.findings})
@@ -54,7 +54,7 @@ def statistics_lines(reports: Sequence[LintReport], width: int | None) -> list[L
     return out
 
 
-def summary(reports: Sequence[LintReport]) -> str:
+def summary(reports: Sequence[FileReport]) -> str:
     """Return the sum of all findings: `3 findings (1 error, 2 warnings) in 2 of 5 files · 1 unreadable`."""
     levels = Counter(finding.level for report in reports for finding in report.findings)
     parts = [_counted(levels[level], level) for level in LEVELS if levels[level]]
@@ -71,7 +71,7 @@ def _counted(count: int, level: str) -> str:
     return f"{count:,} info" if level == "info" else plural(count, level)
 
 
-def github(reports: Iterable[LintReport]) -> list[str]:
+def github(reports: Iterable[FileReport]) -> list[str]:
     """Workflow commands of GitHub, with line ends and percent signs escaped."""
     out = []
     for report in reports:
@@ -86,7 +86,7 @@ def github(reports: Iterable[LintReport]) -> list[str]:
     return out
 
 
-def sarif(reports: Sequence[LintReport], others: Mapping[str, int] | None = None) -> dict[str, Json]:
+def sarif(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> dict[str, Json]:
     """A SARIF log (OASIS, version 2.1.0). Files that cannot be read are notifications of the run."""
     codes = list(dict.fromkeys(finding.code for report in reports for finding in report.findings))
     rules: list[Json] = [
@@ -129,7 +129,7 @@ def _place(path: str) -> dict[str, Json]:
     return {"physicalLocation": {"artifactLocation": {"uri": uri}}}
 
 
-def junit(reports: Sequence[LintReport], others: Mapping[str, int] | None = None) -> list[str]:
+def junit(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> list[str]:
     """A JUnit report: a test for each file, which fails with the first finding of level error or warning."""
     checked = [report for report in reports if report.skipped is None]
     failed = sum(bool(_failures(report)) for report in checked)
@@ -157,5 +157,5 @@ def junit(reports: Sequence[LintReport], others: Mapping[str, int] | None = None
     return [line.replace("##", "#&#35;") for line in out]  # `##[` is a command to GitHub Actions
 
 
-def _failures(report: LintReport) -> list[Finding]:
+def _failures(report: FileReport) -> list[Finding]:
     return [finding for finding in report.findings if finding.level != "info"]

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ckpt.findings import Finding
 from ckpt.jobs.inspect.ls import RUNS_CODE, UNREADABLE, LsRow
 from ckpt.render.text import Column, Line, cells, columns, narrowed, wrapped
 from ckpt.text import count_text, plural, show, show_literal, size_text
 
-_ELSEWHERE = frozenset(("weights-only", "unknown-import", "optimizer-heavy", "tied"))
-"""Findings that other columns tell, or that most checkpoints have; JSON has all."""
 _COLUMNS = (
     Column("NAME", gives_way=True, least=24),
     Column("FORMAT", given_up=1),
@@ -62,18 +59,13 @@ def _cells(row: LsRow, folder: str) -> list[str]:
     if row.unknown and not row.parameters:
         parameters = f"{count_text(row.unknown)}?"
     dtype, device = _first(row.dtypes), _first(row.devices)
-    codes = " ".join(codes_of(row.findings))
+    codes = " ".join(row.codes)
     return [name, row.format, size_text(row.nbytes), parameters, dtype, device, show(row.loads, 40), codes]
 
 
 def _first(names: Sequence[str]) -> str:
     more = f" +{len(names) - 1}" if len(names) > 1 else ""
     return show(names[0], 20) + more if names else ""
-
-
-def codes_of(findings: Sequence[Finding]) -> list[str]:
-    """The codes that the column of findings shows, each once."""
-    return [code for code in dict.fromkeys(row.code for row in findings) if code not in _ELSEWHERE]
 
 
 def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:

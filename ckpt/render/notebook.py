@@ -47,7 +47,7 @@ _STYLES = {
 def html_inspect(survey: Survey) -> str | None:
     """Return the lines of `ckpt inspect` with its commands, or None when the file can no longer be read."""
     # Named as text: what plans a command belongs to the command line, and loads what writes.
-    plan: Plan = import_module("ckpt.cli.advice").Ways(survey).way
+    plan: Plan = import_module("ckpt.api.advice").Ways(survey).way
     try:
         return html_of(inspect_lines(inspect(survey, plan=plan), width=WIDTH))
     except CkptError:

@@ -27,14 +27,13 @@ _CHANGES = 12
 _LEFT = 20
 
 
-def rewrite_lines(
-    report: RewriteReport, saved: SavedFile | None, *, dry_run: bool, width: int | None = None
-) -> list[Line]:
-    """The report as a person reads it, broken to fit `width`; `saved` is None when nothing was written."""
-    return [line for row in _lines(report, saved, dry_run, width) for line in spread(row, width)]
+def rewrite_lines(report: RewriteReport, width: int | None = None) -> list[Line]:
+    """The report as a person reads it, broken to fit `width`."""
+    return [line for row in _lines(report, width) for line in spread(row, width)]
 
 
-def _lines(report: RewriteReport, saved: SavedFile | None, dry_run: bool, width: int | None) -> list[Line]:
+def _lines(report: RewriteReport, width: int | None) -> list[Line]:
+    saved = report.saved
     out: list[Line] = []
     if report.share is not None:
         out.append([(_shared(report.share), "head")])
@@ -63,7 +62,7 @@ def _lines(report: RewriteReport, saved: SavedFile | None, dry_run: bool, width:
         out.append([(text, "warning")])
     if saved is not None:
         out += _wrote(report, saved, width)
-    elif dry_run:
+    elif report.is_dry_run:
         out.append([(DRY_RUN, "dim")])
     return out
 

@@ -10,7 +10,7 @@ import torch
 from saved import Config
 
 from ckpt import formats
-from ckpt.cli.advice import Ways
+from ckpt.api.advice import Ways
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.survey import Survey
 from ckpt.limits import Limits
@@ -37,7 +37,7 @@ def test_one_section_is_named_where_all_leave_it_as_it_is(
             raise UnsupportedError("nothing to strip")
         return changed
 
-    monkeypatch.setattr("ckpt.cli.plans.changed_by", planned)
+    monkeypatch.setattr("ckpt.api.plans.changed_by", planned)
     weights = {"module.w": torch.ones(2), "module.b": torch.ones(1)}
     state = {"model": weights, "teacher": dict(weights), "config": Config()}
     path = rewriting.saved(state, tmp_path / "a.pth")
@@ -53,7 +53,7 @@ def test_without_a_command_the_first_loss_is_the_reason(
     def refused(survey: Survey, asked: tuple[str, ...], out: str, limits: Limits) -> set[str]:
         raise LossError(f"no {asked[0]}") if asked[0] != "slim" else UnsupportedError("no model")
 
-    monkeypatch.setattr("ckpt.cli.plans.changed_by", refused)
+    monkeypatch.setattr("ckpt.api.plans.changed_by", refused)
     path = rewriting.saved({"w": torch.ones(2), "config": Config()}, tmp_path / "a.pth")
     with formats.open(str(path)) as checkpoint:
         way = Ways(Survey(checkpoint)).way(("weights",))

@@ -11,8 +11,8 @@ import rewriting
 import torch
 
 from ckpt import formats
-from ckpt.cli import plans
-from ckpt.cli.plans import changed_by
+from ckpt.api import plans
+from ckpt.api.plans import changed_by
 from ckpt.errors import LossError, UnsupportedError
 from ckpt.evidence.survey import Survey
 from ckpt.limits import Limits

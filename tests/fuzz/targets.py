@@ -118,7 +118,7 @@ def pickle(data: bytes) -> None:
             _got(survey, name)
         clean(plain_text(content_lines("x.pt", checkpoint.traits.label, contents(checkpoint))))
         findings = lint.lint(survey)
-        clean(plain_text(lint_lines([lint.LintReport("x.pt", tuple(findings))], None)))
+        clean(plain_text(lint_lines([lint.FileReport("x.pt", tuple(findings))], None)))
         _emitted(checkpoint)
 
 
@@ -473,7 +473,7 @@ def snapshot(data: bytes) -> None:
                 clean(plain_text(numbering_lines(found)))
             except CkptError as error:
                 refused(error)
-        clean(plain_text(lint_lines([lint.LintReport("x.pt", tuple(lint.lint(survey)))], None)))
+        clean(plain_text(lint_lines([lint.FileReport("x.pt", tuple(lint.lint(survey)))], None)))
         _differing(_snapshot(), survey.checkpoint)
         _differing(survey.checkpoint, _snapshot())
 

@@ -492,11 +492,11 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     (shell,) = users["ckpt/cli/app.py"][1].args
     assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.completion"
     (named,) = users["ckpt/cli/options.py"][0].args
-    assert isinstance(named, ast.Constant) and named.value == "ckpt.cli.advice"
+    assert isinstance(named, ast.Constant) and named.value == "ckpt.api.advice"
     shown = {
         "ckpt/api/checkpoint.py": "ckpt.render.notebook",
         "ckpt/jobs/diff/diff.py": "ckpt.render.notebook",
-        "ckpt/render/notebook.py": "ckpt.cli.advice",
+        "ckpt/render/notebook.py": "ckpt.api.advice",
     }
     for name, module in shown.items():
         (named,) = users[name][0].args

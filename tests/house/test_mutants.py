@@ -108,7 +108,7 @@ def test_the_tests_of_a_module_run_before_the_tests_that_import_it() -> None:
         "ckpt/api/checkpoint.py",
         "ckpt/io/__init__.py",
         "ckpt/render/html/__init__.py",
-        "ckpt/cli/advice.py",
+        "ckpt/api/advice.py",
     ):
         assert [name for ring in rings(path) for name in ring if not (ROOT / name).is_file()] == []
         assert rings(path)[0] and not set(rings(path)[0]) & set(rings(path)[1])

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.keywords import gate_of, model_of
+from ckpt.api.reading import diff
 from ckpt.cli import output
 from ckpt.cli.inputs import Cluster, documented, working
 from ckpt.cli.options import (
@@ -25,29 +27,21 @@ from ckpt.cli.options import (
     SectionOption,
     Select,
     Tsv,
-    gate_of,
     limits_of,
-    model_of,
     opened,
     refuse_factory,
 )
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
-from ckpt.cli.work import executor, is_shared
-from ckpt.errors import UnreadableError, UsageError
-from ckpt.evidence.survey import Survey
-from ckpt.formats.listing import open_listing
-from ckpt.jobs.diff.diff import DiffReport, comparison, diff
-from ckpt.limits import Limits
+from ckpt.errors import UsageError
+from ckpt.jobs.diff.diff import DIFFER
 from ckpt.render.diff import diff_lines, diff_table, name_lines
 from ckpt.text import Json as JsonValue
-from ckpt.text import listed, plural, show
+from ckpt.text import show
 
 if TYPE_CHECKING:
     from ckpt.cli.commands.report import Page
 
 
-_DIFFER = "differ"
-"""The word that `--fail-on` takes beside the codes of findings."""
 _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
 
 
@@ -209,13 +203,11 @@ def command(
         from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
 
         return write_part(part, "diff", [before, after], limits, how)
-    gate = gate_of("diff", select, ignore, level, fail_on, also=(_DIFFER,))
+    gate_of("diff", select, ignore, level, fail_on, also=(DIFFER,))
     if which not in _SHOW:
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
     if depth is not None and not stat:
         raise UsageError("--depth is for --stat", hint="--stat --depth N")
-    request = comparison(how)._replace(structure=structure, quick=quick, histogram=histogram)
-    request = request._replace(once=is_shared())
     live = model_of(model, arg)
     schema = "ckpt.diff" if json else None
     if force and html is None:
@@ -227,27 +219,47 @@ def command(
 
     def side(path: str) -> Checkpoint:
         with documented(path, schema), nullcontext() if page is None else page.told(path, "ckpt.diff"):
-            checkpoint = _opened(path, limits, structure)
+            refuse_factory(path, "--model")
+            checkpoint = opened(path, limits, structure=structure)
             if page is not None:
-                page.drawn_from(checkpoint)
+                page.drawn_from(checkpoint.checkpoint)
             return checkpoint
 
     with (
-        working(cluster, (before, after)) as workers,
+        working(cluster, (before, after)),
         side(before) as first,
         side(after) as second,
         documented(before, schema),
     ):
-        with output.progress("comparing", first.nbytes + second.nbytes) as progress:
-            sides = Survey(first, live), Survey(second, live)
-            for compared in sides:
-                mixed = compared.mixed
-                if mixed is not None:
-                    output.talk(f"ckpt: {show(compared.path, None)}: {mixed.text}")
-            report = diff(*sides, request._replace(progress=progress, executor=workers or executor()))
-        for checkpoint in (first, second):
-            checkpoint.check_unchanged()
-    report = report._replace(findings=gate.rules.kept(report.findings))
+        for compared in (first, second):
+            mixed = compared.survey.mixed
+            if mixed is not None:
+                output.talk(f"ckpt: {show(compared.path, None)}: {mixed.text}")
+        with output.meter("comparing") as progress:
+            report = diff(
+                first,
+                second,
+                include=include,
+                exclude=exclude,
+                section=section,
+                align=not no_align,
+                sub=sub,
+                atol=atol,
+                rtol=rtol,
+                close=close,
+                stat=stat,
+                structure=structure,
+                quick=quick,
+                strict=strict,
+                histogram=histogram,
+                model=live,
+                select=select,
+                ignore=ignore,
+                level=level,
+                fail_on=fail_on,
+                check=False,
+                progress=progress,
+            )
     if page is not None:
         page.write([report.to_json()])
     if json:
@@ -263,43 +275,11 @@ def command(
         )
     if page is not None and not quiet:
         page.tell(1)
-    _refuse_damage(report)
-    report.check_read()
-    differs = report.differs and (not gate.fails or _DIFFER in gate.fails)
-    if differs or gate.code(report.findings):
-        return 1
-    _refuse_doubt(report)
-    return 0
+    report.check()
+    return report.exit_code
 
 
 def _page(out: str, force: bool) -> Page:
     from ckpt.cli.commands.report import Page  # here: only --html pays for what writes
 
     return Page(out, force=force)
-
-
-def _refuse_damage(report: DiffReport) -> None:
-    """Raise UnreadableError where bytes do not match the checksums: no exit code would be true."""
-    before, after = report.before.path, report.after.path
-    if report.damaged:
-        names = listed(report.damaged, 5)
-        problem = f"damaged, it or {show(before, None)}: the bytes do not match the checksums: {names}"
-        raise UnreadableError(problem, path=after)
-
-
-def _refuse_doubt(report: DiffReport) -> None:
-    """Raise UsageError where what was asked cannot be decided: without checksums, or of parts of several ranks."""
-    after = report.after.path
-    apart = sum(row.apart for row in report.rows)
-    if apart:
-        problem = f"{plural(apart, 'tensor')} cannot be compared: each file holds another part"
-        raise UsageError(problem, path=after, hint="the folder with the files of all ranks is one checkpoint")
-    if report.options.quick and report.count("unchecked"):
-        raise UsageError("--quick cannot decide: checksums are missing", path=after, hint="without --quick")
-
-
-def _opened(path: str, limits: Limits, structure: bool) -> Checkpoint:
-    """The checkpoint at a path; with `--structure` also what was stored of one."""
-    listed = open_listing(path, limits) if structure else None
-    refuse_factory(path, "--model")
-    return opened(path, limits) if listed is None else listed

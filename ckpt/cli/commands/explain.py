@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
+from ckpt.api.advice import planning
 from ckpt.cli import output
 from ckpt.cli.inputs import each
-from ckpt.cli.options import LimitOption, RewriteJson, SectionOption, limits_of, opened, planning
+from ckpt.cli.options import LimitOption, RewriteJson, SectionOption, limits_of, opened
 from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError
-from ckpt.evidence.survey import Survey
 from ckpt.io.far import is_url
 from ckpt.jobs.explain import (
     Explanation,
@@ -110,8 +110,7 @@ def _stdin() -> str:
 def _answered(found: Explanation, path: str, section: str | None, limits: Limits) -> Explanation:
     try:
         with opened(path, limits, tell=False) as checkpoint:
-            survey = Survey(checkpoint)
-            return explain_with(found, survey, planning(survey), section)
+            return explain_with(found, checkpoint.survey, planning(checkpoint.survey), section)
     except (UnreadableError, UnsupportedError) as error:
         answered = explain_damaged(found, error, _salvage(path, limits))
         if answered is None:
@@ -121,10 +120,10 @@ def _answered(found: Explanation, path: str, section: str | None, limits: Limits
 
 def _salvage(path: str, limits: Limits) -> str | None:
     """The command that writes what is whole of a damaged file, or None where none works."""
-    from ckpt.cli.advice import Ways  # here: only a damaged file pays for it
+    from ckpt.api.advice import Ways  # here: only a damaged file pays for it
 
     try:
         with opened(path, limits, tell=False, partial=True) as checkpoint:
-            return Ways(Survey(checkpoint), limits).way(("salvage",)).command
+            return Ways(checkpoint.survey, limits).way(("salvage",)).command
     except CkptError:
         return None

@@ -13,7 +13,6 @@ from ckpt.cli.inputs import documented
 from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
 from ckpt.cli.signature import OUTPUT
 from ckpt.errors import UsageError, about
-from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
 from ckpt.jobs.inspect.get import Lookup, contents, first_values, get, whole
 from ckpt.render.get import content_lines, get_lines, get_text, is_short, tensor_lines
@@ -52,17 +51,18 @@ def command(
         words = [pasted_path(swapped), *(pasted(name) for name in (path, *names) if name != swapped)]
         hint = None if None in words else f"ckpt get {' '.join(word or '' for word in words)}"
         raise UsageError("no such file", path=path, hint=hint)
-    with about(path), documented(path, "ckpt.get" if json else None), opened(path, limits) as checkpoint:
+    with about(path), documented(path, "ckpt.get" if json else None), opened(path, limits) as found:
+        checkpoint = found.checkpoint
         for text in doubts(checkpoint):
             output.talk(text)
         if names:
-            lookups = get(Survey(checkpoint), names, limits)
+            lookups = get(found.survey, names, limits)
         elif not json and (items := contents(checkpoint)):
             width = output.screen_width()
             output.write_lines(content_lines(path, checkpoint.traits.label, items, width))
             return 0
         else:
-            lookups = [whole(Survey(checkpoint))]
+            lookups = [whole(found.survey)]
         for item in lookups:
             if json:
                 output.write_json(item.to_json())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from ckpt.api.keywords import gate_of, model_of
+from ckpt.api.reading import inspect
 from ckpt.cli import output
 from ckpt.cli.inputs import each, listed
 from ckpt.cli.options import (
@@ -29,29 +31,24 @@ from ckpt.cli.options import (
     Table,
     Tsv,
     check_table,
-    gate_of,
     limits_of,
-    model_of,
     opened,
-    planning,
     refuse_factory,
 )
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.errors import CkptError, FolderError, UsageError
-from ckpt.evidence.survey import Survey
 from ckpt.io.source import beginning
-from ckpt.jobs.inspect.inspect import InspectReport, inspect
 from ckpt.limits import Limits
-from ckpt.names import Globs
 from ckpt.render import inspect as render
 from ckpt.render import tables
 from ckpt.render.text import height_of
 from ckpt.text import show
 
 if TYPE_CHECKING:
-    from ckpt.evidence.numbering import Numbers
+    from ckpt.evidence.numbering import Numbering
+    from ckpt.jobs.inspect.inspect import InspectReport
 
-_Table = Callable[[InspectReport], list[list[str]]]
+_Table: TypeAlias = "Callable[[InspectReport], list[list[str]]]"
 _VIEWS = ("--storages", "--values", "--imports")
 
 
@@ -154,8 +151,6 @@ def command(
     """
     limits = limits_of(limit)
     names = listed(paths, files_from)
-    gate = gate_of("inspect", select, ignore, level, fail_on)
-    globs = Globs(include or (), exclude or ())
     views: list[_Table] = [
         view
         for is_wanted, view in (
@@ -168,16 +163,20 @@ def command(
     if tsv and len(views) > 1:
         raise UsageError("--tsv takes one of --storages, --values and --imports")
     check_table(table)
-    numbers = None if indices is None else _numbers(indices)
-    if numbers is not None and any(path.isdigit() and not os.path.exists(path) for path in names):
-        together = ",".join([indices or "", *(path for path in names if path.isdigit())])
+    if indices is not None:
+        from ckpt.evidence.numbering import numbers  # here: inspect alone does not pay for it
+
+        numbers(indices)
+    if indices is not None and any(path.isdigit() and not os.path.exists(path) for path in names):
+        together = ",".join([indices, *(path for path in names if path.isdigit())])
         raise UsageError("--index takes one list", hint=f"--index {show(together, 80)}")
+    gate_of("inspect", select, ignore, level, fail_on)
     live = model_of(model, arg)
     if textconv:
         return max(_write_textconv(path, limits) for path in names)
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
-    as_list = not (json or rows.asked or views or bars or indices or section or gate.fails or live or quiet)
+    as_list = not (json or rows.asked or views or bars or indices or section or fail_on or live or quiet)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -193,47 +192,39 @@ def command(
 
     def inspected(path: str) -> int:
         with opened(path, limits, tell=False) as checkpoint:
-            survey = Survey(checkpoint, live)
-            report = inspect(survey, globs, section, None if rows.asked else planning(survey))
-            report = report._replace(findings=gate.rules.kept(report.findings))
+            done = inspect(
+                checkpoint,
+                include=include,
+                exclude=exclude,
+                section=section,
+                index=indices,
+                model=live,
+                select=select,
+                ignore=ignore,
+                level=level,
+                fail_on=fail_on,
+                hints=not rows.asked,
+            )
             if quiet:
                 pass  # the exit code answers
-            elif numbers is not None:
-                _write_index(survey, report, numbers, section, json=json)
             elif json:
-                output.write_json(report.to_json())
+                output.write_json(done.to_json())
+            elif done.index is not None:
+                _write_index(done.index)
             elif rows.asked:
-                rows.write(path, (views[0] if views else tables.tensor_table)(report))
+                rows.write(path, (views[0] if views else tables.tensor_table)(done.report))
             else:
                 output.between()
-                _write_text(report, views, depth, everything, bars)
-        return gate.code(report.findings)
+                _write_text(done.report, views, depth, everything, bars)
+        return done.exit_code
 
     return each(names, one, json="ckpt.inspect" if json else None)
 
 
-def _numbers(text: str) -> Numbers:
-    from ckpt.evidence.numbering import numbers  # here: inspect alone does not pay for it
+def _write_index(parameters: Numbering) -> None:
+    from ckpt.render.numbering import numbering_lines  # here: inspect alone does not pay for it
 
-    return numbers(text)
-
-
-def _write_index(
-    survey: Survey,
-    report: InspectReport,
-    numbers: Numbers,
-    section: str | None,
-    *,
-    json: bool,
-) -> None:
-    from ckpt.evidence.numbering import numbering  # here: inspect alone does not pay for it
-    from ckpt.render.numbering import numbering_lines
-
-    parameters = numbering(survey, numbers, section)
-    if json:
-        output.write_json({**report.to_json(), "index": parameters.to_json()})
-    else:
-        output.write_lines(numbering_lines(parameters, output.screen_width()))
+    output.write_lines(numbering_lines(parameters, output.screen_width()))
 
 
 def _write_text(
@@ -277,12 +268,13 @@ def _write_bars(report: InspectReport, width: int | None, depth: int | None, eve
 def _write_textconv(path: str, limits: Limits) -> int:
     """The text of a file for git, which shows no difference at all where the command fails."""
     from ckpt.jobs.check.sums import digests
+    from ckpt.jobs.inspect.inspect import inspect as look_into
     from ckpt.render.inspect import textconv_lines, unread_line
 
     try:
         with opened(path, limits, tell=False) as checkpoint:
-            survey = Survey(checkpoint)
-            lines = textconv_lines(inspect(survey), digests(survey))
+            survey = checkpoint.survey
+            lines = textconv_lines(look_into(survey), digests(survey))
     except CkptError as error:
         lines = [unread_line(beginning(path), error.problem)]
     for line in lines:

@@ -9,7 +9,8 @@ from typing import Annotated, cast
 import typer
 
 from ckpt import __version__
-from ckpt.checkpoint import Checkpoint
+from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.keywords import codes_of
 from ckpt.cli import output
 from ckpt.cli.commands import diff, stats, sum, verify
 from ckpt.cli.inputs import TROUBLE
@@ -24,14 +25,13 @@ from ckpt.cli.options import (
     Silent,
     Table,
     Tsv,
-    codes_of,
     limits_of,
     opened,
 )
-from ckpt.cli.parts import WORKS, Work, sums_input
+from ckpt.cli.parts import WORKS, Work, refuse_far_sums, sums_input
 from ckpt.cli.signature import OUTPUT, Command, option_of, parameters_of
-from ckpt.cli.work import handing
 from ckpt.errors import CkptError, UnreadableError, UsageError, about
+from ckpt.io.executor import working
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
 from ckpt.jobs.parts import (
@@ -122,11 +122,12 @@ def command(
     }
     options_given = {key: value for key, value in shown.items() if value is not None and value is not False}
     _check_asked(name, work, options, options_given)
+    refuse_far_sums(options)
     paths = _paths(part, work, at or ())
     results = _results(parts, work, paths, options, limits)
     run = _COMMANDS[name]
     where = {"paths": paths} if work.inputs == 1 else {"before": paths[0], "after": paths[1]}
-    with handing(results):
+    with working(results, is_cut=True):
         return run(**where, **options, **options_given, limit=limit)
 
 
@@ -184,8 +185,8 @@ def _results(
         inputs = [stack.enter_context(_opened(path, limits)) for path in paths]
         notes = Notes()
         with about(paths[0]):
-            work.run(inputs, options, limits, notes)
-        recorded = [*map(input_of, inputs), *sums_input(options)]
+            work.run(inputs, options, notes)
+        recorded = [*(input_of(given.checkpoint) for given in inputs), *sums_input(options)]
         if len(recorded) != len(parts[0].inputs):
             raise UnreadableError("is not a part: an input is missing", path=parts[0].file)
         check_inputs(parts, recorded, notes.tasks)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from ckpt.api.walk import archives
+from ckpt.api.writing import rehome
 from ckpt.cli import output
-from ckpt.cli.advice import SUFFIXES
-from ckpt.cli.inputs import archives, each, listed
-from ckpt.cli.options import Paths
-from ckpt.cli.results import WriteOptions, rewrite, warn, writing
+from ckpt.cli.inputs import each, listed
+from ckpt.cli.options import Paths, tell
+from ckpt.cli.results import ResultOptions, rewrite, writing
 from ckpt.errors import NoRewriteError, UsageError
 from ckpt.formats import is_folder_format, save
-from ckpt.jobs.rewrite.rehome import moves, rehome
-from ckpt.limits import Limits
 from ckpt.render.rewrite import DRY_RUN
-from ckpt.text import plural, show, size_text
+from ckpt.text import plural, show, show_literal, size_text
+
+_WITH_UNDO = ("dry_run", "limits", "plugins")
 
 
-@writing()
+@writing(urls=True)
 def command(
     paths: Paths = None,
     to: Annotated[
@@ -40,7 +42,7 @@ def command(
         bool, typer.Option("--undo", help="Take back the last --in-place, finished or interrupted.")
     ] = False,
     *,
-    options: WriteOptions,
+    options: ResultOptions,
 ) -> int:
     """Move tensors to other devices, by default to the CPU. No tensor byte changes.
 
@@ -51,20 +53,14 @@ def command(
     ckpt rehome runs/*.pth --in-place
     """
     if undo:
-        alone = options._replace(limits=Limits(), dry_run=False, recursive=False, files_from=None)
-        if alone != WriteOptions() or to or map or objects:
+        alone = {name for name, value in options.keywords.items() if value and name not in _WITH_UNDO}
+        if alone or options.places.out is not None or options.json or to or map or objects:
             raise UsageError("--undo goes alone, or with --dry-run")
         return _undo_all(listed(paths, options.files_from, "change"), options)
-    targets = moves(to, map or [])
-    tag = "moved" if map else (to or "cpu").replace(":", "")
-    return rewrite(
-        paths,
-        lambda survey, limits: rehome(survey, targets, limits, objects=objects),
-        options._replace(suffix=SUFFIXES["rehome"] if tag == "cpu" else f".{tag}", weights_file=True),
-    )
+    return rewrite(paths, partial(rehome, to=to, map=map, objects=objects), options)
 
 
-def _undo_all(names: list[str], options: WriteOptions) -> int:
+def _undo_all(names: list[str], options: ResultOptions) -> int:
     """Take back the last rewrite of each file, with -r of those in folders that have one."""
     folders = [name for name in names if options.recursive and os.path.isdir(name)]
     inside = {path: name for name in folders for path in archives(name)}
@@ -91,16 +87,17 @@ def _undo_all(names: list[str], options: WriteOptions) -> int:
     return code
 
 
-def _undo(path: str, options: WriteOptions) -> int:
-    if is_folder_format(path, options.limits):
+def _undo(path: str, options: ResultOptions) -> int:
+    if is_folder_format(path, options.places.limits):
         raise UsageError("--undo is for zip files: of a DCP the old .metadata was replaced", path=path)
-    done = save.undo(path, options.limits, dry_run=options.dry_run)
+    done = save.undo(path, options.places.limits, dry_run=options.places.dry_run)
     name, cut = show(path, None), size_text(done.before - done.after)
-    if options.dry_run:
+    if options.places.dry_run:
         rest = f"{cut} behind it would be cut off"
         lines = [f"{name}: a whole archive ends at byte {done.after:,}, {rest}", DRY_RUN]
     else:
         lines = [f"{name}: took back the last rewrite, {cut} cut off"]
     output.write_lines([[(line, "")] for line in lines])
-    warn(path, done.warnings)
+    for line in done.warnings:
+        tell(f"{name}: {show_literal(line)}")
     return 0

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from ckpt.cli.advice import SUFFIXES
+from ckpt.api.writing import rename
 from ckpt.cli.options import Exclude, Include, Link, Paths, SectionOption
-from ckpt.cli.results import WriteOptions, rewrite, writing
-from ckpt.jobs.rewrite.rename import rename, substitution
-from ckpt.names import Globs
+from ckpt.cli.results import ResultOptions, rewrite, writing
 
 
 @writing()
@@ -27,7 +26,7 @@ def command(
     section: SectionOption = None,
     link: Link = False,
     *,
-    options: WriteOptions,
+    options: ResultOptions,
 ) -> int:
     """Rename the tensors of a model by regular expressions, one after the other.
 
@@ -36,10 +35,15 @@ def command(
     \b
     ckpt rename bert.pth --sub 's/^bert\\.//' --sub 's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
     """
-    globs = Globs(include or (), exclude or ())
-    subs = [substitution(text) for text in sub]
     return rewrite(
         paths,
-        lambda survey, limits: rename(survey, subs, limits, section=section, select=globs),
-        options._replace(suffix=SUFFIXES["rename"], weights_file=True, link=link),
+        partial(
+            rename,
+            sub=sub,
+            include=include,
+            exclude=exclude,
+            section=section,
+            link=link,
+        ),
+        options,
     )

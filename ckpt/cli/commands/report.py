@@ -12,20 +12,14 @@ from typing import Annotated
 import typer
 
 from ckpt import __version__
-from ckpt.checkpoint import Checkpoint
+from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.keywords import Progress
+from ckpt.api.listing import ls
+from ckpt.api.reading import diff, inspect, stats
+from ckpt.api.walk import Found, empty, looked, nothing_in, others_text, parted
+from ckpt.checkpoint import Checkpoint as Contents
 from ckpt.cli import output
-from ckpt.cli.inputs import (
-    TROUBLE,
-    Found,
-    empty,
-    is_skipped,
-    listed,
-    looked,
-    nothing_in,
-    others_text,
-    parted,
-    unskipped,
-)
+from ckpt.cli.inputs import TROUBLE, is_skipped, listed, unskipped
 from ckpt.cli.options import (
     FilesFrom,
     LimitOption,
@@ -33,28 +27,20 @@ from ckpt.cli.options import (
     limits_of,
     notices,
     opened,
-    planning,
     plugins_allowed,
 )
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.errors import CkptError, UsageError, about
-from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.listing import open_documents
 from ckpt.io import target
 from ckpt.io.far import is_url
-from ckpt.jobs.check.stats import StatsReport, stats
-from ckpt.jobs.diff.diff import Options, diff
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.jobs.inspect.ls import ls
 from ckpt.jobs.report import error_document, payload
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.html import html_page
 from ckpt.text import Json, plural, show
 
-_DEAD = 1e-3
-"""Below this share of the largest channel of its layer a channel is dead, as `ckpt stats` has it."""
 Document = dict[str, Json]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace the page if it exists.", rich_help_panel=OUTPUT)
@@ -125,7 +111,7 @@ class Page:
         self._to = None if self.is_stdout else target.target(out, force=force)
         self._like: os.stat_result | None = None
 
-    def drawn_from(self, checkpoint: Checkpoint) -> None:
+    def drawn_from(self, checkpoint: Contents) -> None:
         """Refuse to replace a file of the checkpoint. Who may not read one of its files may not read the page."""
         if self._to is None:
             return
@@ -270,76 +256,70 @@ class _Documents:
                 if progress is not None:
                     progress(1)
 
-    def _opened(self, path: str) -> Survey:
+    def _opened(self, path: str) -> Checkpoint:
         checkpoint = opened(path, self._limits, tell=False)
         try:
-            self._page.drawn_from(checkpoint)
+            self._page.drawn_from(checkpoint.checkpoint)
         except CkptError:
             checkpoint.close()
             raise
         for text in notices(checkpoint):
             output.talk(text)
-        return Survey(checkpoint)
+        return checkpoint
 
     def _inspect(self, item: Found, *, measured: bool) -> None:
         """One checkpoint, with the numbers of its tensors where they are asked for."""
-        survey = self._opened(item.path)
-        with survey.checkpoint as checkpoint:
-            documents = [inspect(survey, section=self._section, plan=planning(survey)).to_json()]
+        with self._opened(item.path) as checkpoint:
+            documents = [inspect(checkpoint, section=self._section).to_json()]
             if measured:
-                with output.progress("measuring", checkpoint.nbytes) as progress:
-                    documents.append(self._measured(survey, progress, histogram=True).to_json())
-            checkpoint.check_unchanged()
+                with output.meter("measuring") as progress:
+                    documents.append(self._measured(checkpoint, progress, histogram=True))
         self._take(*documents)
 
     def _list(self, item: Found) -> None:
         """One row of a folder."""
-        survey = self._opened(item.path)
-        with survey.checkpoint as checkpoint:
-            row = ls(survey, planning(survey)).to_json()
-            checkpoint.check_unchanged()
-        self._take(row)
+        with self._opened(item.path) as checkpoint:
+            documents = ls(checkpoint).to_json()
+        self._take(*documents)
 
     def _series(self, items: Sequence[Found]) -> None:
         """The row of each file, its numbers, and its changes from the file before."""
         with ExitStack() as stack:
-            last: list[tuple[Survey, ExitStack]] = []
+            last: list[tuple[Checkpoint, ExitStack]] = []
 
             def take(item: Found) -> None:
-                survey = self._opened(item.path)
                 with ExitStack() as inner:
-                    checkpoint = inner.enter_context(survey.checkpoint)
-                    documents = [ls(survey, planning(survey)).to_json(), self._measured(survey).to_json()]
+                    checkpoint = inner.enter_context(self._opened(item.path))
+                    documents = [*ls(checkpoint).to_json(), self._measured(checkpoint)]
                     if last:
-                        documents.append(self._compared(last[0][0], survey))
-                    checkpoint.check_unchanged()
-                    if last:
+                        documents.append(self._compared(last[0][0], checkpoint))
                         last.pop()[1].close()
-                    last.append((survey, stack.enter_context(inner.pop_all())))
+                    last.append((checkpoint, stack.enter_context(inner.pop_all())))
                 self._take(*documents)
 
             self._each(items, take)
 
     def _measured(
-        self, survey: Survey, progress: Callable[[int], None] | None = None, *, histogram: bool = False
-    ) -> StatsReport:
+        self, checkpoint: Checkpoint, progress: Progress | None = None, *, histogram: bool = False
+    ) -> Document:
         """The numbers of the model, or of all tensors where there are several models."""
-        several = self._section is None and len(survey.candidates) > 1
+        several = self._section is None and len(checkpoint.survey.candidates) > 1
         return stats(
-            survey,
+            checkpoint,
             section=self._section,
-            threshold=_DEAD,
-            everything=several,
-            progress=progress,
+            all=several,
+            channels=True,
             histogram=histogram,
-        )
+            progress=progress,
+        ).to_json()
 
-    def _compared(self, before: Survey, after: Survey) -> Document:
+    def _compared(self, before: Checkpoint, after: Checkpoint) -> Document:
         """Return the changes between two files of a series.
 
         They are in the model when both files have one of the same name.
         """
-        names = {survey.candidates[0].name for survey in (before, after) if len(survey.candidates) == 1}
-        both = all(len(survey.candidates) == 1 for survey in (before, after))
+        candidates = [side.survey.candidates for side in (before, after)]
+        names = {models[0].name for models in candidates if len(models) == 1}
+        both = all(len(models) == 1 for models in candidates)
         section = self._section or (names.pop() if both and len(names) == 1 else None)
-        return diff(before, after, Options(section=section or None)).to_json()
+        return diff(before, after, section=section or None, check=False).to_json()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from ckpt.cli.advice import SUFFIXES
-from ckpt.cli.options import DropOther, Exclude, Include, Paths, SectionOption
-from ckpt.cli.results import WriteOptions, rewrite, writing
+from ckpt.api.writing import slim
+from ckpt.cli.options import DropOther, Exclude, Include, LikeOption, Paths, SectionOption
+from ckpt.cli.results import ResultOptions, rewrite, writing
 from ckpt.cli.signature import FILTER
-from ckpt.cli.work import LikeOption, like_at
-from ckpt.jobs.rewrite.slim import slim
-from ckpt.names import Globs
 
 
-@writing(in_place=False, keep_code=False)
+@writing(in_place=False, keep_code=False, urls=True)
 def command(
     paths: Paths = None,
     keep: Annotated[
@@ -33,7 +31,7 @@ def command(
     section: SectionOption = None,
     drop_other: DropOther = False,
     *,
-    options: WriteOptions,
+    options: ResultOptions,
 ) -> int:
     """Keep the weights of the model, drop the optimizer and the rest, and pack storages.
 
@@ -43,13 +41,16 @@ def command(
     ckpt slim train.pth -o weights.pth
     ckpt slim last.ckpt --keep epoch --keep hyper_parameters -o small.ckpt
     """
-    globs = Globs(include or (), exclude or ())
-    if like is not None:
-        options = options._replace(like=like_at(like, options.limits, section), like_section=section)
     return rewrite(
         paths,
-        lambda survey, limits: slim(
-            survey, limits, section=section, select=globs, keep=keep or (), drop_other=drop_other
+        partial(
+            slim,
+            keep=keep,
+            like=like,
+            include=include,
+            exclude=exclude,
+            section=section,
+            drop_other=drop_other,
         ),
-        options._replace(suffix=SUFFIXES["slim"], plain=True),
+        options,
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ckpt.api.keywords import gate_of
+from ckpt.api.reading import stats
+from ckpt.api.walk import Found, looked
 from ckpt.cli import output
-from ckpt.cli.inputs import TROUBLE, Answer, Cluster, Found, failure, listed, look, looked, working, worst
+from ckpt.cli.inputs import Answer, Cluster, failure, listed, look, working, worst
 from ckpt.cli.options import (
     Exclude,
     FailOn,
@@ -29,7 +31,6 @@ from ckpt.cli.options import (
     Table,
     Tsv,
     check_table,
-    gate_of,
     limits_of,
     notices,
     opened,
@@ -37,16 +38,9 @@ from ckpt.cli.options import (
     unread,
 )
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
-from ckpt.cli.work import executor
-from ckpt.evidence.survey import Survey
-from ckpt.jobs.check.stats import stats
-from ckpt.names import Globs
 from ckpt.render.stats import stats_lines, stats_table
 from ckpt.text import Json as JsonValue
 from ckpt.text import plural
-
-if TYPE_CHECKING:
-    from ckpt.io.executor import Executor
 
 
 @excluding(
@@ -140,35 +134,35 @@ def command(
         from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
 
         return write_part(part, "stats", names, limits, options)
-    gate = gate_of("stats", select, ignore, level, fail_on)
+    gate_of("stats", select, ignore, level, fail_on)
     check_table(table)
-    globs = Globs(include or (), exclude or ())
-    wanted = gate.fails | gate.rules.select
-    dead_threshold = threshold if channels or "dead-channels" in wanted else None
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
     rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
 
-    def answer(item: Found, workers: Executor | None) -> Answer:
+    def answer(item: Found) -> Answer:
         if item.error is not None:
             raise item.error
-        with opened(item.path, limits, tell=False) as checkpoint:
-            with output.progress("measuring", checkpoint.nbytes) as progress:
-                report = stats(
-                    Survey(checkpoint),
-                    globs,
-                    section,
-                    threshold=dead_threshold,
-                    sort=sort,
-                    everything=everything and section is None,
-                    histogram=histogram,
-                    progress=progress,
-                    executor=workers or executor(),
-                )
-            checkpoint.check_unchanged()
-        report = report._replace(findings=gate.rules.kept(report.findings))
+        with opened(item.path, limits, tell=False) as checkpoint, output.meter("measuring") as progress:
+            report = stats(
+                checkpoint,
+                include=include,
+                exclude=exclude,
+                section=section,
+                all=everything,
+                channels=channels,
+                threshold=threshold,
+                histogram=histogram,
+                sort=sort,
+                select=select,
+                ignore=ignore,
+                level=level,
+                fail_on=fail_on,
+                progress=progress,
+            )
+            doubtful = notices(checkpoint)
         gone = unread(item.path, "measured", [(row.entry.name, row.why) for row in report.unread])
-        result = Answer(TROUBLE if gone else gate.code(report.findings), talk=[*notices(checkpoint), *gone])
+        result = Answer(report.exit_code, talk=[*doubtful, *gone])
         if quiet:
             return result
         if json:
@@ -179,13 +173,13 @@ def command(
         return result._replace(lines=stats_lines(report, width=width, everything=everything, modules=modules))
 
     failed = failure("ckpt.stats") if json else None
-    with working(cluster, names) as workers:
+    with working(cluster, names) as is_cluster:
         codes = look(
             names,
             items,
-            partial(answer, workers=workers),
+            answer,
             json=failed,
-            jobs=1 if workers is not None else jobs,  # a process that talks to a cluster is not copied
+            jobs=1 if is_cluster else jobs,  # a process that talks to a cluster is not copied
             doing="measuring",
             tables=rows,
             apart=True,

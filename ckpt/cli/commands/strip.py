@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from ckpt.cli.advice import SUFFIXES
+from ckpt.api.writing import strip
 from ckpt.cli.options import Exclude, Include, Link, Paths, SectionOption
-from ckpt.cli.results import WriteOptions, rewrite, writing
-from ckpt.jobs.rewrite.strip import strip
-from ckpt.names import Globs
+from ckpt.cli.results import ResultOptions, rewrite, writing
 
 
 @writing()
@@ -27,7 +26,7 @@ def command(
     section: SectionOption = None,
     link: Link = False,
     *,
-    options: WriteOptions,
+    options: ResultOptions,
 ) -> int:
     """Strip the prefixes of wrappers from the names of tensors: module., _orig_mod., also nested.
 
@@ -37,9 +36,15 @@ def command(
     ckpt strip ddp.pth -o model.pth
     ckpt strip lightning.ckpt --prefix model. --in-place
     """
-    globs = Globs(include or (), exclude or ())
     return rewrite(
         paths,
-        lambda survey, limits: strip(survey, limits, prefix=prefix, section=section, select=globs),
-        options._replace(suffix=SUFFIXES["strip"], weights_file=True, link=link),
+        partial(
+            strip,
+            prefix=prefix,
+            include=include,
+            exclude=exclude,
+            section=section,
+            link=link,
+        ),
+        options,
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ckpt.api.reading import sum
+from ckpt.api.walk import Found, looked
 from ckpt.cli import output
-from ckpt.cli.inputs import TROUBLE, Answer, Cluster, Found, listed, look, looked, working, worst
+from ckpt.cli.inputs import Answer, Cluster, failure, listed, look, working, worst
 from ckpt.cli.options import (
     Exclude,
     FilesFrom,
     Include,
     Jobs,
+    Json,
     LimitOption,
     PartOption,
     Paths,
@@ -25,24 +27,15 @@ from ckpt.cli.options import (
     unread,
 )
 from ckpt.cli.signature import FILTER, Exclusion, excluding
-from ckpt.cli.work import executor
-from ckpt.evidence.survey import Survey
-from ckpt.formats.verify import recorded
-from ckpt.jobs.check.recorded import lines as recorded_lines
-from ckpt.jobs.check.recorded import listed as listed_items
-from ckpt.jobs.check.recorded import unread_in
-from ckpt.jobs.check.sums import lines, sums
+from ckpt.jobs.check.recorded import SumReport
 from ckpt.limits import Limits
-from ckpt.names import Globs
-from ckpt.text import Json, plural, show
-
-if TYPE_CHECKING:
-    from ckpt.io.executor import Executor
+from ckpt.text import Json as JsonValue
+from ckpt.text import plural, show
 
 
 @excluding(
     Exclusion(("--cluster", "--jobs")),
-    Exclusion(("--part",), ("--cluster",)),
+    Exclusion(("--part",), ("--cluster", "--json")),
     Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster", "--part")),
 )
 def command(
@@ -60,6 +53,7 @@ def command(
         bool,
         typer.Option("--recorded", help="List sizes and CRC-32 as the files record them; read no tensors."),
     ] = False,
+    json: Json = False,
     files_from: FilesFrom = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
@@ -81,60 +75,58 @@ def command(
     limits = limits_of(limit)
     names = listed(paths, files_from)
     if part is not None:
-        options: dict[str, Json] = {"include": include, "exclude": exclude, "section": section}
+        options: dict[str, JsonValue] = {"include": include, "exclude": exclude, "section": section}
         from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
 
         return write_part(part, "sum", names, limits, {**options, "everything": everything})
-    globs = Globs(include or (), exclude or ())
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
 
-    def answer(item: Found, workers: Executor | None) -> Answer:
+    def answer(item: Found) -> Answer:
         if item.error is not None:
             raise item.error
         if is_recorded:
-            return _recorded(item.path, limits, several=several)
-        with opened(item.path, limits, tell=False) as checkpoint:
-            with output.progress("hashing", checkpoint.nbytes) as progress:
-                records = sums(
-                    Survey(checkpoint),
-                    section,
-                    globs,
-                    everything=everything,
+            report = sum(item.path, recorded=True, limits=limits, plugins=plugins_allowed())
+            talk = _doubts(report, limits)
+        else:
+            with opened(item.path, limits, tell=False) as checkpoint, output.meter("hashing") as progress:
+                report = sum(
+                    checkpoint,
+                    include=include,
+                    exclude=exclude,
+                    section=section,
+                    all=everything,
                     progress=progress,
-                    executor=workers or executor(),
                 )
-            checkpoint.check_unchanged()
-        gone = unread(
-            item.path, "read", [(row.name, row.unread) for row in records if row.unread is not None]
-        )
-        texts = lines(records, item.path if several else None)
-        return Answer(TROUBLE if gone else 0, texts=texts, talk=[*notices(checkpoint), *gone])
+                talk = notices(checkpoint)
+        talk += unread(item.path, "read", report.unread)
+        if json:
+            return Answer(report.exit_code, document=report.to_json(), talk=talk)
+        return Answer(report.exit_code, texts=report.lines(several=several), talk=talk)
 
-    with working(cluster, names) as workers:
-        count = 1 if workers is not None else jobs  # a process that talks to a cluster is not copied
-        task = partial(answer, workers=workers)
-        return worst(look(names, items, task, jobs=count, doing="hashing"))
+    failed = failure("ckpt.sum") if json else None
+    with working(cluster, names) as is_cluster:
+        count = 1 if is_cluster else jobs  # a process that talks to a cluster is not copied
+        return worst(look(names, items, answer, json=failed, jobs=count, doing="hashing"))
 
 
-def _recorded(path: str, limits: Limits, *, several: bool) -> Answer:
-    """The list of a checkpoint. It says on stderr what records no checksum, and which files seem to be of another step."""
-    record = recorded(path, limits, plugins=plugins_allowed())
-    gone = unread(path, "read", list(unread_in(record.files)))
-    talk = [*gone]
-    items = [item for file in record.files for item in file.items if item.problem is None]
-    without = sum(item.crc is None for item in items)
+def _doubts(report: SumReport, limits: Limits) -> list[str]:
+    """The lines on what records no checksum, and on files that seem to be of another step."""
+    path = show(report.path, None)
+    files = [] if report.recorded is None else report.recorded.files
+    items = [item for file in files for item in file.items]
+    without = len([item for item in items if item.crc is None])
+    lines = []
     if without:
         what = (
             "no item has a recorded checksum"
             if without == len(items)
             else f"{without:,} of {plural(len(items), 'item')} have no recorded checksum"
         )
-        talk.append(f"ckpt: {show(path, None)}: {what}: sizes only (ckpt sum reads the bytes)")
-    if len({file.steps for file in record.files if file.steps}) > 1:
-        with opened(path, limits, tell=False) as checkpoint:
-            mixed = Survey(checkpoint).mixed
+        lines.append(f"ckpt: {path}: {what}: sizes only (ckpt sum reads the bytes)")
+    if len({file.steps for file in files if file.steps}) > 1:
+        with opened(report.path, limits, tell=False) as checkpoint:
+            mixed = checkpoint.survey.mixed
         if mixed is not None:
-            talk.append(f"ckpt: {show(path, None)}: {mixed.text}")
-    texts = list(recorded_lines(listed_items(record.format, record.files, path if several else None)))
-    return Answer(TROUBLE if gone else 0, texts=texts, talk=talk)
+            lines.append(f"ckpt: {path}: {mixed.text}")
+    return lines

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.cli.advice import SUFFIXES, advise
-from ckpt.cli.inputs import documented
-from ckpt.cli.options import Arg, NoAlign, opened, refuse_factory
-from ckpt.cli.results import WriteOptions, rewrite, writing
+from ckpt.api.writing import warmstart
+from ckpt.cli import output
+from ckpt.cli.options import Arg, NoAlign, refuse_factory
+from ckpt.cli.results import ResultOptions, reporting, rewrite, writing
 from ckpt.cli.signature import FILTER, GATE, Exclusion, excluding
-from ckpt.errors import UnsupportedError, UsageError
-from ckpt.evidence.survey import Survey
-from ckpt.formats import save
-from ckpt.jobs.rewrite.code import code_lines
-from ckpt.jobs.rewrite.rename import substitution
-from ckpt.jobs.rewrite.report import Coverage
-from ckpt.jobs.rewrite.warmstart import Options, warmstart
-from ckpt.limits import Limits
-from ckpt.text import pasted, pasted_path
-
-_MISMATCH: tuple[Literal["keep", "slice", "error"], ...] = ("keep", "slice", "error")
+from ckpt.errors import UsageError
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.text import pasted, pasted_path, show, show_literal
 
 
 @excluding(Exclusion(("--into", "--into-model")))
@@ -128,7 +118,7 @@ def command(
         typer.Option("--init", help="Initialize the factory's model, so that missing tensors have values."),
     ] = False,
     *,
-    options: WriteOptions,
+    options: ResultOptions,
 ) -> int:
     """Load pretrained weights into a model as far as they fit.
 
@@ -141,32 +131,9 @@ def command(
     ckpt warmstart resnet50.pth --into-model train.py:build_model --arg classes=10 --dry-run
     ckpt warmstart resnet50.pth --into mine.pth --print-code
     """
-    way = next((way_name for way_name in _MISMATCH if way_name == mismatch), None)
-    if way is None:
-        raise UsageError(f"--on-mismatch {mismatch}: not one of {' '.join(_MISMATCH)}")
     if into is None and into_model is None:
         raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
-    if into_model is None and (arg or init):
-        raise UsageError(f"--{'arg' if arg else 'init'} goes with --into-model FILE.py:FACTORY")
     refuse_factory(into or "", "--into-model")
-    rules = [substitution(text).apply for text in sub or ()]
-    request = Options(
-        way,
-        rules,
-        section,
-        into_section,
-        align=not no_align,
-        by_shape=by_shape,
-        fuse=fuse,
-        split=split,
-        count_sliced=count_sliced,
-        ignore_layout=ignore_layout,
-        keep_optimizer=keep_optimizer,
-        min_coverage=coverage,
-    )
-    options = options._replace(
-        suffix=SUFFIXES["warmstart"], weights_file=True, dry_run=options.dry_run or print_code
-    )
     words = _words(
         pretrained,
         ("--into", into),
@@ -182,44 +149,48 @@ def command(
         ("--keep-optimizer", keep_optimizer),
         ("--section", section),
         ("--into-section", into_section),
-        ("-o", options.output),
-        ("--dry-run", options.dry_run and not print_code),
+        ("-o", options.places.out),
+        ("--dry-run", options.places.dry_run),
         ("--print-code", print_code),
     )
-    options = options._replace(again=lambda way: _again(words, way))
-    if into_model is not None and options.output is not None and not os.path.isdir(options.output):
-        options = options._replace(format=save.format_for(options.output, None, endings=save.ENDINGS))
 
-    def target(path: str, limits: Limits) -> Checkpoint:
-        if into_model is None:
-            return opened(path, limits)
-        from ckpt.live.model import build
-        from ckpt.live.state import state_checkpoint
-
-        device = "cpu" if init else "meta"
-        return state_checkpoint(build(path, arg or (), device=device, option="--into-model"), path)
-
-    if print_code:
-
-        def lines(report: Coverage, survey: Survey) -> list[str]:
-            theirs = Survey(given)
-            try:
-                return code_lines(report, theirs, survey, request)
-            except UnsupportedError as error:  # its way leads around PRETRAINED, not TARGET
-                advise(error, theirs, options.limits)
-                error.way = None
-                raise
-
-        options = options._replace(lines=lines)
-    with documented(pretrained, "ckpt.rewrite" if options.json else None):
-        source = opened(pretrained, options.limits)
-    with source as given:
-        return rewrite(
-            [into_model or into or ""],
-            lambda survey, limits: warmstart(Survey(given), survey, limits, request),
-            options,
-            opened=target,
+    def write(path: str, **keywords: Any) -> RewriteReport:
+        return warmstart(
+            pretrained,
+            into=into,
+            into_model=into_model,
+            sub=sub,
+            align=not no_align,
+            on_mismatch=mismatch,
+            by_shape=by_shape,
+            fuse=fuse,
+            split=split,
+            count_sliced=count_sliced,
+            ignore_layout=ignore_layout,
+            keep_optimizer=keep_optimizer,
+            print_code=print_code,
+            min_coverage=coverage,
+            section=section,
+            into_section=into_section,
+            arg=arg,
+            init=init,
+            check=False,
+            **keywords,
         )
+
+    def report(done: RewriteReport) -> None:
+        if print_code:
+            for line in done.code:
+                output.write_text(line)
+        else:
+            reporting(options)(done)
+        plan = done.coverage
+        if plan is not None and plan.refusal:
+            command = None if plan.way is None else _again(words, plan.way)
+            text = f"{show(done.source.path, None)}: {show_literal(plan.refusal)}: nothing was written"
+            output.talk(f"ckpt: {text}", command)
+
+    return rewrite([into_model or into or ""], write, options, report=report)
 
 
 def _words(path: str, *options: tuple[str, str | bool | None]) -> list[str]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import Failure
 from ckpt.evidence.modules import Hook
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Finding, Plan, Rules, order
+from ckpt.findings import Finding, Gate, Plan, Rules, order
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.jobs.inspect.unused import loose_findings
+from ckpt.names import endings
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, listed, plural, show
@@ -85,7 +86,7 @@ DEAD = 1e-3
 """The share of the largest channel of its layer below which one is dead."""
 
 
-class LintReport(NamedTuple):
+class FileReport(NamedTuple):
     """The findings of one file, or the error if it cannot be read, or why it was `skipped`."""
 
     path: str
@@ -105,16 +106,44 @@ class LintReport(NamedTuple):
         }
 
 
-def document(reports: Sequence[LintReport], others: Mapping[str, int] | None = None) -> dict[str, Json]:
-    """The document `ckpt.lint`; docs/json.md is its contract. `others` counts by ending what was not looked at."""
-    from ckpt import __version__
+class LintReport(NamedTuple):
+    """The report of `ckpt lint`: the findings of each file. `others` are the files of folders that were not looked at."""
 
-    return {
-        "schema": {"name": "ckpt.lint", "version": 2},
-        "ckpt": __version__,
-        "files": [report.to_json() for report in reports],
-        "not_looked_at": [{"ending": ending, "files": count} for ending, count in (others or {}).items()],
-    }
+    files: tuple[FileReport, ...]
+    others: tuple[str, ...] = ()
+    gate: Gate = Gate()
+    skip_unreadable: bool = False
+    config: str = ""
+    """The file whose table of settings counted, or ``."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all files, in their order."""
+        return tuple(finding for row in self.files for finding in row.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 2 where a file cannot be read, 1 where the gate closes."""
+        return max(map(self._code, self.files), default=0)
+
+    def _code(self, row: FileReport) -> int:
+        if row.error is not None:
+            return 0 if self.skip_unreadable else 2
+        if self.gate.fails:
+            return self.gate.code(row.findings)
+        return int(any(finding.level != "info" for finding in row.findings))
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.lint`; docs/json.md is its contract. It counts by ending what was not looked at."""
+        from ckpt import __version__
+
+        counts = endings(self.others)
+        return {
+            "schema": {"name": "ckpt.lint", "version": 2},
+            "ckpt": __version__,
+            "files": [row.to_json() for row in self.files],
+            "not_looked_at": [{"ending": ending, "files": count} for ending, count in counts.items()],
+        }
 
 
 class FileGate(NamedTuple):

@@ -18,10 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt.checkpoint import RecordedFile, RecordedItem
 from ckpt.errors import UnreadableError, UsageError
-from ckpt.jobs.check.sums import FILE, unescaped
+from ckpt.jobs.check.sums import FILE, Sum, unescaped
+from ckpt.jobs.check.sums import lines as sum_lines
 from ckpt.jobs.check.verify import Problem
 from ckpt.rows import NamedTuple
-from ckpt.text import and_more, plural, show
+from ckpt.text import Json, and_more, plural, show
 
 _FORMAT, _PART, _SIZE, _STEP = "# recorded: ", "# part: ", "# size: ", "# step: "
 _NONE = "--------"
@@ -252,3 +253,65 @@ def _named(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], RecordedIt
         counts[item.name] = counts.get(item.name, 0) + 1
         rows[item.name, counts[item.name]] = item
     return rows
+
+
+class SumReport(NamedTuple):
+    """The report of `ckpt sum`: the SHA-256 of each tensor, or what the files record of their items."""
+
+    path: str
+    format: str
+    section: str
+    """The section whose tensors were read; empty for the root."""
+    sums: tuple[Sum, ...] = ()
+    recorded: RecordedList | None = None
+    missing: tuple[tuple[str, str], ...] = ()
+    """The files and items whose records could not be read, and why."""
+
+    @property
+    def unread(self) -> tuple[tuple[str, str], ...]:
+        """The tensors, files and items that have no sum, and why."""
+        rows = [(row.name, row.unread) for row in self.sums if row.unread is not None]
+        return (*rows, *self.missing)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 2 where something could not be read."""
+        return 2 if self.unread else 0
+
+    def lines(self, *, several: bool = False) -> list[str]:
+        """The lines that the command prints; where it prints `several` files, below the name of this one."""
+        if self.recorded is None:
+            return sum_lines(self.sums, self.path if several else None)
+        return list(lines(self.recorded._replace(path=self.path if several else None)))
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.sum`; docs/json.md is its contract."""
+        from ckpt import __version__
+
+        return {
+            "schema": {"name": "ckpt.sum", "version": 1},
+            "ckpt": __version__,
+            "file": {"path": self.path, "format": self.format},
+            "section": self.section,
+            "sums": None
+            if self.recorded is not None
+            else [{"name": row.name, "sha256": row.digest} for row in self.sums if row.unread is None],
+            "recorded": None if self.recorded is None else [_file_json(file) for file in self.recorded.files],
+            "unread": [{"name": name, "why": why} for name, why in self.unread],
+        }
+
+
+def _file_json(file: ListedFile) -> dict[str, Json]:
+    return {
+        "name": file.name,
+        "bytes": file.size,
+        "steps": file.steps,
+        "items": [
+            {
+                "name": item.name,
+                "bytes": item.size,
+                "crc32": None if item.crc is None else f"{item.crc:08x}",
+            }
+            for item in file.items
+        ],
+    }

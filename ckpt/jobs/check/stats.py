@@ -16,7 +16,7 @@ from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.record import record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Finding, order
+from ckpt.findings import Finding, Gate, order
 from ckpt.io.executor import Executor, Failed, Task, Threads, run_each
 from ckpt.names import Globs, natural
 from ckpt.rows import NamedTuple
@@ -156,6 +156,17 @@ class StatsReport(NamedTuple):
     threshold: float | None = None
     histogram: bool = False
     """A flag: the elements of each tensor were counted in bins."""
+    gate: Gate = Gate()
+
+    @property
+    def path(self) -> str:
+        """The path of the checkpoint."""
+        return self.checkpoint.path
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 2 where something could not be read, 1 where the gate closes."""
+        return 2 if self.unread else self.gate.code(self.findings)
 
     @property
     def unread(self) -> tuple[Row, ...]:

@@ -17,6 +17,8 @@ from ckpt.text import Json, and_more, plural, show, size_text
 Verdict = Literal["intact", "damaged", "unreadable"]
 """`unreadable`: the file is missing, may not be read, is not a checkpoint, or some of its bytes could not be read."""
 
+EXIT_CODES: dict[Verdict, int] = {"intact": 0, "damaged": 1, "unreadable": 2}
+
 
 class Problem(NamedTuple):
     """A damaged part of a file, and the tensors in it."""
@@ -45,6 +47,11 @@ class VerifyReport(NamedTuple):
     """The command that writes what is whole."""
     doubts: tuple[str, ...] = ()
     """The signs that files of several saves are mixed. They do not prove it."""
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 0 intact, 1 damaged, 2 unreadable."""
+        return EXIT_CODES[self.verdict]
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""

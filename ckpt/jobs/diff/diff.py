@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import cast
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.elements.compare import Tolerance
@@ -14,7 +13,7 @@ from ckpt.evidence.mapping import Rename
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.findings import LOST, Finding, order
+from ckpt.findings import LOST, Finding, Gate, order
 from ckpt.io.executor import Executor, Threads
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.optimizers import Keyed, by_parameters, is_same_list, named_by
@@ -28,10 +27,9 @@ from ckpt.jobs.diff.reasons import (
 )
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow, lost_of, with_moves, without_lost
 from ckpt.jobs.diff.values import differing_values
-from ckpt.jobs.rewrite.rename import substitution
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, and_more, listed, show
+from ckpt.text import Json, and_more, listed, plural, show
 
 
 class Options(NamedTuple):
@@ -61,6 +59,10 @@ class Options(NamedTuple):
     """A flag: no task may depend on another's result, as on several machines. Figures are the same."""
 
 
+DIFFER = "differ"
+"""The word that `--fail-on` takes beside the codes of findings."""
+
+
 def _lacks(checkpoint: Checkpoint, name: str) -> bool:
     return any(notice.code in LOST and name in notice.tensors for notice in checkpoint.notices)
 
@@ -82,11 +84,49 @@ class DiffReport(NamedTuple):
     """The parts that were not compared because a side has lost them."""
     unjoined: tuple[str, ...] = ()
     """The optimizers that were not compared, and why."""
+    gate: Gate = Gate()
 
     @property
     def same(self) -> bool:
         """Tell whether both sides are known to be the same."""
         return not (self.differs or self.damaged or self.count("unchecked") or self.lost or self.unjoined)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 1 where the files differ, or as the gate says."""
+        differs = self.differs and (not self.gate.fails or DIFFER in self.gate.fails)
+        return int(differs) or self.gate.code(self.findings)
+
+    def check(self) -> None:
+        """Raise CkptError where what was asked cannot be decided.
+
+        A tensor could not be read, or its bytes do not match their checksums; checksums are missing; each file holds
+        another part of a tensor.
+        """
+        self._refuse_damage()
+        self._refuse_unread()
+        if self.exit_code:
+            return
+        after = self.after.path
+        apart = sum(row.apart for row in self.rows)
+        if apart:
+            problem = f"{plural(apart, 'tensor')} cannot be compared: each file holds another part"
+            raise UsageError(
+                problem, path=after, hint="the folder with the files of all ranks is one checkpoint"
+            )
+        if self.options.quick and self.count("unchecked"):
+            raise UsageError(
+                "--quick cannot decide: checksums are missing", path=after, hint="without --quick"
+            )
+
+    def _refuse_damage(self) -> None:
+        """Raise UnreadableError where bytes do not match the checksums: no exit code would be true."""
+        if self.damaged:
+            names = listed(self.damaged, 5)
+            what = f"damaged, it or {show(self.before.path, None)}"
+            raise UnreadableError(
+                f"{what}: the bytes do not match the checksums: {names}", path=self.after.path
+            )
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -107,7 +147,7 @@ class DiffReport(NamedTuple):
         """The tensors that were not compared, because their bytes could not be read."""
         return tuple(row for row in self.rows if row.unread is not None)
 
-    def check_read(self) -> None:
+    def _refuse_unread(self) -> None:
         """Raise UnreadableError where tensors could not be read: whether the files differ is not known then."""
         if self.unread:
             names = listed([row.name for row in self.unread], 5)
@@ -417,22 +457,7 @@ _CLOSE: dict[str, Tolerance] = {
 """(absolute, relative) for each dtype, as torch.testing.assert_close has them; integers are exact."""
 
 
-def comparison(how: Mapping[str, object]) -> Options:
-    """Read the scope and the tolerance of a comparison from the options of the command. Raises UsageError."""
-    include, exclude, sub = (cast("list[str] | None", how[name]) for name in ("include", "exclude", "sub"))
-    atol, rtol = (cast("float | None", how[name]) for name in ("atol", "rtol"))
-    return Options(
-        Globs(include or (), exclude or ()),
-        cast("str | None", how["section"]),
-        _tolerance(atol, rtol, close=bool(how["close"])),
-        strict=bool(how["strict"]),
-        norms=bool(how["stat"]),
-        align=not how["no_align"],
-        rules=[substitution(text).apply for text in sub or ()],
-    )
-
-
-def _tolerance(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
+def tolerance_of(atol: float | None, rtol: float | None, *, close: bool) -> Callable[[str], Tolerance] | None:
     """Return a function that gives the tolerance of a dtype, or None if every byte counts."""
     if close:
         return lambda dtype: _CLOSE.get(dtype, (0.0, 0.0))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import overload
 
 from ckpt.errors import Failure
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Finding, Plan
+from ckpt.findings import Finding, Gate, Plan
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.pickles.known import is_own
 from ckpt.rows import NamedTuple
-from ckpt.text import Json
+from ckpt.text import Json, plural
 
 SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 2}
+_ELSEWHERE = frozenset(("weights-only", "unknown-import", "optimizer-heavy", "tied"))
+"""Findings that other columns tell, or that most checkpoints have; JSON has all."""
 RUNS_CODE, UNREADABLE = "RUNS CODE", "unreadable"
 
 
@@ -38,6 +42,11 @@ class LsRow(NamedTuple):
     findings: tuple[Finding, ...] = ()
     error: Failure | None = None
 
+    @property
+    def codes(self) -> list[str]:
+        """The codes of the findings that the other fields do not tell, each once."""
+        return [code for code in dict.fromkeys(row.code for row in self.findings) if code not in _ELSEWHERE]
+
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.ls`; docs/json.md is its contract."""
         from ckpt import __version__
@@ -59,6 +68,58 @@ class LsRow(NamedTuple):
             "loads": self.loads,
             "findings": [finding.to_json() for finding in self.findings],
         }
+
+
+class LsReport(Sequence[LsRow]):
+    """The report of `ckpt ls`: a row for each checkpoint.
+
+    `others` are the files of folders that are none, `skipped` the paths that were not looked at, and why.
+    """
+
+    def __init__(
+        self,
+        rows: tuple[LsRow, ...],
+        others: tuple[str, ...] = (),
+        skipped: tuple[tuple[str, str], ...] = (),
+        gate: Gate | None = None,
+        skip_unreadable: bool = False,
+    ) -> None:
+        self.rows = rows
+        self.others = others
+        self.skipped = skipped
+        self._gate = gate or Gate()
+        self._skip_unreadable = skip_unreadable
+
+    @overload
+    def __getitem__(self, index: int) -> LsRow: ...
+
+    @overload
+    def __getitem__(self, index: slice[int | None, int | None, int | None]) -> tuple[LsRow, ...]: ...
+
+    def __getitem__(
+        self, index: int | slice[int | None, int | None, int | None]
+    ) -> LsRow | tuple[LsRow, ...]:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 2 where a file cannot be read, 1 where the gate closes."""
+        return max(map(self._code, self.rows), default=0)
+
+    def _code(self, row: LsRow) -> int:
+        if row.error is not None:
+            return 0 if self._skip_unreadable else 2
+        return self._gate.code(row.findings)
+
+    def to_json(self) -> list[dict[str, Json]]:
+        """The documents `ckpt.ls`, one for each checkpoint; docs/json.md is their contract."""
+        return [row.to_json() for row in self.rows]
+
+    def __repr__(self) -> str:
+        return f"<ckpt.LsReport: {plural(len(self.rows), 'checkpoint')}>"
 
 
 def ls(survey: Survey, plan: Plan | None = None) -> LsRow:

@@ -32,13 +32,13 @@ from ckpt.jobs.rewrite.report import (
     weights_of,
     with_ties,
 )
-from ckpt.jobs.rewrite.sets import refuse_incomplete, refuse_ranks
+from ckpt.jobs.rewrite.sets import refuse_incomplete, refuse_ranks, with_flattening
 from ckpt.jobs.rewrite.slim import slim
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, is_tuple
 from ckpt.pickles.edit import Edit
-from ckpt.rows import NamedTuple
+from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Computed, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, show
 from ckpt.tree.arrays import as_bytes
@@ -613,3 +613,26 @@ class _Viewless(Edit):
                 whole.meaning = state[0].meaning
                 return (whole, offset + state[0].shift, *state[2:])
         return state
+
+
+def as_format(
+    report: RewriteReport, format: str, traits: Traits, limits: Limits, unfit: Unfit, ranks: int | None = None
+) -> RewriteReport:
+    """The report with its result as another format holds it, as `convert` makes it. Raises as `convert`.
+
+    A distributed checkpoint is cut into the files of so many `ranks`.
+    """
+    result = report.result
+    if format == result.format:
+        return report
+    keys = "numbers" if traits.is_folder else None  # of an optimizer: what is rescued stays what it was
+    done = convert(Survey(result), format, traits, limits, unfit, optimizer_keys=keys)
+    if traits.is_folder:
+        done = with_flattening(done, ranks or 1, limits)
+    return report._replace(
+        # is_edited: it is written anew, for a copy would be what the source is.
+        result=replace(done.result, format=format, traits=traits, is_edited=True),
+        changes=(*report.changes, *done.changes),
+        left_out=(*report.left_out, *done.left_out),
+        left_alone=(*report.left_alone, *done.left_alone),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError
@@ -32,6 +32,9 @@ from ckpt.tree.find import (
 from ckpt.tree.literals import brief
 from ckpt.tree.view import UNINITIALIZED, look
 from ckpt.tree.walk import flatten
+
+if TYPE_CHECKING:
+    from ckpt.formats.save import SavedFile
 
 
 class Change(NamedTuple):
@@ -146,11 +149,31 @@ class RewriteReport(NamedTuple):
     """The tensors and values that came from another save."""
     sources: tuple[AverageSource, ...] = ()
     """The checkpoints of which the result is the mean; `source` is the last."""
+    saved: SavedFile | None = None
+    """The file that was written, if any."""
+    is_dry_run: bool = False
+    """A flag: nothing was to be written."""
+    warnings: tuple[str, ...] = ()
+    """The lines that the command writes to stderr."""
+    code: tuple[str, ...] = ()
+    """The lines of Python that load the same into a model, where they were asked for."""
 
-    def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
-        """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
+    @property
+    def path(self) -> str | None:
+        """The path of the file that was written, or None."""
+        return None if self.saved is None else self.saved.path
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 1 where the result lacks something, is damaged, or was not written."""
+        refused = self.coverage is not None and bool(self.coverage.refusal)
+        return int(refused or self.is_partial or bool(self.saved and self.saved.damaged))
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.rewrite`; docs/json.md is its contract."""
         from ckpt import __version__
 
+        saved = self.saved
         return {
             "schema": {"name": "ckpt.rewrite", "version": 1},
             "ckpt": __version__,
@@ -160,8 +183,8 @@ class RewriteReport(NamedTuple):
                 "format": self.source.format,
                 "bytes": self.source.nbytes,
             },
-            "output": output,
-            "dry_run": dry_run,
+            "output": None if saved is None else _saved_json(saved),
+            "dry_run": self.is_dry_run,
             "tensors": len(self.result.tensors),
             "changes": [
                 {
@@ -177,9 +200,11 @@ class RewriteReport(NamedTuple):
             ],
             "left_out": [_left_json(row) for row in self.left_out],
             "left_alone": [_left_json(row) for row in self.left_alone],
-            "damaged": [] if output is None else output.pop("damaged"),
-            "overflowed": 0 if output is None else output.pop("overflowed"),
-            "verified": None if output is None else output.pop("verified"),
+            "damaged": [] if saved is None else list(saved.damaged),
+            "overflowed": 0 if saved is None else saved.overflowed,
+            "verified": None
+            if saved is None
+            else {name: round(seconds, 6) for name, seconds in saved.checks},
             **({} if self.coverage is None else {"coverage": self.coverage.to_json()}),
             **({} if self.share is None else self.share.to_json()),
             **(
@@ -192,6 +217,18 @@ class RewriteReport(NamedTuple):
             ),
             **({"sources": [row.to_json() for row in self.sources]} if self.sources else {}),
         }
+
+
+def _saved_json(saved: SavedFile) -> dict[str, Json]:
+    return {
+        "path": saved.path,
+        "format": saved.format,
+        "bytes": saved.nbytes,
+        "appended": saved.appended,
+        "shards": saved.shards,
+        "relisted": list(saved.relisted),
+        "seconds": round(saved.seconds, 6),
+    }
 
 
 def _left_json(row: Leftover) -> dict[str, Json]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from ckpt.checkpoint import Checkpoint, Entry, Traits
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.audit import DAMAGED, are_damaged, checksums_of
 from ckpt.elements.blocks import memory_order, permuted, place_of
 from ckpt.elements.pieces import shown
@@ -13,10 +13,9 @@ from ckpt.errors import CkptError, LimitError, LossError, NotOpenedError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
 from ckpt.io.executor import Executor
-from ckpt.jobs.rewrite.convert import Unfit, convert
 from ckpt.jobs.rewrite.filling import Filling, Restored, lies_close
 from ckpt.jobs.rewrite.report import Change, Filled, Leftover, RewriteReport, Share, edited
-from ckpt.jobs.rewrite.sets import NOT_WHOLE, lost_in, with_flattening, without_lost
+from ckpt.jobs.rewrite.sets import NOT_WHOLE, lost_in, without_lost
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Node, Opaque
@@ -85,26 +84,6 @@ def salvage(
         ),
         lost=rows,
         filled=fills,
-    )
-
-
-def as_format(
-    report: RewriteReport, format: str, traits: Traits, limits: Limits, unfit: Unfit
-) -> RewriteReport:
-    """The report with its result as another format holds it, as `convert` makes it. Raises as `convert`."""
-    result = report.result
-    if format == result.format:
-        return report
-    keys = "numbers" if traits.is_folder else None  # of an optimizer: what is rescued stays what it was
-    done = convert(Survey(result), format, traits, limits, unfit, optimizer_keys=keys)
-    if traits.is_folder:
-        done = with_flattening(done, 1, limits)
-    return report._replace(
-        # is_edited: it is written anew, for a copy would be what the source is.
-        result=replace(done.result, format=format, traits=traits, is_edited=True),
-        changes=(*report.changes, *done.changes),
-        left_out=done.left_out,
-        left_alone=(*report.left_alone, *done.left_alone),
     )
 
 

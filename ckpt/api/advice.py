@@ -8,7 +8,7 @@ from ckpt import formats
 from ckpt.errors import CkptError, LossError
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
-from ckpt.findings import Way
+from ckpt.findings import Plan, Way
 from ckpt.io.location import beside, is_lasting
 from ckpt.limits import Limits
 from ckpt.tensors import TensorRef
@@ -111,7 +111,7 @@ class Ways:
             return Way(None)
         try:
             if not _is_plain(self._survey, words):
-                from ckpt.cli.plans import changed_by  # here: most files pay nothing for what writes
+                from ckpt.api.plans import changed_by  # here: most files pay nothing for what writes
 
                 self._changed[words] = changed_by(self._survey, words, to or "", self._limits)
         except CkptError as error:
@@ -163,3 +163,15 @@ def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:
     if words != ("slim",) or len(survey.candidates) != 1:
         return False
     return survey.candidates[0].tensors > 0 and survey.candidates[0].is_flat
+
+
+def planning(survey: Survey) -> Plan:
+    """Return what finds the commands that work on a checkpoint; nothing is planned until it is asked."""
+    ways: list[Ways] = []
+
+    def plan(words: tuple[str, ...]) -> Way:
+        if not ways:
+            ways.append(Ways(survey))
+        return ways[0].way(words)
+
+    return plan

@@ -55,7 +55,8 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         subs = [substitution(text) for option, text in pairwise(words) if option == "--sub"]
         return rename(survey, subs, limits, section=section)
     if words[0] == "salvage":
-        from ckpt.jobs.rewrite.salvage import as_format, salvage
+        from ckpt.jobs.rewrite.convert import as_format
+        from ckpt.jobs.rewrite.salvage import salvage
 
         report = salvage(survey, limits)
         return as_format(report, format, save.traits_of(format), limits, writer_of(format).unfit)

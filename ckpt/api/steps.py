@@ -1,16 +1,15 @@
 """The step of a run that a command writes from: the newest that is whole, in a folder of steps.
 
-Which one it is, and which newer ones are not, is said on stderr.
+It is told by name, and so are newer ones that are not whole.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli import output
-from ckpt.cli.options import plugins_allowed
 from ckpt.errors import CkptError, FolderError
 from ckpt.findings import LOST
 from ckpt.formats.common.steps import files_in, steps_in
@@ -26,7 +25,11 @@ _LOOKED = 100
 """The most steps that are opened."""
 
 
-def step_of(path: str, limits: Limits, *, partial: bool) -> str:
+Tell = Callable[[str], None]
+"""A function that gets each warning, as a line of text."""
+
+
+def step_of(path: str, limits: Limits, *, partial: bool, plugins: bool, tell: Tell) -> str:
     """Return the path of the newest whole step in a folder of steps; any other path as it is.
 
     A file that names one step decides, unless that step is not whole. With `partial` it decides all the same.
@@ -39,15 +42,15 @@ def step_of(path: str, limits: Limits, *, partial: bool) -> str:
     steps = steps_in(names) or files_in(names)
     if not steps:
         return path
-    error = formats.refusal(path, limits, plugins=plugins_allowed())
+    error = formats.refusal(path, limits, plugins=plugins)
     if error is None:
         pointer = next((name for name in _POINTERS if name in names), None)
-        if pointer is None or partial or _problem(path, limits) is None:
+        if pointer is None or partial or _problem(path, limits, plugins) is None:
             return path  # a checkpoint itself, or the step that is named
         steps = _until(folder, pointer, steps, limits)
     elif not isinstance(error, FolderError):
         return path
-    return _newest(folder, steps, limits) or path
+    return _newest(folder, steps, limits, plugins, tell) or path
 
 
 def _until(folder: Location, pointer: str, steps: list[str], limits: Limits) -> list[str]:
@@ -63,7 +66,7 @@ def _until(folder: Location, pointer: str, steps: list[str], limits: Limits) -> 
     return steps
 
 
-def _newest(folder: Location, steps: list[str], limits: Limits) -> str | None:
+def _newest(folder: Location, steps: list[str], limits: Limits, plugins: bool, tell: Tell) -> str | None:
     """Return the path of the newest whole step, and say which one it is; None if none is."""
     passed: list[tuple[str, str]] = []
     are_of_trainer = any(_is_of_trainer(folder, name) for name in steps)
@@ -73,16 +76,14 @@ def _newest(folder: Location, steps: list[str], limits: Limits) -> str | None:
         except CkptError as error:
             passed.append((name, error.problem))
             continue
-        problem = _problem(step, limits)
+        problem = _problem(step, limits, plugins)
         if problem is None and are_of_trainer and not _is_of_trainer(folder, name):
             problem = f"it has no {_TRAINER}, which is written last"
         if problem is None:
             text = f"{show(name.rstrip('/'), 80)} is the newest whole step of {plural(len(steps), 'step')}"
-            output.talk(f"ckpt: {show(folder.name, None)}: {text}")
+            tell(f"{show(folder.name, None)}: {text}")
             for other, why in passed:
-                output.talk(
-                    f"ckpt: {show(folder.name, None)}: {show(other.rstrip('/'), 80)} is passed over: {why}"
-                )
+                tell(f"{show(folder.name, None)}: {show(other.rstrip('/'), 80)} is passed over: {why}")
             return step
         passed.append((name, problem))
     return None
@@ -95,10 +96,10 @@ def _is_of_trainer(folder: Location, name: str) -> bool:
         return False
 
 
-def _problem(path: str, limits: Limits) -> str | None:
+def _problem(path: str, limits: Limits, plugins: bool) -> str | None:
     """Return the reason why a checkpoint is not whole, by its own metadata, or None."""
     try:
-        with formats.open(path, limits, plugins=plugins_allowed()) as checkpoint:
+        with formats.open(path, limits, plugins=plugins) as checkpoint:
             return _lack(checkpoint)
     except CkptError as error:
         return error.problem

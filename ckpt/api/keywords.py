@@ -1,0 +1,126 @@
+"""The keywords that several functions share: selections, the gate, a live model, progress."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ckpt.checkpoint import Checkpoint
+from ckpt.errors import UsageError
+from ckpt.evidence.record import ModelRecord
+from ckpt.findings import CATALOGUE, DOUBTS, LEVEL_WORDS, LEVELS, Gate, Level, Rules
+from ckpt.names import Globs
+from ckpt.text import show, show_literal
+
+Texts = str | Iterable[str] | None
+"""One text, or several, of a keyword whose option can be repeated."""
+Path = str | os.PathLike[str]
+
+
+def texts(given: Texts) -> list[str]:
+    """Return the texts of a keyword."""
+    return [given] if isinstance(given, str) else list(given or ())
+
+
+def globs_of(include: Texts, exclude: Texts) -> Globs:
+    """Return the selection of tensors by name."""
+    return Globs(texts(include), texts(exclude))
+
+
+def model_of(model: Any, arguments: Texts = (), option: str = "--model") -> ModelRecord | None:
+    """Return the record of a live model, of which `FILE.py:FACTORY` makes one too, or None. Raises UsageError.
+
+    Without a model no torch is imported.
+    """
+    if model is None:
+        if texts(arguments):
+            raise UsageError(f"--arg goes with {option}")
+        return None
+    from ckpt.live.model import describe, record
+
+    if isinstance(model, ModelRecord):
+        return model
+    return record(model, texts(arguments)) if isinstance(model, str) else describe(model)
+
+
+def doubts(checkpoint: Checkpoint) -> list[str]:
+    """A line for each damaged file of a folder, which a command does without, and for each doubt about the others."""
+    messages = [notice.message for notice in checkpoint.notices if notice.code in DOUBTS]
+    return [f"{show(checkpoint.path, None)}: {show_literal(message)}" for message in messages]
+
+
+Progress = Callable[[int, int], None]
+"""A function that gets the bytes that are done, and all bytes."""
+
+
+class Meter:
+    """Counts the bytes that are done, for a function that gets them and the total. Any thread may call it."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            self._done = min(self._done + count, self._total)
+            self._progress(self._done, self._total)
+
+
+_MAKERS = {"lint": ("lint", "inspect"), "ls": ("inspect",)}
+"""Commands that report what others make -> those that make it."""
+
+
+def gate_of(
+    command: str,
+    select: Texts,
+    ignore: Texts,
+    level: str | None,
+    fail_on: Texts,
+    *,
+    also: Iterable[str] = (),
+    default: Level | None = "info",
+) -> Gate:
+    """The gate of a command; `also` are further words of `--fail-on`, `default` is the level without options.
+
+    Raises UsageError for a code that the command does not make: it would never be found.
+    """
+    words = codes_of("--fail-on", fail_on, command, (*LEVEL_WORDS, *also))
+    return Gate(rules_of(command, select, ignore, level, default), words)
+
+
+def rules_of(
+    command: str,
+    select: Texts,
+    ignore: Texts,
+    level: str | None,
+    default: Level | None = "info",
+    *,
+    origin: str = "--",
+) -> Rules:
+    """Return the rules for the findings that count. Raises UsageError.
+
+    `origin` stands before the names of the settings.
+    """
+    lowest = next((name for name in LEVELS if name == level), None)
+    if lowest is None and level is not None:
+        raise UsageError(f"--level {show(level, 40)}: not one of {' '.join(LEVELS)}")
+    chosen = codes_of(f"{origin}select", select, command)
+    ignored = codes_of(f"{origin}ignore", ignore, command)
+    return Rules(chosen, ignored, lowest or (None if chosen else default))
+
+
+def codes_of(option: str, values: Texts, command: str, also: Iterable[str] = ()) -> frozenset[str]:
+    """The codes in the values of an option, and the words that it takes `also`. Raises UsageError for others."""
+    codes = [code.strip() for value in texts(values) for code in value.split(",") if code.strip()]
+    makers = _MAKERS.get(command, (command,))
+    possible = [row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)]
+    possible += also
+    for code in codes:
+        if code not in possible:
+            problem = f"{option} {show(code, 40)}: not a finding of {command}"
+            raise UsageError(problem, hint="codes: " + " ".join(possible))
+    return frozenset(codes)

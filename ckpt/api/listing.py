@@ -1,0 +1,276 @@
+"""The functions that look at many files: `ls` and `lint`. Folders are walked, and each file is judged by its first bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ckpt import formats
+from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.keywords import Path, Progress, Texts, gate_of, model_of, rules_of
+from ckpt.api.opening import Input, path_of
+from ckpt.api.walk import Found, empty, found, is_concern, many, nothing_in, parted
+from ckpt.errors import CkptError, UsageError, about
+from ckpt.evidence.survey import Survey
+from ckpt.findings import LEVELS, Finding, Gate, Rules
+from ckpt.io.executor import Task
+from ckpt.jobs.check.lint import FileGate, FileReport, LintReport
+from ckpt.jobs.inspect.ls import RUNS_CODE, LsReport, LsRow
+from ckpt.limits import Limits
+from ckpt.names import natural
+from ckpt.rows import NamedTuple
+from ckpt.text import show
+
+if TYPE_CHECKING:
+    from ckpt.api.settings import LintSettings
+    from ckpt.findings import Plan
+
+Paths = Path | Sequence[Path]
+"""A path, or several."""
+
+
+def _paths(given: Paths) -> list[str]:
+    every = [given] if isinstance(given, (str, os.PathLike)) else list(given)
+    return [os.path.expanduser(os.fsdecode(path)) for path in every]
+
+
+# --- ls ---------------------------------------------------------------------------------------------------------------
+
+_ORDERS: dict[str, Callable[[LsRow], tuple[object, object]]] = {
+    "name": lambda row: (0, natural(row.path)),
+    "size": lambda row: (-row.nbytes, natural(row.path)),
+    "params": lambda row: (-row.parameters - row.unknown, natural(row.path)),
+    "findings": lambda row: (_worst(row), natural(row.path)),
+}
+"""Words of `--sort` -> the key of a row: the largest first, then by name."""
+
+
+def _worst(row: LsRow) -> tuple[int, int, int]:
+    """Return the sort key of a row: files that run code come first, unreadable files last.
+
+    Between them the most serious finding decides, then how many codes there are.
+    """
+    levels = [LEVELS.index(finding.level) for finding in row.findings]
+    first = 2 if row.error is not None else 0 if row.loads == RUNS_CODE else 1
+    return first, min(levels, default=len(LEVELS)), -len(row.codes)
+
+
+def ls(
+    sources: Input | Sequence[Input],
+    *,
+    sort: str = "name",
+    select: Texts = (),
+    ignore: Texts = (),
+    level: str | None = None,
+    fail_on: Texts = (),
+    skip_unreadable: bool = False,
+    hints: bool = True,
+    jobs: int | None = 1,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> LsReport:
+    """List checkpoints, one row each: the report of `ckpt ls`. Paths to folders are searched.
+
+    A file that cannot be read is a row with an `error`. `jobs` processes read many files, None as many as there are
+    cores; they are forks of this one. `progress` gets the files that are done, and all files. Raises UsageError.
+    """
+    gate = gate_of("ls", select, ignore, level, fail_on)
+    every = [sources] if isinstance(sources, (str, os.PathLike, Checkpoint)) else list(sources)
+    listing = Listing(
+        every,
+        gate,
+        sort,
+        skip_unreadable=skip_unreadable,
+        hints=hints,
+        limits=limits,
+        plugins=plugins,
+    )
+    listing.read(jobs, progress)
+    return listing.report
+
+
+class Listing:
+    """The rows so far of the files that paths lead to. Whoever interrupts `read` has them."""
+
+    def __init__(
+        self,
+        sources: Sequence[Input],
+        gate: Gate,
+        sort: str,
+        *,
+        skip_unreadable: bool,
+        hints: bool,
+        limits: Limits | None,
+        plugins: bool,
+    ) -> None:
+        if sort not in _ORDERS:
+            raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(_ORDERS)}")
+        self._open = [given for given in sources if isinstance(given, Checkpoint)]
+        self._paths = [path_of(given) for given in sources if not isinstance(given, Checkpoint)]
+        self._gate = gate
+        self._order = _ORDERS[sort]
+        self._skip_unreadable = skip_unreadable
+        self._looking = _Looking(limits or Limits(), hints, plugins)
+        self._rows: list[LsRow] = []
+        self._others: list[str] = []
+        self._skipped: list[tuple[str, str]] = []
+
+    @property
+    def report(self) -> LsReport:
+        """The report on what was read so far."""
+        rows = sorted(self._rows, key=self._order)
+        return LsReport(
+            tuple(rows), tuple(self._others), tuple(self._skipped), self._gate, self._skip_unreadable
+        )
+
+    def read(
+        self,
+        jobs: int | None,
+        progress: Progress | None,
+        skip: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """Add the open checkpoints, and what the paths lead to. `skip` gets each path that is not looked at, and why."""
+        for checkpoint in self._open:
+            self._add(self._looking.row(checkpoint.survey))
+        items, self._others = parted(found(self._paths, plugins=self._looking.plugins))
+        self._skipped = [(item.path, item.skipped) for item in items if item.skipped is not None]
+        if skip is not None:
+            for path, why in self._skipped:
+                skip(path, why)
+        items = [item for item in items if item.skipped is None]
+        tasks = [Task(_row, (item, self._looking)) for item in items]
+        for number, (item, row) in enumerate(zip(items, many(tasks, jobs).each(tasks), strict=True), 1):
+            if progress is not None:
+                progress(number, len(items))
+            if row is None:
+                self._others.append(item.path)
+            else:
+                self._add(row)
+
+    def _add(self, row: LsRow) -> None:
+        self._rows.append(row._replace(findings=self._gate.rules.kept(row.findings)))
+
+
+class _Looking(NamedTuple):
+    """The settings for reading each file."""
+
+    limits: Limits
+    hints: bool
+    plugins: bool
+
+    def plan(self, survey: Survey) -> Plan | None:
+        """Return what finds the commands of the hints."""
+        if not self.hints:
+            return None
+        # Named as text: who looks at a file loads what writes only where a finding needs a command.
+        plan: Plan = import_module("ckpt.api.advice").planning(survey)
+        return plan
+
+    def row(self, survey: Survey) -> LsRow:
+        """The row of an open checkpoint. Raises NotOpenedError when it has changed."""
+        from ckpt.jobs.inspect.ls import ls as job
+
+        row = job(survey, self.plan(survey))
+        survey.checkpoint.check_unchanged()
+        return row
+
+
+def _row(item: Found, looking: _Looking) -> LsRow | None:
+    """Return the row of one file, or None for a file in a folder that is no checkpoint."""
+    if item.error is not None:
+        return LsRow(item.path, error=item.error.failure(item.path))
+    try:
+        opened = formats.open(item.path, looking.limits, plugins=looking.plugins)
+        with about(item.path), opened as checkpoint:
+            return looking.row(Survey(checkpoint))
+    except CkptError as error:
+        return LsRow(item.path, error=error.failure(item.path)) if is_concern(item, error.code) else None
+
+
+# --- lint -------------------------------------------------------------------------------------------------------------
+
+
+def lint(
+    paths: Paths = (),
+    *,
+    select: Texts = (),
+    ignore: Texts = (),
+    level: str | None = None,
+    fail_on: Texts = (),
+    read_values: bool = False,
+    model: Any = None,
+    model_name: str | None = None,
+    arg: Texts = (),
+    skip_unreadable: bool = False,
+    skip_others: bool = False,
+    config: Path | LintSettings | None = None,
+    hints: bool = True,
+    jobs: int | None = 1,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+) -> LintReport:
+    """Return the findings of the files that paths lead to, of level warning and above: the report of `ckpt lint`.
+
+    `model` is a torch.nn.Module that is checked too, by the name `model_name`, or the text `FILE.py:FACTORY`, of which
+    `arg` are the arguments.
+    `config` is a pyproject.toml whose table [tool.ckpt.lint] counts. `jobs` and `progress` are those of `ls`. Raises
+    UsageError.
+    """
+    from ckpt.api.settings import LintSettings, settings_at
+    from ckpt.jobs.check.lint import lint_model
+
+    asked = gate_of("lint", select, ignore, level, fail_on, default=None)
+    settings = config if isinstance(config, LintSettings) else LintSettings()
+    if config is not None and not isinstance(config, LintSettings):
+        settings = settings_at(os.fsdecode(config))
+    gate = FileGate(_with_settings(asked.rules, settings, level), asked.rules)
+    live = model_of(model, arg)
+    looking = _Looking(limits or Limits(), hints, plugins=False)
+    items, others = parted(found(_paths(paths), picked=skip_others))
+    tasks = [Task(_linted, (item, looking, gate, read_values or settings.values), 1) for item in items]
+    rows: list[FileReport] = []
+    for number, row in enumerate(many(tasks, jobs).each(tasks), 1):
+        if progress is not None:
+            progress(number, len(tasks))
+        rows.append(row)
+    bare = empty(_paths(paths), [row.path for row in rows])
+    rows += [FileReport(path, (), nothing_in(path).failure(path)) for path in bare]
+    if live is not None:
+        name = model_name or (model if isinstance(model, str) else type(model).__name__)
+        rows.append(_judged(name, gate, lint_model(live)))
+    rows.sort(key=lambda row: natural(row.path))
+    return LintReport(tuple(rows), tuple(others), asked, skip_unreadable, settings.path)
+
+
+def _with_settings(rules: Rules, settings: LintSettings, level: str | None) -> Rules:
+    """Return the rules of the call, completed by the rules of a file."""
+    lowest = level or settings.level
+    own = rules_of("lint", settings.select, settings.ignore, lowest, None, origin="[tool.ckpt.lint] ")
+    return Rules(rules.select or own.select, rules.ignore or own.ignore, own.level)
+
+
+def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> FileReport:
+    kept, switched_off = gate.kept(findings)
+    return FileReport(path, kept, switched_off=switched_off)
+
+
+def _linted(item: Found, looking: _Looking, gate: FileGate, values: bool) -> FileReport:
+    """The findings of one file. A file in a folder that never was a checkpoint is skipped."""
+    from ckpt.jobs.check.lint import lint as job
+
+    if item.error is not None or item.skipped is not None:
+        error = None if item.error is None else item.error.failure(item.path)
+        return FileReport(item.path, (), error, skipped=item.skipped)
+    try:
+        with about(item.path), formats.open(item.path, looking.limits) as checkpoint:
+            survey = Survey(checkpoint)
+            report = _judged(item.path, gate, job(survey, values=values, plan=looking.plan(survey)))
+            checkpoint.check_unchanged()
+            return report
+    except CkptError as error:
+        if is_concern(item, error.code):
+            return FileReport(item.path, (), error.failure(item.path))
+        return FileReport(item.path, (), skipped=error.problem)

@@ -1,0 +1,129 @@
+"""Stored sums, and another save to compare with: what `sums=` and `like=` name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.opening import Input, at_hand
+from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError, about
+from ckpt.formats.verify import recorded
+from ckpt.io.location import locate, read_file
+from ckpt.jobs.check import verify
+from ckpt.jobs.check.recorded import RecordedList, compared, is_recorded, list_of
+from ckpt.jobs.check.recorded import parse as parse_recorded
+from ckpt.jobs.check.sums import Like, Sum, like_of, like_of_sums, parse
+from ckpt.jobs.check.verify import VerifyReport
+from ckpt.limits import Limits
+from ckpt.names import Globs
+from ckpt.rows import NamedTuple
+
+NO_SUMS = "--sums has no sums of this file"
+NOT_WITH_LISTS = "--include, --exclude, --section and --part do not go with the list of ckpt sum --recorded"
+
+
+def like_at(given: Input, limits: Limits, section: str | None = None, *, plugins: bool = False) -> Like:
+    """The tensors of another save, or of a file of sums. Raises CkptError."""
+    try:
+        with at_hand(given, limits, plugins=plugins) as opened:
+            survey = opened.survey
+            section_name = section if any(part.name == section for part in survey.sections) else None
+            return like_of(survey, section_name)
+    except (UnreadableError, UnsupportedError) as error:
+        if not isinstance(given, (str, os.PathLike)):
+            raise
+        path = os.fspath(given)
+        try:
+            return like_of_sums(path, all_sums(path, limits, Globs((), ())))
+        except UsageError:
+            raise
+        except CkptError:
+            raise error from None
+
+
+class Stored(NamedTuple):
+    """What a file of sums holds: the lists of `ckpt sum --recorded`, or the sums that are selected."""
+
+    path: str
+    lists: Sequence[RecordedList] = ()
+    sums: Sequence[Sum] = ()
+
+
+def checked_with(
+    sums: str | os.PathLike[str] | Stored | None,
+    like: Input | Like | None,
+    globs: Globs,
+    section: str | None,
+    limits: Limits,
+    *,
+    quick: bool,
+    plugins: bool,
+) -> tuple[Stored | None, Like | None]:
+    """Read what a checkpoint is compared with. Raises UsageError for keywords that contradict each other, CkptError."""
+    if sums is None and (globs or (section is not None and like is None)):
+        raise UsageError("--include and --exclude go with --sums, --section with --sums or --like")
+    stored = sums if isinstance(sums, Stored) else None
+    if stored is None and sums is not None:
+        assert not isinstance(sums, Stored)
+        path = os.fspath(sums)
+        lists = recorded_lists(path, limits)
+        stored = Stored(path, lists)
+    if stored is not None and stored.lists and (globs or (section is not None and like is None)):
+        raise UsageError(NOT_WITH_LISTS, path=stored.path)
+    if quick and stored is not None and not stored.lists:
+        raise UsageError(
+            "--quick goes with the list of ckpt sum --recorded, not with other sums", path=stored.path
+        )
+    if stored is not None and not stored.lists and not stored.sums:
+        stored = stored._replace(sums=all_sums(stored.path, limits, globs))
+    if like is None or isinstance(like, Like):
+        return stored, like
+    return stored, like_at(like, limits, section, plugins=plugins)
+
+
+def compared_with(stored: Stored, report: VerifyReport, opened: Checkpoint, *, quick: bool) -> VerifyReport:
+    """The report with what differs from the list of a checkpoint. Raises CkptError."""
+    expected = list_of(opened.path, stored.lists)
+    if expected is None:
+        raise UsageError(NO_SUMS)
+    record = recorded(opened.path, opened.limits, plugins=opened.plugins)
+    comparison = compared(expected, record.format, record.files, stored.path)
+    return verify.with_recorded(report, comparison.problems, comparison.checked, quick=quick)
+
+
+def _text(path: str, limits: Limits) -> str:
+    """The text of a file of sums. Raises CkptError."""
+    data = read_file(locate(path), limits, "the sums")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UnreadableError("is not text", hint="expected the lines of ckpt sum") from None
+
+
+def recorded_lists(path: str, limits: Limits) -> list[RecordedList]:
+    """The lists in a file that `ckpt sum --recorded` wrote; none in a file of other sums. Raises CkptError."""
+    with about(path):
+        text = _text(path, limits)
+        return parse_recorded(text) if is_recorded(text) else []
+
+
+def all_sums(path: str, limits: Limits, globs: Globs) -> list[Sum]:
+    """The sums in a file that are selected. Raises CkptError."""
+    with about(path):
+        text = _text(path, limits)
+        if is_recorded(text):
+            raise UsageError("recorded checksums, which only ckpt verify --sums compares")
+        stored = parse(text)
+        chosen = [row for row in stored if globs.match(row.name)]
+        if not chosen:
+            raise globs.refusal([row.name for row in stored], path)
+        return chosen
+
+
+def sums_of(path: str, stored: Sequence[Sum]) -> list[Sum]:
+    """The stored sums of one file: those below its name, and those below none. Raises UsageError without any."""
+    own = [row for row in stored if row.file is None or os.path.normpath(row.file) == os.path.normpath(path)]
+    if not own:
+        raise UsageError(NO_SUMS)
+    return own
