@@ -5,10 +5,10 @@ from __future__ import annotations
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
     from ckpt.api.checkpoint import Checkpoint, MissingNameError, Ref
-    from ckpt.api.inspection import Inspection
+    from ckpt.api.inspection import Inspection, inspect
     from ckpt.api.listing import lint, ls
     from ckpt.api.opening import open
-    from ckpt.api.reading import diff, inspect, stats, sum, verify
+    from ckpt.api.reading import diff, stats, sum, verify
     from ckpt.api.writing import average, convert, rehome, rename, salvage, slim, strip, warmstart
     from ckpt.errors import (
         CkptError,
@@ -43,10 +43,10 @@ __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "ckpt.api.checkpoint": ("Checkpoint", "MissingNameError", "Ref"),
-    "ckpt.api.inspection": ("Inspection",),
+    "ckpt.api.inspection": ("Inspection", "inspect"),
     "ckpt.api.listing": ("lint", "ls"),
     "ckpt.api.opening": ("open",),
-    "ckpt.api.reading": ("diff", "inspect", "stats", "sum", "verify"),
+    "ckpt.api.reading": ("diff", "stats", "sum", "verify"),
     "ckpt.api.writing": (
         *("average", "convert", "rehome", "rename", "salvage", "slim", "strip", "warmstart"),
     ),

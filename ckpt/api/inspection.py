@@ -1,11 +1,15 @@
-"""The report of `ckpt.inspect`: a mapping of names to what tensors are, which outlives the file."""
+"""The function `inspect`, and its report: a mapping of names to what tensors are, which outlives the file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ckpt.api.checkpoint import MissingNameError, SectionSummary, Shown, summaries
+from ckpt.api.keywords import Texts, gate_of, globs_of, model_of
+from ckpt.api.opening import Input, at_hand, with_model
+from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural
 
@@ -104,3 +108,47 @@ class Inspection(Shown[TensorSummary]):
     def __repr__(self) -> str:
         findings = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
         return f"<ckpt.Inspection {self._sizes()}{findings}>"
+
+
+def inspect(
+    source: Input,
+    *,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    index: str | None = None,
+    model: Any = None,
+    arg: Texts = (),
+    select: Texts = (),
+    ignore: Texts = (),
+    level: str | None = None,
+    fail_on: Texts = (),
+    hints: bool = True,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> Inspection:
+    """Return the report of `ckpt inspect` on a checkpoint, given as a path or open. Reads no tensor data.
+
+    `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. `index` are the numbers
+    of parameters in an error of DDP, as text. Without `hints`, findings name no commands, which takes less time. Raises
+    CkptError.
+    """
+    from ckpt.jobs.inspect.inspect import inspect as job
+
+    gate = gate_of("inspect", select, ignore, level, fail_on)
+    globs = globs_of(include, exclude)
+    live = model_of(model, arg)
+    with at_hand(source, limits, plugins=plugins) as opened:
+        survey = with_model(opened, live)
+        # Named as text: who looks at a file loads what writes only where a finding needs a command.
+        plan = import_module("ckpt.api.advice").planning(survey) if hints else None
+        report = job(survey, globs, section, plan)
+        report = report._replace(findings=gate.rules.kept(report.findings))
+        numbering = None
+        if index is not None:
+            from ckpt.evidence.numbering import numbering as solve
+            from ckpt.evidence.numbering import numbers
+
+            numbering = solve(survey, numbers(index), section)
+        opened.check_unchanged()
+    return Inspection(report, gate, numbering)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ckpt import formats
 from ckpt.api.checkpoint import Checkpoint
 from ckpt.api.keywords import Path, Progress, Texts, gate_of, model_of, rules_of
-from ckpt.api.opening import Input, path_of
+from ckpt.api.opening import Input, path_of, read
 from ckpt.api.walk import Found, empty, found, is_concern, many, nothing_in, parted
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
@@ -183,7 +182,7 @@ def _row(item: Found, looking: _Looking) -> LsRow | None:
     if item.error is not None:
         return LsRow(item.path, error=item.error.failure(item.path))
     try:
-        opened = formats.open(item.path, looking.limits, plugins=looking.plugins)
+        opened = read(item.path, looking.limits, plugins=looking.plugins)
         with about(item.path), opened as checkpoint:
             return looking.row(Survey(checkpoint))
     except CkptError as error:
@@ -265,7 +264,7 @@ def _linted(item: Found, looking: _Looking, gate: FileGate, values: bool) -> Fil
         error = None if item.error is None else item.error.failure(item.path)
         return FileReport(item.path, (), error, skipped=item.skipped)
     try:
-        with about(item.path), formats.open(item.path, looking.limits) as checkpoint:
+        with about(item.path), read(item.path, looking.limits) as checkpoint:
             survey = Survey(checkpoint)
             report = _judged(item.path, gate, job(survey, values=values, plan=looking.plan(survey)))
             checkpoint.check_unchanged()

@@ -5,13 +5,47 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from ckpt import formats
 from ckpt.api.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint as Contents
+from ckpt.errors import NotOpenedError
+from ckpt.io.far import is_url
 from ckpt.limits import Limits
+
+if TYPE_CHECKING:
+    from ckpt.evidence.survey import Survey
 
 Input = str | os.PathLike[str] | Checkpoint
 """A path, or an open checkpoint."""
+
+
+def read(
+    path: str,
+    limits: Limits | None = None,
+    *,
+    plugins: bool = False,
+    partial: bool = False,
+    names_from: str | None = None,
+    keep_damaged: bool = False,
+) -> Contents:
+    """Read the checkpoint at a path, as `formats.open` does. The error for a missing file says what may be meant."""
+    try:
+        return formats.open(
+            path,
+            limits,
+            plugins=plugins,
+            partial=partial,
+            names_from=names_from,
+            keep_damaged=keep_damaged,
+        )
+    except NotOpenedError as error:
+        if error.path == path and not is_url(path) and not os.path.exists(path):
+            from ckpt.api.missing import missing  # here: only a mistyped path pays for it
+
+            error.hint = missing(path) or error.hint
+        raise
 
 
 def open(
@@ -26,7 +60,7 @@ def open(
     Nothing that the file names is run or imported, and no tensor data is read until it is asked for. Raises
     CkptError with the path in front.
     """
-    opened = formats.open(os.fsdecode(path), limits, partial=partial, plugins=plugins)
+    opened = read(os.path.expanduser(os.fsdecode(path)), limits, partial=partial, plugins=plugins)
     return Checkpoint(opened, limits, plugins=plugins)
 
 
@@ -61,3 +95,12 @@ def at_hand(given: Input, limits: Limits | None = None, *, plugins: bool = False
         return
     with open(given, limits=limits, plugins=plugins) as opened:
         yield opened
+
+
+def with_model(opened: Checkpoint, live: Any) -> Survey:
+    """The survey of a checkpoint, with the record of a live model where one is given."""
+    if live is None:
+        return opened.survey
+    from ckpt.evidence.survey import Survey
+
+    return Survey(opened.checkpoint, live)

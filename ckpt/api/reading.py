@@ -1,4 +1,4 @@
-"""The functions that read: `inspect`, `diff`, `stats`, `verify`, `sum`.
+"""The functions that read tensors: `diff`, `stats`, `verify`, `sum`.
 
 Each is the command of its name: the keywords are the options, and the report has the document that the command prints.
 """
@@ -11,9 +11,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ckpt.api.inspection import Inspection
 from ckpt.api.keywords import Meter, Path, Progress, Texts, gate_of, globs_of, model_of, texts
-from ckpt.api.opening import Input, at_hand, open_side, path_of
+from ckpt.api.opening import Input, at_hand, open_side, path_of, with_model
 from ckpt.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.io.executor import current, is_cut
 from ckpt.limits import Limits
@@ -22,65 +21,11 @@ if TYPE_CHECKING:
     from ckpt.api.checkpoint import Checkpoint
     from ckpt.api.stored import Stored
     from ckpt.checkpoint import Checkpoint as Contents
-    from ckpt.evidence.survey import Survey
     from ckpt.jobs.check.recorded import SumReport
     from ckpt.jobs.check.stats import StatsReport
     from ckpt.jobs.check.sums import Like
     from ckpt.jobs.check.verify import VerifyReport
     from ckpt.jobs.diff.diff import DiffReport
-
-
-def inspect(
-    source: Input,
-    *,
-    include: Texts = (),
-    exclude: Texts = (),
-    section: str | None = None,
-    index: str | None = None,
-    model: Any = None,
-    arg: Texts = (),
-    select: Texts = (),
-    ignore: Texts = (),
-    level: str | None = None,
-    fail_on: Texts = (),
-    hints: bool = True,
-    limits: Limits | None = None,
-    plugins: bool = False,
-) -> Inspection:
-    """Return the report of `ckpt inspect` on a checkpoint, given as a path or open. Reads no tensor data.
-
-    `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. `index` are the numbers
-    of parameters in an error of DDP, as text. Without `hints`, findings name no commands, which takes less time. Raises
-    CkptError.
-    """
-    from ckpt.jobs.inspect.inspect import inspect as job
-
-    gate = gate_of("inspect", select, ignore, level, fail_on)
-    globs = globs_of(include, exclude)
-    live = model_of(model, arg)
-    with at_hand(source, limits, plugins=plugins) as opened:
-        survey = _with_model(opened, live)
-        # Named as text: who looks at a file loads what writes only where a finding needs a command.
-        plan = import_module("ckpt.api.advice").planning(survey) if hints else None
-        report = job(survey, globs, section, plan)
-        report = report._replace(findings=gate.rules.kept(report.findings))
-        numbering = None
-        if index is not None:
-            from ckpt.evidence.numbering import numbering as solve
-            from ckpt.evidence.numbering import numbers
-
-            numbering = solve(survey, numbers(index), section)
-        opened.check_unchanged()
-    return Inspection(report, gate, numbering)
-
-
-def _with_model(opened: Checkpoint, live: Any) -> Survey:
-    """The survey of a checkpoint, with the record of a live model where one is given."""
-    if live is None:
-        return opened.survey
-    from ckpt.evidence.survey import Survey
-
-    return Survey(opened.checkpoint, live)
 
 
 def diff(
@@ -150,7 +95,7 @@ def diff(
         if progress is not None:
             total = sides[0].checkpoint.nbytes + sides[1].checkpoint.nbytes
             options = options._replace(progress=Meter(progress, total))
-        report = job(_with_model(sides[0], live), _with_model(sides[1], live), options)
+        report = job(with_model(sides[0], live), with_model(sides[1], live), options)
         for side in sides:
             side.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)

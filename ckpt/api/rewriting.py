@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ckpt import formats
 from ckpt.api.checkpoint import Checkpoint as Opened
 from ckpt.api.keywords import Meter, doubts
-from ckpt.api.opening import Input, path_of
+from ckpt.api.opening import Input, path_of, read
 from ckpt.api.steps import step_of
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import (
@@ -25,6 +25,7 @@ from ckpt.errors import (
     UnreadableError,
     UnsupportedError,
     UsageError,
+    about,
 )
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
@@ -195,7 +196,7 @@ def opened(path: str, options: WriteOptions) -> Checkpoint:
     """The checkpoint at a path, also where files of it are missing if the options say so. Raises CkptError."""
     if options.open is not None:
         return options.open(path, options.partial)
-    return formats.open(path, options.limits, plugins=options.plugins, partial=options.partial)
+    return read(path, options.limits, plugins=options.plugins, partial=options.partial)
 
 
 def _ask_where(checkpoint: Checkpoint, options: WriteOptions) -> UsageError:
@@ -345,9 +346,14 @@ def rewrite(given: Input, make: Make, options: WriteOptions) -> RewriteReport:
 
     Where it raises, nothing was written.
     """
+    path = path_of(given)
+    with about(path):
+        return _rewrite(given, path, make, options)
+
+
+def _rewrite(given: Input, path: str, make: Make, options: WriteOptions) -> RewriteReport:
     talk = _Talk(options.tell)
     is_open = isinstance(given, Opened)
-    path = given.path if isinstance(given, Opened) else path_of(given)
     check(options, path)
     if not is_open and options.takes_steps and not options.in_place:
         path = step_of(path, options.limits, partial=options.partial, plugins=options.plugins, tell=talk)

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 
-from ckpt import formats
 from ckpt.api.advice import SUFFIXES
 from ckpt.api.checkpoint import Checkpoint as Opened
 from ckpt.api.keywords import Path, Progress, Texts, doubts, globs_of, model_of, texts
-from ckpt.api.opening import Input, at_hand, path_of
+from ckpt.api.opening import Input, at_hand, path_of, read
 from ckpt.api.rewriting import Open, WriteOptions, rewrite
 from ckpt.api.rewriting import check as check_options
 from ckpt.api.stored import like_at
@@ -457,7 +456,7 @@ def salvage(
     names = None if names_from is None else os.fsdecode(names_from)
 
     def open_rest(path: str, partial: bool) -> Checkpoint:
-        return formats.open(
+        return read(
             path,
             options.limits,
             plugins=options.plugins,

@@ -16,7 +16,6 @@ import typer
 from ckpt import __version__
 from ckpt.api.walk import FEW, Found, empty, is_concern, many, nothing_in, others_text, parted
 from ckpt.cli import output
-from ckpt.cli.options import explaining
 from ckpt.cli.signature import LIMITS
 from ckpt.cli.start import Signal
 from ckpt.errors import (
@@ -119,7 +118,7 @@ def each(
     try:
         for path in paths:
             try:
-                with about(path), documented(path, json), explaining(path):
+                with about(path), documented(path, json):
                     codes.append(one(path))
             except CkptError as error:
                 output.fail(error)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -14,8 +13,7 @@ from ckpt.api.keywords import doubts
 from ckpt.api.opening import open_side
 from ckpt.cli import output
 from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT
-from ckpt.errors import NotOpenedError, UsageError
-from ckpt.io.far import is_url
+from ckpt.errors import UsageError
 from ckpt.limits import Limits
 from ckpt.text import listed, show, show_literal
 
@@ -280,10 +278,9 @@ def opened(
     With `tell`, stderr names the damaged files of a folder, which the command then does without. With `structure`, a
     stored listing is one too; with `partial`, what is left of one that is damaged.
     """
-    with explaining(path):
-        checkpoint = open_side(
-            path, structure=structure, partial=partial, limits=limits, plugins=plugins_allowed()
-        )
+    checkpoint = open_side(
+        path, structure=structure, partial=partial, limits=limits, plugins=plugins_allowed()
+    )
     for text in notices(checkpoint) if tell else ():
         output.talk(text)
     return checkpoint
@@ -305,19 +302,6 @@ def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
         return []
     names = listed([name for name, _ in rows], 5)
     return [f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"]
-
-
-@contextmanager
-def explaining(path: str) -> Iterator[None]:
-    """Give an error about a file that is not there the name that the user may have meant."""
-    try:
-        yield
-    except NotOpenedError as error:
-        if error.path in (None, path) and not is_url(path) and not os.path.exists(path):
-            from ckpt.cli.usage import missing  # here: only a mistyped path pays for it
-
-            error.hint = missing(path) or error.hint
-        raise
 
 
 def limits_of(settings: list[str] | None) -> Limits:

@@ -159,7 +159,7 @@ def writing(
                 out=out,
                 command=name,
                 can_stay=can_stay,
-                urls=urls and not values.get("undo"),
+                urls=urls,
                 in_folder=recursive,
                 parents=recursive,
             )
@@ -183,12 +183,23 @@ def rewrite(
     """Each PATH: read, change, write, report. The exit code of the command."""
     jobs = jobs_of(paths or (), options)
     turns = iter(jobs)
-    return each(
-        [job.path for job in jobs],
-        lambda _: _one(next(turns), write, options, report),
-        json="ckpt.rewrite" if options.json else None,
-        tell_rest=True,
-    )
+    try:
+        return each(
+            [job.path for job in jobs],
+            lambda _: _one(next(turns), write, options, report),
+            json="ckpt.rewrite" if options.json else None,
+            tell_rest=True,
+        )
+    except _RequestError as error:
+        raise error.error from None
+
+
+class _RequestError(Exception):
+    """An error of the options, which is about no PATH and ends the command."""
+
+    def __init__(self, error: UsageError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
@@ -295,6 +306,8 @@ def _one(job: Job, write: Write, options: ResultOptions, report: Report | None) 
         with output.meter("copying") as progress:
             done = write(job.path, **keywords, progress=progress, tell=tell)
     except CkptError as error:
+        if isinstance(error, UsageError) and error.path is None:
+            raise _RequestError(error) from None
         if _is_no_checkpoint(job, error, options.places.limits):
             return 0
         if isinstance(error, FolderError) and options.many and error.path in (None, job.path):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from ckpt.api.missing import ALIKE, missing
 from ckpt.errors import CkptError, UsageError
 from ckpt.formats.format import CHECKPOINTS, PERHAPS
-from ckpt.names import natural
 from ckpt.text import pasted_path, show
 
 _ALIASES = {
@@ -31,11 +31,6 @@ _RENAMED = {"--values": "--read-values", "--annotate": "--output-format", "--to"
 """The former options -> their names now, in a command that knows the new name and not the old one."""
 _NO_NUMBER = re.compile(r"is not a valid (?:int(?:eger)?|float)(?: range)?")
 """The words of the releases of click for it."""
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_ALIKE = 0.7
-"""The least likeness of two names without their endings, from 0 to 1."""
-_MOST = 2000
-"""Names of a folder that are compared with a mistyped one."""
 
 
 def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
@@ -89,7 +84,7 @@ def _option(name: str, context: Any) -> tuple[str, str | None]:
     renamed = _RENAMED.get(name)
     if renamed in options:
         return f"no option {name}", f"{name} is {renamed} now"
-    near = get_close_matches(name, [option for option in options if option.startswith("--")], 1, _ALIKE)
+    near = get_close_matches(name, [option for option in options if option.startswith("--")], 1, ALIKE)
     return f"no option {show(name, 60)}", f"did you mean {near[0]}?" if near else None
 
 
@@ -101,43 +96,3 @@ def _command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:
         f"no command {show(name, 60)}",
         f"did you mean ckpt {meant}?" if meant else None,
     )
-
-
-def missing(path: str) -> str | None:
-    """Return the meaning of a path where there is no file, for the hint of the error.
-
-    None when nothing is like it.
-    """
-    if not path:
-        return "an empty name: is a variable of the shell not set?"
-    if path == "-":
-        return "ckpt reads files, not stdin: write it to a file first"
-    if _URL.match(path):
-        return "ckpt reads s3, gs, az, http, https and hf URLs: download it first"
-    if os.path.islink(path):
-        return f"a link to {show(os.readlink(path), 80)}, which is not there"
-    folder, name = os.path.split(path)
-    near = _nearest(name, _names(folder or os.curdir))
-    meant = near and pasted_path(os.path.join(folder, near))
-    return f"did you mean {meant}?" if meant else None
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted((entry.name for entry, _ in zip(entries, range(_MOST), strict=False)), key=natural)
-    except (OSError, ValueError):
-        return []
-
-
-def _nearest(name: str, names: Iterable[str]) -> str | None:
-    """The file that a name without its ending means, or the one that is most like it."""
-    names = list(names)
-    longer = [other for other in names if other in {f"{name}{ending}" for ending in (*CHECKPOINTS, *PERHAPS)}]
-    if longer:
-        return longer[0]
-    stems: dict[str, str] = {}
-    for other in names:
-        stems.setdefault(other.partition(".")[0], other)
-    stem = name.partition(".")[0]
-    return stems.get(next(iter(get_close_matches(stem, stems, 1, _ALIKE)), ""))

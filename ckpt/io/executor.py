@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from ckpt.errors import NotOpenedError, UnreadableError
@@ -167,14 +167,19 @@ class Threads:
         return results
 
 
-_worker: ContextVar[tuple[Executor, bool] | None] = ContextVar("worker", default=None)
-"""The executor of a block, and the flag that its tasks were cut before any of them ran."""
+class _Worker(threading.local):
+    """The executor of the block that runs in a thread, and the flag that its tasks were cut before any of them ran."""
+
+    executor: Executor | None = None
+    is_cut = False
+
+
+_worker = _Worker()
 
 
 def current() -> Executor:
     """The executor of the block that runs, else threads of this process."""
-    worker = _worker.get()
-    return Threads() if worker is None else worker[0]
+    return _worker.executor or Threads()
 
 
 def is_cut() -> bool:
@@ -182,19 +187,19 @@ def is_cut() -> bool:
 
     Then none may depend on the result of another.
     """
-    worker = _worker.get()
-    return worker is not None and worker[1]
+    return _worker.is_cut
 
 
 @contextmanager
 def working(executor: Executor | None, *, is_cut: bool = False) -> Iterator[None]:
     """Give the work of a block to an executor; without one nothing changes."""
-    token = None if executor is None else _worker.set((executor, is_cut))
+    before = _worker.executor, _worker.is_cut
+    if executor is not None:
+        _worker.executor, _worker.is_cut = executor, is_cut
     try:
         yield
     finally:
-        if token is not None:
-            _worker.reset(token)
+        _worker.executor, _worker.is_cut = before
 
 
 def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from ckpt.api.inspection import inspect
 from ckpt.api.keywords import gate_of, model_of
-from ckpt.api.reading import inspect
 from ckpt.cli import output
 from ckpt.cli.inputs import each, listed
 from ckpt.cli.options import (

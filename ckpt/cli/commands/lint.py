@@ -33,11 +33,9 @@ from ckpt.cli.options import (
     refuse_factory,
 )
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
-from ckpt.cli.usage import missing
-from ckpt.errors import NotOpenedError, UsageError
+from ckpt.errors import UsageError
 from ckpt.findings import CATALOGUE
-from ckpt.io.far import is_url
-from ckpt.jobs.check.lint import FileReport, LintReport
+from ckpt.jobs.check.lint import LintReport
 from ckpt.names import endings
 from ckpt.render.lint import github, junit, lint_lines, sarif, statistics_lines, summary
 from ckpt.text import show, show_literal
@@ -138,7 +136,6 @@ def command(
             progress=progress,
             limits=limits,
         )
-    report = report._replace(files=tuple(map(_explained, report.files)))
     for row in report.files:
         if row.error is not None and form == "text":
             output.talk(f"ckpt: {show(row.path, None)}: {show_literal(str(row.error))}")
@@ -152,15 +149,6 @@ def command(
         more = f" · {others_text(report.others)}" + ("" if others else " (--others)")
         output.conclude(summary(report.files) + (more if report.others else ""))
     return report.exit_code
-
-
-def _explained(row: FileReport) -> FileReport:
-    """The report of a file; where it is not there, with the name that the user may have meant."""
-    if row.error is None or row.error.code != NotOpenedError.code or row.error.hint or is_url(row.path):
-        return row
-    if os.path.exists(row.path):
-        return row
-    return row._replace(error=row.error._replace(hint=missing(row.path)))
 
 
 def _write(report: LintReport, form: str, *, statistics: bool) -> None:

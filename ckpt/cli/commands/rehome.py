@@ -16,6 +16,7 @@ from ckpt.cli.options import Paths, tell
 from ckpt.cli.results import ResultOptions, rewrite, writing
 from ckpt.errors import NoRewriteError, UsageError
 from ckpt.formats import is_folder_format, save
+from ckpt.io.far import is_url
 from ckpt.render.rewrite import DRY_RUN
 from ckpt.text import plural, show, show_literal, size_text
 
@@ -56,7 +57,11 @@ def command(
         alone = {name for name, value in options.keywords.items() if value and name not in _WITH_UNDO}
         if alone or options.places.out is not None or options.json or to or map or objects:
             raise UsageError("--undo goes alone, or with --dry-run")
-        return _undo_all(listed(paths, options.files_from, "change"), options)
+        names = listed(paths, options.files_from, "change")
+        url = next(filter(is_url, names), None)
+        if url is not None:
+            raise UsageError("--undo takes local files only", path=url, hint="download it first")
+        return _undo_all(names, options)
     return rewrite(paths, partial(rehome, to=to, map=map, objects=objects), options)
 
 

@@ -13,9 +13,10 @@ import typer
 
 from ckpt import __version__
 from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.inspection import inspect
 from ckpt.api.keywords import Progress
 from ckpt.api.listing import ls
-from ckpt.api.reading import diff, inspect, stats
+from ckpt.api.reading import diff, stats
 from ckpt.api.walk import Found, empty, looked, nothing_in, others_text, parted
 from ckpt.checkpoint import Checkpoint as Contents
 from ckpt.cli import output

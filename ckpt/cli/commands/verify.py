@@ -138,6 +138,8 @@ def command(
 
 def _unmatched(stored: Stored, items: Sequence[Found]) -> list[str]:
     """The checkpoints that the file of sums lists and that are not among those to be checked."""
+    if not stored.lists:
+        return []
     matches = [list_of(item.path, stored.lists) for item in items]
     return [
         record.path

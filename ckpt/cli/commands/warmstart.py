@@ -9,7 +9,8 @@ import typer
 
 from ckpt.api.writing import warmstart
 from ckpt.cli import output
-from ckpt.cli.options import Arg, NoAlign, refuse_factory
+from ckpt.cli.inputs import documented
+from ckpt.cli.options import Arg, NoAlign, opened, refuse_factory
 from ckpt.cli.results import ResultOptions, reporting, rewrite, writing
 from ckpt.cli.signature import FILTER, GATE, Exclusion, excluding
 from ckpt.errors import UsageError
@@ -156,7 +157,7 @@ def command(
 
     def write(path: str, **keywords: Any) -> RewriteReport:
         return warmstart(
-            pretrained,
+            given,
             into=into,
             into_model=into_model,
             sub=sub,
@@ -190,7 +191,10 @@ def command(
             text = f"{show(done.source.path, None)}: {show_literal(plan.refusal)}: nothing was written"
             output.talk(f"ckpt: {text}", command)
 
-    return rewrite([into_model or into or ""], write, options, report=report)
+    with documented(pretrained, "ckpt.rewrite" if options.json else None):
+        source = opened(pretrained, options.places.limits, tell=False)
+    with source as given:
+        return rewrite([into_model or into or ""], write, options, report=report)
 
 
 def _words(path: str, *options: tuple[str, str | bool | None]) -> list[str]:
