@@ -122,7 +122,7 @@ def once(to: Path, format: str, run: Callable[[], RewriteReport]) -> tuple[Path 
         write(report.result, to, format)
     except CkptError as error:
         return None, f"{type(error).__name__}: {error.problem}"
-    return to, document(lambda: report.to_json(None, dry_run=True))
+    return to, document(lambda: report.to_json())
 
 
 def contents(path: Path) -> dict[str, bytes]:

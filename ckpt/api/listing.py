@@ -215,7 +215,7 @@ def lint(
 
     `model` is a torch.nn.Module that is checked too, by the name `model_name`, or the text `FILE.py:FACTORY`, of which
     `arg` are the arguments.
-    `config` is a pyproject.toml whose table [tool.ckpt.lint] counts. `jobs` and `progress` are those of `ls`. Raises
+    `config` is a pyproject.toml whose table [tool.ckpt.lint] counts. `jobs` and `progress` work as in `ls`. Raises
     UsageError.
     """
     from ckpt.api.settings import LintSettings, settings_at

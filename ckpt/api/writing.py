@@ -96,8 +96,7 @@ def rehome(
 ) -> RewriteReport:
     """Move tensors to other devices, by default to the CPU. No tensor byte changes.
 
-    `map` are texts such as `cuda:0=cuda:1`. With `objects`, devices in values change too. The other keywords are those
-    of `Writing`. Raises CkptError.
+    `map` are texts such as `cuda:0=cuda:1`. With `objects`, devices in values change too. The other keywords are in `Writing`. Raises CkptError.
     """
     from ckpt.jobs.rewrite.rehome import moves
     from ckpt.jobs.rewrite.rehome import rehome as job
@@ -121,7 +120,7 @@ def strip(
 ) -> RewriteReport:
     """Strip the prefixes of wrappers from the names of tensors, or `prefix`. Two names never become one.
 
-    The other keywords are those of `Writing`. Raises CkptError.
+    The other keywords are in `Writing`. Raises CkptError.
     """
     from ckpt.jobs.rewrite.strip import strip as job
 
@@ -146,7 +145,7 @@ def rename(
 ) -> RewriteReport:
     """Rename the tensors of a model by substitutions such as `s/^bert\\\\.//`, one after the other.
 
-    The other keywords are those of `Writing`. Raises CkptError.
+    The other keywords are in `Writing`. Raises CkptError.
     """
     from ckpt.jobs.rewrite.rename import rename as job
     from ckpt.jobs.rewrite.rename import substitution
@@ -347,7 +346,7 @@ def warmstart(
     """Load pretrained weights into the checkpoint `into`, or the model of `into_model`, as far as they fit.
 
     `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
-    keywords are those of `Writing`; `Checkpoint.load_into` fills a live model. Raises CkptError; LossError where too
+    keywords are in `Writing`; `Checkpoint.load_into` fills a live model. Raises CkptError; LossError where too
     little would be loaded and `check` is set. Without it the report says so.
     """
     from ckpt.jobs.rewrite.rename import substitution
@@ -446,7 +445,7 @@ def salvage(
     """Write what is whole of a checkpoint that is cut off, damaged or incomplete, and list what is lost.
 
     `fill_from` is another save, of which lost tensors of the same name, shape and dtype are taken; `names_from` one of
-    the same run, after which the items of a DCP without .metadata are named. The other keywords are those of `Writing`.
+    the same run, after which the items of a DCP without .metadata are named. The other keywords are in `Writing`.
     `report.lost` is empty where nothing is lost. Raises CkptError.
     """
     from ckpt.jobs.rewrite.salvage import salvage as job
@@ -511,8 +510,7 @@ def average(
 ) -> RewriteReport:
     """Average the models of checkpoints of one training, or of the `last` numbered ones of a folder.
 
-    The mean has the names, the order and the dtypes of the last one. `ratios` weigh them. The other keywords are those
-    of `Writing`. Raises CkptError.
+    The mean has the names, the order and the dtypes of the last one. `ratios` weigh them. The other keywords are in `Writing`. Raises CkptError.
     """
     from ckpt.jobs.rewrite.average import Options, shares_of
     from ckpt.jobs.rewrite.average import average as job

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +9,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import cast
 
+from ckpt.api import reading
 from ckpt.api.checkpoint import Checkpoint
 from ckpt.api.keywords import globs_of
-from ckpt.api.reading import diff, stats, sum, verdict
 from ckpt.api.stored import checked_with
 from ckpt.cli import output
 from ckpt.cli.inputs import TROUBLE
@@ -64,7 +63,7 @@ def _verify(
     stored, _ = checked_with(
         sums, None, globs, section, checkpoint.limits, quick=False, plugins=checkpoint.plugins
     )
-    verdict(checkpoint, stored, section, quick=False, progress=None)
+    reading.verdict(checkpoint, stored, section, quick=False, progress=None)
 
 
 _KEYWORDS = {"everything": "all", "stored": "sums"}
@@ -91,12 +90,12 @@ _SELECTION = {"include": "texts", "exclude": "texts", "section": "text"}
 _GATE = ("select", "ignore", "level", "fail_on")
 WORKS: dict[str, Work] = {
     "stats": Work(
-        stats,
+        reading.stats,
         {**_SELECTION, "everything": "flag", "channels": "flag", "threshold": "number"},
         ("json", "tsv", "table", "no_header", "modules", "sort", "quiet", *_GATE),
     ),
     "diff": Work(
-        partial(diff, check=False),
+        partial(reading.diff, check=False),
         {
             **_SELECTION,
             "no_align": "flag",
@@ -112,7 +111,7 @@ WORKS: dict[str, Work] = {
         2,
     ),
     "verify": Work(_verify, {**_SELECTION, "stored": "text"}, ("json", "quiet"), "checking"),
-    "sum": Work(sum, {**_SELECTION, "everything": "flag"}, (), "hashing"),
+    "sum": Work(reading.sum, {**_SELECTION, "everything": "flag"}, (), "hashing"),
 }
 """The commands that `--part` cuts."""
 
@@ -143,7 +142,7 @@ def write_part(
         with about(paths[0]):
             work.run(inputs, options, notes)
         first, last = cut(notes.tasks, share)
-        nbytes = builtins.sum(task.nbytes for task in notes.tasks[first:last])
+        nbytes = sum(task.nbytes for task in notes.tasks[first:last])
         with output.progress(work.doing, nbytes) as progress, about(paths[0]):
             mine = Mine(Threads(), first, last, progress)
             work.run(inputs, options, mine)  # again, for the files of its tasks may be open only meanwhile

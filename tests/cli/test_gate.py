@@ -8,7 +8,7 @@ import pytest
 from inside import inside
 from process import SAMPLES, check_error
 
-from ckpt.cli.options import gate_of
+from ckpt.api.keywords import gate_of
 from ckpt.errors import UsageError
 from ckpt.findings import Finding
 

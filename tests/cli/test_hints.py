@@ -25,9 +25,9 @@ from process import SAMPLES, as_nobody, ckpt, terminal
 
 import ckpt as package
 from ckpt import formats
-from ckpt.cli import output
 from ckpt.api.advice import Ways, _is_plain
 from ckpt.api.plans import changed_by
+from ckpt.cli import output
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.limits import Limits

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt.cli.inputs import Found, endings, is_concern, others_text
+from ckpt.api.walk import Found, is_concern, others_text
 from ckpt.errors import CutOffError, StandInError, UnsupportedError
+from ckpt.names import endings
 
 OTHER = UnsupportedError("not a checkpoint")
 
@@ -21,8 +22,8 @@ OTHER = UnsupportedError("not a checkpoint")
 )
 def test_a_file_in_a_folder_that_never_was_a_checkpoint_is_no_error(item: Found, is_one: bool) -> None:
     """Many files of that ending are something else. A damaged one, or one that stands in for another, is not."""
-    assert is_concern(item, OTHER) is is_one
-    assert is_concern(item, CutOffError("cut off")) and is_concern(item, StandInError("a Git LFS pointer"))
+    assert is_concern(item, OTHER.code) is is_one
+    assert is_concern(item, CutOffError.code) and is_concern(item, StandInError.code)
 
 
 def test_other_files_are_counted_by_their_endings() -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from process import TIMEOUT, Run, environment, terminal
 
-from ckpt.cli.inputs import FEW, found, listed
+from ckpt.api.walk import FEW, found
+from ckpt.cli.inputs import listed
 from ckpt.errors import UsageError
 
 

@@ -20,12 +20,12 @@ import seeds
 from harness import LIMITS, InMemory, check, clean, looked, opened, refused, rows, watched, written
 
 from ckpt import formats
+from ckpt.api import keywords, settings
+from ckpt.api import listing as listing_functions
+from ckpt.api.rewriting import WriteOptions
+from ckpt.api.writing import with_format
 from ckpt.checkpoint import Checkpoint
 from ckpt.cli import options
-from ckpt.cli.commands import convert as convert_command
-from ckpt.cli.commands import lint as lint_command
-from ckpt.cli.commands import lint as settings
-from ckpt.cli.results import WriteOptions
 from ckpt.errors import CkptError
 from ckpt.evidence.numbering import Numbers, numbering, numbers
 from ckpt.evidence.survey import Survey
@@ -524,9 +524,9 @@ def _to(text: str) -> None:
 
 
 def _shard_size(text: str) -> None:
-    asked = WriteOptions(output="out.safetensors")
+    asked = WriteOptions(out="out.safetensors")
     check(
-        convert_command._with_format(asked, None, text, plain=False).shard_bytes == number_of(text),
+        with_format(asked, None, text, plain=False).shard_bytes == number_of(text),
         "another size",
     )
 
@@ -537,19 +537,16 @@ def _format(text: str) -> None:
 
 def _settings(text: str) -> None:
     place = {"pyproject.toml": text.encode("utf-8", "surrogatepass")}
-    with (
-        mock.patch.object(settings, "locate", lambda path: InMemory(path, place)),
-        mock.patch.object(settings, "_nearest", lambda folder: "pyproject.toml"),
-    ):
-        lint_command._with_settings(Rules(), settings.lint_settings("."), None)
+    with mock.patch.object(settings, "locate", lambda path: InMemory(path, place)):
+        listing_functions._with_settings(Rules(), settings.settings_at("pyproject.toml"), None)
 
 
 def _codes(text: str) -> None:
-    options.codes_of("--fail-on", [text], "inspect")
+    keywords.codes_of("--fail-on", [text], "inspect")
 
 
 def _select(text: str) -> None:
-    options.rules_of("lint", [text], [text], None)
+    keywords.rules_of("lint", [text], [text], None)
 
 
 def _arguments(text: str) -> None:

@@ -229,7 +229,7 @@ REQUESTS = [
 ]
 """How much is read, sent or kept at once: `tests/io` and `tests/elements` have their tests."""
 
-SHOWN = ("render.", "cli.")
+SHOWN = ("render.", "cli.", "api.")
 """Rooms whose constants decide what is shown."""
 
 

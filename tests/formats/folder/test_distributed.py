@@ -14,8 +14,8 @@ from inside import inside as run
 
 import ckpt
 from ckpt import formats
+from ckpt.api.walk import found
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli.inputs import found
 from ckpt.errors import CkptError, FolderError, UnreadableError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.folder.distributed import missing, rank_of

@@ -11,7 +11,7 @@ import pytest
 from buckets import Bucket
 
 from ckpt import formats
-from ckpt.cli.inputs import found
+from ckpt.api.walk import found
 from ckpt.errors import NotOpenedError
 from ckpt.io.location import locate
 from ckpt.io.remote import objects

@@ -28,8 +28,7 @@ from process import SAMPLES, check_error, ckpt
 from torch import nn
 
 from ckpt import formats
-from ckpt.cli.commands.verify import _report
-from ckpt.cli.inputs import Found
+from ckpt.api.reading import verify
 from ckpt.formats.verify import remainder
 from ckpt.jobs.check.sums import Sum, digest, lines, parse
 from ckpt.jobs.check.verify import VerifyReport
@@ -40,7 +39,7 @@ pytestmark = oracle.QUIET
 
 
 def verified(path: Path, **options: Any) -> VerifyReport:
-    return _report(Found(str(path)), Limits(), options.get("quick", False), options.get("expected"))
+    return verify(path, **options)
 
 
 WHOLE = [

@@ -85,7 +85,7 @@ def made(pretrained: Path, target: Path, out: Path, mismatch: Any = "keep") -> A
     with formats.open(str(pretrained)) as given, formats.open(str(target)) as mine:
         report = warmstart(Survey(given), Survey(mine), Limits(), options)
         save.save(report.result, io_target.target(str(out), force=True), mine.format, Limits())
-    return report.to_json(None, dry_run=False)["coverage"]
+    return report.to_json()["coverage"]
 
 
 PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

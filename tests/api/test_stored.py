@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt.cli.work import sums_of
+from ckpt.api.stored import sums_of
 from ckpt.errors import UsageError
 from ckpt.jobs.check.sums import Sum
 
