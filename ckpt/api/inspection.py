@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ckpt.api.checkpoint import MissingNameError, SectionSummary, Shown, summaries
+from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural
 
@@ -57,6 +58,12 @@ class Inspection(Shown[TensorSummary]):
             )
             for row, role in zip(report.rows, roles, strict=True)
         }
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.path, Inspection, self.report, self.report.roles())
+
+    def __copy__(self) -> Inspection:
+        return self
 
     @property
     def survey(self) -> Survey:

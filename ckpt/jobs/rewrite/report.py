@@ -16,6 +16,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.pickles.state_dict import state_dict, without_gradient
+from ckpt.reports import pickled
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import Json, and_more, plural, show
@@ -146,6 +147,12 @@ class RewriteReport(NamedTuple):
     """The tensors and values that came from another save."""
     sources: tuple[AverageSource, ...] = ()
     """The checkpoints of which the result is the mean; `source` is the last."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.source.path, RewriteReport, *self)
+
+    def __copy__(self) -> RewriteReport:
+        return self
 
     def to_json(self, output: dict[str, Json] | None, *, dry_run: bool) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract. `output` is what was written, if anything."""
@@ -562,6 +569,12 @@ class Coverage(NamedTuple):
     """The reason why nothing is written, or ``."""
     way: tuple[str, ...] | None = None
     """The options with which the command works."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.source, Coverage, *self)
+
+    def __copy__(self) -> Coverage:
+        return self
 
     @property
     def component(self) -> Rename | None:
