@@ -30,6 +30,9 @@ class NamedKey(str):
         key.kind = kind
         return key
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return NamedKey, (str(self), self.kind)
+
 
 Path = tuple[Key, ...]
 _NUMBERS = re.compile(r"([0-9]+)")

@@ -10,6 +10,7 @@ from ckpt.api.checkpoint import MissingNameError, SectionSummary, Shown, summari
 from ckpt.api.keywords import Texts, gate_of, globs_of, model_of
 from ckpt.api.opening import Input, at_hand, with_model
 from ckpt.limits import Limits
+from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural
 
@@ -79,6 +80,12 @@ class Inspection(Shown[TensorSummary]):
                 for row, role in zip(self.report.rows, self.report.roles(), strict=True)
             }
         return self._rows
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.path, Inspection, self.report, self._gate, self.index)
+
+    def __copy__(self) -> Inspection:
+        return self
 
     @property
     def survey(self) -> Survey:

@@ -43,7 +43,7 @@ def like_at(given: Input, limits: Limits, section: str | None = None, *, plugins
 
 
 class Stored(NamedTuple):
-    """What a file of sums holds: the lists of `ckpt sum --recorded`, or the sums that are selected."""
+    """The content of a file of sums: the lists of `ckpt sum --recorded`, or the sums that are selected."""
 
     path: str
     lists: Sequence[RecordedList] = ()

@@ -172,7 +172,7 @@ def slim(
     """Keep the weights of the model, drop the optimizer and the rest, and pack storages.
 
     `keep` names sections and values that stay too. The result loads with weights_only=True. The other keywords are
-    those of `Writing`. Raises CkptError.
+    in `Writing`. Raises CkptError.
     """
     from ckpt.jobs.rewrite.slim import slim as job
 
@@ -235,7 +235,7 @@ def convert(
     """Write a checkpoint in another format, or with `plain`, without the classes of its author.
 
     `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of `out` decides. `model` is a
-    torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. The other keywords are those of
+    torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. The other keywords are in
     `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
     from ckpt.jobs.rewrite.convert import convert as job

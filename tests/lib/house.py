@@ -22,6 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("tensors",),
     ("nodes",),
     ("checkpoint",),
+    ("reports",),
     (
         "io.disk",
         "io.target",
@@ -60,6 +61,7 @@ TOP = frozenset(
         "nodes",
         "pickles",
         "render",
+        "reports",
         "rows",
         "tensors",
         "text",

@@ -19,6 +19,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Gate, order
 from ckpt.io.executor import Executor, Failed, Task, Threads, run_each
 from ckpt.names import Globs, natural
+from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.text import Json, and_more, listed, plural, show
@@ -188,6 +189,12 @@ class StatsReport(NamedTuple):
                 counts[0] += row.found.zeros
                 counts[1] += row.found.numel
         return [(name, zeros, numel) for name, (zeros, numel) in totals.items()]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.checkpoint.path, StatsReport, *self)
+
+    def __copy__(self) -> StatsReport:
+        return self
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.stats`; docs/json.md is its contract."""

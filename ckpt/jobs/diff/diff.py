@@ -28,6 +28,7 @@ from ckpt.jobs.diff.reasons import (
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow, lost_of, with_moves, without_lost
 from ckpt.jobs.diff.values import differing_values
 from ckpt.names import Globs
+from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, listed, plural, show
 
@@ -185,6 +186,13 @@ class DiffReport(NamedTuple):
     def count(self, status: Status, role: str | None = None) -> int:
         """Tensors of a status, of one role or of all."""
         return sum(row.status == status and role in (None, row.role.role) for row in self.rows)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        asked = self.options._replace(tolerance=None, rules=(), progress=None, executor=None)
+        return pickled(self.after.path, DiffReport, *self._replace(options=asked))
+
+    def __copy__(self) -> DiffReport:
+        return self
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.diff`; docs/json.md is its contract."""

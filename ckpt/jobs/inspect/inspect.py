@@ -19,6 +19,7 @@ from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import unused
 from ckpt.names import Globs
 from ckpt.pickles.known import is_own
+from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, Tensor, TensorRef, dense, overlapping, parts_of
 from ckpt.text import Json, and_more, folded, listed, plural, show, size_text
@@ -128,6 +129,12 @@ class InspectReport(NamedTuple):
     def roles(self) -> list[Role]:
         """The role of each of `rows`; text does not show them."""
         return [self.survey.roles[row.position] for row in self.rows]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.checkpoint.path, InspectReport, *self)
+
+    def __copy__(self) -> InspectReport:
+        return self
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.inspect`; docs/json.md is its contract."""

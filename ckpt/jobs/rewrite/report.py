@@ -16,6 +16,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.pickles.state_dict import state_dict, without_gradient
+from ckpt.reports import pickled
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import Json, and_more, plural, show
@@ -157,6 +158,12 @@ class RewriteReport(NamedTuple):
     """The lines that the command writes to stderr."""
     code: tuple[str, ...] = ()
     """The lines of Python that load the same into a model, where they were asked for."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.source.path, RewriteReport, *self)
+
+    def __copy__(self) -> RewriteReport:
+        return self
 
     @property
     def path(self) -> str | None:
@@ -599,6 +606,12 @@ class Coverage(NamedTuple):
     """The reason why nothing is written, or ``."""
     way: tuple[str, ...] | None = None
     """The options with which the command works."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.source, Coverage, *self)
+
+    def __copy__(self) -> Coverage:
+        return self
 
     @property
     def component(self) -> Rename | None:
