@@ -69,6 +69,10 @@ class Meter:
             self._done = min(self._done + count, self._total)
             self._progress(self._done, self._total)
 
+    def end(self) -> None:
+        """Tell that all is done: a file has bytes that no tensor asks for."""
+        self(self._total)
+
 
 _MAKERS = {"lint": ("lint", "inspect"), "ls": ("inspect",)}
 """Commands that report what others make -> those that make it."""

@@ -6,7 +6,8 @@ Each is the command of its name: the keywords are the options, and the report ha
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -92,10 +93,9 @@ def diff(
                     open_side(path_of(side), structure=True, limits=limits, plugins=plugins)
                 )
             sides.append(stack.enter_context(at_hand(side, limits, plugins=plugins)))
-        if progress is not None:
-            total = sides[0].checkpoint.nbytes + sides[1].checkpoint.nbytes
-            options = options._replace(progress=Meter(progress, total))
-        report = job(with_model(sides[0], live), with_model(sides[1], live), options)
+        with metered(progress, *sides) as meter:
+            options = options._replace(progress=meter)
+            report = job(with_model(sides[0], live), with_model(sides[1], live), options)
         for side in sides:
             side.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)
@@ -132,7 +132,7 @@ def stats(
     gate = gate_of("stats", select, ignore, level, fail_on)
     globs = globs_of(include, exclude)
     wants_channels = channels or "dead-channels" in gate.fails | gate.rules.select
-    with at_hand(source, limits, plugins=plugins) as opened:
+    with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
         report = job(
             opened.survey,
             globs,
@@ -141,15 +141,25 @@ def stats(
             sort=sort,
             everything=all and section is None,
             histogram=histogram,
-            progress=_meter(progress, opened),
+            progress=meter,
             executor=current(),
         )
         opened.check_unchanged()
     return report._replace(findings=gate.rules.kept(report.findings), gate=gate)
 
 
-def _meter(progress: Progress | None, opened: Checkpoint) -> Meter | None:
-    return None if progress is None else Meter(progress, opened.checkpoint.nbytes)
+@contextmanager
+def metered(progress: Progress | None, *sides: Checkpoint) -> Iterator[Meter | None]:
+    """Count the bytes that a block reads of checkpoints, for a function that gets them and all bytes."""
+    if progress is None:
+        yield None
+        return
+    total = 0  # the name of the function that adds is taken
+    for side in sides:
+        total += side.checkpoint.nbytes
+    meter = Meter(progress, total)
+    yield meter
+    meter.end()
 
 
 def sum(
@@ -181,14 +191,14 @@ def sum(
         record = read_records(path, limits or Limits(), plugins=plugins or _has_plugins(source))
         items = listed(record.format, record.files)
         return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
-    with at_hand(source, limits, plugins=plugins) as opened:
+    with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
         survey = opened.survey
         rows = sums(
             survey,
             section,
             globs,
             everything=all,
-            progress=_meter(progress, opened),
+            progress=meter,
             executor=current(),
         )
         name = (survey.everything if all else survey.model_or_all(section)).name
@@ -229,7 +239,8 @@ def verify(
     stored, other = checked_with(sums, like, globs, section, limits, quick=quick, plugins=plugins)
     try:
         with about(path), at_hand(source, limits, plugins=plugins) as opened:
-            report = verdict(opened, stored, section, quick=quick, progress=progress)
+            with metered(progress, opened) as meter:
+                report = verdict(opened, stored, section, quick=quick, progress=meter)
             if other is not None:
                 from ckpt.jobs.check.sums import likeness
 
@@ -249,7 +260,7 @@ def verify(
 
 
 def verdict(
-    opened: Checkpoint, stored: Stored | None, section: str | None, *, quick: bool, progress: Progress | None
+    opened: Checkpoint, stored: Stored | None, section: str | None, *, quick: bool, progress: Meter | None
 ) -> VerifyReport:
     """The verdict on a checkpoint that could be opened. Raises CkptError where it is damaged."""
     from ckpt.api.stored import compared_with, sums_of
@@ -257,14 +268,14 @@ def verdict(
     from ckpt.jobs.check import verify as job
     from ckpt.jobs.check.sums import sums_now
 
-    checkpoint, meter = opened.checkpoint, _meter(progress, opened)
+    checkpoint = opened.checkpoint
     if stored is not None and not stored.lists:
         expected = sums_of(opened.path, stored.sums)
-        now = sums_now(opened.survey, expected, section, progress=meter, executor=current())
+        now = sums_now(opened.survey, expected, section, progress=progress, executor=current())
         return job.against(checkpoint, expected, now)
     report = job.structure(checkpoint)
     if not quick:
-        done = checksums(opened.path, opened.limits, meter, plugins=opened.plugins, executor=current())
+        done = checksums(opened.path, opened.limits, progress, plugins=opened.plugins, executor=current())
         report = job.with_checksums(report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread)
     if stored is not None:
         report = compared_with(stored, report, opened, quick=quick)
