@@ -62,11 +62,17 @@ if TYPE_CHECKING:
         tell: Callable[[str], None] | None
 
 
-def _options(writing: Writing, command: str, **more: Any) -> WriteOptions:
-    """The options of a command. Raises TypeError for a keyword that no function has, UsageError."""
+def _options(writing: Writing, source: object, command: str, **more: Any) -> WriteOptions:
+    """The options of a command on a source, whose limits hold where none are given.
+
+    Raises TypeError for a keyword that no function has, UsageError.
+    """
     given: dict[str, Any] = dict(writing)
     out = given.pop("out", None)
     limits = given.pop("limits", None)
+    if isinstance(source, Opened):
+        limits = limits or source.limits
+        given["plugins"] = given.get("plugins", False) or source.plugins
     text = None if out is None else os.fsdecode(out)
     if text is not None and is_url(text) and text.endswith(".dcp/"):
         text = text.rstrip("/")  # a slash behind the URL of a distributed checkpoint says nothing more
@@ -104,7 +110,7 @@ def rehome(
     targets = moves(to, texts(map))
     tag = "moved" if texts(map) else (to or "cpu").replace(":", "")
     suffix = SUFFIXES["rehome"] if tag == "cpu" else f".{tag}"
-    options = _options(writing, "rehome", suffix=suffix, weights_file=True, urls=True)
+    options = _options(writing, source, "rehome", suffix=suffix, weights_file=True, urls=True)
     return rewrite(source, lambda survey, limits: job(survey, targets, limits, objects=objects), options)
 
 
@@ -125,7 +131,7 @@ def strip(
     from ckpt.jobs.rewrite.strip import strip as job
 
     globs = globs_of(include, exclude)
-    options = _options(writing, "strip", weights_file=True, link=link)
+    options = _options(writing, source, "strip", weights_file=True, link=link)
     return rewrite(
         source,
         lambda survey, limits: job(survey, limits, prefix=prefix, section=section, select=globs),
@@ -152,7 +158,7 @@ def rename(
 
     globs = globs_of(include, exclude)
     subs = [substitution(text) for text in texts(sub)]
-    options = _options(writing, "rename", weights_file=True, link=link)
+    options = _options(writing, source, "rename", weights_file=True, link=link)
     return rewrite(
         source, lambda survey, limits: job(survey, subs, limits, section=section, select=globs), options
     )
@@ -177,7 +183,7 @@ def slim(
     from ckpt.jobs.rewrite.slim import slim as job
 
     globs = globs_of(include, exclude)
-    options = _options(writing, "slim", plain=True, can_stay=False, urls=True)
+    options = _options(writing, source, "slim", plain=True, can_stay=False, urls=True)
     options = _with_like(options, like, section)
     return rewrite(
         source,
@@ -245,7 +251,7 @@ def convert(
         raise UsageError("--weights and --section exclude each other")
     globs = globs_of(include, exclude)
     live = model_of(model, arg)
-    options = _options(writing, "convert", can_stay=False, urls=True)
+    options = _options(writing, source, "convert", can_stay=False, urls=True)
     options = with_format(options, format, shard_size, plain=plain)
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = _with_like(options, like, section)
@@ -377,7 +383,13 @@ def warmstart(
         min_coverage=min_coverage,
     )
     options = _options(
-        writing, "warmstart", weights_file=True, can_stay=False, can_be_partial=False, takes_steps=False
+        writing,
+        pretrained,
+        "warmstart",
+        weights_file=True,
+        can_stay=False,
+        can_be_partial=False,
+        takes_steps=False,
     )
     options = options._replace(dry_run=options.dry_run or print_code)
     check_options(options, path_of(pretrained), None if into is None else path_of(into))
@@ -451,7 +463,7 @@ def salvage(
     from ckpt.jobs.rewrite.salvage import salvage as job
     from ckpt.jobs.rewrite.salvage import unsound
 
-    options = _options(writing, "salvage", can_stay=False, can_be_partial=False, urls=True)
+    options = _options(writing, source, "salvage", can_stay=False, can_be_partial=False, urls=True)
     names = None if names_from is None else os.fsdecode(names_from)
 
     def open_rest(path: str, partial: bool) -> Checkpoint:
@@ -516,7 +528,7 @@ def average(
     from ckpt.jobs.rewrite.average import average as job
 
     options = _options(
-        writing, "average", plain=True, can_stay=False, can_be_partial=False, takes_steps=False
+        writing, None, "average", plain=True, can_stay=False, can_be_partial=False, takes_steps=False
     )
     names: list[Input] = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     told: list[str] = []
