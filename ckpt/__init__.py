@@ -4,8 +4,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
+    from ckpt.api.checkpoint import Checkpoint
     from ckpt.api.opening import open
     from ckpt.api.reading import diff, inspect
+    from ckpt.api.reference import Ref
+    from ckpt.api.sections import Section
     from ckpt.errors import CkptError
     from ckpt.limits import Limits
     from ckpt.live.snapshot import snapshot
@@ -13,11 +16,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["CkptError", "Limits", "__version__", "diff", "inspect", "open", "snapshot", "warmstart"]
+__all__ = [
+    "Checkpoint", "CkptError", "Limits", "Ref", "Section", "__version__", "diff", "inspect", "open", "snapshot",
+    "warmstart",
+]  # fmt: skip
 
 _HOMES = {
+    "Checkpoint": "ckpt.api.checkpoint",
     "CkptError": "ckpt.errors",
     "Limits": "ckpt.limits",
+    "Ref": "ckpt.api.reference",
+    "Section": "ckpt.api.sections",
     "diff": "ckpt.api.reading",
     "inspect": "ckpt.api.reading",
     "open": "ckpt.api.opening",

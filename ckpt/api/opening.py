@@ -2,38 +2,104 @@
 
 from __future__ import annotations
 
+import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import BinaryIO, cast
 
 from ckpt import formats
 from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.handle import Handle, Recipe
+from ckpt.errors import about
+from ckpt.io.far import is_url
+from ckpt.io.location import Alone, Location
+from ckpt.io.source import Duplicate, File, FileObject, Given, Source
 from ckpt.limits import Limits
 
-Input = str | os.PathLike[str] | Checkpoint
-"""A path, or an open checkpoint."""
+Binary = BinaryIO | io.RawIOBase | io.BufferedIOBase
+Content = bytes | bytearray | memoryview
+Input = str | os.PathLike[str] | Content | Binary | Checkpoint
+"""A path, the bytes of a file, a binary file, or an open checkpoint."""
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Content | Binary,
     *,
     limits: Limits | None = None,
     partial: bool = False,
     plugins: bool = False,
 ) -> Checkpoint:
-    """Open the checkpoint at a path: a file, an index of shards, or a directory that holds one.
+    """Open a checkpoint: a file, an index of shards, or a directory that holds one.
 
-    Nothing that the file names is run or imported, and no tensor data is read until it is asked for. Raises
-    CkptError with the path in front.
+    It is given by its path or URL, as the bytes of a file, or as a binary file that can seek. Nothing that the file names is
+    run or imported, and no tensor data is read until it is asked for. Raises CkptError with the path in front.
     """
-    opened = formats.open(os.fsdecode(path), limits, partial=partial, plugins=plugins)
-    return Checkpoint(opened, limits, plugins=plugins)
+    if isinstance(path, (bytes, bytearray, memoryview)):
+        handle = handle_of(path if isinstance(path, bytes) else bytes(path), limits, partial, plugins)
+    elif isinstance(path, (str, os.PathLike)):
+        handle = handle_of(os.path.expanduser(os.fsdecode(path)), limits, partial, plugins)
+    elif hasattr(path, "read"):
+        source = _source_of(path)
+        handle = _opened(Alone(source), Recipe(None, limits, partial, plugins))
+    else:
+        raise TypeError(f"ckpt.open takes a path, bytes or a binary file, not {type(path).__name__}")
+    return Checkpoint(handle, limits, plugins=plugins)
+
+
+def handle_of(given: str | bytes, limits: Limits | None, partial: bool, plugins: bool) -> Handle:
+    """The open file at a path, or with these bytes. Raises CkptError."""
+    if isinstance(given, bytes):
+        return _opened(Alone(Given(given)), Recipe(given, limits, partial, plugins))
+    # Another process may have another working folder.
+    rooted = given if is_url(given) else os.path.abspath(given)
+    return _opened(given, Recipe(rooted, limits, partial, plugins))
+
+
+def _opened(location: str | Location, recipe: Recipe) -> Handle:
+    checkpoint = formats.open(location, recipe.limits, partial=recipe.partial, plugins=recipe.plugins)
+    return Handle(checkpoint, recipe)
+
+
+def _source_of(file: object) -> Source:
+    """The bytes of a file object. Raises TypeError for one that is not binary or cannot seek, NotOpenedError."""
+    handle = cast("BinaryIO", file)
+    name = getattr(file, "name", None)
+    name = name if isinstance(name, str) and name else "(file object)"
+    if isinstance(file, io.TextIOBase) or ("b" not in str(getattr(file, "mode", "b")) and _is_text(handle)):
+        raise TypeError(f"{name} is open as text: ckpt.open takes a file that is open with mode 'rb'")
+    if not _can(handle, "seekable"):
+        raise TypeError(f"{name} cannot seek: give ckpt.open its path, or its bytes: file.read()")
+    if not _can(handle, "readable"):
+        raise TypeError(f"{name} is not open for reading")
+    with about(name):
+        raw = getattr(file, "raw", file)  # a GzipFile has the descriptor of other bytes
+        if isinstance(raw, io.FileIO) and stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+            if raw.writable():
+                handle.flush()
+            return File(name, opened=Duplicate(raw.fileno()))
+        return FileObject(handle, name)
+
+
+def _is_text(file: BinaryIO) -> bool:
+    return isinstance(file.read(0), str)
+
+
+def _can(file: BinaryIO, ability: str) -> bool:
+    """Tell whether a file object says that it can seek, or be read. One that says nothing has to try."""
+    says = getattr(file, ability, None)
+    try:
+        return says is None or bool(says())
+    except ValueError:
+        return True  # it is closed, which the first read tells
 
 
 @contextmanager
 def at_hand(given: Input, limits: Limits | None = None) -> Iterator[Checkpoint]:
     """Open a checkpoint for a block, unless it is open: then it stays open. Raises CkptError."""
     if isinstance(given, Checkpoint):
+        given.check_open()
         yield given
         return
     with open(given, limits=limits) as opened:

@@ -101,6 +101,58 @@ class LocalPath:
         return File(self.name)
 
 
+class Alone:
+    """A file that is already open, with no others beside it: bytes, or a file object of a program."""
+
+    def __init__(self, source: Source) -> None:
+        self.name = source.name
+        self._source = source
+
+    def is_folder(self) -> bool:
+        return False
+
+    def is_file(self) -> bool:
+        return True
+
+    def names(self) -> list[str]:
+        raise NotOpenedError("not a folder", path=self.name)
+
+    def parent(self) -> Location:
+        return _Nothing(self.name)
+
+    def child(self, name: str, links: Links = "file") -> Location:
+        raise NotOpenedError("not a folder", path=self.name)
+
+    def open(self) -> Source:
+        return self._source
+
+
+class _Nothing:
+    """The folder of a file that was given without a path: nothing is in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def is_folder(self) -> bool:
+        return True
+
+    def is_file(self) -> bool:
+        return False
+
+    def names(self) -> list[str]:
+        return []
+
+    def parent(self) -> Location:
+        return self
+
+    def child(self, name: str, links: Links = "file") -> Location:
+        problem = f"it needs {show(name, 80)} beside it"
+        raise NotOpenedError(problem, path=self.name, hint="open it by its path")
+
+    def open(self) -> Source:
+        raise NotOpenedError("not a file", path=self.name)
+
+
 class Instead:
     """A folder in which the file `path` stands for the one of the name `other`: as it will be."""
 
