@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import TypeVar
 
+from ckpt import formats
 from ckpt.checkpoint import Checkpoint, names_of
 from ckpt.errors import CkptError, NotOpenedError, about
 from ckpt.evidence.survey import Survey
-from ckpt.io.source import CLOSED, NO_PATH, Identity, Source
+from ckpt.io.far import is_url
+from ckpt.io.location import Alone, Location
+from ckpt.io.source import CLOSED, NO_PATH, Given, Identity, Source
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 
@@ -135,10 +139,23 @@ class Handle:
         return _again, (self.recipe, self.identities)
 
 
+def handle_of(given: str | bytes, limits: Limits | None, partial: bool, plugins: bool) -> Handle:
+    """The open file at a path, or with these bytes. Raises CkptError."""
+    if isinstance(given, bytes):
+        return opened(Alone(Given(given)), Recipe(given, limits, partial, plugins))
+    # Another process may have another working folder.
+    rooted = given if is_url(given) else os.path.abspath(given)
+    return opened(given, Recipe(rooted, limits, partial, plugins))
+
+
+def opened(location: str | Location, recipe: Recipe) -> Handle:
+    """The open file at a location. Raises CkptError."""
+    checkpoint = formats.open(location, recipe.limits, partial=recipe.partial, plugins=recipe.plugins)
+    return Handle(checkpoint, recipe)
+
+
 def _again(recipe: Recipe, identities: tuple[Identity, ...]) -> Handle:
     """Open a file in another process. Raises NotOpenedError when it is not the same any more."""
-    from ckpt.api.opening import handle_of  # here: it makes what is in this module
-
     assert recipe.given is not None
     handle = handle_of(recipe.given, recipe.limits, recipe.partial, recipe.plugins)
     if handle.identities != identities:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
-from ckpt import formats
 from ckpt.api.checkpoint import Checkpoint
-from ckpt.api.handle import Handle, Recipe
+from ckpt.api.handle import Recipe, handle_of, opened
 from ckpt.errors import about
-from ckpt.io.far import is_url
-from ckpt.io.location import Alone, Location
-from ckpt.io.source import Duplicate, File, FileObject, Given, Source
+from ckpt.io.location import Alone
+from ckpt.io.source import Duplicate, File, FileObject, Source
 from ckpt.limits import Limits
 
 Binary = BinaryIO | io.RawIOBase | io.BufferedIOBase
@@ -42,24 +40,10 @@ def open(
         handle = handle_of(os.path.expanduser(os.fsdecode(path)), limits, partial, plugins)
     elif hasattr(path, "read"):
         source = _source_of(path)
-        handle = _opened(Alone(source), Recipe(None, limits, partial, plugins))
+        handle = opened(Alone(source), Recipe(None, limits, partial, plugins))
     else:
         raise TypeError(f"ckpt.open takes a path, bytes or a binary file, not {type(path).__name__}")
     return Checkpoint(handle, limits, plugins=plugins)
-
-
-def handle_of(given: str | bytes, limits: Limits | None, partial: bool, plugins: bool) -> Handle:
-    """The open file at a path, or with these bytes. Raises CkptError."""
-    if isinstance(given, bytes):
-        return _opened(Alone(Given(given)), Recipe(given, limits, partial, plugins))
-    # Another process may have another working folder.
-    rooted = given if is_url(given) else os.path.abspath(given)
-    return _opened(given, Recipe(rooted, limits, partial, plugins))
-
-
-def _opened(location: str | Location, recipe: Recipe) -> Handle:
-    checkpoint = formats.open(location, recipe.limits, partial=recipe.partial, plugins=recipe.plugins)
-    return Handle(checkpoint, recipe)
 
 
 def _source_of(file: object) -> Source:
@@ -69,9 +53,9 @@ def _source_of(file: object) -> Source:
     name = name if isinstance(name, str) and name else "(file object)"
     if isinstance(file, io.TextIOBase) or ("b" not in str(getattr(file, "mode", "b")) and _is_text(handle)):
         raise TypeError(f"{name} is open as text: ckpt.open takes a file that is open with mode 'rb'")
-    if not _can(handle, "seekable"):
+    if not _says_yes(getattr(file, "seekable", None)):
         raise TypeError(f"{name} cannot seek: give ckpt.open its path, or its bytes: file.read()")
-    if not _can(handle, "readable"):
+    if not _says_yes(getattr(file, "readable", None)):
         raise TypeError(f"{name} is not open for reading")
     with about(name):
         raw = getattr(file, "raw", file)  # a GzipFile has the descriptor of other bytes
@@ -86,11 +70,10 @@ def _is_text(file: BinaryIO) -> bool:
     return isinstance(file.read(0), str)
 
 
-def _can(file: BinaryIO, ability: str) -> bool:
-    """Tell whether a file object says that it can seek, or be read. One that says nothing has to try."""
-    says = getattr(file, ability, None)
+def _says_yes(can: Callable[[], object] | None) -> bool:
+    """Tell whether a file object can seek, or be read. One that does not say so has to try."""
     try:
-        return says is None or bool(says())
+        return can is None or bool(can())
     except ValueError:
         return True  # it is closed, which the first read tells
 
@@ -102,5 +85,5 @@ def at_hand(given: Input, limits: Limits | None = None) -> Iterator[Checkpoint]:
         given.check_open()
         yield given
         return
-    with open(given, limits=limits) as opened:
-        yield opened
+    with open(given, limits=limits) as checkpoint:
+        yield checkpoint

@@ -128,13 +128,24 @@ def _gather(ref: TensorRef, region: Region, out: Array, sources: list[Source]) -
                 _gather(box.tensor(), cut[0], _view(out, cut[1]), sources)
     else:
         sources += sources_of(place)
-        stride = tuple(step * taken.step for step, taken in zip(ref.stride, region, strict=True))
-        first = ref.offset + sum(step * taken.start for step, taken in zip(ref.stride, region, strict=True))
-        _read(place, ref.dtype.bits // 8, first, stride, out)
+        width = ref.dtype.bits // 8
+        if out.shape == ref.shape and out.flags.c_contiguous and blocks.is_dense(ref):  # the usual case
+            reader = _reader(place, out.nbytes)
+            reader.read_into(ref.offset * width, out.reshape(-1).view("u1").data)
+            reader.finish()
+        else:
+            _read_view(ref, region, out, place)
         if isinstance(place, Range) and place.big:
             _swap(out, ref.dtype)
     if ref.conj or ref.neg:
         _resolve(out, ref)
+
+
+def _read_view(ref: TensorRef, region: Region, out: Array, place: Place) -> None:
+    """Fill an array with a region of a tensor whose bytes have these strides."""
+    stride = tuple(step * taken.step for step, taken in zip(ref.stride, region, strict=True))
+    first = ref.offset + sum(step * taken.start for step, taken in zip(ref.stride, region, strict=True))
+    _read(place, ref.dtype.bits // 8, first, stride, out)
 
 
 def _shows_all(ref: TensorRef, place: Boxes) -> bool:

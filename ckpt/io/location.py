@@ -9,7 +9,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Literal, Protocol, cast
 
-from ckpt.errors import LinkError, NotOpenedError, UnreadableError
+from ckpt.errors import LinkError, NotOpenedError, UnreadableError, UsageError
 from ckpt.io.far import is_url
 from ckpt.io.source import File, Source, read_limited, reason
 from ckpt.limits import Limits
@@ -147,7 +147,7 @@ class _Nothing:
 
     def child(self, name: str, links: Links = "file") -> Location:
         problem = f"it needs {show(name, 80)} beside it"
-        raise NotOpenedError(problem, path=self.name, hint="open it by its path")
+        raise UsageError(problem, path=self.name, hint="open it by its path")
 
     def open(self) -> Source:
         raise NotOpenedError("not a file", path=self.name)
