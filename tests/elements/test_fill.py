@@ -202,3 +202,28 @@ def test_sources_around_others_read_into_memory(kind: str) -> None:
         "extended": lambda: Extended(Memory(data[:100]), data[100:]),
     }[kind]()
     np.testing.assert_array_equal(fill.array(over(Range(source, 0, 200), tensor)), tensor.numpy())
+
+
+class Item:
+    """A part whose bytes were decoded into memory."""
+
+    def __init__(self, source: Source, ref: TensorRef) -> None:
+        self.source = source
+        self._ref = ref
+
+    def tensor(self) -> TensorRef:
+        return self._ref
+
+
+def test_the_file_of_a_part_is_told() -> None:
+    whole = torch.arange(10.0)
+    files = [Memory(b""), Memory(b"")]
+    boxes = [
+        Box((5 * at,), (5,), Item(file, refs.ref_of(whole[5 * at : 5 * at + 5].clone())))
+        for at, file in enumerate(files)
+    ]
+    ref = over(Boxes(BY_NAME["float32"], (10,), lambda: boxes, files), whole)
+    for region, used in ((range(10), files), (range(2, 4), files[:1]), (range(6, 10, 3), files[1:])):
+        sources: list[Source] = []
+        assert fill.array(ref, (region,), sources=sources).tolist() == list(region)
+        assert [source for source in sources if source in files] == used
