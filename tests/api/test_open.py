@@ -8,11 +8,13 @@ import json
 import multiprocessing
 import os
 import pickle
+import sys
 import tempfile
 import threading
 import zipfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,9 @@ def test_a_file_object(path: Path, tmp_path: Path) -> None:
         nameless = stack.enter_context(tempfile.TemporaryFile())
         nameless.write(path.read_bytes())
         archive = stack.enter_context(zipfile.ZipFile(tmp_path / "a.zip"))
+        for unwritten in (temporary, nameless):
+            with ckpt.open(unwritten) as opened:  # type: ignore[arg-type]
+                assert is_read(opened) and unwritten.tell() == path.stat().st_size
         files: list[tuple[Any, str]] = [
             (stack.enter_context(path.open("rb")), str(path)),
             (stack.enter_context(path.open("rb", buffering=0)), str(path)),
@@ -463,12 +468,14 @@ def test_a_fork_reads(path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", CONTAINERS, ids=lambda save: save.__name__)
-def test_threads_read_at_once(save: Save, tmp_path: Path) -> None:
+def test_threads_read_at_once(save: Save, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
     made = {f"w{number}": torch.randn(50, 40)[:, :30].t() for number in range(40)}
     place = save(made, tmp_path)
     opened: list[Any] = [
         ckpt.open(place),
-        ckpt.open(io.BytesIO(place.read_bytes())) if save is stored else None,
+        ckpt.open(Unnamed(place.read_bytes())) if save is stored else None,
     ]
     for one in filter(None, opened):
         failed: list[str] = []
