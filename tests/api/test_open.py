@@ -8,13 +8,11 @@ import json
 import multiprocessing
 import os
 import pickle
-import sys
 import tempfile
 import threading
 import zipfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -468,9 +466,7 @@ def test_a_fork_reads(path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", CONTAINERS, ids=lambda save: save.__name__)
-def test_threads_read_at_once(save: Save, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
-    sys.setswitchinterval(1e-6)
+def test_threads_read_at_once(save: Save, tmp_path: Path) -> None:
     made = {f"w{number}": torch.randn(50, 40)[:, :30].t() for number in range(40)}
     place = save(made, tmp_path)
     opened: list[Any] = [
@@ -503,6 +499,31 @@ def test_threads_read_at_once(save: Save, tmp_path: Path, request: pytest.Fixtur
         for thread in threads:
             thread.join()
         assert not failed
+
+
+class Watched(Unnamed):
+    """A file object that tries, from another thread, to use its source in the middle of a read."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.lock: threading.RLock | None = None  # type: ignore[valid-type]
+        self.free: list[bool] = []
+
+    def read(self, count: int = -1) -> bytes:
+        if self.lock is not None:
+            thread = threading.Thread(target=lambda: self.free.append(self.lock.acquire(blocking=False)))
+            thread.start()
+            thread.join()
+        return super().read(count)
+
+
+def test_threads_take_turns_with_a_file_object(path: Path) -> None:
+    file = Watched(path.read_bytes())
+    with ckpt.open(file) as opened:  # type: ignore[arg-type]
+        inner = opened.checkpoint.source
+        assert isinstance(inner, source.FileObject)
+        file.lock = inner._lock
+        assert is_read(opened) and file.free and not any(file.free)
 
 
 # --- sizes and types --------------------------------------------------------------------------------------------------
