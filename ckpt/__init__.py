@@ -4,11 +4,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
-    from ckpt.api.checkpoint import Checkpoint, MissingNameError, Ref
+    from ckpt.api.checkpoint import Checkpoint
     from ckpt.api.inspection import Inspection, inspect
     from ckpt.api.listing import lint, ls
     from ckpt.api.opening import open
     from ckpt.api.reading import diff, stats, sum, verify
+    from ckpt.api.reference import MissingNameError, Ref
+    from ckpt.api.sections import Section
     from ckpt.api.writing import average, convert, rehome, rename, salvage, slim, strip, warmstart
     from ckpt.errors import (
         CkptError,
@@ -42,11 +44,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
-    "ckpt.api.checkpoint": ("Checkpoint", "MissingNameError", "Ref"),
+    "ckpt.api.checkpoint": ("Checkpoint",),
     "ckpt.api.inspection": ("Inspection", "inspect"),
     "ckpt.api.listing": ("lint", "ls"),
     "ckpt.api.opening": ("open",),
     "ckpt.api.reading": ("diff", "stats", "sum", "verify"),
+    "ckpt.api.reference": ("MissingNameError", "Ref"),
+    "ckpt.api.sections": ("Section",),
     "ckpt.api.writing": (
         *("average", "convert", "rehome", "rename", "salvage", "slim", "strip", "warmstart"),
     ),
@@ -92,6 +96,7 @@ __all__ = [
     "NotOpenedError",
     "Ref",
     "RewriteReport",
+    "Section",
     "StandInError",
     "StatsReport",
     "SumReport",

@@ -102,6 +102,11 @@ class Patched:
 class Part(Protocol):
     """A tensor that is opened when its bytes are needed."""
 
+    @property
+    def source(self) -> Source:
+        """The file that holds it. Raises UnreadableError, NotOpenedError."""
+        ...
+
     def tensor(self) -> TensorRef:
         """The tensor. Raises UnreadableError, NotOpenedError."""
         ...
@@ -186,6 +191,15 @@ def sources_of(place: Place | None) -> Iterator[Source]:
             todo += [ref.storage.place for ref in layer.of]
         elif layer is not None:
             todo.append(layer.of.storage.place)
+
+
+def first_source(place: Place | None) -> Source | None:
+    """The source of the first bytes of a place, or None without any. Opens no part of boxes."""
+    if isinstance(place, Boxes) and place.problem is None:
+        for box in place.boxes[:1]:
+            part = box.part
+            return first_source(part.storage.place) if isinstance(part, TensorRef) else part.source
+    return next(sources_of(place), None)
 
 
 class Storage(NamedTuple):

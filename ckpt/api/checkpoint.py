@@ -6,48 +6,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ckpt import checkpoint as contents
-from ckpt.checkpoint import Entry
-from ckpt.elements import cast
-from ckpt.elements.blocks import elements
+from ckpt.api.handle import Handle
+from ckpt.api.reference import MissingNameError as MissingNameError
+from ckpt.api.reference import Ref as Ref
+from ckpt.api.reference import unfit
+from ckpt.api.sections import Section, Shard
 from ckpt.errors import UnsupportedError, UsageError, about
+from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.io.source import grounded
 from ckpt.limits import Limits
-from ckpt.names import nearest
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
-from ckpt.text import Json, listed, plural, show, size_text
+from ckpt.tensors import Tensor, TensorRef, first_source, parts_of
+from ckpt.text import Json, and_more, listed, plural, show, size_text
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from ckpt.evidence import sections as evidence
     from ckpt.evidence.survey import Survey
+    from ckpt.jobs.rewrite.report import Coverage
 
 R = TypeVar("R")
-
-
-class MissingNameError(KeyError):
-    """A name that a checkpoint does not have. Its text suggests the names that are most like it."""
-
-    def __init__(self, name: str, what: str = "tensor", names: Iterable[str] = ()) -> None:
-        super().__init__(name)
-        self._what = what
-        self._names = names
-
-    @property
-    def hint(self) -> str | None:
-        """The question `did you mean …?` with the nearest names, or None."""
-        near = nearest(str(self.args[0]), self._names)
-        return f"did you mean {', '.join(show(other, 60) for other in near)}?" if near else None
-
-    def __str__(self) -> str:  # only here are all names compared: `in` raises and drops one for each question
-        hint = self.hint
-        return f"no {self._what} '{show(str(self.args[0]), 80)}'" + (f" ({hint})" if hint else "")
 
 
 class SectionSummary(NamedTuple):
@@ -106,97 +90,6 @@ def _plain(node: Node) -> Json:
     return plain(node)
 
 
-class Ref:
-    """One tensor of an open checkpoint: what it is without a byte read, and its values when they are asked for."""
-
-    __slots__ = ("_checkpoint", "_entry")
-
-    def __init__(self, checkpoint: contents.Checkpoint, entry: Entry) -> None:
-        self._checkpoint = checkpoint
-        self._entry = entry
-
-    @property
-    def name(self) -> str:
-        """The dotted name."""
-        return self._entry.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._entry.tensor.shape
-
-    @property
-    def dtype(self) -> str:
-        """torch's name of the element type: `bfloat16`."""
-        return self._entry.tensor.dtype.name
-
-    @property
-    def device(self) -> str | None:
-        """The tag in the file (`cuda:0`), or None if the format keeps none."""
-        return self._entry.tensor.device
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return self._entry.tensor.numel
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the elements."""
-        return self._entry.tensor.nbytes
-
-    @property
-    def layout(self) -> str:
-        """`strided`, or `sparse_coo`, `quantized` and so on."""
-        return self._entry.tensor.layout
-
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a new array of this shape.
-
-        float16 and wider keep their type; bfloat16 and 8-bit floats become float32, complex32 complex64, all exactly.
-        Raises UnsupportedError for layouts and element types that numpy has no numbers for, UnreadableError.
-        """
-        import numpy as np
-
-        ref = self._strided()
-        if not cast.has_numbers(ref.dtype):
-            raise UnsupportedError(
-                f"{show(self.name, 80)}: numpy has no {self.dtype}", path=self._checkpoint.path
-            )
-        data = self._bytes(ref)
-        if ref.dtype.kind == "bool":
-            return np.frombuffer(data, "?").reshape(ref.shape).copy()
-        if ref.dtype.name == "float16":
-            return np.frombuffer(data, "<f2").reshape(ref.shape).copy()
-        return cast.numbers(data, ref.dtype).reshape(ref.shape).copy()
-
-    def torch(self) -> Any:
-        """The values as a new torch.Tensor on the CPU. Raises UsageError where torch is not installed."""
-        from ckpt.live.memory import tensor
-
-        ref = self._strided()
-        return tensor(ref, self._bytes(ref))
-
-    def _strided(self) -> TensorRef:
-        tensor = self._entry.tensor
-        if not isinstance(tensor, TensorRef):
-            raise UnsupportedError(
-                f"{show(self.name, 80)} is {tensor.layout}, not strided", path=self._checkpoint.path
-            )
-        if tensor.storage.place is None and tensor.numel:
-            raise UnsupportedError(
-                f"{show(self.name, 80)} is on meta, without data", path=self._checkpoint.path
-            )
-        return tensor
-
-    def _bytes(self, ref: TensorRef) -> bytes:
-        with about(self._checkpoint.path):
-            return b"".join(elements(ref))
-
-    def __repr__(self) -> str:
-        where = f" on {self.device}" if self.device else ""
-        return f"<{show(self.name)}: {self.dtype} {list(self.shape)}{where}>"
-
-
 class Shown(Mapping[str, R]):
     """The members that an open checkpoint and a report share: path, values, sections."""
 
@@ -249,50 +142,172 @@ class Shown(Mapping[str, R]):
 class Checkpoint(Shown[Ref]):
     """An open checkpoint: dotted names -> tensors, in file order. A context manager: leaving it closes the file.
 
-    A name that is not there raises KeyError with the names most like it. `checkpoint` is all that was read.
+    A name that is not there raises KeyError with the names most like it. Two are equal that were opened from the same
+    unchanged file. Pickling one notes how to open the file again. `checkpoint` is all that was read.
     """
 
     def __init__(
-        self, checkpoint: contents.Checkpoint, limits: Limits | None = None, *, plugins: bool = False
+        self,
+        checkpoint: contents.Checkpoint | Handle,
+        limits: Limits | None = None,
+        *,
+        plugins: bool = False,
     ) -> None:
-        self.checkpoint = checkpoint
+        self._handle = checkpoint if isinstance(checkpoint, Handle) else Handle(checkpoint)
+        self.checkpoint = self._handle.checkpoint
         self.limits = limits or Limits()
         self.plugins = plugins
-        self._survey: Survey | None = None
-        self._entries = {entry.name: entry for entry in checkpoint.tensors}
-
-    def __getitem__(self, name: str) -> Ref:
-        if name not in self._entries:
-            raise MissingNameError(name, "tensor", self._entries)
-        return Ref(self.checkpoint, self._entries[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
 
     @property
-    def sections(self) -> tuple[SectionSummary, ...]:
+    def has_path(self) -> bool:
+        """Tell whether it was opened by its path, and not from bytes or a file object."""
+        recipe = self._handle.recipe
+        return recipe is not None and isinstance(recipe.given, str)
+
+    def __getitem__(self, name: str) -> Ref:
+        self.check_open()
+        indices = self._handle.indices
+        if name not in indices:
+            raise MissingNameError(name, "tensor", indices)
+        return Ref(self._handle, indices[name])
+
+    def __iter__(self) -> Iterator[str]:
+        self.check_open()
+        return iter(self._handle.indices)
+
+    def __len__(self) -> int:
+        self.check_open()
+        return len(self._handle.indices)
+
+    @property
+    def values(self) -> Values:
+        self.check_open()
+        return super().values
+
+    # --- parts ------------------------------------------------------------------------------------------------
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
         """The parts of the checkpoint: its models, optimizers, schedulers …"""
-        return summaries(self.survey)
+        return tuple(Section(self._handle, section) for section in self.survey.sections)
+
+    def section(self, name: str) -> Section:
+        """Return the part with this name, whose tensors have the names inside of it. Raises UsageError with the names."""
+        return Section(self._handle, self.survey.section(name))
+
+    def shards(self) -> Iterator[Shard]:
+        """Yield the tensors of each file, file by file. A tensor in several files comes with the first of them."""
+        self.check_open()
+        files: dict[int, dict[str, int]] = {id(source): {} for source in self.checkpoint.sources}
+        file: dict[str, int] = next(iter(files.values()), {})
+        for name, index in self._handle.indices.items():
+            file = files.get(_file_of(self.checkpoint.tensors[index].tensor), file)
+            file[name] = index
+        for source in self.checkpoint.sources:
+            self.check_open()
+            indices = files[id(source)]
+            if indices:
+                nbytes = sum(self.checkpoint.tensors[index].tensor.nbytes for index in indices.values())
+                yield Shard(self._handle, _file_name(source.name, self.path), nbytes, indices)
 
     @property
     def survey(self) -> Survey:
         """The survey of the checkpoint, which is made once."""
-        from ckpt.evidence.survey import Survey
+        self.check_open()
+        return self._handle.survey
 
-        if self._survey is None:
-            self._survey = Survey(self.checkpoint)
-        return self._survey
+    # --- weights ----------------------------------------------------------------------------------------------
+
+    def state_dict(self, section: str | None = None, *, strip: bool = False) -> dict[str, Any]:
+        """Return the weights of a section, or of the only model, as torch tensors on the CPU by their names inside of it.
+
+        Tensors that share memory in the file share it here. `strip` takes the prefixes of wrappers off the names. A file
+        without a model gives all its tensors. Raises UsageError for several models and for names that would become one,
+        UnsupportedError for tensors that are not plain.
+        """
+        from ckpt.live.memory import dtype_of, tensors
+
+        chosen = self._chosen(section)
+        names = chosen.names()
+        if strip:
+            names = _stripped(names, self.path)
+        odd = [f"{show(row.name, 60)} is {why}" for row in chosen.entries if (why := unfit(row)) is not None]
+        if odd:
+            text = f"{plural(len(odd), 'tensor')} without plain values: {and_more(odd, 4)}"
+            raise UnsupportedError(text, path=self.path)
+        refs: dict[str, TensorRef] = {}
+        with about(self.path):
+            for name, entry in zip(names, chosen.entries, strict=True):
+                assert isinstance(entry.tensor, TensorRef)
+                dtype_of(entry.tensor)
+                refs[name] = entry.tensor
+        return self._handle.read(lambda sources: tensors(refs, sources))
+
+    def load_into(
+        self,
+        model: Any,
+        *,
+        strict: bool = False,
+        section: str | None = None,
+        sub: Sequence[str] = (),
+        align: bool = True,
+        on_mismatch: Literal["keep", "slice", "error"] = "keep",
+        by_shape: bool = False,
+        fuse: bool = False,
+        split: bool = False,
+        count_sliced: bool = False,
+        ignore_layout: bool = False,
+        min_coverage: float | None = None,
+    ) -> Coverage:
+        """Load the weights into a live torch.nn.Module as far as they fit. Return the plan that was carried out.
+
+        The keywords are the options of `ckpt warmstart`. With `strict` every tensor of the model is loaded and no tensor is
+        left over. An error leaves the model as it was. Raises LossError where less fits than was asked for, UsageError.
+        """
+        from ckpt.live.warmstart import load
+
+        survey = self.survey
+        return self._handle.read(
+            lambda _: load(
+                survey,
+                model,
+                strict=strict,
+                section=section,
+                sub=sub,
+                align=align,
+                on_mismatch=on_mismatch,
+                by_shape=by_shape,
+                fuse=fuse,
+                split=split,
+                count_sliced=count_sliced,
+                ignore_layout=ignore_layout,
+                min_coverage=min_coverage,
+                limits=self.limits,
+            )
+        )
+
+    def _chosen(self, name: str | None) -> evidence.Section:
+        """The named section, the only model, or all tensors of a file without one. Raises UsageError."""
+        models = self.survey.candidates
+        if name is None and len(models) > 1:
+            words = and_more([f"section={show(model.name, 60)!r}" for model in models], 8, ", or ")
+            raise UsageError(f"holds {len(models)} models", path=self.path, hint=words)
+        return self.survey.model_or_all(name)
+
+    # --- the file ---------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise CkptError once it is closed."""
+        self._handle.check_open()
 
     def check_unchanged(self) -> None:
-        """Raise NotOpenedError when a file has changed since it was opened."""
+        """Raise CkptError when a file has changed since it was opened, or is closed."""
+        self.check_open()
         self.checkpoint.check_unchanged()
 
     def close(self) -> None:
-        """Close the file."""
-        self.checkpoint.close()
+        """Close the file. What was read stays, and everything else raises CkptError."""
+        self._handle.close()
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -302,8 +317,53 @@ class Checkpoint(Shown[Ref]):
     ) -> None:
         self.close()
 
+    def __eq__(self, other: object) -> bool:
+        return self._handle == other._handle if isinstance(other, Checkpoint) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._handle)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (self._handle, self.limits, self.plugins)
+
     def __repr__(self) -> str:
+        if self._handle.is_closed:
+            return f"<ckpt.Checkpoint {show(os.path.basename(os.path.abspath(self.path)))}: closed>"
         return f"<ckpt.Checkpoint {self._sizes()}>"
+
+    def _repr_html_(self) -> str | None:
+        return None if self._handle.is_closed else super()._repr_html_()
+
+
+def _again(handle: Handle, limits: Limits, plugins: bool) -> Checkpoint:
+    """A checkpoint that was pickled."""
+    return Checkpoint(handle, limits, plugins=plugins)
+
+
+def _file_of(tensor: Tensor) -> int:
+    """The id of the file with the bytes of a tensor, or of the first of several; 0 without any."""
+    for part in parts_of(tensor):
+        source = first_source(part.storage.place)
+        if source is not None:
+            return id(grounded(source, 0)[0])
+    return 0
+
+
+def _file_name(name: str, path: str) -> str:
+    """The name of a file below the folder of its checkpoint."""
+    folder = path if name.startswith(f"{path.rstrip('/')}/") else os.path.dirname(path)
+    return name.removeprefix(f"{folder.rstrip('/')}/") if folder else name
+
+
+def _stripped(names: Sequence[str], path: str) -> list[str]:
+    """The names without the prefixes of wrappers. Raises UsageError where two become one."""
+    taken: dict[str, str] = {}
+    for name in names:
+        new = unwrapped_name(name)
+        if taken.setdefault(new, name) != name:
+            both = f"{show(taken[new], 60)} and {show(name, 60)}"
+            raise UsageError(f"strip=True makes one name of {both}", path=path)
+    return list(taken)
 
 
 def summaries(survey: Survey) -> tuple[SectionSummary, ...]:

@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.handle import read
 from ckpt.api.keywords import Path, Progress, Texts, gate_of, model_of, rules_of
-from ckpt.api.opening import Input, path_of, read
+from ckpt.api.opening import path_of
 from ckpt.api.walk import Found, empty, found, is_concern, many, nothing_in, parted
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
@@ -57,7 +58,7 @@ def _worst(row: LsRow) -> tuple[int, int, int]:
 
 
 def ls(
-    sources: Input | Sequence[Input],
+    sources: Path | Checkpoint | Sequence[Path | Checkpoint],
     *,
     sort: str = "name",
     select: Texts = (),
@@ -96,7 +97,7 @@ class Listing:
 
     def __init__(
         self,
-        sources: Sequence[Input],
+        sources: Sequence[Path | Checkpoint],
         gate: Gate,
         sort: str,
         *,

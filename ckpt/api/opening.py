@@ -2,66 +2,83 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from ckpt import formats
 from ckpt.api.checkpoint import Checkpoint
-from ckpt.checkpoint import Checkpoint as Contents
-from ckpt.errors import NotOpenedError
-from ckpt.io.far import is_url
+from ckpt.api.handle import Recipe, handle_of, opened
+from ckpt.errors import about
+from ckpt.io.location import Alone, Location, locate
+from ckpt.io.source import BaseSource, Duplicate, File, FileObject, Source, Window
 from ckpt.limits import Limits
 
 if TYPE_CHECKING:
     from ckpt.evidence.survey import Survey
 
-Input = str | os.PathLike[str] | Checkpoint
-"""A path, or an open checkpoint."""
-
-
-def read(
-    path: str,
-    limits: Limits | None = None,
-    *,
-    plugins: bool = False,
-    partial: bool = False,
-    names_from: str | None = None,
-    keep_damaged: bool = False,
-) -> Contents:
-    """Read the checkpoint at a path, as `formats.open` does. The error for a missing file says what may be meant."""
-    try:
-        return formats.open(
-            path,
-            limits,
-            plugins=plugins,
-            partial=partial,
-            names_from=names_from,
-            keep_damaged=keep_damaged,
-        )
-    except NotOpenedError as error:
-        if error.path == path and not is_url(path) and not os.path.exists(path):
-            from ckpt.api.missing import missing  # here: only a mistyped path pays for it
-
-            error.hint = missing(path) or error.hint
-        raise
+Binary = BinaryIO | io.RawIOBase | io.BufferedIOBase
+Content = bytes | bytearray | memoryview
+Input = str | os.PathLike[str] | Content | Binary | Checkpoint
+"""A path, the bytes of a file, a binary file, or an open checkpoint."""
 
 
 def open(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Content | Binary,
     *,
     limits: Limits | None = None,
     partial: bool = False,
     plugins: bool = False,
 ) -> Checkpoint:
-    """Open the checkpoint at a path: a file, an index of shards, or a directory that holds one.
+    """Open a checkpoint: a file, an index of shards, or a directory that holds one.
 
-    Nothing that the file names is run or imported, and no tensor data is read until it is asked for. Raises
-    CkptError with the path in front.
+    It is given by its path or URL, as the bytes of a file, or as a binary file that can seek. Nothing that the file names is
+    run or imported, and no tensor data is read until it is asked for. Raises CkptError with the path in front.
     """
-    opened = read(os.path.expanduser(os.fsdecode(path)), limits, partial=partial, plugins=plugins)
-    return Checkpoint(opened, limits, plugins=plugins)
+    if isinstance(path, (bytes, bytearray, memoryview)):
+        handle = handle_of(path if isinstance(path, bytes) else bytes(path), limits, partial, plugins)
+    elif isinstance(path, (str, os.PathLike)):
+        handle = handle_of(os.path.expanduser(os.fsdecode(path)), limits, partial, plugins)
+    elif hasattr(path, "read"):
+        source = _source_of(path)
+        handle = opened(Alone(source), Recipe(None, limits, partial, plugins))
+    else:
+        raise TypeError(f"ckpt.open takes a path, bytes or a binary file, not {type(path).__name__}")
+    return Checkpoint(handle, limits, plugins=plugins)
+
+
+def _source_of(file: object) -> Source:
+    """The bytes of a file object. Raises TypeError for one that is not binary or cannot seek, NotOpenedError."""
+    handle = cast("BinaryIO", file)
+    name = getattr(file, "name", None)
+    name = name if isinstance(name, str) and name else "(file object)"
+    if isinstance(file, io.TextIOBase) or ("b" not in str(getattr(file, "mode", "b")) and _is_text(handle)):
+        raise TypeError(f"{name} is open as text: ckpt.open takes a file that is open with mode 'rb'")
+    if not _says_yes(getattr(file, "seekable", None)):
+        raise TypeError(f"{name} cannot seek: give ckpt.open its path, or its bytes: file.read()")
+    if not _says_yes(getattr(file, "readable", None)):
+        raise TypeError(f"{name} is not open for reading")
+    with about(name):
+        raw = getattr(file, "raw", file)  # a GzipFile has the descriptor of other bytes
+        if isinstance(raw, io.FileIO) and stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+            if raw.writable():
+                handle.flush()
+            return File(name, opened=Duplicate(raw.fileno()))
+        return FileObject(handle, name)
+
+
+def _is_text(file: BinaryIO) -> bool:
+    return isinstance(file.read(0), str)
+
+
+def _says_yes(can: Callable[[], object] | None) -> bool:
+    """Tell whether a file object can seek, or be read. One that does not say so has to try."""
+    try:
+        return can is None or bool(can())
+    except ValueError:
+        return True  # it is closed, which the first read tells
 
 
 def open_side(
@@ -83,14 +100,28 @@ def open_side(
 
 
 def path_of(given: Input) -> str:
-    """Return the path or URL of what is given."""
-    return given.path if isinstance(given, Checkpoint) else os.path.expanduser(os.fsdecode(given))
+    """Return the path or URL of what is given, or its name in errors if it has none."""
+    if isinstance(given, Checkpoint):
+        return given.path
+    if isinstance(given, (str, os.PathLike)):
+        return os.path.expanduser(os.fsdecode(given))
+    name = getattr(given, "name", None)
+    return name if isinstance(name, str) and name else BaseSource.name
+
+
+def location_of(opened: Checkpoint) -> Location:
+    """Return the location of an open checkpoint, also of one that was opened without a path."""
+    if opened.has_path:
+        return locate(opened.path)
+    (source,) = opened.checkpoint.sources
+    return Alone(Window(source, 0, source.size, source.name))  # who closes it leaves the checkpoint open
 
 
 @contextmanager
 def at_hand(given: Input, limits: Limits | None = None, *, plugins: bool = False) -> Iterator[Checkpoint]:
     """Open a checkpoint for a block, unless it is open: then it stays open. Raises CkptError."""
     if isinstance(given, Checkpoint):
+        given.check_open()
         yield given
         return
     with open(given, limits=limits, plugins=plugins) as opened:

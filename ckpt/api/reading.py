@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.api.keywords import Meter, Path, Progress, Texts, gate_of, globs_of, model_of, texts
-from ckpt.api.opening import Input, at_hand, open_side, path_of, with_model
+from ckpt.api.opening import Input, at_hand, location_of, open_side, path_of, with_model
 from ckpt.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.io.executor import current, is_cut
 from ckpt.limits import Limits
@@ -187,10 +187,13 @@ def sum(
 
         if globs or section is not None or all:
             raise UsageError("--recorded lists all of a checkpoint")
-        path = path_of(source)
-        record = read_records(path, limits or Limits(), plugins=plugins or _has_plugins(source))
+        with at_hand(source, limits, plugins=plugins) as opened:
+            record = read_records(location_of(opened), opened.limits, plugins=opened.plugins)
+            opened.check_unchanged()
         items = listed(record.format, record.files)
-        return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
+        return SumReport(
+            opened.path, record.format, "", recorded=items, missing=tuple(unread_in(record.files))
+        )
     with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
         survey = opened.survey
         rows = sums(
@@ -275,7 +278,9 @@ def verdict(
         return job.against(checkpoint, expected, now)
     report = job.structure(checkpoint)
     if not quick:
-        done = checksums(opened.path, opened.limits, progress, plugins=opened.plugins, executor=current())
+        done = checksums(
+            location_of(opened), opened.limits, progress, plugins=opened.plugins, executor=current()
+        )
         report = job.with_checksums(report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread)
     if stored is not None:
         report = compared_with(stored, report, opened, quick=quick)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from ckpt import formats
 from ckpt.api.checkpoint import Checkpoint as Opened
-from ckpt.api.keywords import Meter, doubts
-from ckpt.api.opening import Input, path_of, read
+from ckpt.api.handle import read
+from ckpt.api.keywords import Meter, Path, doubts
+from ckpt.api.opening import Input, at_hand, path_of
 from ckpt.api.steps import step_of
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import (
@@ -348,10 +349,13 @@ def rewrite(given: Input, make: Make, options: WriteOptions) -> RewriteReport:
     """
     path = path_of(given)
     with about(path):
+        if not isinstance(given, (str, os.PathLike, Opened)):
+            with at_hand(given, options.limits, plugins=options.plugins) as opened:
+                return _rewrite(opened, path, make, options)
         return _rewrite(given, path, make, options)
 
 
-def _rewrite(given: Input, path: str, make: Make, options: WriteOptions) -> RewriteReport:
+def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions) -> RewriteReport:
     talk = _Talk(options.tell)
     is_open = isinstance(given, Opened)
     check(options, path)

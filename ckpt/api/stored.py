@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ckpt.api.checkpoint import Checkpoint
-from ckpt.api.opening import Input, at_hand
+from ckpt.api.opening import Input, at_hand, location_of
 from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError, about
 from ckpt.formats.verify import recorded
 from ckpt.io.location import locate, read_file
@@ -87,7 +87,7 @@ def compared_with(stored: Stored, report: VerifyReport, opened: Checkpoint, *, q
     expected = list_of(opened.path, stored.lists)
     if expected is None:
         raise UsageError(NO_SUMS)
-    record = recorded(opened.path, opened.limits, plugins=opened.plugins)
+    record = recorded(location_of(opened), opened.limits, plugins=opened.plugins)
     comparison = compared(expected, record.format, record.files, stored.path)
     return verify.with_recorded(report, comparison.problems, comparison.checked, quick=quick)
 

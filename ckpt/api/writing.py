@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ckpt.api.advice import SUFFIXES
 from ckpt.api.checkpoint import Checkpoint as Opened
+from ckpt.api.handle import read
 from ckpt.api.keywords import Path, Progress, Texts, doubts, globs_of, model_of, texts
-from ckpt.api.opening import Input, at_hand, path_of, read
+from ckpt.api.opening import Input, at_hand, path_of
 from ckpt.api.rewriting import Open, WriteOptions, rewrite
 from ckpt.api.rewriting import check as check_options
 from ckpt.api.stored import like_at

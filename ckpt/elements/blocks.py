@@ -246,16 +246,21 @@ def _inflated(place: Range) -> Iterator[bytes]:
 _CACHED = 64 << 20
 
 
+def kept(place: Range) -> bytes | None:
+    """Return a deflated record, inflated once for the several views of it, or None for a large one."""
+    return None if place.inflated is None or place.inflated > _CACHED else _whole(place)
+
+
 @lru_cache(maxsize=1)
 def _whole(place: Range) -> bytes:
-    """A deflated record, inflated once for the several views of it."""
     return b"".join(_inflated(place))
 
 
 def _read(place: Place, start: int, count: int, tally: Tally | None) -> Iterator[bytes]:
     """`blocks` for a tensor, which may share its storage with others."""
-    if isinstance(place, Range) and place.inflated is not None and place.inflated <= _CACHED:
-        yield _whole(place)[start : start + count]
+    data = kept(place) if isinstance(place, Range) else None
+    if data is not None:
+        yield data[start : start + count]
     else:
         yield from blocks(place, start, count, tally)
 

@@ -63,7 +63,7 @@ FORMATS = _Table(
 
 
 def open(
-    path: str,
+    path: str | Location,
     limits: Limits | None = None,
     *,
     plugins: bool = False,
@@ -82,7 +82,8 @@ def open(
     """
     other = None if names_from is None else locate(names_from)
     rest = Rest(other, keep_damaged)
-    return _open(locate(path), limits or Limits(), plugins, "", partial=partial, rest=rest)
+    location = locate(path) if isinstance(path, str) else path
+    return _open(location, limits or Limits(), plugins, "", partial=partial, rest=rest)
 
 
 class Rest(NamedTuple):

@@ -16,14 +16,17 @@ from ckpt.rows import NamedTuple
 
 
 def checksums(
-    path: str,
+    path: str | Location,
     limits: Limits,
     progress: Callable[[int], None] | None = None,
     *,
     plugins: bool = False,
     executor: Executor | None = None,
 ) -> ChecksumReport:
-    """Compare every checksum in the file at a path, or in each of its shards, with its bytes. Raises CkptError."""
+    """Compare every checksum in the file at a path or location, or in each of its shards, with its bytes.
+
+    Raises CkptError.
+    """
     worker = executor or Threads()
 
     def check(location: Location, mark: str) -> ChecksumReport:
@@ -37,7 +40,7 @@ def checksums(
         finally:
             probe.close()
 
-    return check(locate(path), "")
+    return check(locate(path) if isinstance(path, str) else path, "")
 
 
 class Recorded(NamedTuple):
@@ -49,9 +52,9 @@ class Recorded(NamedTuple):
 
 
 def recorded(
-    path: str, limits: Limits, *, plugins: bool = False, executor: Executor | None = None
+    path: str | Location, limits: Limits, *, plugins: bool = False, executor: Executor | None = None
 ) -> Recorded:
-    """List the items of the checkpoint at a path with their recorded sizes and CRC-32, and the steps of its files.
+    """List the items of the checkpoint at a path or location with their recorded sizes and CRC-32, and the steps of its files.
 
     No tensor data is read, except counters of steps. Raises CkptError.
     """
@@ -82,7 +85,7 @@ def recorded(
     def inner(location: Location, name: str) -> list[RecordedFile]:
         return listed(location, name).files
 
-    return listed(locate(path), "")
+    return listed(locate(path) if isinstance(path, str) else path, "")
 
 
 class Remainder(NamedTuple):

@@ -9,7 +9,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Literal, Protocol, cast
 
-from ckpt.errors import LinkError, NotOpenedError, UnreadableError
+from ckpt.errors import LinkError, NotOpenedError, UnreadableError, UsageError
 from ckpt.io.far import is_url
 from ckpt.io.source import File, Source, read_limited, reason
 from ckpt.limits import Limits
@@ -99,6 +99,58 @@ class LocalPath:
 
     def open(self) -> Source:
         return File(self.name)
+
+
+class Alone:
+    """A file that is already open, with no others beside it: bytes, or a file object of a program."""
+
+    def __init__(self, source: Source) -> None:
+        self.name = source.name
+        self._source = source
+
+    def is_folder(self) -> bool:
+        return False
+
+    def is_file(self) -> bool:
+        return True
+
+    def names(self) -> list[str]:
+        raise NotOpenedError("not a folder", path=self.name)
+
+    def parent(self) -> Location:
+        return _Nothing(self.name)
+
+    def child(self, name: str, links: Links = "file") -> Location:
+        raise NotOpenedError("not a folder", path=self.name)
+
+    def open(self) -> Source:
+        return self._source
+
+
+class _Nothing:
+    """The folder of a file that was given without a path: nothing is in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def is_folder(self) -> bool:
+        return True
+
+    def is_file(self) -> bool:
+        return False
+
+    def names(self) -> list[str]:
+        return []
+
+    def parent(self) -> Location:
+        return self
+
+    def child(self, name: str, links: Links = "file") -> Location:
+        problem = f"it needs {show(name, 80)} beside it"
+        raise UsageError(problem, path=self.name, hint="open it by its path")
+
+    def open(self) -> Source:
+        raise NotOpenedError("not a file", path=self.name)
 
 
 class Instead:

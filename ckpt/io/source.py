@@ -14,14 +14,22 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
+from itertools import count as numbers
 from threading import RLock
-from typing import Protocol, cast
+from typing import BinaryIO, Protocol, cast
 
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError
 from ckpt.io.far import Far, is_url
 
 MOST = 1 << 30
 """The most bytes of one system call: macOS refuses 2 GiB."""
+
+STEP = 8 << 20
+"""Bytes that a source without a way into memory of others reads at once on their way there."""
+
+NO_PATH = "a checkpoint that was opened from a file object does not pickle: open it by its path"
+_NUMBERS = numbers(1)
+"""The numbers of file objects: no two are taken for the same file."""
 
 Identity = tuple[int | str, ...]
 """Plain values that identify one state of a source: device, inode, size and times of a file, or an ETag. The last two are
@@ -100,7 +108,9 @@ class BaseSource:
         raise NotImplementedError
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        buffer[:] = self.read(offset, len(buffer))
+        for position in range(0, len(buffer) or 1, STEP):
+            piece = buffer[position : position + STEP]
+            piece[:] = self.read(offset + position, len(piece))
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         return [self.read(offset, count) for offset, count in ranges]
@@ -140,17 +150,18 @@ class File(BaseSource):
     """A regular file, opened for reading. Raises NotOpenedError for anything else, OSError where too many are open.
 
     It is closed while many others are read, and opened again when it is needed: then it must be the same file.
-    A descriptor `fd` that is handed over is read, and stays open for whoever opened it.
+    A descriptor `fd` that is handed over is read, and stays open for whoever opened it. `opened` is one that this file
+    closes. A file without a path has no address.
     """
 
     _opened: Descriptor | None = None
     _fd = -1
 
-    def __init__(self, path: str, fd: int | None = None) -> None:
+    def __init__(self, path: str, fd: int | None = None, opened: Descriptor | None = None) -> None:
         self.name = path
         try:
             if fd is None:
-                self._opened = Descriptor(path)
+                self._opened = opened or Descriptor(path)
                 self._status = self._opened.status
             else:
                 self._fd = fd
@@ -179,7 +190,7 @@ class File(BaseSource):
 
     @property
     def address(self) -> str | None:
-        return os.path.abspath(self.name) if self._opened is None else self._opened.path
+        return os.path.abspath(self.name) if self._opened is None else self._opened.path or None
 
     @property
     def identity(self) -> Identity:
@@ -187,6 +198,8 @@ class File(BaseSource):
         return (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size, status.st_mtime_ns)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        if self.address is None:
+            raise TypeError(NO_PATH)
         return reopened, (self.address, self.identity)
 
     def read(self, offset: int, count: int) -> bytes:
@@ -269,6 +282,80 @@ class Memory(BaseSource):
         self._check_range(offset, count)
         return self._data[offset : offset + count]
 
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        self._check_range(offset, len(buffer))
+        buffer[:] = memoryview(self._data)[offset : offset + len(buffer)]
+
+
+class Given(Memory):
+    """The bytes of a checkpoint that a program holds. Their content is their identity."""
+
+    _digest: str | None = None
+
+    @property
+    def identity(self) -> Identity:
+        if self._digest is None:
+            from hashlib import sha256  # here: only who compares pays for it
+
+            self._digest = sha256(self._data).hexdigest()
+        return (self.size, self._digest)
+
+
+class FileObject(BaseSource):
+    """A file object of a program that can seek. Its position stays as it is, and closing leaves it open.
+
+    No other process can read it: it has no address. Raises NotOpenedError.
+    """
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self.name = name
+        self.bytes_read = 0
+        self._file = file
+        self._lock = RLock()
+        self._number = next(_NUMBERS)
+        with self._moved(0, os.SEEK_END) as end:
+            self.size = end
+
+    @property
+    def identity(self) -> Identity:
+        return (self._number, self.size)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        raise TypeError(NO_PATH)
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._check_range(offset, count, self.name)
+        parts: list[bytes] = []
+        with self._moved(offset):
+            while count:
+                part = self._file.read(count)
+                if not part:
+                    raise changed(self.name)
+                parts.append(part)
+                count -= len(part)
+                self.bytes_read += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def check_unchanged(self) -> None:
+        with self._moved(0, os.SEEK_END) as end:
+            if end != self.size:
+                raise changed(self.name)
+
+    @contextmanager
+    def _moved(self, offset: int, whence: int = os.SEEK_SET) -> Iterator[int]:
+        """Move the file for the block. Other threads wait."""
+        with self._lock:
+            try:
+                before = self._file.tell()
+                try:
+                    yield self._file.seek(offset, whence)
+                finally:
+                    self._file.seek(before)
+            except OSError as error:
+                raise NotOpenedError(reason(error), path=self.name) from None
+            except ValueError:
+                raise NotOpenedError("the file object is closed", path=self.name) from None
+
 
 class Zeros(BaseSource):
     """So many bytes that are zero."""
@@ -313,6 +400,10 @@ class Beginning(BaseSource):
         self._check_range(offset, count)
         return self._source.read(offset, count)
 
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        self._check_range(offset, len(buffer))
+        self._source.read_into(offset, buffer)
+
     def check_unchanged(self) -> None:
         self._source.check_unchanged()
 
@@ -329,6 +420,10 @@ class Window(BaseSource):
     def read(self, offset: int, count: int) -> bytes:
         self._check_range(offset, count, self.name)
         return self.outer.read(self.offset + offset, count)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        self._check_range(offset, len(buffer), self.name)
+        self.outer.read_into(self.offset + offset, buffer)
 
     def check_unchanged(self) -> None:
         self.outer.check_unchanged()
@@ -404,6 +499,10 @@ def _failed(error: OSError, path: str | None = None) -> Exception:
     return error if error.errno in TOO_MANY else NotOpenedError(reason(error), path=path)
 
 
+CLOSED = "the checkpoint is closed"
+"""The reason why a file that was closed meanwhile is not read."""
+
+
 def reason(error: OSError) -> str:
     """Return the reason why something cannot be read, in plain words."""
     texts = {
@@ -416,6 +515,7 @@ def reason(error: OSError) -> str:
         errno.ENXIO: "not a regular file: a socket or a device",
         errno.EIO: "the disk reports a read error",
         errno.EMFILE: TOO_MANY_TEXT,
+        errno.EBADF: CLOSED,
     }
     return texts.get(error.errno or 0) or (error.strerror or "cannot be read").lower()
 
@@ -443,6 +543,8 @@ TOO_MANY = (errno.EMFILE, errno.ENFILE)
 """The errors that say nothing of a file: it is neither missing nor damaged. They are never a NotOpenedError."""
 TOO_MANY_TEXT = "too many open files (ulimit -n 256 allows more)"
 _LOCK = RLock()  # a finalizer may close a file in the middle of all of this
+if hasattr(os, "register_at_fork"):  # a child must not find it held by a thread that it does not have
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 _OPEN: dict[Descriptor, None] = {}
 """The open ones, the one that was used last at the end."""
 _DROPPED: list[Descriptor] = []
@@ -532,6 +634,30 @@ class Descriptor:
                 os.close(fd)
             except OSError:
                 pass  # nothing was written to it, so nothing is lost
+
+
+class Duplicate(Descriptor):
+    """Another descriptor of a file that a program has open. It stays open in between, for no path leads there."""
+
+    __slots__ = ()
+
+    def __init__(self, fd: int) -> None:
+        self.path = ""
+        self._users = 0
+        self._is_closed = False
+        self._fd = os.dup(fd)
+        self.status = os.fstat(self._fd)
+
+    def take(self) -> int:
+        with _LOCK:
+            if self._is_closed:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            self._users += 1
+            return self._fd
+
+    def now(self) -> os.stat_result:
+        with _LOCK:
+            return os.fstat(self._fd)
 
 
 def differs(now: os.stat_result, then: os.stat_result) -> bool:

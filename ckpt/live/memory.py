@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ckpt.dtypes import BY_NAME, DType
+from ckpt.dtypes import BY_NAME, UINT8, DType
+from ckpt.elements.blocks import is_big, memory_order, permuted
+from ckpt.elements.fill import fill
 from ckpt.errors import UnsupportedError
-from ckpt.io.source import BaseSource
+from ckpt.io.source import BaseSource, Source
 from ckpt.live import require_torch
 from ckpt.nodes import Global, Node, Opaque, PersistentId
 from ckpt.pickles.calls import ordered_dict
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Range, Storage, TensorRef, overlapping, tensor_ref
 from ckpt.tree.view import MARKERS
 
 _ALIGN = 16
@@ -135,15 +137,78 @@ def _extent(tensor: Any) -> tuple[int, int]:
     return first * tensor.element_size(), (last + 1) * tensor.element_size()
 
 
-def tensor(ref: TensorRef, data: bytes) -> Any:
-    """A new torch.Tensor on the CPU for a reference. `data` are its elements in the order of its shape."""
+def tensor(ref: TensorRef, sources: list[Source] | None = None) -> Any:
+    """A new torch.Tensor on the CPU with the elements of a reference, in the order of memory.
+
+    `sources` gets the sources that were read. Raises UnsupportedError, UnreadableError.
+    """
     torch = require_torch()
-    dtype = vars(torch).get(ref.dtype.name)
-    if dtype is None or ref.dtype.bits < 8 or ref.dtype.kind == "quantized":
-        raise UnsupportedError(f"this torch has no plain tensors of {ref.dtype.name}")
+    dtype = dtype_of(ref)
     if not ref.numel:
         return torch.empty(ref.shape, dtype=dtype)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(ref.shape)
+    order = memory_order(ref)
+    data = torch.empty(ref.nbytes, dtype=torch.uint8)
+    fill(permuted(ref, order), data.numpy().data, sources)
+    shape = [ref.shape[dim] for dim in order]
+    return data.view(dtype).reshape(shape).permute([order.index(dim) for dim in range(len(order))])
+
+
+def dtype_of(ref: TensorRef) -> Any:
+    """The dtype of torch. Raises UnsupportedError where torch has no plain tensors of it."""
+    dtype = vars(require_torch()).get(ref.dtype.name)
+    if dtype is None or ref.dtype.bits < 8 or ref.dtype.kind == "quantized":
+        raise UnsupportedError(f"this torch has no plain tensors of {ref.dtype.name}")
+    return dtype
+
+
+def tensors(refs: Mapping[str, TensorRef], sources: list[Source] | None = None) -> dict[str, Any]:
+    """New tensors on the CPU for references. Those that share memory in the file share it here too.
+
+    Of a storage only the bytes from the first to the last that such tensors use are read. Raises as `tensor` does.
+    """
+    names: dict[int, list[str]] = {}
+    storages: dict[Storage, list[TensorRef]] = {}
+    for name, ref in refs.items():
+        names.setdefault(id(ref), []).append(name)
+        if len(names[id(ref)]) == 1:
+            storages.setdefault(ref.storage, []).append(ref)
+    values = {name: tensor(ref, sources) for name, ref in refs.items() if not ref.numel}
+    for several in storages.values():
+        for group in overlapping(several):
+            is_shared = len(group) > 1 or 0 in group[0].stride
+            made = _together(group, sources) if is_shared else {id(group[0]): tensor(group[0], sources)}
+            for ref in group:
+                for number, name in enumerate(names[id(ref)]):
+                    values[name] = made[id(ref)].view_as(made[id(ref)]) if number else made[id(ref)]
+    return {name: values[name] for name in refs}
+
+
+def _together(group: Sequence[TensorRef], sources: list[Source] | None) -> dict[int, Any]:
+    """Tensors over one memory, each by the id of its reference."""
+    torch = require_torch()
+    first_ref = group[0]
+    if 0 not in first_ref.stride and all(ref.view == first_ref.view for ref in group):
+        value = tensor(first_ref, sources)
+        return {id(ref): value.view_as(value) for ref in group}
+    storage = first_ref.storage
+    kinds = {ref.dtype for ref in group}
+    if is_big(storage) and len(kinds) > 1:
+        raise UnsupportedError("tensors of several types share big-endian memory")
+    unit = first_ref.dtype if is_big(storage) else UINT8
+    begin = first_ref.extent[0] - first_ref.extent[0] % _ALIGN
+    end = max(ref.extent[1] for ref in group)
+    width = unit.bits // 8
+    data = torch.empty(end - begin, dtype=torch.uint8)
+    whole = tensor_ref(storage, unit, ((end - begin) // width,), (1,), begin // width)
+    fill(whole, data.numpy().data, sources)
+    values: dict[int, Any] = {}
+    for ref in group:
+        offset = ref.offset - begin * 8 // ref.dtype.bits
+        value = torch.empty(0, dtype=dtype_of(ref))
+        value = value.set_(data.untyped_storage(), offset, ref.shape, ref.stride)
+        value = value.conj() if ref.conj else value
+        values[id(ref)] = torch._neg_view(value) if ref.neg else value
+    return values
 
 
 _DEPTH = 8

@@ -17,9 +17,10 @@ from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
 from ckpt.live.state import state_checkpoint, state_of
 from ckpt.tensors import TensorRef
-from ckpt.text import show
+from ckpt.text import and_more, plural, show
 
 _NAME = "the model"
+Mismatch = Literal["keep", "slice", "error"]
 
 
 def warmstart(
@@ -29,7 +30,7 @@ def warmstart(
     section: str | None = None,
     sub: Sequence[str] = (),
     align: bool = True,
-    on_mismatch: Literal["keep", "slice", "error"] = "keep",
+    on_mismatch: Mismatch = "keep",
     by_shape: bool = False,
     fuse: bool = False,
     split: bool = False,
@@ -41,12 +42,57 @@ def warmstart(
     """Load pretrained weights into a live torch.nn.Module as far as they fit. Return the plan that was carried out.
 
     The keywords are the options of `ckpt warmstart`. Nothing that the file names is run. All tensors are read before the first
-    one is copied, so an error leaves the model as it was. Raises LossError where the command would write nothing (the message
+    one is copied, so an error leaves the model as it was, unless the file changes between this and the copy. Raises LossError where the command would write nothing (the message
     says why, the hint which keyword helps), and CkptError for a file that cannot be read.
     """
-    torch = require_torch()
-    if not isinstance(model, torch.nn.Module):
+    refuse_other(model)
+    with formats.open(os.fsdecode(pretrained), limits or Limits()) as given:
+        return load(
+            Survey(given),
+            model,
+            section=section,
+            sub=sub,
+            align=align,
+            on_mismatch=on_mismatch,
+            by_shape=by_shape,
+            fuse=fuse,
+            split=split,
+            count_sliced=count_sliced,
+            ignore_layout=ignore_layout,
+            min_coverage=min_coverage,
+            limits=limits,
+        )
+
+
+def refuse_other(model: Any) -> None:
+    """Raise UsageError for what is no torch.nn.Module."""
+    if not isinstance(model, require_torch().nn.Module):
         raise UsageError(f"{type(model).__name__} is no torch.nn.Module", path=_NAME)
+
+
+def load(
+    survey: Survey,
+    model: Any,
+    *,
+    strict: bool = False,
+    section: str | None = None,
+    sub: Sequence[str] = (),
+    align: bool = True,
+    on_mismatch: Mismatch = "keep",
+    by_shape: bool = False,
+    fuse: bool = False,
+    split: bool = False,
+    count_sliced: bool = False,
+    ignore_layout: bool = False,
+    min_coverage: float | None = None,
+    limits: Limits | None = None,
+) -> Coverage:
+    """Load the weights of an open checkpoint into a model, as `warmstart` does.
+
+    With `strict` every tensor of the model is loaded, and no tensor of the checkpoint is left; else it raises LossError.
+    """
+    torch = require_torch()
+    refuse_other(model)
     if on_mismatch not in ("keep", "slice", "error"):
         raise UsageError(f"on_mismatch={on_mismatch!r}: not one of keep slice error")
     rules = [substitution(text).apply for text in ([sub] if isinstance(sub, str) else sub)]
@@ -68,26 +114,56 @@ def warmstart(
         raise UsageError(
             f"{show(meta, 80)} is on meta, without memory", path=_NAME, hint="model.to_empty(device=…)"
         )
-    with formats.open(os.fsdecode(pretrained), limits or Limits()) as given:
-        coverage = coverage_of(
-            Survey(given), Survey(state_checkpoint(model, _NAME)), limits or Limits(), options
-        )
-        if coverage.refusal:
-            raise LossError(coverage.refusal, path=given.path, hint=_keyword(coverage.way))
-        with about(given.path):
-            rows = [(row, _value(row)) for row in coverage.of("loaded", "cast", "sliced")]
+    given = survey.checkpoint
+    limits = limits or Limits()
+    coverage = coverage_of(survey, Survey(state_checkpoint(model, _NAME)), limits, options)
+    if coverage.refusal:
+        raise LossError(coverage.refusal, path=given.path, hint=_keyword(coverage.way))
+    if strict:
+        _refuse_rest(coverage, given.path)
+    rows = coverage.of("loaded", "cast", "sliced")
+    with about(given.path):
+        # Who reads twice holds one tensor at a time beside the model. A request that fails the second time is another matter.
+        is_far = any(source.far is not None for source in given.all_sources())
+        held = [_value(row) for row in rows] if is_far else []
+        for row in [] if is_far else rows:
+            memory.dtype_of(_ref(row))
+            for _ in elements(_ref(row)):
+                pass
         given.check_unchanged()
-    with torch.no_grad():
-        for row, value in rows:
-            assert row.target is not None
-            _copy(row, own[row.target.name], value)
+        with torch.no_grad():
+            for number, row in enumerate(rows):
+                assert row.target is not None
+                _copy(row, own[row.target.name], held[number] if is_far else _value(row))
+        given.check_unchanged()
     return coverage
+
+
+def _refuse_rest(coverage: Coverage, path: str) -> None:
+    """Raise LossError unless all of the model is loaded with all of the pretrained tensors."""
+    rest = [row.name for row in coverage.of("missing", "kept", "sliced")]
+    more = [row.name for row in coverage.of("unexpected")]
+    parts = []
+    if rest:
+        parts.append(f"{plural(len(rest), 'tensor')} of the model not loaded: {_listed(rest)}")
+    if more:
+        parts.append(f"{plural(len(more), 'tensor')} of the file not in the model: {_listed(more)}")
+    if parts:
+        raise LossError("; ".join(parts), path=path, hint="strict=False loads what fits")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return and_more([show(name, 60) for name in names], 4)
+
+
+def _ref(row: Pairing) -> TensorRef:
+    assert row.source is not None and isinstance(row.source.tensor, TensorRef)
+    return row.source.tensor
 
 
 def _value(row: Pairing) -> Any:
     """The elements of the pretrained tensor, as a tensor on the CPU."""
-    assert row.source is not None and isinstance(row.source.tensor, TensorRef)
-    return memory.tensor(row.source.tensor, b"".join(elements(row.source.tensor)))
+    return memory.tensor(_ref(row))
 
 
 def _copy(row: Pairing, mine: Any, value: Any) -> None:

@@ -99,9 +99,9 @@ def test_a_name_that_is_not_there(samples: Path) -> None:
             opened["lm_haed.weight"]
         with pytest.raises(KeyError) as value:
             opened.values["none\x1b"]
+        assert "lm_haed.weight" not in opened and opened.get("lm_haed.weight") is None
     assert str(tensor.value).startswith("no tensor 'lm_haed.weight' (did you mean lm_head.weight")
     assert str(value.value) == "no value 'none\\x1b'"
-    assert "lm_haed.weight" not in opened and opened.get("lm_haed.weight") is None
     assert str(pickle.loads(pickle.dumps(tensor.value))) == str(tensor.value)
 
 
@@ -204,37 +204,11 @@ def test_trouble(tmp_path: Path) -> None:
         ckpt.open(tmp_path / "none.pth")
 
 
-def test_a_path_is_a_text_bytes_or_a_path(samples: Path) -> None:
-    path = samples / "train_cuda.pth"
-    for form in (path, str(path), os.fsencode(path)):
-        with ckpt.open(form) as opened:  # type: ignore[arg-type]
-            assert opened.path == str(path)
-    for wrong in (3, None, [str(path)], torch.ones(1)):
-        for call in (ckpt.open, ckpt.inspect, lambda path: ckpt.diff(samples / "train_cuda.pth", path)):
-            with pytest.raises(TypeError, match="expected str, bytes"):
-                call(wrong)  # type: ignore[operator]
-
-
 def test_limits_hold_for_a_path(samples: Path) -> None:
     limits = Limits(pickle_bytes=10)
     for look in (ckpt.open, ckpt.inspect):
         with pytest.raises(LimitError):
             look(samples / "train_cuda.pth", limits=limits)  # type: ignore[operator]
-
-
-def test_a_closed_checkpoint_keeps_what_was_read(tmp_path: Path) -> None:
-    path = rewriting.saved({"a": torch.ones(3), "epoch": 3}, tmp_path / "a.pt")
-    with ckpt.open(path) as opened:
-        ref = opened["a"]
-        assert ref.numpy().sum() == 3
-
-    assert ref.shape == (3,) and opened.value("epoch") == 3 and list(opened) == ["a"]
-    for read in (ref.numpy, ref.torch, opened["a"].numpy):
-        with pytest.raises(CkptError, match=str(path)):
-            read()
-    with pytest.raises(CkptError, match=str(path)):
-        ckpt.diff(opened, path)
-    opened.close()
 
 
 def test_a_file_that_changes_while_it_is_open_is_an_error(tmp_path: Path) -> None:

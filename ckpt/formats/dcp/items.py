@@ -180,6 +180,10 @@ class TensorItem:
         """Return the place of the item. Raises UnreadableError if its file is missing or ends before it."""
         return self._find()
 
+    @property
+    def source(self) -> Source:
+        return self._find().source
+
     def tensor(self) -> TensorRef:
         """The tensor. Raises DamagedDataError where the item holds something else."""
         if self._ref is None:

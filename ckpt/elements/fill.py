@@ -1,0 +1,433 @@
+"""Filling memory with the elements of a tensor, or with those that an index takes: nothing else is read, nothing twice.
+
+Elements go from the source into the memory of the result. Small runs pass through a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ckpt.dtypes import DType
+from ckpt.elements import blocks, cast
+from ckpt.elements.pieces import size_of
+from ckpt.errors import UnreadableError
+from ckpt.io.source import Source
+from ckpt.tensors import Box, Boxes, Patched, Place, Range, TensorRef, sources_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+GAP = 1 << 10
+"""Runs that are this close, in bytes, are read together with what lies between them."""
+PIECE = 1 << 20
+"""Bytes that pass through a block at once."""
+_AHEAD = 8
+"""The pieces that one call asks of a source for which each read costs a request."""
+_RUNS = 1 << 12
+"""Runs that one call asks of a source."""
+_WIDEN = 1 << 16
+"""Elements that are widened at once: they stay in the cache."""
+
+Region = tuple[range, ...]
+"""The indices that are taken of each dimension, all ascending."""
+
+
+def whole(ref: TensorRef) -> Region:
+    """The region with all elements."""
+    return tuple(map(range, ref.shape))
+
+
+def fill(ref: TensorRef, buffer: memoryview, sources: list[Source] | None = None) -> None:
+    """Fill a buffer with all elements of a tensor in the order of its shape, as `blocks.elements` gives them.
+
+    `sources` gets the sources that were read. Raises UnreadableError.
+    """
+    import numpy as np
+
+    out = np.frombuffer(buffer, _raw(ref.dtype)).reshape(ref.shape)
+    _gather(ref, whole(ref), out, [] if sources is None else sources)
+
+
+def array(
+    ref: TensorRef,
+    region: Region | None = None,
+    flipped: Sequence[int] = (),
+    sources: list[Source] | None = None,
+) -> Array:
+    """The elements of a region as a new array in the order of memory, with the `flipped` dimensions backwards.
+
+    Floats narrower than float16 become float32 and complex32 becomes complex64 in the memory of the result. `sources`
+    gets the sources that were read. The type must have numbers. Raises UnreadableError.
+    """
+    import numpy as np
+
+    region = whole(ref) if region is None else region
+    shape = tuple(map(len, region))
+    order = blocks.memory_order(ref)
+    ordered = tuple(shape[dim] for dim in order)
+    back = tuple(order.index(dim) for dim in range(len(order)))
+    kind, raw = array_kind(ref.dtype), np.dtype(_raw(ref.dtype))
+    flat = np.empty(prod(shape), kind)
+    data = flat.view("u1")[flat.nbytes - flat.size * raw.itemsize :]
+    target = data.view(raw).reshape(ordered).transpose(back)
+    mirrored = [slice(None, None, -1 if dim in flipped else 1) for dim in range(len(shape))]
+    _gather(ref, region, _view(target, mirrored), [] if sources is None else sources)
+    if flat.nbytes > data.nbytes:
+        # The narrow elements lie at the end of their own result, so what is written never reaches what is not yet read.
+        for first in range(0, flat.size, _WIDEN):
+            last = min(first + _WIDEN, flat.size)
+            block = data[first * raw.itemsize : last * raw.itemsize].data
+            flat[first:last] = cast.numbers(block, ref.dtype)
+    return flat.reshape(ordered).transpose(back)
+
+
+def array_kind(dtype: DType) -> str:
+    """The type of numpy that holds the elements of a type exactly. The type must have numbers."""
+    if dtype.kind == "bool":
+        return "?"
+    if dtype.kind == "complex":
+        return f"<c{max(8, dtype.bits // 8)}"
+    if dtype.kind == "float":
+        return f"<f{dtype.bits // 8}" if dtype.name in ("float64", "float32", "float16") else "<f4"
+    return f"<{'u' if dtype.name.startswith('u') else 'i'}{dtype.bits // 8}"
+
+
+def _view(array: Array, index: Sequence[int | slice]) -> Array:
+    """The view of an array at an index of its first dimensions. An array of no dimensions is one too."""
+    view: Array = array[(*index, ...)]
+    return view
+
+
+def _raw(dtype: DType) -> str:
+    width = dtype.bits // 8
+    return f"<u{width}" if width in (1, 2, 4, 8) else f"V{width}"
+
+
+# --- a region into an array of raw elements ---------------------------------------------------------------------------
+
+
+def _gather(ref: TensorRef, region: Region, out: Array, sources: list[Source]) -> None:
+    """Fill an array of raw elements, of any strides, with a region of a tensor."""
+    if not out.size:
+        return
+    place = ref.storage.place
+    assert place is not None
+    if isinstance(place, Boxes) and _shows_all(ref, place):
+        if place.problem is not None:
+            raise UnreadableError(place.problem)
+        for box in place.boxes:
+            cut = _within(region, box)
+            if cut is not None:
+                if not isinstance(box.part, TensorRef):
+                    sources.append(box.part.source)
+                _gather(box.tensor(), cut[0], _view(out, cut[1]), sources)
+    else:
+        sources += sources_of(place)
+        width = ref.dtype.bits // 8
+        if out.shape == ref.shape and out.flags.c_contiguous and blocks.is_dense(ref):  # the usual case
+            reader = _reader(place, out.nbytes)
+            reader.read_into(ref.offset * width, out.reshape(-1).view("u1").data)
+            reader.finish()
+        else:
+            _read_view(ref, region, out, place)
+        if isinstance(place, Range) and place.big:
+            _swap(out, ref.dtype)
+    if ref.conj or ref.neg:
+        _resolve(out, ref)
+
+
+def _read_view(ref: TensorRef, region: Region, out: Array, place: Place) -> None:
+    """Fill an array with a region of a tensor whose bytes have these strides."""
+    stride = tuple(step * taken.step for step, taken in zip(ref.stride, region, strict=True))
+    first = ref.offset + sum(step * taken.start for step, taken in zip(ref.stride, region, strict=True))
+    _read(place, ref.dtype.bits // 8, first, stride, out)
+
+
+def _shows_all(ref: TensorRef, place: Boxes) -> bool:
+    """Tell whether a tensor shows the elements of boxes at their own indices."""
+    is_own = ref.shape == place.shape and ref.dtype.bits == place.dtype.bits
+    return is_own and ref.offset == 0 and blocks.is_dense(ref)
+
+
+def _within(region: Region, box: Box) -> tuple[Region, list[slice]] | None:
+    """(the indices of a region inside a box, counted from there, their places in the result), or None."""
+    inner: list[range] = []
+    places: list[slice] = []
+    for taken, offset, size in zip(region, box.offsets, box.sizes, strict=True):
+        first = max(0, -((taken.start - offset) // taken.step))
+        last = min(len(taken), -((taken.start - offset - size) // taken.step))
+        if first >= last:
+            return None
+        part = taken[first:last]
+        inner.append(range(part.start - offset, part.stop - offset, part.step))
+        places.append(slice(first, last))
+    return tuple(inner), places
+
+
+def _swap(out: Array, dtype: DType) -> None:
+    """Give elements the other byte order, where they are."""
+    if dtype.kind == "complex":
+        half = f"<u{dtype.bits // 16}"
+        for part in _halves(out, half):
+            part.byteswap(inplace=True)
+    elif dtype.bits > 8:
+        out.byteswap(inplace=True)
+
+
+def _halves(out: Array, kind: str) -> tuple[Array, Array]:
+    """The real and the imaginary parts of complex elements, as views."""
+    pairs = out.view([("real", kind), ("imag", kind)])
+    return pairs["real"], pairs["imag"]
+
+
+def _resolve(out: Array, ref: TensorRef) -> None:
+    """Resolve conjugation and negation of elements, where they are."""
+    import numpy as np
+
+    dtype = ref.dtype
+    if dtype.kind == "complex":
+        real, imag = _halves(out, f"<f{dtype.bits // 16}")
+        if ref.neg:
+            np.negative(real, out=real)
+        if ref.conj != ref.neg:
+            np.negative(imag, out=imag)
+    elif ref.neg and dtype.kind == "int":
+        numbers = out.view(array_kind(dtype))
+        np.negative(numbers, out=numbers)
+    elif ref.neg:  # the sign is one bit
+        np.bitwise_xor(out, 1 << (dtype.bits - 1), out=out)
+
+
+def _read(place: Place, width: int, first: int, stride: tuple[int, ...], out: Array) -> None:
+    """Fill an array with the elements of a place from the element `first` on, with these strides in elements."""
+    import numpy as np
+
+    if any(size > 1 and not step for size, step in zip(out.shape, stride, strict=True)):
+        once = tuple(1 if not step else size for size, step in zip(out.shape, stride, strict=True))
+        held = np.empty(once, out.dtype)
+        _read(place, width, first, stride, held)
+        out[...] = held
+        return
+    dims = [dim for dim, size in enumerate(out.shape) if size > 1]
+    dims.sort(key=lambda dim: -stride[dim])  # as it lies in the file
+    rest = [dim for dim, size in enumerate(out.shape) if size == 1]
+    target = _view(out.transpose((*rest, *dims)), [0] * len(rest))
+    steps = [stride[dim] * width for dim in dims]
+    reader = _reader(place, out.size * width)
+    _Gathering(reader, width, target, steps).run(first * width)
+    reader.finish()
+
+
+class _Gathering:
+    """The reads that fill an array, whose dimensions are in the order of the file. `steps` are its strides there, in bytes."""
+
+    def __init__(self, reader: _Reader, width: int, out: Array, steps: list[int]) -> None:
+        self._reader = reader
+        self._out = out
+        self._steps = steps
+        self._shape = out.shape
+        dims = len(steps)
+        self._extents = [
+            sum((size - 1) * step for size, step in zip(self._shape[dim:], steps[dim:], strict=True)) + width
+            for dim in range(dims + 1)
+        ]
+        """Bytes in the file from the first to the last element of the dimensions from one on."""
+        sizes = [prod(self._shape[dim:]) * width for dim in range(dims + 1)]
+        dense = next(dim for dim in range(dims + 1) if self._extents[dim] == sizes[dim])
+        self._level = next(
+            dim
+            for dim in range(dims + 1)
+            if self._extents[dim] <= max(2 * sizes[dim], GAP * prod(self._shape[dim:dense]))
+        )
+        """The first dimension of what is read as one run: most of its bytes are needed."""
+        self._is_dense = self._level >= dense
+        self._ranges: list[tuple[int, int]] = []
+        self._targets: list[tuple[Array, int]] = []
+        self._waiting = 0
+
+    def run(self, first: int) -> None:
+        """Read all, from this byte of the place on."""
+        extent, level = self._extents[self._level], self._level
+        run = _view(self._out, [0] * level)
+        if self._is_dense and run.flags.c_contiguous and (not level or extent >= PIECE // 16):
+            for index, offset in self._outer(level):
+                run = _view(self._out, index).reshape(-1)
+                self._reader.read_into(first + offset, run.view("u1").data)
+        elif extent > PIECE:
+            while level < len(self._steps) - 1 and self._steps[level] > PIECE:
+                level += 1
+            self._rows(first, level, max(1, PIECE // self._steps[level]))
+        else:
+            self._runs(first, level)
+
+    def _outer(self, level: int) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yield the indices in the dimensions before one, each with its byte."""
+        for index in product(*map(range, self._shape[:level])):
+            yield index, sum(number * step for number, step in zip(index, self._steps, strict=False))
+
+    def _rows(self, first: int, dim: int, count: int) -> None:
+        """Read so many rows of a dimension at once, with what lies between their elements."""
+        for index, offset in self._outer(dim):
+            for low in range(0, self._shape[dim], count):
+                high = min(low + count, self._shape[dim])
+                size = (high - low - 1) * self._steps[dim] + self._extents[dim + 1]
+                [data] = self._reader.read_many([(first + offset + low * self._steps[dim], size)])
+                self._put(self._out[index][low:high], data, self._steps[dim:])
+
+    def _runs(self, first: int, level: int) -> None:
+        """Read runs, several in one call."""
+        size = self._extents[level]
+        most = PIECE * _AHEAD if self._reader.is_far else PIECE
+        count = max(1, min(PIECE // size, _RUNS))
+        before = max(level - 1, 0)
+        for index, offset in self._outer(before):
+            rows = self._shape[before] if level else 1
+            step = self._steps[before] if level else 0
+            for low in range(0, rows, count):
+                high = min(low + count, rows)
+                begin = first + offset
+                self._ranges += [(begin + row * step, size) for row in range(low, high)]
+                target = self._out[index][low:high] if level else self._out[None]
+                self._targets.append((target, high - low))
+                self._waiting += (high - low) * size
+                if self._waiting >= most or len(self._ranges) >= _RUNS:
+                    self._flush(level)
+        self._flush(level)
+
+    def _flush(self, level: int) -> None:
+        runs = self._reader.read_many(self._ranges)
+        position = 0
+        for target, count in self._targets:
+            data = runs[position] if count == 1 else b"".join(runs[position : position + count])
+            self._put(target, data, [self._extents[level], *self._steps[level:]])
+            position += count
+        self._ranges, self._targets, self._waiting = [], [], 0
+
+    def _put(self, target: Array, data: bytes, steps: list[int]) -> None:
+        """Put elements that lie in data with these strides into an array."""
+        import numpy as np
+
+        target[...] = np.ndarray(target.shape, target.dtype, data, 0, tuple(steps))
+
+
+# --- the bytes of places ----------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """The bytes of a place, at any offset."""
+
+    is_far = False
+    """True if each call costs a request."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        position = 0
+        for block in blocks.blocks(self._place, offset, len(buffer)):
+            buffer[position : position + len(block)] = block
+            position += len(block)
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [b"".join(blocks.blocks(self._place, offset, count)) for offset, count in ranges]
+
+    def finish(self) -> None:
+        """Check what can be checked once all has been read."""
+
+
+class _RangeReader(_Reader):
+    """A range of a source."""
+
+    def __init__(self, place: Range) -> None:
+        self._source = place.source
+        self._offset = place.offset
+        self.is_far = place.source.far is not None
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        self._source.read_into(self._offset + offset, buffer)
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return self._source.read_many([(self._offset + offset, count) for offset, count in ranges])
+
+
+class _HeldReader(_Reader):
+    """Bytes in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        buffer[:] = self._data[offset : offset + len(buffer)]
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [bytes(self._data[offset : offset + count]) for offset, count in ranges]
+
+
+class _Stream(_Reader):
+    """Bytes that come in order only: deflated or computed ones. Reading forward costs one pass."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        self._size = size_of(place)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._blocks = iter(blocks.blocks(self._place))
+        self._block: bytes | memoryview = b""
+        self._first = 0
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        if offset < self._first:  # views that overlap themselves
+            self._begin()
+        position = 0
+        while position < len(buffer):
+            start = offset + position - self._first
+            if start >= len(self._block):
+                self._first += len(self._block)
+                block = next(self._blocks, None)
+                if block is None:
+                    raise UnreadableError("a storage holds less than its tensors need")
+                self._block = block
+                continue
+            part = memoryview(self._block)[start : start + len(buffer) - position]
+            buffer[position : position + len(part)] = part
+            position += len(part)
+
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        runs = [bytearray(count) for _, count in ranges]
+        for run, (offset, _) in zip(runs, ranges, strict=True):
+            self.read_into(offset, memoryview(run))
+        return runs  # type: ignore[return-value]  # they are read as bytes
+
+    def finish(self) -> None:
+        if self._first + len(self._block) >= self._size:  # the end of deflated data has its own check
+            for _ in self._blocks:
+                pass
+
+
+def _reader(place: Place, needed: int) -> _Reader:
+    """The reader of a place of which so many bytes are needed."""
+    if isinstance(place, Range):
+        if place.inflated is None:
+            return _RangeReader(place)
+        data = blocks.kept(place) if 2 * needed < place.inflated else None
+        return _Stream(place) if data is None else _HeldReader(data)
+    if isinstance(place, Boxes):
+        return _Reader(place)
+    if isinstance(place, Patched) and all(map(_is_at_random, [place.base, *_pieces(place)])):
+        return _Reader(place)
+    return _Stream(place)
+
+
+def _pieces(place: Patched) -> list[Place]:
+    return [piece for _, piece in reversed(place.pieces)]
+
+
+def _is_at_random(place: Place | None) -> bool:
+    """Tell whether any bytes of a place can be read without those before them."""
+    return place is None or isinstance(place, Boxes) or (isinstance(place, Range) and place.inflated is None)
