@@ -31,7 +31,7 @@ from ckpt.errors import CkptError, Failure, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
 from ckpt.io.executor import Threads
-from ckpt.jobs.check.lint import LintReport
+from ckpt.jobs.check.lint import FileReport
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.verify import VerifyReport, damaged
 from ckpt.jobs.diff.diff import DiffReport, Options
@@ -84,7 +84,7 @@ def of_formats(folder: Path) -> Iterator[Report]:
             yield report
             with ckpt.open(path) as opened:
                 yield inspect(opened.survey)  # no row was asked for
-            yield ckpt.diff(path, path, Options(tolerance=lambda dtype: (0.0, 0.0), executor=Threads(1)))
+            yield ckpt.diff(path, path, atol=0.0)
     yield ckpt.inspect(deepspeeds.write(folder / "deepspeed", 3))
     rewriting.saved(rewriting.in_memory({"w": torch.ones(3)}), folder / "nested.pt")
     yield ckpt.inspect(folder / "nested.pt")
@@ -105,7 +105,7 @@ def of_rewrites(folder: Path) -> Iterator[Report]:
         assert warm.coverage is not None
         yield warm.coverage
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(6, 4)})
-    yield ckpt.warmstart(model, one)
+    yield rewriting.filled(model, one)
 
 
 MAKERS: dict[str, Callable[[Path], Iterator[Report]]] = {
@@ -240,7 +240,7 @@ def test_the_error_names_the_file(tmp_path: Path) -> None:
 
 def test_memory_has_no_path(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
-    coverage = again(ckpt.warmstart(model, rewriting.saved(model.state_dict(), tmp_path / "a.pt")))
+    coverage = again(rewriting.filled(model, rewriting.saved(model.state_dict(), tmp_path / "a.pt")))
     (source,) = sources_of(coverage.pairings[0].target.tensor.storage.place)
     with pytest.raises(CkptError) as error, about("the model"):
         source.read(0, 1)
@@ -309,14 +309,14 @@ def test_options_without_what_cannot_travel(tmp_path: Path) -> None:
         norms=True,
         section="",
     )
-    report = again(ckpt.diff(path, path, options))
+    report = again(ckpt.diff(path, path)._replace(options=options))
     assert report.options == Options(norms=True, section="") and report.options.rules == ()
 
 
 def test_plain_reports() -> None:
     finding = Finding("cuda", "A fact.", ("w",), "ckpt rehome a.pt")
     rows: list[Any] = [
-        LintReport("a.pt", (finding,), Failure("cut-off", "cut off")),
+        FileReport("a.pt", (finding,), Failure("cut-off", "cut off")),
         LsRow("a.pt", findings=(finding,)),
         damaged("a.pt", "cut off", ["a"], ["b"]),
     ]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -225,8 +225,10 @@ class Checkpoint(Shown[Ref]):
         without a model gives all its tensors. Raises UsageError for several models and for names that would become one,
         UnsupportedError for tensors that are not plain.
         """
+        from ckpt.live import require_torch
         from ckpt.live.memory import dtype_of, tensors
 
+        require_torch()
         chosen = self._chosen(section)
         names = chosen.names()
         if strip:
@@ -262,10 +264,14 @@ class Checkpoint(Shown[Ref]):
         """Load the weights into a live torch.nn.Module as far as they fit. Return the plan that was carried out.
 
         The keywords are the options of `ckpt warmstart`. With `strict` every tensor of the model is loaded and no tensor is
-        left over. An error leaves the model as it was. Raises LossError where less fits than was asked for, UsageError.
+        left over. An error leaves the model as it was, unless the file changes between the check and the copy. Raises
+        LossError where less fits than was asked for, UsageError.
         """
-        from ckpt.live.warmstart import load
+        from ckpt.live import require_torch
 
+        require_torch()
+        # Named as text: opening a checkpoint needs nothing that plans a warm start.
+        load: Callable[..., Coverage] = import_module("ckpt.live.warmstart").load
         survey = self.survey
         return self._handle.read(
             lambda _: load(

@@ -187,13 +187,17 @@ def sum(
 
         if globs or section is not None or all:
             raise UsageError("--recorded lists all of a checkpoint")
-        with at_hand(source, limits, plugins=plugins) as opened:
-            record = read_records(location_of(opened), opened.limits, plugins=opened.plugins)
-            opened.check_unchanged()
+        path = path_of(source)
+        if isinstance(
+            source, (str, os.PathLike)
+        ):  # what is damaged cannot be opened, and records still something
+            record = read_records(path, limits or Limits(), plugins=plugins)
+        else:
+            with at_hand(source, limits, plugins=plugins) as opened:
+                record = read_records(location_of(opened), opened.limits, plugins=opened.plugins)
+                opened.check_unchanged()
         items = listed(record.format, record.files)
-        return SumReport(
-            opened.path, record.format, "", recorded=items, missing=tuple(unread_in(record.files))
-        )
+        return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
     with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
         survey = opened.survey
         rows = sums(

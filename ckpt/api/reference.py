@@ -129,8 +129,10 @@ class Ref:
 
     def torch(self) -> Any:
         """The values as a new torch.Tensor on the CPU. Raises UsageError where torch is not installed."""
+        from ckpt.live import require_torch
         from ckpt.live.memory import tensor
 
+        require_torch()
         ref = self._strided()
         return self._read(lambda sources: tensor(ref, sources))
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ckpt import formats
 from ckpt.elements.blocks import elements
 from ckpt.errors import LossError, UsageError, about
 from ckpt.evidence.survey import Survey
@@ -21,47 +19,6 @@ from ckpt.text import and_more, plural, show
 
 _NAME = "the model"
 Mismatch = Literal["keep", "slice", "error"]
-
-
-def warmstart(
-    model: Any,
-    pretrained: str | os.PathLike[str],
-    *,
-    section: str | None = None,
-    sub: Sequence[str] = (),
-    align: bool = True,
-    on_mismatch: Mismatch = "keep",
-    by_shape: bool = False,
-    fuse: bool = False,
-    split: bool = False,
-    count_sliced: bool = False,
-    ignore_layout: bool = False,
-    min_coverage: float | None = None,
-    limits: Limits | None = None,
-) -> Coverage:
-    """Load pretrained weights into a live torch.nn.Module as far as they fit. Return the plan that was carried out.
-
-    The keywords are the options of `ckpt warmstart`. Nothing that the file names is run. All tensors are read before the first
-    one is copied, so an error leaves the model as it was, unless the file changes between this and the copy. Raises LossError where the command would write nothing (the message
-    says why, the hint which keyword helps), and CkptError for a file that cannot be read.
-    """
-    refuse_other(model)
-    with formats.open(os.fsdecode(pretrained), limits or Limits()) as given:
-        return load(
-            Survey(given),
-            model,
-            section=section,
-            sub=sub,
-            align=align,
-            on_mismatch=on_mismatch,
-            by_shape=by_shape,
-            fuse=fuse,
-            split=split,
-            count_sliced=count_sliced,
-            ignore_layout=ignore_layout,
-            min_coverage=min_coverage,
-            limits=limits,
-        )
 
 
 def refuse_other(model: Any) -> None:

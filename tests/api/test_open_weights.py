@@ -204,7 +204,6 @@ def test_loading_into_a_model(tmp_path: Path) -> None:
             opened.load_into("model")
         with pytest.raises(UsageError, match="on_mismatch"):
             opened.load_into(model(), on_mismatch="other")  # type: ignore[arg-type]
-    assert ckpt.warmstart(model(), tmp_path / "a.pt").share == 1.0
 
 
 def test_strict_loads_all_or_nothing(tmp_path: Path) -> None:

@@ -475,7 +475,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     users = {_name(path): _imports_by_name(path) for path in SOURCES}
     assert {name: len(calls) for name, calls in users.items() if calls} == {
         "ckpt/__init__.py": 1,
-        "ckpt/api/checkpoint.py": 1,
+        "ckpt/api/checkpoint.py": 2,
         "ckpt/api/inspection.py": 1,
         "ckpt/api/listing.py": 1,
         "ckpt/api/reading.py": 1,
@@ -500,12 +500,16 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     (shell,) = users["ckpt/cli/app.py"][1].args
     assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.completion"
     shown = {
-        "ckpt/api/checkpoint.py": "ckpt.render.notebook",
         "ckpt/api/inspection.py": "ckpt.api.advice",
         "ckpt/api/listing.py": "ckpt.api.advice",
         "ckpt/api/reading.py": "ckpt.api.advice",
         "ckpt/jobs/diff/diff.py": "ckpt.render.notebook",
         "ckpt/render/notebook.py": "ckpt.api.advice",
+    }
+    held = [call.args[0] for call in users["ckpt/api/checkpoint.py"]]
+    assert {each.value for each in held if isinstance(each, ast.Constant)} == {
+        "ckpt.live.warmstart",
+        "ckpt.render.notebook",
     }
     for name, module in shown.items():
         (named,) = users[name][0].args

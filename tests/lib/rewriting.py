@@ -9,6 +9,7 @@ from typing import Any
 import rewriting
 import torch
 
+import ckpt
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.survey import Survey
@@ -16,7 +17,7 @@ from ckpt.formats import save, writer_of
 from ckpt.io import target
 from ckpt.jobs.diff.diff import DiffReport, Options, diff
 from ckpt.jobs.rewrite import convert as converting
-from ckpt.jobs.rewrite.report import RewriteReport, edited
+from ckpt.jobs.rewrite.report import Coverage, RewriteReport, edited
 from ckpt.limits import Limits
 from ckpt.pickles.edit import Edit
 
@@ -77,3 +78,9 @@ def statuses(report: DiffReport) -> dict[str, str]:
 def changes(report: DiffReport) -> dict[str, str]:
     """The status of each value that differs, by its name."""
     return {row.name: row.status for row in report.values}
+
+
+def filled(model: Any, path: Path, **options: Any) -> Coverage:
+    """What is loaded of a file into a live model."""
+    with ckpt.open(path) as opened:
+        return opened.load_into(model, **options)

@@ -28,7 +28,7 @@ def shown(report: Report) -> str:
     """The document, the lines, the repr and the HTML of a report, as far as its class has them."""
     texts: list[object] = []
     if isinstance(report, RewriteReport):
-        texts += [report.to_json(None, dry_run=True), rewrite_lines(report, None, dry_run=True, width=80)]
+        texts += [report.to_json(), rewrite_lines(report, width=80)]
     else:
         texts.append(report.to_json())
     if isinstance(report, Inspection):

@@ -327,7 +327,7 @@ def _is_wrapper(rules: Match) -> bool:
 
 
 def _live(survey: Survey, text: str) -> Statement:
-    return Statement(text, (), f"import ckpt; ckpt.warmstart(model, {literal(survey.path)})")
+    return Statement(text, (), f"import ckpt; ckpt.open({literal(survey.path)}).load_into(model)")
 
 
 def _shapes(message: Message, survey: Survey, rows: Sequence[Shapes]) -> Iterator[Statement]:

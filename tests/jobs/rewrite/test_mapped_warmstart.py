@@ -19,7 +19,6 @@ import torch.distributed.checkpoint
 from inside import folder_of, inside
 from torch import nn
 
-import ckpt
 from ckpt.errors import CkptError, LossError, UsageError
 
 pytestmark = oracle.QUIET
@@ -163,11 +162,11 @@ def test_a_vit_of_another_package_gives_the_same_output(
     assert close(by_code(lines, vit(two, 2), tmp_path)(IMAGE), given(IMAGE))
     live = vit(two, 3)
     options = {} if option is None else {option[2:]: True}
-    coverage = ckpt.warmstart(live, tmp_path / "a.pth", **options)  # type: ignore[arg-type]
+    coverage = rewriting.filled(live, tmp_path / "a.pth", **options)
     assert coverage.share == 1 and close(live(IMAGE), given(IMAGE))
     if option is not None:
         with pytest.raises(LossError) as caught:
-            ckpt.warmstart(vit(two, 4), tmp_path / "a.pth")
+            rewriting.filled(vit(two, 4), tmp_path / "a.pth")
         assert caught.value.hint == f"{option[2:]}=True"
 
 
@@ -217,7 +216,7 @@ def test_names_alone_are_no_obstacle(wrap: Any, classes: int, tmp_path: Path) ->
     lines = inside(*words, "--print-code", cwd=tmp_path).out.decode()
     assert torch.equal(by_code(lines, net(2, classes), tmp_path)[body](x), given[body](x))  # type: ignore[index, operator]
     live = net(3, classes)
-    ckpt.warmstart(live, tmp_path / "a.pth")
+    rewriting.filled(live, tmp_path / "a.pth")
     assert torch.equal(live[body](x), given[body](x))  # type: ignore[index, operator]
 
 
@@ -332,9 +331,9 @@ def test_numbers_that_begin_elsewhere_are_refused(
             at = at._modules[part]  # type: ignore[assignment]
         at.register_buffer(last, torch.zeros(4, 4))
     with pytest.raises(LossError) as caught:
-        ckpt.warmstart(model, tmp_path / "a.pth")
+        rewriting.filled(model, tmp_path / "a.pth")
     assert caught.value.hint is not None and caught.value.hint.startswith("sub=[")
-    coverage = ckpt.warmstart(model, tmp_path / "a.pth", **eval(f"dict({caught.value.hint})"))
+    coverage = rewriting.filled(model, tmp_path / "a.pth", **eval(f"dict({caught.value.hint})"))
     assert coverage.share == 1
     assert inside(*again(done), cwd=tmp_path).code == 0
     result = torch.load(tmp_path / "c.pth")
@@ -580,16 +579,16 @@ def test_a_live_model_is_whole_or_untouched(tmp_path: Path) -> None:
     model = net(1)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(LossError, match="no tensor of PRETRAINED fits"):
-        ckpt.warmstart(model, tmp_path / "a.pth")
+        rewriting.filled(model, tmp_path / "a.pth")
     rewriting.saved(net(0, 9).state_dict(), tmp_path / "b.pth")
     with pytest.raises(LossError, match="less than --min-coverage"):
-        ckpt.warmstart(model, tmp_path / "b.pth", min_coverage=0.99)
+        rewriting.filled(model, tmp_path / "b.pth", min_coverage=0.99)
     with pytest.raises(UsageError, match="does not fit"):
-        ckpt.warmstart(model, tmp_path / "b.pth", on_mismatch="error")
+        rewriting.filled(model, tmp_path / "b.pth", on_mismatch="error")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     with pytest.raises(UsageError, match="on meta"):
-        ckpt.warmstart(net(1).to("meta"), tmp_path / "b.pth")
-    coverage = ckpt.warmstart(model, tmp_path / "b.pth", on_mismatch="slice", sub=["s/^/x./", "s/^x[.]//"])
+        rewriting.filled(net(1).to("meta"), tmp_path / "b.pth")
+    coverage = rewriting.filled(model, tmp_path / "b.pth", on_mismatch="slice", sub=["s/^/x./", "s/^x[.]//"])
     assert coverage.tensors == (23, 23)
     assert torch.equal(model.fc.weight, net(0, 9).fc.weight[:5])  # type: ignore[union-attr, index]
 
@@ -598,16 +597,16 @@ def test_what_is_no_model_and_no_keyword_is_an_error(tmp_path: Path) -> None:
     rewriting.saved({"x.weight": torch.ones(4, 4)}, tmp_path / "a.pth")
     model = nn.ModuleDict({"y": nn.Linear(4, 4, bias=False)})
     with pytest.raises(UsageError, match="dict is no torch"):
-        ckpt.warmstart({"y": 1}, tmp_path / "a.pth")
+        rewriting.filled({"y": 1}, tmp_path / "a.pth")
     with pytest.raises(UsageError, match="on_mismatch='slices': not one of"):
-        ckpt.warmstart(model, tmp_path / "a.pth", on_mismatch="slices")  # type: ignore[arg-type]
-    assert ckpt.warmstart(model, tmp_path / "a.pth", sub="s/^x/y/").share == 1
+        rewriting.filled(model, tmp_path / "a.pth", on_mismatch="slices")
+    assert rewriting.filled(model, tmp_path / "a.pth", sub="s/^x/y/").share == 1
 
 
 def test_a_live_model_in_another_dtype_and_a_wrapper(tmp_path: Path) -> None:
     rewriting.saved(net(0).state_dict(), tmp_path / "a.pth")
     model = nn.DataParallel(net(1).to(torch.float64))
-    assert ckpt.warmstart(model, tmp_path / "a.pth").share == 1
+    assert rewriting.filled(model, tmp_path / "a.pth").share == 1
     assert torch.equal(model.module.fc.weight, net(0).fc.weight.double())  # type: ignore[union-attr, operator]
 
 
@@ -617,7 +616,7 @@ def test_code_for_a_file_that_no_line_loads_is_an_error(tmp_path: Path) -> None:
     done = inside("warmstart", "a.pth", "--into", "b.pth", "--print-code", cwd=tmp_path)
     assert done.code == 2 and not done.out
     with pytest.raises(CkptError):
-        ckpt.warmstart(net(0), tmp_path / "a.pth")
+        rewriting.filled(net(0), tmp_path / "a.pth")
 
 
 # --- the lines of --print-code ----------------------------------------------------------------------------------------
