@@ -219,8 +219,11 @@ class Checkpoint(Shown[Ref]):
         without a model gives all its tensors. Raises UsageError for several models and for names that would become one,
         UnsupportedError for tensors that are not plain.
         """
+        from ckpt.live import require_torch
         from ckpt.live.memory import dtype_of, tensors
 
+        self.check_open()
+        require_torch()
         chosen = self._chosen(section)
         names = chosen.names()
         if strip:
@@ -258,9 +261,10 @@ class Checkpoint(Shown[Ref]):
         The keywords are the options of `ckpt warmstart`. With `strict` every tensor of the model is loaded and no tensor is
         left over. An error leaves the model as it was. Raises LossError where less fits than was asked for, UsageError.
         """
-        from ckpt.live.warmstart import load
+        from ckpt.live.warmstart import load, refuse_other
 
         survey = self.survey
+        refuse_other(model)
         return self._handle.read(
             lambda _: load(
                 survey,

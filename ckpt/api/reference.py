@@ -129,9 +129,11 @@ class Ref:
 
     def torch(self) -> Any:
         """The values as a new torch.Tensor on the CPU. Raises UsageError where torch is not installed."""
+        from ckpt.live import require_torch
         from ckpt.live.memory import tensor
 
         ref = self._strided()
+        require_torch()
         return self._read(lambda sources: tensor(ref, sources))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
