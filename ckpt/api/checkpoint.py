@@ -228,6 +228,7 @@ class Checkpoint(Shown[Ref]):
         from ckpt.live import require_torch
         from ckpt.live.memory import dtype_of, tensors
 
+        self.check_open()
         require_torch()
         chosen = self._chosen(section)
         names = chosen.names()
@@ -267,12 +268,12 @@ class Checkpoint(Shown[Ref]):
         left over. An error leaves the model as it was, unless the file changes between the check and the copy. Raises
         LossError where less fits than was asked for, UsageError.
         """
-        from ckpt.live import require_torch
 
-        require_torch()
         # Named as text: opening a checkpoint needs nothing that plans a warm start.
-        load: Callable[..., Coverage] = import_module("ckpt.live.warmstart").load
+        filling = import_module("ckpt.live.warmstart")
+        load: Callable[..., Coverage] = filling.load
         survey = self.survey
+        filling.refuse_other(model)
         return self._handle.read(
             lambda _: load(
                 survey,

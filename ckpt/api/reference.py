@@ -134,6 +134,7 @@ class Ref:
 
         require_torch()
         ref = self._strided()
+        require_torch()
         return self._read(lambda sources: tensor(ref, sources))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -232,23 +232,25 @@ class _Gathering:
         self._steps = steps
         self._shape = out.shape
         dims = len(steps)
-        self._extents = [
+        self._extents: list[int] = [
             sum((size - 1) * step for size, step in zip(self._shape[dim:], steps[dim:], strict=True)) + width
             for dim in range(dims + 1)
         ]
         """Bytes in the file from the first to the last element of the dimensions from one on."""
         sizes = [prod(self._shape[dim:]) * width for dim in range(dims + 1)]
         dense = next(dim for dim in range(dims + 1) if self._extents[dim] == sizes[dim])
-        self._level = next(
-            dim
-            for dim in range(dims + 1)
-            if self._extents[dim] <= max(2 * sizes[dim], GAP * prod(self._shape[dim:dense]))
-        )
+        self._level = dims
+        while self._level and self._joins(self._level - 1, sizes):
+            self._level -= 1
         """The first dimension of what is read as one run: most of its bytes are needed."""
         self._is_dense = self._level >= dense
         self._ranges: list[tuple[int, int]] = []
         self._targets: list[tuple[Array, int]] = []
         self._waiting = 0
+
+    def _joins(self, dim: int, sizes: list[int]) -> bool:
+        """Tell whether a dimension is read as one run: half of it is needed, or little lies between its parts."""
+        return self._extents[dim] <= 2 * sizes[dim] or self._steps[dim] - self._extents[dim + 1] < GAP
 
     def run(self, first: int) -> None:
         """Read all, from this byte of the place on."""

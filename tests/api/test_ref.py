@@ -268,6 +268,7 @@ LARGE = torch.arange(1000 * 3000, dtype=torch.float32).reshape(1000, 3000)
         ((slice(None, None, 100), slice(0, 10)), 2 * 4 * 10 * 10),
         ((slice(5, 900), slice(0, 3000, 2)), 4 * 895 * 3000),
         ((slice(0, 0),), 0),
+        ((slice(None, None, 2), slice(None, None, 2)), 2 * 4 * 500 * 1500),
     ],
 )  # fmt: skip
 def test_an_index_reads_what_it_needs(key: Any, most: int, save: Save, tmp_path: Path) -> None:

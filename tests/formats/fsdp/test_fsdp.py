@@ -107,6 +107,7 @@ def test_no_tensor_data_is_read(ranks: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError
 
     monkeypatch.setattr("ckpt.elements.blocks.blocks", refuse)
+    monkeypatch.setattr("ckpt.elements.fill._gather", refuse)
     with ckpt.open(ranks / "grids") as checkpoint, pytest.raises(AssertionError):
         checkpoint["columns"].numpy()
 
