@@ -5,7 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
     from ckpt.api.checkpoint import Checkpoint
-    from ckpt.api.inspection import Inspection, inspect
+    from ckpt.api.inspection import InspectReport, inspect
     from ckpt.api.listing import lint, ls
     from ckpt.api.opening import open
     from ckpt.api.reading import diff, stats, sum, verify
@@ -45,7 +45,7 @@ __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "ckpt.api.checkpoint": ("Checkpoint",),
-    "ckpt.api.inspection": ("Inspection", "inspect"),
+    "ckpt.api.inspection": ("InspectReport", "inspect"),
     "ckpt.api.listing": ("lint", "ls"),
     "ckpt.api.opening": ("open",),
     "ckpt.api.reading": ("diff", "stats", "sum", "verify"),
@@ -83,7 +83,7 @@ __all__ = [
     "DiffReport",
     "Finding",
     "FolderError",
-    "Inspection",
+    "InspectReport",
     "LimitError",
     "Limits",
     "LinkError",

@@ -35,7 +35,7 @@ from ckpt.jobs.check.lint import FileReport
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.check.verify import VerifyReport, damaged
 from ckpt.jobs.diff.diff import DiffReport, Options
-from ckpt.jobs.inspect.inspect import InspectReport, inspect
+from ckpt.jobs.inspect.inspect import Inspection, inspect
 from ckpt.jobs.inspect.ls import LsRow
 from ckpt.jobs.rewrite import average, rename, slim, warmstart
 from ckpt.jobs.rewrite.report import Coverage, RewriteReport
@@ -336,7 +336,7 @@ def test_keys_that_are_no_text(tmp_path: Path) -> None:
     assert shown(copied) == shown(report)
 
 
-def deep(report: InspectReport, depth: int) -> InspectReport:
+def deep(report: Inspection, depth: int) -> Inspection:
     """The report with lists inside of lists in its tree."""
     node: Any = []
     for _ in range(depth):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ckpt.evidence.numbering import Numbering
     from ckpt.evidence.survey import Survey
     from ckpt.findings import Finding, Gate
-    from ckpt.jobs.inspect.inspect import InspectReport
+    from ckpt.jobs.inspect.inspect import Inspection
 
 
 class TensorSummary(NamedTuple):
@@ -35,14 +35,14 @@ class TensorSummary(NamedTuple):
     evidence: str
 
 
-class Inspection(Shown[TensorSummary]):
+class InspectReport(Shown[TensorSummary]):
     """The report of `ckpt inspect`, which outlives the file: dotted names -> tensors, in file order.
 
     `findings` are the most serious first. `load` is the expression that opens the file, or None. Notebooks show the
     text of the command.
     """
 
-    def __init__(self, report: InspectReport, gate: Gate, index: Numbering | None = None) -> None:
+    def __init__(self, report: Inspection, gate: Gate, index: Numbering | None = None) -> None:
         self.report = report
         self.checkpoint = report.checkpoint
         self.findings: tuple[Finding, ...] = report.findings
@@ -82,9 +82,9 @@ class Inspection(Shown[TensorSummary]):
         return self._rows
 
     def __reduce__(self) -> tuple[object, ...]:
-        return pickled(self.path, Inspection, self.report, self._gate, self.index)
+        return pickled(self.path, InspectReport, self.report, self._gate, self.index)
 
-    def __copy__(self) -> Inspection:
+    def __copy__(self) -> InspectReport:
         return self
 
     @property
@@ -114,7 +114,7 @@ class Inspection(Shown[TensorSummary]):
 
     def __repr__(self) -> str:
         findings = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
-        return f"<ckpt.Inspection {self._sizes()}{findings}>"
+        return f"<ckpt.InspectReport {self._sizes()}{findings}>"
 
 
 def inspect(
@@ -133,7 +133,7 @@ def inspect(
     hints: bool = True,
     limits: Limits | None = None,
     plugins: bool = False,
-) -> Inspection:
+) -> InspectReport:
     """Return the report of `ckpt inspect` on a checkpoint, given as a path or open. Reads no tensor data.
 
     `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. `index` are the numbers
@@ -158,4 +158,4 @@ def inspect(
 
             numbering = solve(survey, numbers(index), section)
         opened.check_unchanged()
-    return Inspection(report, gate, numbering)
+    return InspectReport(report, gate, numbering)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from ckpt.elements.histogram import Histogram
-from ckpt.jobs.inspect.inspect import InspectReport
+from ckpt.jobs.inspect.inspect import Inspection
 from ckpt.render.folding import Fold, fold, leaves_of
 from ckpt.render.tables import ROWS
 from ckpt.render.text import Column, Line, cells, columns
@@ -70,7 +70,7 @@ class _Part(NamedTuple):
 
 
 def bar_lines(
-    report: InspectReport,
+    report: Inspection,
     *,
     width: int | None = None,
     rows: int = ROWS,
@@ -112,7 +112,7 @@ def bar_lines(
     return out
 
 
-def _folds(report: InspectReport, everything: bool) -> tuple[Fold, ...]:
+def _folds(report: Inspection, everything: bool) -> tuple[Fold, ...]:
     """The tree of names, folded; the state of an optimizer is one part where the table shows it as one row."""
     tree = leaves_of(report, everything)
     if everything:

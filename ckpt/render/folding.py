@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 
 from ckpt.checkpoint import Entries, Entry, looks_of
 from ckpt.columns import Chain, parts
-from ckpt.jobs.inspect.inspect import InspectReport
+from ckpt.jobs.inspect.inspect import Inspection
 from ckpt.names import blocks
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor
@@ -400,7 +400,7 @@ class Leaves(NamedTuple):
     optimizers: list[Optimizer]
 
 
-def leaves_of(report: InspectReport, everything: bool) -> Leaves:
+def leaves_of(report: Inspection, everything: bool) -> Leaves:
     """The tensors of a report. Without `everything`, and unless its section is asked for, an optimizer is one row."""
     folded = _optimizers(report, everything)
     entries, optimizers = report.entries, []
@@ -433,7 +433,7 @@ def leaves_of(report: InspectReport, everything: bool) -> Leaves:
     return Leaves(_shown(entries, _parameter_names(report)), leaves, kinds, optimizers)
 
 
-def _optimizers(report: InspectReport, everything: bool) -> list[tuple[str, range]]:
+def _optimizers(report: Inspection, everything: bool) -> list[tuple[str, range]]:
     """The optimizers that are one row: their names, and the indices of their tensors."""
     if report.selected or everything:
         return []
@@ -443,7 +443,7 @@ def _optimizers(report: InspectReport, everything: bool) -> list[tuple[str, rang
     return [(part.name or part.kind, part.indices) for part in parts]
 
 
-def _parameter_names(report: InspectReport) -> dict[int, str]:
+def _parameter_names(report: Inspection) -> dict[int, str]:
     """For tensors in the state of an optimizer the name of their parameter and what they are of it, where known.
 
     The keys are their numbers among the tensors of the report.

@@ -14,7 +14,7 @@ from ckpt.evidence.record import ModelRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import adapted_layers
 from ckpt.findings import Finding
-from ckpt.jobs.inspect.inspect import InspectReport, Prefix, Row
+from ckpt.jobs.inspect.inspect import Inspection, Prefix, Row
 from ckpt.nodes import Node
 from ckpt.pickles.known import is_own
 from ckpt.render.tables import ROWS, import_table, tensor_lines, value_table, value_text
@@ -42,7 +42,7 @@ _DIGITS = 16
 """Hexadecimal digits of a SHA-256 that are shown: enough to see that a tensor changed."""
 
 
-def textconv_lines(report: InspectReport, digests: Sequence[str | None]) -> list[str]:
+def textconv_lines(report: Inspection, digests: Sequence[str | None]) -> list[str]:
     """The format, the findings, the values, the imports and the tensors of a file; no path, which is git's own."""
     lines = [f"format {report.checkpoint.format}"]
     lines += [f"finding {row.code}: {show_literal(row.message)}" for row in report.findings]
@@ -69,7 +69,7 @@ _FINDINGS = 10
 
 
 def inspect_lines(
-    report: InspectReport,
+    report: Inspection,
     *,
     width: int | None = None,
     height: int | None = None,
@@ -88,7 +88,7 @@ def inspect_lines(
     return out
 
 
-def _findings(report: InspectReport, width: int | None) -> list[Line]:
+def _findings(report: Inspection, width: int | None) -> list[Line]:
     counts: dict[str, int] = {}
     shown: list[Finding] = []
     ways = {finding.hint for finding in report.findings if finding.code == "called-on-load"}
@@ -110,7 +110,7 @@ def _findings(report: InspectReport, width: int | None) -> list[Line]:
     return out
 
 
-def calls(report: InspectReport, width: int | None = None) -> list[Line]:
+def calls(report: Inspection, width: int | None = None) -> list[Line]:
     """Return what loading would run, and the command that gets the weights out.
 
     These lines stand above everything else.
@@ -130,7 +130,7 @@ def calls(report: InspectReport, width: int | None = None) -> list[Line]:
     return out
 
 
-def headline(report: InspectReport, width: int | None = None) -> list[Line]:
+def headline(report: Inspection, width: int | None = None) -> list[Line]:
     """The first line: what the file is; broken to fit `width`."""
     checkpoint, rows = report.checkpoint, report.entries
     text = checkpoint.layout or checkpoint.traits.label
@@ -171,7 +171,7 @@ def headline(report: InspectReport, width: int | None = None) -> list[Line]:
     return flowed([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
 
 
-def _places(report: InspectReport) -> list[str]:
+def _places(report: Inspection) -> list[str]:
     """Return the devices on which the tensors are saved, the one with the most bytes first."""
     if report.checkpoint.traits.fills_a_state:  # it is loaded where the state is
         return []
@@ -198,7 +198,7 @@ _LABEL = 24
 """Cells for the name of a part."""
 
 
-def part_lines(report: InspectReport, width: int | None) -> list[Line]:
+def part_lines(report: Inspection, width: int | None) -> list[Line]:
     """Return how the file loads, then a line for each part, then its values.
 
     The parts have lines only where there is more than the weights.
@@ -243,7 +243,7 @@ def part_lines(report: InspectReport, width: int | None) -> list[Line]:
     return out
 
 
-def _pieces(report: InspectReport) -> str:
+def _pieces(report: Inspection) -> str:
     """Return the rank and mesh that wrote a file of parts of tensors, and how they are cut."""
     pieces = [
         tensor.piece
@@ -270,7 +270,7 @@ def _pieces(report: InspectReport) -> str:
     )
 
 
-def _shards(report: InspectReport) -> str:
+def _shards(report: Inspection) -> str:
     """Return the rank that wrote a file of tensors that are shards of FSDP 1."""
     shards = [
         tensor.shards
@@ -286,7 +286,7 @@ def _shards(report: InspectReport) -> str:
     return f"{whose}; shards of {plural(len(shards), 'tensor')}; {plural(whole, 'tensor')} whole"
 
 
-def _sharded(report: InspectReport) -> str:
+def _sharded(report: Inspection) -> str:
     """Return how many tensors are cut, along which dimensions, and into how many parts."""
     places = {type(storage.place) for storage in set(looks(report.checkpoint.storages))}
     if Boxes not in places:
@@ -305,7 +305,7 @@ def _sharded(report: InspectReport) -> str:
     return f"{len(every):,} of {plural(len(report.entries), 'tensor')} along {along}, in {parts}"
 
 
-def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]:
+def _loading(report: Inspection, head: Line, width: int | None) -> list[Line]:
     """Return whether loading is safe, and the expression that does it on a line of its own, to paste.
 
     Where torch must trust the file, the command that makes a file without code comes first.
@@ -343,7 +343,7 @@ def _loading(report: InspectReport, head: Line, width: int | None) -> list[Line]
     return [*out, pasted_line(way.command, width, indent)]
 
 
-def _verdict(report: InspectReport) -> str:
+def _verdict(report: Inspection) -> str:
     """Return how the expression loads the file: what it needs, or why nothing can happen."""
     checkpoint, note = report.checkpoint, safe(report.load.note or "")
     if note:
@@ -361,7 +361,7 @@ def _verdict(report: InspectReport) -> str:
     return "with"
 
 
-def _sections(report: InspectReport) -> list[tuple[str, str, str]]:
+def _sections(report: Inspection) -> list[tuple[str, str, str]]:
     """The name of each section below the root, what it holds, and the same without the steps of an optimizer; loose
     tensors under one key are one.
     """
@@ -468,7 +468,7 @@ def _fact(node: Node) -> str:
     return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 100)
 
 
-def _values(report: InspectReport) -> list[str]:
+def _values(report: Inspection) -> list[str]:
     """The values outside of the sections, one piece a top-level key."""
     if report.selected:
         return []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ckpt.checkpoint import Value
 from ckpt.evidence.roles import Role
-from ckpt.jobs.inspect.inspect import InspectReport, Row
+from ckpt.jobs.inspect.inspect import Inspection, Row
 from ckpt.pickles.known import python3_name
 from ckpt.render.folding import Fold, Leaves, Optimizer, alike, fold, leaves_of, lines
 from ckpt.render.folding import Line as Opened
@@ -20,7 +20,7 @@ from ckpt.tree.literals import BRACKETS, scalar_text
 from ckpt.tree.view import look
 
 
-def tensor_table(report: InspectReport) -> list[list[str]]:
+def tensor_table(report: Inspection) -> list[list[str]]:
     """One tensor a row, exact: the columns of `--tsv` and `--table`."""
     return row_table(report.rows, report.roles())
 
@@ -47,7 +47,7 @@ def row_table(selected: Sequence[Row], roles: Sequence[Role]) -> list[list[str]]
     return rows
 
 
-def storage_table(report: InspectReport) -> list[list[str]]:
+def storage_table(report: Inspection) -> list[list[str]]:
     """One storage a row: the view `--storages`."""
     rows = [["storage", "device", "bytes", "used", "kind", "tensors"]]
     for row in report.storages:
@@ -64,7 +64,7 @@ def storage_table(report: InspectReport) -> list[list[str]]:
     return rows
 
 
-def folded_storages(report: InspectReport) -> list[list[str]]:
+def folded_storages(report: Inspection) -> list[list[str]]:
     """Return `storage_table` for people: storages that are alike are one row.
 
     The row has their number and the sum of their bytes. Alike are storages of one tensor each, on one device,
@@ -87,7 +87,7 @@ def folded_storages(report: InspectReport) -> list[list[str]]:
     return out
 
 
-def value_table(report: InspectReport) -> list[list[str]]:
+def value_table(report: Inspection) -> list[list[str]]:
     """One value a row: the view `--values`."""
     rows = [["name", "type", "value"]]
     for value in report.values:
@@ -97,7 +97,7 @@ def value_table(report: InspectReport) -> list[list[str]]:
     return rows
 
 
-def import_table(report: InspectReport) -> list[list[str]]:
+def import_table(report: Inspection) -> list[list[str]]:
     """One imported name a row, the called ones first, then what else weights_only refuses: the view `--imports`."""
     checkpoint = report.checkpoint
     refused = {refusal.reason: refusal.where for refusal in checkpoint.weights_only or ()}
@@ -114,7 +114,7 @@ def import_table(report: InspectReport) -> list[list[str]]:
     return rows
 
 
-def folded_imports(report: InspectReport) -> list[list[str]]:
+def folded_imports(report: Inspection) -> list[list[str]]:
     """As `import_table`, for people: a name of Python 3 and its name in Python 2 are one row, which tells both."""
     header, *rows = import_table(report)
     stored = {show(f"{row.module}.{row.name}", None): row for row in report.checkpoint.imports}
@@ -167,7 +167,7 @@ _FEW = 4
 
 
 def tensor_lines(
-    report: InspectReport,
+    report: Inspection,
     *,
     width: int | None = None,
     rows: int = ROWS,

@@ -134,7 +134,7 @@ def test_a_folder(tmp_path: Path) -> None:
 
     with ckpt.open(tmp_path) as opened:
         assert list(opened) == ["w"] and opened["w"].numpy().tolist() == [1, 1]
-    assert repr(ckpt.inspect(tmp_path)) == "<ckpt.Inspection pytorch_model.bin: 1 tensor, 8 B>"
+    assert repr(ckpt.inspect(tmp_path)) == "<ckpt.InspectReport pytorch_model.bin: 1 tensor, 8 B>"
 
 
 def test_inspect_is_the_report_of_the_command() -> None:

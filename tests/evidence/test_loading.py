@@ -25,7 +25,7 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import InspectReport, inspect
+from ckpt.jobs.inspect.inspect import Inspection, inspect
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_checkpoints"
@@ -33,7 +33,7 @@ STRANGE = ["hostile.pth", "objects.pth", "whole_model.pth", "yolo_style.pt"]
 """Samples with names that are not known: for them there is no expression."""
 
 
-def look(path: str) -> InspectReport:
+def look(path: str) -> Inspection:
     with formats.open(path) as checkpoint:
         return inspect(Survey(checkpoint))
 
@@ -44,7 +44,7 @@ def run(expression: str) -> Any:
         return eval(expression, {"torch": torch, "safetensors": safetensors})
 
 
-def tensors(report: InspectReport) -> dict[str, tuple[list[int], str]]:
+def tensors(report: Inspection) -> dict[str, tuple[list[int], str]]:
     """Name inside the model -> shape and dtype, of the tensors that state_dict() gives."""
     return {
         row.relative: (list(row.tensor.shape), row.tensor.dtype.name)
@@ -64,7 +64,7 @@ def shapes(state: Any) -> dict[str, tuple[list[int], str]]:
     }
 
 
-def agrees(report: InspectReport) -> None:
+def agrees(report: Inspection) -> None:
     """Run the expression; compare what it gives with the model, when there is just one."""
     assert report.load.expression is not None
     loaded = run(report.load.expression)
@@ -187,7 +187,7 @@ def test_what_is_called_is_the_reason_rather_than_what_is_only_imported(tmp_path
 # --- packages -------------------------------------------------------------------------------------------------------
 
 
-def strange(tmp_path: Path, **values: bytes) -> InspectReport:
+def strange(tmp_path: Path, **values: bytes) -> Inspection:
     path = tmp_path / "x.pth"
     path.write_bytes(torch_zip(pickled({"model": {"w.weight": tensor()}, **values})))
     return look(str(path))

@@ -11,17 +11,17 @@ import pickle
 import sys
 from pathlib import Path
 
-from ckpt.api.inspection import Inspection
+from ckpt.api.inspection import InspectReport
 from ckpt.jobs.check.stats import StatsReport
 from ckpt.jobs.diff.diff import DiffReport
-from ckpt.jobs.inspect.inspect import InspectReport
+from ckpt.jobs.inspect.inspect import Inspection
 from ckpt.jobs.rewrite.report import Coverage, RewriteReport
 from ckpt.render.diff import diff_lines
 from ckpt.render.inspect import inspect_lines
 from ckpt.render.rewrite import coverage_lines, rewrite_lines
 from ckpt.render.stats import stats_lines
 
-Report = Inspection | InspectReport | DiffReport | StatsReport | RewriteReport | Coverage
+Report = InspectReport | Inspection | DiffReport | StatsReport | RewriteReport | Coverage
 
 
 def shown(report: Report) -> str:
@@ -31,10 +31,10 @@ def shown(report: Report) -> str:
         texts += [report.to_json(), rewrite_lines(report, width=80)]
     else:
         texts.append(report.to_json())
-    if isinstance(report, Inspection):
+    if isinstance(report, InspectReport):
         values = {name: report.values[name] for name in report.values}
         texts += [dict(report), values, report.sections, repr(report), report._repr_html_()]
-    elif isinstance(report, InspectReport):
+    elif isinstance(report, Inspection):
         texts += [inspect_lines(report, width=80), inspect_lines(report, everything=True), report.storages]
         texts[-1] = [(row.storage.id, row.tensors, row.kind, row.used) for row in report.storages]
     elif isinstance(report, DiffReport):

@@ -26,7 +26,7 @@ from ckpt.evidence import record as snapshots
 from ckpt.evidence.numbering import Numbers, numbering
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import InspectReport, inspect
+from ckpt.jobs.inspect.inspect import Inspection, inspect
 from ckpt.live import memory
 
 pytestmark = oracle.QUIET
@@ -61,7 +61,7 @@ def record(path: Path | str) -> ModelRecord:
     return found
 
 
-def inspected(path: Path | str) -> InspectReport:
+def inspected(path: Path | str) -> Inspection:
     with formats.open(str(path)) as checkpoint:
         return inspect(Survey(checkpoint))
 

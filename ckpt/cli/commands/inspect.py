@@ -46,9 +46,9 @@ from ckpt.text import show
 
 if TYPE_CHECKING:
     from ckpt.evidence.numbering import Numbering
-    from ckpt.jobs.inspect.inspect import InspectReport
+    from ckpt.jobs.inspect.inspect import Inspection
 
-_Table: TypeAlias = "Callable[[InspectReport], list[list[str]]]"
+_Table: TypeAlias = "Callable[[Inspection], list[list[str]]]"
 _VIEWS = ("--storages", "--values", "--imports")
 
 
@@ -228,7 +228,7 @@ def _write_index(parameters: Numbering) -> None:
 
 
 def _write_text(
-    report: InspectReport, views: Sequence[_Table], depth: int | None, everything: bool, bars: bool
+    report: Inspection, views: Sequence[_Table], depth: int | None, everything: bool, bars: bool
 ) -> None:
     width = output.screen_width()
     if bars:
@@ -252,7 +252,7 @@ def _write_text(
         output.write_table(view(report), tsv=False, table=None)
 
 
-def _write_bars(report: InspectReport, width: int | None, depth: int | None, everything: bool) -> None:
+def _write_bars(report: Inspection, width: int | None, depth: int | None, everything: bool) -> None:
     """The headline, and a bar for each part: as many as there is room for."""
     from ckpt.render.bars import bar_lines  # here: other views do not pay for it
     from ckpt.render.tables import ROWS

@@ -20,12 +20,12 @@ from ckpt.tree.literals import Repeats
 from ckpt.tree.view import look
 
 if TYPE_CHECKING:
-    from ckpt.jobs.inspect.inspect import InspectReport, Row
+    from ckpt.jobs.inspect.inspect import Inspection, Row
 
 SCHEMA: dict[str, Json] = {"name": "ckpt.inspect", "version": 1}
 
 
-def document(report: InspectReport) -> dict[str, Json]:
+def document(report: Inspection) -> dict[str, Json]:
     """The report as plain data that `json.dumps(allow_nan=False)` takes."""
     checkpoint = report.checkpoint
     refused = checkpoint.weights_only
@@ -147,7 +147,7 @@ def _steps(counter: float | None) -> int | None:
     return int(counter) if counter is not None and isfinite(counter) else None
 
 
-def totals(report: InspectReport) -> dict[str, Json]:
+def totals(report: Inspection) -> dict[str, Json]:
     """Sums over the selected tensors; `storage_bytes` counts shared bytes once, over the whole file."""
     dtypes: dict[str, int] = {}
     for row in report.rows:
@@ -255,7 +255,7 @@ def value_json(value: Value, repeats: Repeats) -> dict[str, Json]:
     return fields
 
 
-def devices(report: InspectReport) -> dict[str, dict[str, int]]:
+def devices(report: Inspection) -> dict[str, dict[str, int]]:
     """Device -> tensors and their logical bytes, of the selected tensors, the heaviest first."""
     by_device: dict[str, dict[str, int]] = {}
     for row in report.rows:

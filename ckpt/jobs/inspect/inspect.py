@@ -92,7 +92,7 @@ class Prefix(NamedTuple):
         return self.part.tensors
 
 
-class InspectReport(NamedTuple):
+class Inspection(NamedTuple):
     """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is about the whole file.
 
     `entries` are the same tensors: what looks at their names alone does not make a row of each.
@@ -131,9 +131,9 @@ class InspectReport(NamedTuple):
         return [self.survey.roles[row.position] for row in self.rows]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return pickled(self.checkpoint.path, InspectReport, *self)
+        return pickled(self.checkpoint.path, Inspection, *self)
 
-    def __copy__(self) -> InspectReport:
+    def __copy__(self) -> Inspection:
         return self
 
     def to_json(self) -> dict[str, Json]:
@@ -145,7 +145,7 @@ class InspectReport(NamedTuple):
 
 def inspect(
     survey: Survey, select: Globs | None = None, section: str | None = None, plan: Plan | None = None
-) -> InspectReport:
+) -> Inspection:
     """The report on a checkpoint, over all tensors or those that are selected. Raises UsageError.
 
     `plan` finds the commands of the hints; without it findings have none.
@@ -185,7 +185,7 @@ def inspect(
             for entry, index in zip(chosen_entries[first:last], indices[first:last], strict=True)
         ]
 
-    report = InspectReport(
+    report = Inspection(
         survey,
         chosen_entries,
         Column(len(indices), make, ()),
@@ -204,7 +204,7 @@ def _no_plan(words: tuple[str, ...]) -> Way:
     return Way(None)
 
 
-def _way_out(report: InspectReport, plan: Plan) -> Way | None:
+def _way_out(report: Inspection, plan: Plan) -> Way | None:
     """The command for a file that torch loads only with trust in it, or not at all."""
     checkpoint = report.checkpoint
     if checkpoint.not_loadable or checkpoint.traits.names_are_code:
@@ -253,7 +253,7 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
 # --- findings -------------------------------------------------------------------------------------------------
 
 
-def _findings(report: InspectReport, plan: Plan) -> Iterable[Finding]:
+def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     yield from _imports(report.survey, plan)
     yield from _refused(checkpoint, plan)
@@ -296,7 +296,7 @@ def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
         yield Finding("weights-only", text, (), way.command, tuple(places), consequence=follows)
 
 
-def _wrappers(report: InspectReport, plan: Plan) -> Iterable[Finding]:
+def _wrappers(report: Inspection, plan: Plan) -> Iterable[Finding]:
     for prefix in report.prefixes:
         where = f" of {prefix.section}" if prefix.section else ""
         count = (
@@ -309,7 +309,7 @@ def _wrappers(report: InspectReport, plan: Plan) -> Iterable[Finding]:
         yield Finding("prefix", text, names, hint)
 
 
-def _starting(report: InspectReport, prefix: Prefix) -> tuple[str, ...]:
+def _starting(report: Inspection, prefix: Prefix) -> tuple[str, ...]:
     """The tensors of a section whose names carry a prefix."""
     mark = prefix.prefix.removeprefix("*")
     part = prefix.part
@@ -355,7 +355,7 @@ def _call(row: Import) -> str:
     return f"Loading {_file(row.file)} calls {row.calls[0]}{where}, which ckpt does not know{more}."
 
 
-def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
+def _devices(report: Inspection, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     placed = storage_devices(report)
     away = {tag: nbytes for tag, nbytes in placed.items() if is_accelerator(tag)}
@@ -401,7 +401,7 @@ def _devices(report: InspectReport, plan: Plan) -> Iterable[Finding]:
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
 
 
-def _sharing(report: InspectReport, plan: Plan) -> Iterable[Finding]:
+def _sharing(report: Inspection, plan: Plan) -> Iterable[Finding]:
     ties = tied_weights(report.survey)
     if ties:
         more = f", and {plural(len(ties) - 1, 'more group')} too" if len(ties) > 1 else ""
@@ -419,7 +419,7 @@ def _sharing(report: InspectReport, plan: Plan) -> Iterable[Finding]:
         yield Finding("bloat", text, names, plan(("smaller",)).command)
 
 
-def storage_devices(report: InspectReport) -> dict[str, int]:
+def storage_devices(report: Inspection) -> dict[str, int]:
     """Bytes of the storages on each device: what a bare load puts where."""
     placed: dict[str, int] = {}
     for storage, count in Counter(looks(report.checkpoint.storages)).items():

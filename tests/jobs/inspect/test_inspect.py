@@ -15,10 +15,10 @@ from torch import nn
 from ckpt import formats
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import InspectReport, inspect
+from ckpt.jobs.inspect.inspect import Inspection, inspect
 from ckpt.names import Globs
 
-Inspect = Callable[..., InspectReport]
+Inspect = Callable[..., Inspection]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def report(tmp_path: Path) -> Inspect:
 
     def run(
         saved: Any, select: Globs | None = None, section: str | None = None, **options: Any
-    ) -> InspectReport:
+    ) -> Inspection:
         torch.save(saved, tmp_path / "saved.pth", **options)
         with formats.open(str(tmp_path / "saved.pth")) as checkpoint:
             return inspect(Survey(checkpoint), select, section)
@@ -35,20 +35,20 @@ def report(tmp_path: Path) -> Inspect:
     return run
 
 
-def sample(samples: Path, name: str) -> InspectReport:
+def sample(samples: Path, name: str) -> Inspection:
     with formats.open(str(samples / name)) as checkpoint:
         return inspect(Survey(checkpoint))
 
 
-def codes(found: InspectReport) -> list[str]:
+def codes(found: Inspection) -> list[str]:
     return [finding.code for finding in found.findings]
 
 
-def kinds(found: InspectReport) -> dict[str, str]:
+def kinds(found: Inspection) -> dict[str, str]:
     return {part.name: part.kind for part in found.sections}
 
 
-def roles(found: InspectReport) -> dict[str, tuple[str, str]]:
+def roles(found: Inspection) -> dict[str, tuple[str, str]]:
     return {
         row.entry.name: (role.role, role.trust) for row, role in zip(found.rows, found.roles(), strict=True)
     }

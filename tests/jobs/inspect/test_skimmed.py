@@ -17,7 +17,7 @@ from ckpt.columns import Column, looks, parts
 from ckpt.evidence.survey import Survey
 from ckpt.formats.common import pickled
 from ckpt.jobs.inspect.get import get
-from ckpt.jobs.inspect.inspect import InspectReport, inspect
+from ckpt.jobs.inspect.inspect import Inspection, inspect
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render.get import tensor_lines
@@ -33,13 +33,13 @@ def opened(path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> Checkpoin
         return checkpoint
 
 
-def text(report: InspectReport) -> list[str]:
+def text(report: Inspection) -> list[str]:
     shown = [inspect_lines(report, width=100, everything=whole) for whole in (False, True)]
     return ["".join(piece for piece, _ in line) for lines in shown for line in lines]
 
 
 def said(path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> dict[str, object]:
-    def report(select: Globs | None = None, section: str | None = None) -> InspectReport:
+    def report(select: Globs | None = None, section: str | None = None) -> Inspection:
         return inspect(Survey(opened(path, monkeypatch, least)), select, section)
 
     whole = report()
