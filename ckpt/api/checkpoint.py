@@ -127,12 +127,6 @@ class Shown(Mapping[str, R]):
         """The survey of the checkpoint."""
         raise NotImplementedError
 
-    def _repr_html_(self) -> str | None:
-        """Return the lines of `ckpt inspect` as HTML, or None if the file cannot be read any more."""
-        # Named as text: only a notebook loads what it shows.
-        html: str | None = import_module("ckpt.render.notebook").html_inspect(self.survey)
-        return html
-
     def _sizes(self) -> str:
         nbytes = sum(entry.tensor.nbytes for entry in self.checkpoint.tensors)
         name = os.path.basename(os.path.abspath(self.path))
@@ -339,7 +333,12 @@ class Checkpoint(Shown[Ref]):
         return f"<ckpt.Checkpoint {self._sizes()}>"
 
     def _repr_html_(self) -> str | None:
-        return None if self._handle.is_closed else super()._repr_html_()
+        """Return the lines of `ckpt inspect` as HTML, or None when it is closed or cannot be read any more."""
+        if self._handle.is_closed:
+            return None
+        # Named as text: only a notebook loads what it shows.
+        html: str | None = import_module("ckpt.render.notebook").html_checkpoint(self.survey)
+        return html
 
 
 def _again(handle: Handle, limits: Limits, plugins: bool) -> Checkpoint:

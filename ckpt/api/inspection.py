@@ -107,6 +107,12 @@ class InspectReport(Shown[TensorSummary]):
     def __len__(self) -> int:
         return len(self._tensors)
 
+    def _repr_html_(self) -> str:
+        """Return the lines of `ckpt inspect` as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.render.notebook").html_inspect(self.report)
+        return html
+
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.inspect`; docs/json.md is its contract."""
         document = self.report.to_json()

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib import import_module
 from itertools import groupby
 
+from ckpt.api.advice import planning
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Plan
 from ckpt.jobs.diff.diff import DiffReport
-from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.inspect.inspect import Inspection, inspect
 from ckpt.render.diff import diff_lines
 from ckpt.render.inspect import inspect_lines
 from ckpt.render.text import Line
@@ -44,14 +43,17 @@ _STYLES = {
 }
 
 
-def html_inspect(survey: Survey) -> str | None:
-    """Return the lines of `ckpt inspect` with its commands, or None when the file can no longer be read."""
-    # Named as text: what plans a command belongs to the command line, and loads what writes.
-    plan: Plan = import_module("ckpt.api.advice").Ways(survey).way
+def html_checkpoint(survey: Survey) -> str | None:
+    """Return the lines of `ckpt inspect` on an open checkpoint, or None when it can no longer be read."""
     try:
-        return html_of(inspect_lines(inspect(survey, plan=plan), width=WIDTH))
+        return html_inspect(inspect(survey, plan=planning(survey)))
     except CkptError:
         return None
+
+
+def html_inspect(report: Inspection) -> str:
+    """Return the lines of `ckpt inspect`."""
+    return html_of(inspect_lines(report, width=WIDTH))
 
 
 def html_diff(report: DiffReport) -> str:
