@@ -85,6 +85,29 @@ def test_reading_never_loads_what_writes() -> None:
         assert writing & reached_from(door) == set(), door
 
 
+def test_a_command_calls_the_function_of_its_name() -> None:
+    """What a command does, a program can do: no command of these has a job of its own."""
+    names = [name for names in ckpt._HOMES.values() for name in names]
+    commands = {path.stem: path for path in (ROOT / "cli" / "commands").glob("*.py")}
+    both = sorted(set(names) & commands.keys())
+    found = {}
+    for name in both:
+        nodes = [node for node in ast.walk(parsed(commands[name])) if isinstance(node, ast.ImportFrom)]
+        imported = [(node.module or "", alias.name) for node in nodes for alias in node.names]
+        assert any(
+            module.startswith("ckpt.api.") and what in (name, "Listing") for module, what in imported
+        ), name
+        jobs = [what for module, what in imported if module.startswith("ckpt.jobs.") and what[0].islower()]
+        if jobs:
+            found[name] = sorted(jobs)
+
+    assert len(both) == 15
+    assert found == {
+        "inspect": ["digests"],  # of the text for git
+        "verify": ["list_of", "unreadable", "with_recorded"],  # of a folder, where a list knows other files
+    }
+
+
 PACKAGES = {name.split(".")[0] for name in FORMATS.names}
 COMMON = frozenset(["__init__", "common", "endings", "format", "probe"])
 """The modules that formats share."""

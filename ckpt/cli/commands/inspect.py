@@ -268,13 +268,11 @@ def _write_bars(report: Inspection, width: int | None, depth: int | None, everyt
 def _write_textconv(path: str, limits: Limits) -> int:
     """The text of a file for git, which shows no difference at all where the command fails."""
     from ckpt.jobs.check.sums import digests
-    from ckpt.jobs.inspect.inspect import inspect as look_into
     from ckpt.render.inspect import textconv_lines, unread_line
 
     try:
         with opened(path, limits, tell=False) as checkpoint:
-            survey = checkpoint.survey
-            lines = textconv_lines(look_into(survey), digests(survey))
+            lines = textconv_lines(inspect(checkpoint, hints=False).report, digests(checkpoint.survey))
     except CkptError as error:
         lines = [unread_line(beginning(path), error.problem)]
     for line in lines:
