@@ -76,7 +76,8 @@ class Values(Mapping[str, Json]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"<{plural(len(self), 'value')}: {listed(list(self), 4, 40)}>"
+        names = f": {listed(list(self), 4, 40)}" if len(self) else ""
+        return f"<{plural(len(self), 'value')}{names}>"
 
 
 def _plain(node: Node) -> Json:

@@ -397,3 +397,29 @@ def test_a_live_model(tmp_path: Path) -> None:
 
     (row,) = ckpt.lint(model=Listed()).files
     assert [finding.code for finding in row.findings] == ["list-modules"] and row.path == "Listed"
+
+
+def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
+    with folder_of(SAMPLES):
+        shown = [
+            repr(ckpt.stats("llama_bf16.pth")),
+            repr(ckpt.verify("truncated.pth")),
+            repr(ckpt.lint("hostile.pth")),
+            repr(ckpt.ls("hostile.pth")),
+            repr(ckpt.sum("llama_bf16.pth")),
+            repr(ckpt.sum("llama_bf16.pth", recorded=True)),
+            repr(ckpt.strip("ddp_after.pth", dry_run=True)),
+            repr(ckpt.warmstart("compiled.pth", into="legacy.pth", dry_run=True).coverage),
+            repr(ckpt.open("llama_bf16.pth").values),
+        ]
+    assert shown == [
+        "<ckpt.StatsReport llama_bf16.pth: 57 tensors, 0 findings>",
+        "<ckpt.VerifyReport truncated.pth: damaged>",
+        "<ckpt.LintReport: 2 findings in 1 file>",
+        "<ckpt.LsReport: 1 checkpoint>",
+        "<ckpt.SumReport llama_bf16.pth: 57 sums>",
+        "<ckpt.SumReport llama_bf16.pth: 1 file>",
+        "<ckpt.RewriteReport strip ddp_after.pth → nothing written: 48 tensors>",
+        "<ckpt.Coverage of compiled.pth: 9 of 9 tensors>",
+        "<0 values>",
+    ]

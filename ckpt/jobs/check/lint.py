@@ -116,6 +116,11 @@ class LintReport(NamedTuple):
     config: str = ""
     """The file whose table of settings counted, or ``."""
 
+    def __repr__(self) -> str:
+        return (
+            f"<ckpt.LintReport: {plural(len(self.findings), 'finding')} in {plural(len(self.files), 'file')}>"
+        )
+
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of all files, in their order."""

@@ -278,6 +278,11 @@ class SumReport(NamedTuple):
         """The exit code of the command: 2 where something could not be read."""
         return 2 if self.unread else 0
 
+    def __repr__(self) -> str:
+        files = () if self.recorded is None else self.recorded.files
+        what = plural(len(self.sums), "sum") if self.recorded is None else plural(len(files), "file")
+        return f"<ckpt.SumReport {show(self.path)}: {what}>"
+
     def lines(self, *, several: bool = False) -> list[str]:
         """The lines that the command prints; where it prints `several` files, below the name of this one."""
         if self.recorded is None:

@@ -169,6 +169,10 @@ class StatsReport(NamedTuple):
         """The exit code of the command: 2 where something could not be read, 1 where the gate closes."""
         return 2 if self.unread else self.gate.code(self.findings)
 
+    def __repr__(self) -> str:
+        what = f"{plural(len(self.rows), 'tensor')}, {plural(len(self.findings), 'finding')}"
+        return f"<ckpt.StatsReport {show(self.path)}: {what}>"
+
     @property
     def unread(self) -> tuple[Row, ...]:
         """The tensors that were not measured, because their bytes could not be read."""

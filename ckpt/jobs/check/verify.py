@@ -53,6 +53,9 @@ class VerifyReport(NamedTuple):
         """The exit code of the command: 0 intact, 1 damaged, 2 unreadable."""
         return EXIT_CODES[self.verdict]
 
+    def __repr__(self) -> str:
+        return f"<ckpt.VerifyReport {show(self.path)}: {self.verdict}>"
+
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""
         from ckpt import __version__

@@ -170,6 +170,11 @@ class RewriteReport(NamedTuple):
         """The path of the file that was written, or None."""
         return None if self.saved is None else self.saved.path
 
+    def __repr__(self) -> str:
+        to = "nothing written" if self.saved is None else show(self.saved.path)
+        tensors = plural(len(self.result.tensors), "tensor")
+        return f"<ckpt.RewriteReport {self.command} {show(self.source.path)} → {to}: {tensors}>"
+
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 1 where the result lacks something, is damaged, or was not written."""
@@ -612,6 +617,10 @@ class Coverage(NamedTuple):
 
     def __copy__(self) -> Coverage:
         return self
+
+    def __repr__(self) -> str:
+        loaded, whole = self.tensors
+        return f"<ckpt.Coverage of {show(self.source)}: {loaded:,} of {plural(whole, 'tensor')}>"
 
     @property
     def component(self) -> Rename | None:
