@@ -119,6 +119,8 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield "lint", *names, "--read-values", "--level", "info", "-j", "1"
     yield "stats", *names, "nothing.pth", "folder", "hostile", "--channels", "0.5", "-j", "1"
     yield "stats", "numbers.pth", "--histogram"
+    for how in ((), ("--all",), ("--recorded",)):
+        yield "sum", *names, "nothing.pth", "hostile", *how
     for name in (*names, "nothing.pth"):
         yield "get", name
         yield "get", name, "no such name"
