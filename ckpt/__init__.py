@@ -5,18 +5,19 @@ from __future__ import annotations
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
     from ckpt.api.checkpoint import Checkpoint
-    from ckpt.api.inspection import InspectReport, inspect
+    from ckpt.api.inspection import InspectReport, TensorSummary, inspect
     from ckpt.api.listing import lint, ls
     from ckpt.api.opening import open
     from ckpt.api.reading import diff, stats, sum, verify
     from ckpt.api.reference import MissingNameError, Ref
-    from ckpt.api.sections import Section
+    from ckpt.api.sections import Section, Shard
     from ckpt.api.writing import average, convert, rehome, rename, salvage, slim, strip, warmstart
     from ckpt.errors import (
         CkptError,
         CodeError,
         CutOffError,
         DamagedDataError,
+        Failure,
         FolderError,
         LimitError,
         LinkError,
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
         WriteError,
     )
     from ckpt.findings import Finding
-    from ckpt.jobs.check.lint import LintReport
+    from ckpt.jobs.check.lint import FileReport, LintReport
     from ckpt.jobs.check.recorded import SumReport
     from ckpt.jobs.check.stats import StatsReport
     from ckpt.jobs.check.verify import VerifyReport
     from ckpt.jobs.diff.diff import DiffReport
-    from ckpt.jobs.inspect.ls import LsReport
+    from ckpt.jobs.inspect.ls import LsReport, LsRow
     from ckpt.jobs.rewrite.report import Coverage, RewriteReport
     from ckpt.limits import Limits
     from ckpt.live.snapshot import snapshot
@@ -45,27 +46,35 @@ __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "ckpt.api.checkpoint": ("Checkpoint",),
-    "ckpt.api.inspection": ("InspectReport", "inspect"),
+    "ckpt.api.inspection": ("InspectReport", "TensorSummary", "inspect"),
     "ckpt.api.listing": ("lint", "ls"),
     "ckpt.api.opening": ("open",),
     "ckpt.api.reading": ("diff", "stats", "sum", "verify"),
     "ckpt.api.reference": ("MissingNameError", "Ref"),
-    "ckpt.api.sections": ("Section",),
+    "ckpt.api.sections": ("Section", "Shard"),
     "ckpt.api.writing": (
         *("average", "convert", "rehome", "rename", "salvage", "slim", "strip", "warmstart"),
     ),
     "ckpt.errors": (
-        *("CkptError", "CodeError", "CutOffError", "DamagedDataError", "FolderError", "LimitError"),
+        *(
+            "CkptError",
+            "CodeError",
+            "CutOffError",
+            "DamagedDataError",
+            "Failure",
+            "FolderError",
+            "LimitError",
+        ),
         *("LinkError", "LossError", "MixedStepsError", "NoRewriteError", "NotOpenedError", "StandInError"),
         *("UnreadableError", "UnsupportedError", "UsageError", "WriteError"),
     ),
     "ckpt.findings": ("Finding",),
-    "ckpt.jobs.check.lint": ("LintReport",),
+    "ckpt.jobs.check.lint": ("FileReport", "LintReport"),
     "ckpt.jobs.check.recorded": ("SumReport",),
     "ckpt.jobs.check.stats": ("StatsReport",),
     "ckpt.jobs.check.verify": ("VerifyReport",),
     "ckpt.jobs.diff.diff": ("DiffReport",),
-    "ckpt.jobs.inspect.ls": ("LsReport",),
+    "ckpt.jobs.inspect.ls": ("LsReport", "LsRow"),
     "ckpt.jobs.rewrite.report": ("Coverage", "RewriteReport"),
     "ckpt.limits": ("Limits",),
     "ckpt.live.snapshot": ("snapshot",),
@@ -81,6 +90,8 @@ __all__ = [
     "CutOffError",
     "DamagedDataError",
     "DiffReport",
+    "Failure",
+    "FileReport",
     "Finding",
     "FolderError",
     "InspectReport",
@@ -90,6 +101,7 @@ __all__ = [
     "LintReport",
     "LossError",
     "LsReport",
+    "LsRow",
     "MissingNameError",
     "MixedStepsError",
     "NoRewriteError",
@@ -97,9 +109,11 @@ __all__ = [
     "Ref",
     "RewriteReport",
     "Section",
+    "Shard",
     "StandInError",
     "StatsReport",
     "SumReport",
+    "TensorSummary",
     "UnreadableError",
     "UnsupportedError",
     "UsageError",

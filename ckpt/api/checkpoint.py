@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ckpt import checkpoint as contents
 from ckpt.api.handle import Handle
@@ -43,18 +43,18 @@ class SectionSummary(NamedTuple):
     nbytes: int
 
 
-class Values(Mapping[str, Json]):
+class Values(Mapping[str, Json], Generic[R]):
     """The values that are not tensors: dotted names -> plain values, in file order.
 
     A call gives the tensors, as `Mapping.values` does.
     """
 
-    def __init__(self, checkpoint: contents.Checkpoint, tensors: ValuesView[Any]) -> None:
+    def __init__(self, checkpoint: contents.Checkpoint, tensors: ValuesView[R]) -> None:
         self._checkpoint = checkpoint
         self._tensors = tensors
         self._rows = {row.name: row for row in checkpoint.values}
 
-    def __call__(self) -> ValuesView[Any]:
+    def __call__(self) -> ValuesView[R]:
         return self._tensors
 
     def __getitem__(self, name: str) -> Json:
@@ -106,7 +106,7 @@ class Shown(Mapping[str, R]):
         return self.checkpoint.format
 
     @property
-    def values(self) -> Values:  # a mapping that can be called, as the method
+    def values(self) -> Values[R]:  # a mapping that can be called, as the method
         """The values that are not tensors: dotted names -> plain values.
 
         `values()` gives the tensors, as of any mapping.
@@ -175,7 +175,7 @@ class Checkpoint(Shown[Ref]):
         return len(self._handle.indices)
 
     @property
-    def values(self) -> Values:
+    def values(self) -> Values[Ref]:
         self.check_open()
         return super().values
 

@@ -168,8 +168,8 @@ def read(
             keep_damaged=keep_damaged,
         )
     except NotOpenedError as error:
-        path = location if isinstance(location, str) else ""
-        if path and error.path == path and not is_url(path) and not os.path.exists(path):
+        path = location if isinstance(location, str) else None
+        if path is not None and error.path == path and not is_url(path) and not os.path.exists(path):
             from ckpt.api.missing import missing  # here: only a mistyped path pays for it
 
             error.hint = missing(path) or error.hint

@@ -27,13 +27,18 @@ if TYPE_CHECKING:
     from ckpt.api.settings import LintSettings
     from ckpt.findings import Plan
 
-Paths = Path | Sequence[Path]
-"""A path, or several."""
+Sources = Path | Checkpoint | Sequence[Path | Checkpoint]
+"""A path or an open checkpoint, or several."""
 
 
-def _paths(given: Paths) -> list[str]:
-    every = [given] if isinstance(given, (str, os.PathLike)) else list(given)
-    return [os.path.expanduser(os.fsdecode(path)) for path in every]
+def _several(given: Sources) -> list[Path | Checkpoint]:
+    """Return what is given as a list. Raises TypeError for the content of a file: a list is about paths."""
+    every = [given] if isinstance(given, (str, os.PathLike, Checkpoint)) else list(given)
+    for one in every:
+        if not isinstance(one, (str, os.PathLike, Checkpoint)):
+            kind = type(given if isinstance(given, (bytes, bytearray, memoryview)) else one).__name__
+            raise TypeError(f"takes paths and open checkpoints, not {kind}")
+    return every
 
 
 # --- ls ---------------------------------------------------------------------------------------------------------------
@@ -58,7 +63,7 @@ def _worst(row: LsRow) -> tuple[int, int, int]:
 
 
 def ls(
-    sources: Path | Checkpoint | Sequence[Path | Checkpoint],
+    sources: Sources,
     *,
     sort: str = "name",
     select: Texts = (),
@@ -78,9 +83,8 @@ def ls(
     cores; they are forks of this one. `progress` gets the files that are done, and all files. Raises UsageError.
     """
     gate = gate_of("ls", select, ignore, level, fail_on)
-    every = [sources] if isinstance(sources, (str, os.PathLike, Checkpoint)) else list(sources)
     listing = Listing(
-        every,
+        _several(sources),
         gate,
         sort,
         skip_unreadable=skip_unreadable,
@@ -194,7 +198,7 @@ def _row(item: Found, looking: _Looking) -> LsRow | None:
 
 
 def lint(
-    paths: Paths = (),
+    sources: Sources = (),
     *,
     select: Texts = (),
     ignore: Texts = (),
@@ -212,7 +216,7 @@ def lint(
     progress: Progress | None = None,
     limits: Limits | None = None,
 ) -> LintReport:
-    """Return the findings of the files that paths lead to, of level warning and above: the report of `ckpt lint`.
+    """Return the findings of checkpoints, of level warning and above: the report of `ckpt lint`. Folders are searched.
 
     `model` is a torch.nn.Module that is checked too, by the name `model_name`, or the text `FILE.py:FACTORY`, of which
     `arg` are the arguments.
@@ -229,14 +233,17 @@ def lint(
     gate = FileGate(_with_settings(asked.rules, settings, level), asked.rules)
     live = model_of(model, arg)
     looking = _Looking(limits or Limits(), hints, plugins=False)
-    items, others = parted(found(_paths(paths), picked=skip_others))
-    tasks = [Task(_linted, (item, looking, gate, read_values or settings.values), 1) for item in items]
-    rows: list[FileReport] = []
+    given = _several(sources)
+    paths = [path_of(one) for one in given if not isinstance(one, Checkpoint)]
+    values = read_values or settings.values
+    rows = [_judged_open(one, looking, gate, values) for one in given if isinstance(one, Checkpoint)]
+    items, others = parted(found(paths, picked=skip_others))
+    tasks = [Task(_linted, (item, looking, gate, values), 1) for item in items]
     for number, row in enumerate(many(tasks, jobs).each(tasks), 1):
         if progress is not None:
             progress(number, len(tasks))
         rows.append(row)
-    bare = empty(_paths(paths), [row.path for row in rows])
+    bare = empty(paths, [row.path for row in rows])
     rows += [FileReport(path, (), nothing_in(path).failure(path)) for path in bare]
     if live is not None:
         name = model_name or (model if isinstance(model, str) else type(model).__name__)
@@ -259,18 +266,29 @@ def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> FileRepor
 
 def _linted(item: Found, looking: _Looking, gate: FileGate, values: bool) -> FileReport:
     """The findings of one file. A file in a folder that never was a checkpoint is skipped."""
-    from ckpt.jobs.check.lint import lint as job
-
     if item.error is not None or item.skipped is not None:
         error = None if item.error is None else item.error.failure(item.path)
         return FileReport(item.path, (), error, skipped=item.skipped)
     try:
         with about(item.path), read(item.path, looking.limits) as checkpoint:
-            survey = Survey(checkpoint)
-            report = _judged(item.path, gate, job(survey, values=values, plan=looking.plan(survey)))
-            checkpoint.check_unchanged()
-            return report
+            return _judged_survey(item.path, Survey(checkpoint), looking, gate, values)
     except CkptError as error:
         if is_concern(item, error.code):
             return FileReport(item.path, (), error.failure(item.path))
         return FileReport(item.path, (), skipped=error.problem)
+
+
+def _judged_open(opened: Checkpoint, looking: _Looking, gate: FileGate, values: bool) -> FileReport:
+    try:
+        return _judged_survey(opened.path, opened.survey, looking, gate, values)
+    except CkptError as error:
+        return FileReport(opened.path, (), error.failure(opened.path))
+
+
+def _judged_survey(path: str, survey: Survey, looking: _Looking, gate: FileGate, values: bool) -> FileReport:
+    """The findings of a checkpoint. Raises CkptError, also when it has changed meanwhile."""
+    from ckpt.jobs.check.lint import lint as job
+
+    report = _judged(path, gate, job(survey, values=values, plan=looking.plan(survey)))
+    survey.checkpoint.check_unchanged()
+    return report

@@ -221,7 +221,7 @@ def verify(
     source: Input,
     *,
     quick: bool = False,
-    sums: Path | Stored | None = None,
+    sums: Path | SumReport | Stored | None = None,
     like: Input | Like | None = None,
     include: Texts = (),
     exclude: Texts = (),
@@ -233,7 +233,7 @@ def verify(
     """Check whether a checkpoint is intact: its structure and its checksums. Return the report of `ckpt verify`.
 
     `report.verdict` is `intact`, `damaged` or `unreadable`: a file that cannot be read is no error here. `sums` is a file
-    that `ckpt sum` wrote, `like` another save whose names and shapes are compared. Raises UsageError.
+    that `ckpt sum` wrote, or the report of `sum`, `like` another save whose names and shapes are compared. Raises UsageError.
     """
     from ckpt.api.stored import checked_with
     from ckpt.formats.verify import remainder

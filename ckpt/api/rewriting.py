@@ -356,6 +356,10 @@ def rewrite(given: Input, make: Make, options: WriteOptions) -> RewriteReport:
 
 
 def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions) -> RewriteReport:
+    if options.in_place and isinstance(given, Opened) and not given.has_path:
+        raise UsageError(
+            "was not opened by its path, so it has no place to change", path=path, hint="out=PATH"
+        )
     talk = _Talk(options.tell)
     is_open = isinstance(given, Opened)
     check(options, path)
@@ -363,6 +367,8 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
         path = step_of(path, options.limits, partial=options.partial, plugins=options.plugins, tell=talk)
     if options.out is None and not options.in_place and not options.dry_run:
         if isinstance(given, Opened):
+            if not given.has_path:
+                raise UsageError("where to write?", path=path, hint="out=PATH")
             raise _ask_where(given.checkpoint, options)
         with opened(path, options) as checkpoint:
             raise _ask_where(checkpoint, options)

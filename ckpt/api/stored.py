@@ -11,7 +11,7 @@ from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError
 from ckpt.formats.verify import recorded
 from ckpt.io.location import locate, read_file
 from ckpt.jobs.check import verify
-from ckpt.jobs.check.recorded import RecordedList, compared, is_recorded, list_of
+from ckpt.jobs.check.recorded import RecordedList, SumReport, compared, is_recorded, list_of
 from ckpt.jobs.check.recorded import parse as parse_recorded
 from ckpt.jobs.check.sums import Like, Sum, like_of, like_of_sums, parse
 from ckpt.jobs.check.verify import VerifyReport
@@ -51,7 +51,7 @@ class Stored(NamedTuple):
 
 
 def checked_with(
-    sums: str | os.PathLike[str] | Stored | None,
+    sums: str | os.PathLike[str] | SumReport | Stored | None,
     like: Input | Like | None,
     globs: Globs,
     section: str | None,
@@ -64,9 +64,11 @@ def checked_with(
     if sums is None and (globs or (section is not None and like is None)):
         raise UsageError("--include and --exclude go with --sums, --section with --sums or --like")
     stored = sums if isinstance(sums, Stored) else None
-    if stored is None and sums is not None:
+    if isinstance(sums, SumReport):
+        stored = Stored(sums.path, [] if sums.recorded is None else [sums.recorded], sums.sums)
+    elif stored is None and sums is not None:
         assert not isinstance(sums, Stored)
-        path = os.fspath(sums)
+        path = os.path.expanduser(os.fsdecode(sums))
         lists = recorded_lists(path, limits)
         stored = Stored(path, lists)
     if stored is not None and stored.lists and (globs or (section is not None and like is None)):

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ckpt.api.advice import SUFFIXES
 from ckpt.api.checkpoint import Checkpoint as Opened
@@ -449,7 +449,7 @@ def _hint(way: Sequence[str] | None) -> str | None:
 
 
 def salvage(
-    source: Path,
+    source: Input,
     *,
     fill_from: Input | None = None,
     names_from: Path | None = None,
@@ -510,7 +510,7 @@ def _format_of(checkpoint: Checkpoint, options: WriteOptions) -> str:
 
 
 def average(
-    sources: Sequence[Input] | Path,
+    sources: Sequence[Input] | Input,
     *,
     ratios: Sequence[float] | None = None,
     last: int | None = None,
@@ -531,7 +531,7 @@ def average(
     options = _options(
         writing, None, "average", plain=True, can_stay=False, can_be_partial=False, takes_steps=False
     )
-    names: list[Input] = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    names: list[Input] = list(sources) if isinstance(sources, (list, tuple)) else [cast("Input", sources)]
     told: list[str] = []
 
     def tell(line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect as introspection
+import io
 import json
 import os
 import shutil
@@ -423,3 +424,58 @@ def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
         "<ckpt.Coverage of compiled.pth: 9 of 9 tensors>",
         "<0 values>",
     ]
+
+
+def test_the_content_of_a_file_is_no_list() -> None:
+    data = (SAMPLES / "legacy.pth").read_bytes()
+    for call in (ckpt.ls, ckpt.lint, lambda given: ckpt.ls([given]), lambda given: ckpt.lint([3])):
+        with pytest.raises(TypeError, match=r"takes paths and open checkpoints, not (bytes|int)"):
+            call(data)
+    with pytest.raises(ckpt.UsageError, match="a mean takes two checkpoints or more"):
+        ckpt.average(data, out="a.pth")
+
+
+def test_open_checkpoints_are_linted(tmp_path: Path) -> None:
+    with folder_of(SAMPLES), ckpt.open("hostile.pth") as opened, ckpt.open("legacy.pth") as other:
+        assert given(ckpt.lint, opened) == given(ckpt.lint, "hostile.pth")
+        assert [row.path for row in ckpt.lint([opened, "train_cuda.pth", other]).files] == [
+            "hostile.pth",
+            "legacy.pth",
+            "train_cuda.pth",
+        ]
+    path = rewriting.saved({"a": torch.ones(2)}, tmp_path / "a.pt")
+    with ckpt.open(path) as opened:
+        os.utime(path, (1, 1))
+        (row,) = ckpt.lint(opened).files
+    assert row.error is not None and "changed while it was read" in row.error.message
+
+
+def test_bytes_are_written_to_a_path(tmp_path: Path) -> None:
+    data = (SAMPLES / "ddp_after.pth").read_bytes()
+    with pytest.raises(ckpt.UsageError, match=r"where to write\? \(out=PATH\)"):
+        ckpt.strip(data)
+    with pytest.raises(ckpt.UsageError, match="so it has no place to change"):
+        ckpt.strip(data, in_place=True)
+    ckpt.strip(data, out=tmp_path / "a.pth")
+    ckpt.strip(SAMPLES / "ddp_after.pth", out=tmp_path / "b.pth")
+    assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "b.pth").read_bytes()
+
+
+def test_sums_are_compared_without_a_file(tmp_path: Path) -> None:
+    with folder_of(SAMPLES):
+        sums, records = ckpt.sum("legacy.pth"), ckpt.sum("dcp", recorded=True)
+        assert ckpt.verify("legacy.pth", sums=sums).verdict == "intact"
+        assert ckpt.verify("dcp", sums=records).verdict == "intact"
+        assert ckpt.verify("llama_bf16.pth", sums=sums._replace(path="llama_bf16.pth")).verdict == "damaged"
+        (tmp_path / "a.sums").write_text("\n".join(sums.lines()))
+        assert ckpt.verify("legacy.pth", sums=tmp_path / "a.sums").checked == (
+            f"{len(sums.sums)} stored sums match",
+        )
+
+
+def test_numbers_have_names() -> None:
+    values = torch.tensor([0.0, 1.0, -3.0, float("nan"), float("inf")])
+    buffer = io.BytesIO()
+    torch.save({"a.weight": values}, buffer)
+    (row,) = ckpt.stats(buffer).rows
+    assert (row.name, row.min, row.max, row.zeros, row.nan, row.inf) == ("a.weight", -3.0, 1.0, 1, 1, 1)

@@ -22,7 +22,7 @@ import processes
 import pytest
 import rewriting
 import torch
-from containers import CONTAINERS, Save, distributed, shards, stored, strided
+from kinds import CONTAINERS, Save, distributed, shards, stored, strided
 from summed import sum_into, total
 
 import ckpt

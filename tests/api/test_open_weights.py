@@ -15,9 +15,9 @@ import paths
 import pytest
 import rewriting
 import torch
-from containers import CONTAINERS, Save, deflated, legacy, stored, strided
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kinds import CONTAINERS, Save, deflated, legacy, stored, strided
 from process import SAMPLES
 from torch import nn
 

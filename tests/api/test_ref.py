@@ -12,9 +12,9 @@ import paths
 import pytest
 import rewriting
 import torch
-from containers import CONTAINERS, Save, deflated, distributed, legacy, safetensors, shards, stored, strided
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kinds import CONTAINERS, Save, deflated, distributed, legacy, safetensors, shards, stored, strided
 
 import ckpt
 from ckpt.checkpoint import Checkpoint

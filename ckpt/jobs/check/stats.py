@@ -114,6 +114,36 @@ class Row(NamedTuple):
     """A flag: its bytes could not be read. `why` says the reason then."""
 
     @property
+    def name(self) -> str:
+        """The name of the tensor."""
+        return self.entry.name
+
+    @property
+    def min(self) -> float | None:
+        """The least finite element; None without any."""
+        return None if self.found is None else self.found.low
+
+    @property
+    def max(self) -> float | None:
+        """The greatest finite element; None without any."""
+        return None if self.found is None else self.found.high
+
+    @property
+    def zeros(self) -> int:
+        """The elements that are zero."""
+        return 0 if self.found is None else self.found.zeros
+
+    @property
+    def nan(self) -> int:
+        """The elements that are NaN."""
+        return 0 if self.found is None else self.found.nan
+
+    @property
+    def inf(self) -> int:
+        """The elements that are infinite."""
+        return 0 if self.found is None else self.found.inf
+
+    @property
     def std(self) -> float | None:
         """The standard deviation of the finite elements, with n − 1 as torch has it; None below two."""
         if self.found is None or self.found.finite < 2:
