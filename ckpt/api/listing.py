@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.api.checkpoint import Checkpoint
 from ckpt.api.handle import read
-from ckpt.api.keywords import Path, Progress, Texts, gate_of, model_of, rules_of
+from ckpt.api.keywords import (
+    Path,
+    Progress,
+    Texts,
+    gate_of,
+    limits_only,
+    model_of,
+    rules_of,
+    several_of,
+    text_only,
+)
 from ckpt.api.opening import path_of
 from ckpt.api.walk import Found, empty, found, is_concern, many, nothing_in, parted
 from ckpt.errors import CkptError, UsageError, about
@@ -32,8 +42,7 @@ Paths = Path | Sequence[Path]
 
 
 def _paths(given: Paths) -> list[str]:
-    every = [given] if isinstance(given, (str, os.PathLike)) else list(given)
-    return [os.path.expanduser(os.fsdecode(path)) for path in every]
+    return [os.path.expanduser(os.fsdecode(path)) for path in several_of(given, str, os.PathLike)]
 
 
 # --- ls ---------------------------------------------------------------------------------------------------------------
@@ -77,8 +86,10 @@ def ls(
     A file that cannot be read is a row with an `error`. `jobs` processes read many files, None as many as there are
     cores; they are forks of this one. `progress` gets the files that are done, and all files. Raises UsageError.
     """
+    text_only(sort=sort)
+    limits_only(limits)
     gate = gate_of("ls", select, ignore, level, fail_on)
-    every = [sources] if isinstance(sources, (str, os.PathLike, Checkpoint)) else list(sources)
+    every = several_of(sources, str, os.PathLike, Checkpoint, what="paths and open checkpoints")
     listing = Listing(
         every,
         gate,
@@ -222,6 +233,7 @@ def lint(
     from ckpt.api.settings import LintSettings, settings_at
     from ckpt.jobs.check.lint import lint_model
 
+    limits_only(limits)
     asked = gate_of("lint", select, ignore, level, fail_on, default=None)
     settings = config if isinstance(config, LintSettings) else LintSettings()
     if config is not None and not isinstance(config, LintSettings):
