@@ -156,8 +156,13 @@ class Checkpoint(Shown[Ref]):
     @property
     def has_path(self) -> bool:
         """Tell whether it was opened by its path, and not from bytes or a file object."""
+        return self.rooted is not None
+
+    @property
+    def rooted(self) -> str | None:
+        """The path from the root, or the URL, that it was opened by, or None."""
         recipe = self._handle.recipe
-        return recipe is not None and isinstance(recipe.given, str)
+        return recipe.given if recipe is not None and isinstance(recipe.given, str) else None
 
     def __getitem__(self, name: str) -> Ref:
         self.check_open()

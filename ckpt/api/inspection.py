@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.api.checkpoint import MissingNameError, SectionSummary, Shown, summaries
-from ckpt.api.keywords import Texts, gate_of, globs_of, model_of
+from ckpt.api.keywords import Texts, gate_of, globs_of, model_of, text_only
 from ckpt.api.opening import Input, at_hand, with_model
 from ckpt.limits import Limits
 from ckpt.reports import pickled
@@ -148,6 +148,7 @@ def inspect(
     """
     from ckpt.jobs.inspect.inspect import inspect as job
 
+    text_only(section=section, index=index)
     gate = gate_of("inspect", select, ignore, level, fail_on)
     globs = globs_of(include, exclude)
     live = model_of(model, arg)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.record import ModelRecord
 from ckpt.findings import CATALOGUE, DOUBTS, LEVEL_WORDS, LEVELS, Gate, Level, Rules
+from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.text import show, show_literal
 
@@ -20,8 +21,40 @@ Path = str | os.PathLike[str]
 
 
 def texts(given: Texts) -> list[str]:
-    """Return the texts of a keyword."""
-    return [given] if isinstance(given, str) else list(given or ())
+    """Return the texts of a keyword. Raises TypeError for what are none."""
+    if given is None:
+        return []
+    several = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    wrong = [given] if isinstance(given, (bytes, bytearray)) else several
+    for text in wrong:
+        if not isinstance(text, str):
+            raise TypeError(f"a text or several are taken here, not {type(text).__name__}")
+    return several
+
+
+def text_only(**keywords: object) -> None:
+    """Raise TypeError for a keyword that is neither text nor None: a torch.device or a torch.dtype is not its name."""
+    for name, given in keywords.items():
+        if given is not None and not isinstance(given, str):
+            raise TypeError(f"{name}= takes text, not {type(given).__name__}")
+
+
+def limits_only(limits: Limits | None) -> None:
+    """Raise TypeError for what are no limits."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise TypeError(f"limits= takes ckpt.Limits, not {type(limits).__name__}")
+
+
+def several_of(given: Any, *kinds: type, what: str = "paths") -> list[Any]:
+    """Return the one that is given, or each of several. Raises TypeError for what is of no such kind.
+
+    An open checkpoint and bytes are iterable too, but neither is a list of paths.
+    """
+    every = [given] if isinstance(given, (bytes, bytearray, memoryview, Mapping, *kinds)) else list(given)
+    for one in every:
+        if not isinstance(one, kinds):
+            raise TypeError(f"{what} are taken here, not {type(one).__name__}")
+    return every
 
 
 def globs_of(include: Texts, exclude: Texts) -> Globs:
@@ -38,11 +71,14 @@ def model_of(model: Any, arguments: Texts = (), option: str = "--model") -> Mode
         if texts(arguments):
             raise UsageError(f"--arg goes with {option}")
         return None
-    from ckpt.live.model import describe, record
+    from ckpt.live.model import describe, record, refuse_other
 
     if isinstance(model, ModelRecord):
         return model
-    return record(model, texts(arguments)) if isinstance(model, str) else describe(model)
+    if isinstance(model, str):
+        return record(model, texts(arguments))
+    refuse_other(model)
+    return describe(model)
 
 
 def doubts(checkpoint: Checkpoint) -> list[str]:
@@ -92,6 +128,7 @@ def gate_of(
 
     Raises UsageError for a code that the command does not make: it would never be found.
     """
+    text_only(level=level)
     words = codes_of("--fail-on", fail_on, command, (*LEVEL_WORDS, *also))
     return Gate(rules_of(command, select, ignore, level, default), words)
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.api.checkpoint import Checkpoint
 from ckpt.api.handle import read
-from ckpt.api.keywords import Path, Progress, Texts, gate_of, model_of, rules_of
+from ckpt.api.keywords import (
+    Path,
+    Progress,
+    Texts,
+    gate_of,
+    limits_only,
+    model_of,
+    rules_of,
+    several_of,
+    text_only,
+)
 from ckpt.api.opening import path_of
 from ckpt.api.walk import Found, empty, found, is_concern, many, nothing_in, parted
 from ckpt.errors import CkptError, UsageError, about
@@ -29,16 +39,6 @@ if TYPE_CHECKING:
 
 Sources = Path | Checkpoint | Sequence[Path | Checkpoint]
 """A path or an open checkpoint, or several."""
-
-
-def _several(given: Sources) -> list[Path | Checkpoint]:
-    """Return what is given as a list. Raises TypeError for the content of a file: a list is about paths."""
-    every = [given] if isinstance(given, (str, os.PathLike, Checkpoint)) else list(given)
-    for one in every:
-        if not isinstance(one, (str, os.PathLike, Checkpoint)):
-            kind = type(given if isinstance(given, (bytes, bytearray, memoryview)) else one).__name__
-            raise TypeError(f"takes paths and open checkpoints, not {kind}")
-    return every
 
 
 # --- ls ---------------------------------------------------------------------------------------------------------------
@@ -82,9 +82,12 @@ def ls(
     A file that cannot be read is a row with an `error`. `jobs` processes read many files, None as many as there are
     cores; they are forks of this one. `progress` gets the files that are done, and all files. Raises UsageError.
     """
+    text_only(sort=sort)
+    limits_only(limits)
     gate = gate_of("ls", select, ignore, level, fail_on)
+    every = several_of(sources, str, os.PathLike, Checkpoint, what="paths and open checkpoints")
     listing = Listing(
-        _several(sources),
+        every,
         gate,
         sort,
         skip_unreadable=skip_unreadable,
@@ -226,6 +229,7 @@ def lint(
     from ckpt.api.settings import LintSettings, settings_at
     from ckpt.jobs.check.lint import lint_model
 
+    limits_only(limits)
     asked = gate_of("lint", select, ignore, level, fail_on, default=None)
     settings = config if isinstance(config, LintSettings) else LintSettings()
     if config is not None and not isinstance(config, LintSettings):
@@ -233,7 +237,7 @@ def lint(
     gate = FileGate(_with_settings(asked.rules, settings, level), asked.rules)
     live = model_of(model, arg)
     looking = _Looking(limits or Limits(), hints, plugins=False)
-    given = _several(sources)
+    given = several_of(sources, str, os.PathLike, Checkpoint, what="paths and open checkpoints")
     paths = [path_of(one) for one in given if not isinstance(one, Checkpoint)]
     values = read_values or settings.values
     rows = [_judged_open(one, looking, gate, values) for one in given if isinstance(one, Checkpoint)]

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from ckpt.api.checkpoint import Checkpoint
 from ckpt.api.handle import Recipe, handle_of, opened
-from ckpt.errors import about
+from ckpt.api.keywords import limits_only
+from ckpt.errors import NotOpenedError, about
+from ckpt.io.far import is_url
 from ckpt.io.location import Alone, Location, locate
 from ckpt.io.source import BaseSource, Duplicate, File, FileObject, Source, Window
 from ckpt.limits import Limits
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 Binary = BinaryIO | io.RawIOBase | io.BufferedIOBase
 Content = bytes | bytearray | memoryview
+_FILE = "(file object)"
+NAMELESS = (BaseSource.name, _FILE)
+"""The paths of checkpoints that were opened from bytes, and from files without a name."""
 Input = str | os.PathLike[str] | Content | Binary | Checkpoint
 """A path, the bytes of a file, a binary file, or an open checkpoint."""
 
@@ -37,6 +42,7 @@ def open(
     It is given by its path or URL, as the bytes of a file, or as a binary file that can seek. Nothing that the file names is
     run or imported, and no tensor data is read until it is asked for. Raises CkptError with the path in front.
     """
+    limits_only(limits)
     if isinstance(path, (bytes, bytearray, memoryview)):
         handle = handle_of(path if isinstance(path, bytes) else bytes(path), limits, partial, plugins)
     elif isinstance(path, (str, os.PathLike)):
@@ -53,7 +59,7 @@ def _source_of(file: object) -> Source:
     """The bytes of a file object. Raises TypeError for one that is not binary or cannot seek, NotOpenedError."""
     handle = cast("BinaryIO", file)
     name = getattr(file, "name", None)
-    name = name if isinstance(name, str) and name else "(file object)"
+    name = name if isinstance(name, str) and name else _FILE
     if isinstance(file, io.TextIOBase) or ("b" not in str(getattr(file, "mode", "b")) and _is_text(handle)):
         raise TypeError(f"{name} is open as text: ckpt.open takes a file that is open with mode 'rb'")
     if not _says_yes(getattr(file, "seekable", None)):
@@ -62,6 +68,8 @@ def _source_of(file: object) -> Source:
         raise TypeError(f"{name} is not open for reading")
     with about(name):
         raw = getattr(file, "raw", file)  # a GzipFile has the descriptor of other bytes
+        if getattr(raw, "closed", False) is True:
+            raise NotOpenedError("the file object is closed")
         if isinstance(raw, io.FileIO) and stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
             if raw.writable():
                 handle.flush()
@@ -112,9 +120,17 @@ def path_of(given: Input) -> str:
 def location_of(opened: Checkpoint) -> Location:
     """Return the location of an open checkpoint, also of one that was opened without a path."""
     if opened.has_path:
-        return locate(opened.path)
+        return locate(_path_now(opened))
     (source,) = opened.checkpoint.sources
     return Alone(Window(source, 0, source.size, source.name))  # who closes it leaves the checkpoint open
+
+
+def _path_now(opened: Checkpoint) -> str:
+    """The path that leads to an open checkpoint also where the working folder is another one by now."""
+    rooted = opened.rooted
+    if rooted is None or is_url(opened.path) or os.path.abspath(opened.path) == rooted:
+        return opened.path
+    return rooted
 
 
 @contextmanager

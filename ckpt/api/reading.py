@@ -12,14 +12,25 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ckpt.api.keywords import Meter, Path, Progress, Texts, gate_of, globs_of, model_of, texts
+from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.keywords import (
+    Meter,
+    Path,
+    Progress,
+    Texts,
+    gate_of,
+    globs_of,
+    limits_only,
+    model_of,
+    text_only,
+    texts,
+)
 from ckpt.api.opening import Input, at_hand, location_of, open_side, path_of, with_model
 from ckpt.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.io.executor import current, is_cut
 from ckpt.limits import Limits
 
 if TYPE_CHECKING:
-    from ckpt.api.checkpoint import Checkpoint
     from ckpt.api.stored import Stored
     from ckpt.checkpoint import Checkpoint as Contents
     from ckpt.jobs.check.recorded import SumReport
@@ -67,6 +78,7 @@ def diff(
     from ckpt.jobs.diff.diff import diff as job
     from ckpt.jobs.rewrite.rename import substitution
 
+    text_only(section=section)
     if close and not (atol is None and rtol is None):
         raise UsageError("--close and --atol or --rtol exclude each other")
     gate = gate_of("diff", select, ignore, level, fail_on, also=(DIFFER,))
@@ -129,6 +141,7 @@ def stats(
     """
     from ckpt.jobs.check.stats import stats as job
 
+    text_only(section=section, sort=sort)
     gate = gate_of("stats", select, ignore, level, fail_on)
     globs = globs_of(include, exclude)
     wants_channels = channels or "dead-channels" in gate.fails | gate.rules.select
@@ -181,6 +194,8 @@ def sum(
     from ckpt.jobs.check.recorded import SumReport, listed, unread_in
     from ckpt.jobs.check.sums import sums
 
+    text_only(section=section)
+    limits_only(limits)
     globs = globs_of(include, exclude)
     if recorded:
         from ckpt.formats.verify import recorded as read_records
@@ -240,6 +255,9 @@ def verify(
     from ckpt.jobs.check import verify as job
 
     path = path_of(source)
+    limits_only(limits)
+    if isinstance(source, Checkpoint):
+        source.check_open()  # a closed one says nothing about the file
     limits = limits or getattr(source, "limits", None) or Limits()
     plugins = plugins or _has_plugins(source)
     globs = globs_of(include, exclude)

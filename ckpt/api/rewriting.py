@@ -15,7 +15,7 @@ from ckpt import formats
 from ckpt.api.checkpoint import Checkpoint as Opened
 from ckpt.api.handle import read
 from ckpt.api.keywords import Meter, Path, doubts
-from ckpt.api.opening import Input, at_hand, path_of
+from ckpt.api.opening import NAMELESS, Input, at_hand, path_of
 from ckpt.api.steps import step_of
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import (
@@ -200,8 +200,26 @@ def opened(path: str, options: WriteOptions) -> Checkpoint:
     return read(path, options.limits, plugins=options.plugins, partial=options.partial)
 
 
+def _check_place(given: Opened) -> None:
+    """Raise CkptError where the path of an open checkpoint does not lead to its file.
+
+    A change in place would replace another file: a newer save, or one of the same name in another working folder.
+    """
+    if not given.has_path:
+        raise UsageError("has no place: it was not opened by its path", path=given.path, hint="-o OUT")
+    for source in given.checkpoint.sources:
+        try:
+            is_there = source.status is None or os.path.samestat(os.stat(source.name), source.status)
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise NotOpenedError("it is not the file that was opened", path=source.name)
+
+
 def _ask_where(checkpoint: Checkpoint, options: WriteOptions) -> UsageError:
     """The error that names where the result could go."""
+    if checkpoint.path in NAMELESS:
+        return UsageError("where to write?", path=checkpoint.path, hint="-o OUT")
     where = _suggested(checkpoint, options)
     if options.ending is not None and checkpoint.traits.is_folder:  # of two formats
         same = options._replace(ending=None, suffix=options.suffix or ".converted")
@@ -356,23 +374,23 @@ def rewrite(given: Input, make: Make, options: WriteOptions) -> RewriteReport:
 
 
 def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions) -> RewriteReport:
-    if options.in_place and isinstance(given, Opened) and not given.has_path:
-        raise UsageError(
-            "was not opened by its path, so it has no place to change", path=path, hint="out=PATH"
-        )
     talk = _Talk(options.tell)
     is_open = isinstance(given, Opened)
     check(options, path)
+    if isinstance(given, Opened):
+        given.check_open()
     if not is_open and options.takes_steps and not options.in_place:
         path = step_of(path, options.limits, partial=options.partial, plugins=options.plugins, tell=talk)
     if options.out is None and not options.in_place and not options.dry_run:
         if isinstance(given, Opened):
-            if not given.has_path:
-                raise UsageError("where to write?", path=path, hint="out=PATH")
             raise _ask_where(given.checkpoint, options)
         with opened(path, options) as checkpoint:
             raise _ask_where(checkpoint, options)
+    if options.in_place and isinstance(given, Opened):
+        _check_place(given)
     out = place_of(path, options)
+    if out != options.out and path in NAMELESS:
+        raise UsageError("has no name for a result in a folder", path=path, hint="-o OUT")
     to = target_of(path, out, options)
     for other, size in _left_over(to, options):
         talk.about(other, [f"{size_text(size)} left over from a run that was killed"])
@@ -518,8 +536,10 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
         folder, stem = _shard_place(options.out)
 
         def shard(name: str) -> target.Target:
-            return target.target(os.path.join(folder, name), force=options.force)
+            return target.target(os.path.join(folder, name), force=options.force, parents=options.parents)
 
+        if options.parents:
+            make_parents(shard(f"{stem}.safetensors.index.json"))
         return save.save_shards(
             checkpoint,
             shard,

@@ -9,13 +9,24 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from io import IOBase
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ckpt.api.advice import SUFFIXES
 from ckpt.api.checkpoint import Checkpoint as Opened
 from ckpt.api.handle import read
-from ckpt.api.keywords import Path, Progress, Texts, doubts, globs_of, model_of, texts
-from ckpt.api.opening import Input, at_hand, path_of
+from ckpt.api.keywords import (
+    Path,
+    Progress,
+    Texts,
+    doubts,
+    globs_of,
+    limits_only,
+    model_of,
+    text_only,
+    texts,
+)
+from ckpt.api.opening import NAMELESS, Input, at_hand, path_of
 from ckpt.api.rewriting import Open, WriteOptions, rewrite
 from ckpt.api.rewriting import check as check_options
 from ckpt.api.stored import like_at
@@ -71,10 +82,13 @@ def _options(writing: Writing, source: object, command: str, **more: Any) -> Wri
     given: dict[str, Any] = dict(writing)
     out = given.pop("out", None)
     limits = given.pop("limits", None)
+    limits_only(limits)
     if isinstance(source, Opened):
         limits = limits or source.limits
         given["plugins"] = given.get("plugins", False) or source.plugins
     text = None if out is None else os.fsdecode(out)
+    if text is not None and "\0" in text:
+        raise UsageError("out= is no file name: it holds a NUL")
     if text is not None and is_url(text) and text.endswith(".dcp/"):
         text = text.rstrip("/")  # a slash behind the URL of a distributed checkpoint says nothing more
     unknown = given.keys() - _WRITING
@@ -108,6 +122,7 @@ def rehome(
     from ckpt.jobs.rewrite.rehome import moves
     from ckpt.jobs.rewrite.rehome import rehome as job
 
+    text_only(to=to)
     targets = moves(to, texts(map))
     tag = "moved" if texts(map) else (to or "cpu").replace(":", "")
     suffix = SUFFIXES["rehome"] if tag == "cpu" else f".{tag}"
@@ -131,6 +146,7 @@ def strip(
     """
     from ckpt.jobs.rewrite.strip import strip as job
 
+    text_only(prefix=prefix, section=section)
     globs = globs_of(include, exclude)
     options = _options(writing, source, "strip", weights_file=True, link=link)
     return rewrite(
@@ -157,6 +173,7 @@ def rename(
     from ckpt.jobs.rewrite.rename import rename as job
     from ckpt.jobs.rewrite.rename import substitution
 
+    text_only(section=section)
     globs = globs_of(include, exclude)
     subs = [substitution(text) for text in texts(sub)]
     options = _options(writing, source, "rename", weights_file=True, link=link)
@@ -183,6 +200,7 @@ def slim(
     """
     from ckpt.jobs.rewrite.slim import slim as job
 
+    text_only(section=section)
     globs = globs_of(include, exclude)
     options = _options(writing, source, "slim", plain=True, can_stay=False, urls=True)
     options = _with_like(options, like, section)
@@ -248,6 +266,8 @@ def convert(
     from ckpt.jobs.rewrite.convert import convert as job
     from ckpt.jobs.rewrite.sets import refuse_lost, with_flattening
 
+    text_only(format=format, dtype=dtype, encoding=encoding, weights=weights, section=section)
+    text_only(optimizer_keys=optimizer_keys)
     if weights is not None and section is not None:
         raise UsageError("--weights and --section exclude each other")
     globs = globs_of(include, exclude)
@@ -360,6 +380,7 @@ def warmstart(
     from ckpt.jobs.rewrite.warmstart import Options
     from ckpt.jobs.rewrite.warmstart import warmstart as job
 
+    text_only(section=section, into_section=into_section, into_model=into_model)
     way = next((way_name for way_name in _MISMATCH if way_name == on_mismatch), None)
     if way is None:
         raise UsageError(f"--on-mismatch {on_mismatch}: not one of {' '.join(_MISMATCH)}")
@@ -528,10 +549,13 @@ def average(
     from ckpt.jobs.rewrite.average import Options, shares_of
     from ckpt.jobs.rewrite.average import average as job
 
+    text_only(section=section)
     options = _options(
         writing, None, "average", plain=True, can_stay=False, can_be_partial=False, takes_steps=False
     )
-    names: list[Input] = list(sources) if isinstance(sources, (list, tuple)) else [cast("Input", sources)]
+    # An open checkpoint, bytes and a file are iterable too, and each is one checkpoint.
+    is_one = isinstance(sources, (str, os.PathLike, Opened, bytes, bytearray, memoryview, IOBase))
+    names: list[Input] = [cast("Input", sources)] if is_one else list(cast("Sequence[Input]", sources))
     told: list[str] = []
 
     def tell(line: str) -> None:
@@ -548,7 +572,7 @@ def average(
         raise UsageError(problem, path=path, hint="PATH PATH..., or --last N FOLDER")
     request = Options(ratios, section, texts(include), texts(exclude), align=align, drop_other=drop_other)
     shares_of(request.ratios, len(names))
-    _tell_twice(list(map(path_of, names)), tell)
+    _tell_twice(names, tell)
     with ExitStack() as stack:
         given = []
         for name in names:
@@ -574,9 +598,13 @@ def average(
     return report._replace(warnings=(*told, *report.warnings))
 
 
-def _tell_twice(names: Sequence[str], tell: Callable[[str], None]) -> None:
+def _tell_twice(given: Sequence[Input], tell: Callable[[str], None]) -> None:
     """Say which checkpoints were given more than once."""
-    real = [os.path.realpath(name) for name in names]
+    names = list(map(path_of, given))
+    real: list[object] = [
+        id(one) if name in NAMELESS else os.path.realpath(name)
+        for one, name in zip(given, names, strict=True)
+    ]
     for index, name in enumerate(names):
         count = real.count(real[index])
         if count > 1 and real.index(real[index]) == index:

@@ -23,9 +23,17 @@ _WRAPPERS = frozenset(
     ("DataParallel", "DistributedDataParallel", "OptimizedModule", "FullyShardedDataParallel")
 )
 """Classes of torch that wrap a model."""
+NAME = "the model"
+"""The path of a live model in errors."""
 _DEPTH = 8
 """The depth to which nested containers are searched for modules."""
 _STATE_KEYS = 50
+
+
+def refuse_other(model: Any) -> None:
+    """Raise UsageError for what is no torch.nn.Module."""
+    if not isinstance(model, require_torch().nn.Module):
+        raise UsageError(f"{type(model).__name__} is no torch.nn.Module", path=NAME)
 
 
 def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:

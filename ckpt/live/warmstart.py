@@ -13,18 +13,12 @@ from ckpt.jobs.rewrite.report import Coverage, Pairing
 from ckpt.jobs.rewrite.warmstart import Options, coverage_of
 from ckpt.limits import Limits
 from ckpt.live import memory, require_torch
+from ckpt.live.model import NAME, refuse_other
 from ckpt.live.state import state_checkpoint, state_of
 from ckpt.tensors import TensorRef
 from ckpt.text import and_more, plural, show
 
-_NAME = "the model"
 Mismatch = Literal["keep", "slice", "error"]
-
-
-def refuse_other(model: Any) -> None:
-    """Raise UsageError for what is no torch.nn.Module."""
-    if not isinstance(model, require_torch().nn.Module):
-        raise UsageError(f"{type(model).__name__} is no torch.nn.Module", path=_NAME)
 
 
 def load(
@@ -69,11 +63,11 @@ def load(
     meta = next((name for name, value in own.items() if getattr(value, "is_meta", False)), None)
     if meta is not None:
         raise UsageError(
-            f"{show(meta, 80)} is on meta, without memory", path=_NAME, hint="model.to_empty(device=…)"
+            f"{show(meta, 80)} is on meta, without memory", path=NAME, hint="model.to_empty(device=…)"
         )
     given = survey.checkpoint
     limits = limits or Limits()
-    coverage = coverage_of(survey, Survey(state_checkpoint(model, _NAME)), limits, options)
+    coverage = coverage_of(survey, Survey(state_checkpoint(model, NAME)), limits, options)
     if coverage.refusal:
         raise LossError(coverage.refusal, path=given.path, hint=_keyword(coverage.way))
     if strict:

@@ -429,7 +429,7 @@ def test_reports_are_short_to_look_at(tmp_path: Path) -> None:
 def test_the_content_of_a_file_is_no_list() -> None:
     data = (SAMPLES / "legacy.pth").read_bytes()
     for call in (ckpt.ls, ckpt.lint, lambda given: ckpt.ls([given]), lambda given: ckpt.lint([3])):
-        with pytest.raises(TypeError, match=r"takes paths and open checkpoints, not (bytes|int)"):
+        with pytest.raises(TypeError, match=r"paths and open checkpoints are taken here, not (bytes|int)"):
             call(data)
     with pytest.raises(ckpt.UsageError, match="a mean takes two checkpoints or more"):
         ckpt.average(data, out="a.pth")
@@ -452,10 +452,6 @@ def test_open_checkpoints_are_linted(tmp_path: Path) -> None:
 
 def test_bytes_are_written_to_a_path(tmp_path: Path) -> None:
     data = (SAMPLES / "ddp_after.pth").read_bytes()
-    with pytest.raises(ckpt.UsageError, match=r"where to write\? \(out=PATH\)"):
-        ckpt.strip(data)
-    with pytest.raises(ckpt.UsageError, match="so it has no place to change"):
-        ckpt.strip(data, in_place=True)
     ckpt.strip(data, out=tmp_path / "a.pth")
     ckpt.strip(SAMPLES / "ddp_after.pth", out=tmp_path / "b.pth")
     assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "b.pth").read_bytes()
