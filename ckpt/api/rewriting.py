@@ -53,6 +53,37 @@ Open = Callable[[str, bool], Checkpoint]
 """Opens a path, of which with the flag only a part need be there."""
 
 
+class WriteCommand(NamedTuple):
+    """A command that writes, by its name, and what it takes.
+
+    Without `many`, all that it reads makes one result. `weights_file` is set where it changes the file of the weights of
+    a folder, and not all of the folder. With `urls` it reads from URLs, and writes to one.
+    """
+
+    name: str
+    many: bool = True
+    in_place: bool = False
+    partial: bool = True
+    keep_code: bool = True
+    weights_file: bool = False
+    urls: bool = False
+
+
+COMMANDS = {
+    row.name: row
+    for row in (
+        WriteCommand("rehome", in_place=True, weights_file=True, urls=True),
+        WriteCommand("strip", in_place=True, weights_file=True),
+        WriteCommand("rename", in_place=True, weights_file=True),
+        WriteCommand("slim", keep_code=False, urls=True),
+        WriteCommand("convert", urls=True),
+        WriteCommand("warmstart", many=False, partial=False, weights_file=True),
+        WriteCommand("salvage", partial=False, urls=True),
+        WriteCommand("average", many=False, partial=False, keep_code=False),
+    )
+}
+
+
 class WriteOptions(NamedTuple):
     """The keywords of a function that writes, and what the function adds to them.
 
@@ -76,18 +107,13 @@ class WriteOptions(NamedTuple):
     plugins: bool = False
     progress: Callable[[int, int], None] | None = None
     tell: Tell | None = None
-    command: str = ""
-    can_stay: bool = True
-    """True when the command knows `in_place`."""
-    can_be_partial: bool = True
+    command: WriteCommand = WriteCommand("")
     suffix: str = ""
     ending: str | None = None
     format: str | None = None
     plain: bool = False
     """True when the result must load with weights_only=True."""
     shard_bytes: int | None = None
-    weights_file: bool = False
-    """True when the command changes the file of the weights of a folder, and not all of the folder."""
     ranks: int | None = None
     """Into how many files the tensors of a distributed checkpoint are cut."""
     link: bool = False
@@ -95,13 +121,8 @@ class WriteOptions(NamedTuple):
     like: Like | None = None
     """Another save whose tensors the source must have."""
     like_section: str | None = None
-    urls: bool = False
-    """True when the command reads from a URL, and writes to one."""
     open: Open | None = None
     """A way to open the source other than `formats.open`."""
-
-    takes_steps: bool = True
-    """True when the newest whole step of a folder of steps is meant."""
     in_folder: bool = False
     """True when `out` is a folder, also where it is not there yet."""
 
@@ -124,16 +145,16 @@ def check(options: WriteOptions, *inputs: object) -> None:
         raise UsageError("--copy goes with --in-place")
     if options.verify not in (None, "crc", "torch"):
         raise UsageError(f"--verify {options.verify}: not a check", hint="crc or torch")
-    if options.in_place and not options.can_stay:
-        raise UsageError(f"ckpt {options.command} writes a new file", hint="-o OUT")
+    if options.in_place and not options.command.in_place:
+        raise UsageError(f"ckpt {options.command.name} writes a new file", hint="-o OUT")
     if options.out is not None and is_url(options.out):
-        if not options.urls:
-            raise UsageError(f"ckpt {options.command} writes local files only", path=options.out)
+        if not options.command.urls:
+            raise UsageError(f"ckpt {options.command.name} writes local files only", path=options.out)
         if options.verify == "torch":
             raise UsageError("--verify torch opens local files only", path=options.out, hint="--verify crc")
     url = next((text for text in inputs if isinstance(text, str) and is_url(text)), None)
-    if url is not None and (options.in_place or not options.urls):
-        way = "--in-place" if options.in_place else f"ckpt {options.command}"
+    if url is not None and (options.in_place or not options.command.urls):
+        way = "--in-place" if options.in_place else f"ckpt {options.command.name}"
         raise UsageError(f"{way} takes local files only", path=url, hint="download it first")
 
 
@@ -224,7 +245,7 @@ def _ask_where(checkpoint: Checkpoint, options: WriteOptions) -> UsageError:
     if options.ending is not None and checkpoint.traits.is_folder:  # of two formats
         same = options._replace(ending=None, suffix=options.suffix or ".converted")
         where = ", or ".join(filter(None, (_suggested(checkpoint, same), where)))
-    ways = [where, "--in-place" if options.can_stay and can_stay(checkpoint) else None]
+    ways = [where, "--in-place" if options.command.in_place and can_stay(checkpoint) else None]
     hint = ", or ".join(way for way in ways if way is not None)
     return UsageError("where to write?", path=checkpoint.path, hint=hint or None)
 
@@ -252,7 +273,7 @@ def _refuse_source(report: RewriteReport, to: target.Target | None, options: Wri
         return
     source = report.source
     if save.is_source(source, to.real):
-        can = options.can_stay and can_stay(source)
+        can = options.command.in_place and can_stay(source)
         hint = "--in-place" if can and (source.traits.in_place or not report.left_out) else "-o another file"
         raise UsageError("OUT is the source, which --force does not replace", path=to.path, hint=hint)
     is_input = any(
@@ -319,7 +340,7 @@ def _advised_partial(options: WriteOptions, plan: Callable[[], None]) -> Iterato
         yield
     except (UnreadableError, LossError) as error:
         asks = error.hint is None or error.hint.endswith("?")
-        if options.can_be_partial and not options.partial and asks and not isinstance(error, NotOpenedError):
+        if options.command.partial and not options.partial and asks and not isinstance(error, NotOpenedError):
             try:
                 plan()
             except CkptError:
@@ -379,7 +400,7 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
     check(options, path)
     if isinstance(given, Opened):
         given.check_open()
-    if not is_open and options.takes_steps and not options.in_place:
+    if not is_open and options.command.many and not options.in_place:
         path = step_of(path, options.limits, partial=options.partial, plugins=options.plugins, tell=talk)
     if options.out is None and not options.in_place and not options.dry_run:
         if isinstance(given, Opened):
@@ -399,7 +420,7 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
         """Do all that `partial` does before it writes. Raises CkptError where it would refuse."""
         partly = options._replace(partial=True)
         with opened(path, partly) as checkpoint:
-            survey = Survey(weights_file(checkpoint) if options.weights_file else checkpoint)
+            survey = Survey(weights_file(checkpoint) if options.command.weights_file else checkpoint)
             report = _made(survey, make, partly)
             if not report.is_partial:
                 raise UnsupportedError("nothing is missing")
@@ -415,7 +436,7 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
     try:
         for line in doubts(checkpoint):
             talk(line)
-        chosen = weights_file(checkpoint) if options.weights_file else checkpoint
+        chosen = weights_file(checkpoint) if options.command.weights_file else checkpoint
         survey = Survey(chosen)
         mixed = survey.mixed
         talk.about(checkpoint.path, [] if mixed is None else [mixed.text])

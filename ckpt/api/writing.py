@@ -27,7 +27,7 @@ from ckpt.api.keywords import (
     texts,
 )
 from ckpt.api.opening import NAMELESS, Input, at_hand, path_of
-from ckpt.api.rewriting import Open, WriteOptions, rewrite
+from ckpt.api.rewriting import COMMANDS, Open, WriteOptions, rewrite
 from ckpt.api.rewriting import check as check_options
 from ckpt.api.stored import like_at
 from ckpt.api.walk import looked, parted
@@ -95,7 +95,9 @@ def _options(writing: Writing, source: object, command: str, **more: Any) -> Wri
     if unknown:
         raise TypeError(f"{command}() got an unexpected keyword argument '{min(unknown)}'")
     suffix = SUFFIXES[command]
-    options = WriteOptions(out=text, limits=limits or Limits(), command=command, suffix=suffix, **given)
+    options = WriteOptions(
+        out=text, limits=limits or Limits(), command=COMMANDS[command], suffix=suffix, **given
+    )
     return options._replace(**more)
 
 
@@ -126,7 +128,7 @@ def rehome(
     targets = moves(to, texts(map))
     tag = "moved" if texts(map) else (to or "cpu").replace(":", "")
     suffix = SUFFIXES["rehome"] if tag == "cpu" else f".{tag}"
-    options = _options(writing, source, "rehome", suffix=suffix, weights_file=True, urls=True)
+    options = _options(writing, source, "rehome", suffix=suffix)
     return rewrite(source, lambda survey, limits: job(survey, targets, limits, objects=objects), options)
 
 
@@ -148,7 +150,7 @@ def strip(
 
     text_only(prefix=prefix, section=section)
     globs = globs_of(include, exclude)
-    options = _options(writing, source, "strip", weights_file=True, link=link)
+    options = _options(writing, source, "strip", link=link)
     return rewrite(
         source,
         lambda survey, limits: job(survey, limits, prefix=prefix, section=section, select=globs),
@@ -176,7 +178,7 @@ def rename(
     text_only(section=section)
     globs = globs_of(include, exclude)
     subs = [substitution(text) for text in texts(sub)]
-    options = _options(writing, source, "rename", weights_file=True, link=link)
+    options = _options(writing, source, "rename", link=link)
     return rewrite(
         source, lambda survey, limits: job(survey, subs, limits, section=section, select=globs), options
     )
@@ -202,7 +204,7 @@ def slim(
 
     text_only(section=section)
     globs = globs_of(include, exclude)
-    options = _options(writing, source, "slim", plain=True, can_stay=False, urls=True)
+    options = _options(writing, source, "slim", plain=True)
     options = _with_like(options, like, section)
     return rewrite(
         source,
@@ -272,7 +274,7 @@ def convert(
         raise UsageError("--weights and --section exclude each other")
     globs = globs_of(include, exclude)
     live = model_of(model, arg)
-    options = _options(writing, source, "convert", can_stay=False, urls=True)
+    options = _options(writing, source, "convert")
     options = with_format(options, format, shard_size, plain=plain)
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = _with_like(options, like, section)
@@ -408,10 +410,6 @@ def warmstart(
         writing,
         pretrained,
         "warmstart",
-        weights_file=True,
-        can_stay=False,
-        can_be_partial=False,
-        takes_steps=False,
     )
     options = options._replace(dry_run=options.dry_run or print_code)
     check_options(options, path_of(pretrained), None if into is None else path_of(into))
@@ -485,7 +483,7 @@ def salvage(
     from ckpt.jobs.rewrite.salvage import salvage as job
     from ckpt.jobs.rewrite.salvage import unsound
 
-    options = _options(writing, source, "salvage", can_stay=False, can_be_partial=False, urls=True)
+    options = _options(writing, source, "salvage")
     names = None if names_from is None else os.fsdecode(names_from)
 
     def open_rest(path: str, partial: bool) -> Checkpoint:
@@ -550,9 +548,7 @@ def average(
     from ckpt.jobs.rewrite.average import average as job
 
     text_only(section=section)
-    options = _options(
-        writing, None, "average", plain=True, can_stay=False, can_be_partial=False, takes_steps=False
-    )
+    options = _options(writing, None, "average", plain=True)
     # An open checkpoint, bytes and a file are iterable too, and each is one checkpoint.
     is_one = isinstance(sources, (str, os.PathLike, Opened, bytes, bytearray, memoryview, IOBase))
     names: list[Input] = [cast("Input", sources)] if is_one else list(cast("Sequence[Input]", sources))

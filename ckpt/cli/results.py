@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ckpt import formats
-from ckpt.api.rewriting import WriteOptions, can_stay, check, opened, place_of, target_of
+from ckpt.api.rewriting import COMMANDS, WriteOptions, can_stay, check, opened, place_of, target_of
 from ckpt.api.steps import step_of
 from ckpt.api.walk import Found, looked, others_text, parted
 from ckpt.cli import output
@@ -60,8 +60,6 @@ class ResultOptions(NamedTuple):
     places: WriteOptions
     """The options that decide on the places of the results."""
     json: bool = False
-    many: bool = True
-    """True when the command takes many PATHs."""
     recursive: bool = False
     files_from: str | None = None
 
@@ -77,31 +75,21 @@ class Job(NamedTuple):
         return self.item.path
 
 
-def writing(
-    *,
-    many: bool = True,
-    in_place: bool = True,
-    keep_code: bool = True,
-    partial: bool = True,
-    urls: bool = False,
-) -> Callable[[Command], Command]:
-    """Adds the options of a writing command, which is handed them as `options`.
-
-    With `urls`, the command reads from URLs, and writes to one.
-    """
-    can_stay, may_be_partial = in_place, partial
+def writing(command: Command) -> Command:
+    """Adds the options of a writing command, which is handed them as `options`: those that its row in COMMANDS takes."""
+    row = COMMANDS[command.__module__.rpartition(".")[2]]
     shared = [
         *(
             [
                 Parameter("recursive", Parameter.KEYWORD_ONLY, default=False, annotation=Recursive),
                 Parameter("files_from", Parameter.KEYWORD_ONLY, default=None, annotation=FilesFrom),
             ]
-            if many
+            if row.many
             else []
         ),
         *(
             [Parameter("partial", Parameter.KEYWORD_ONLY, default=False, annotation=Partial)]
-            if many and may_be_partial
+            if row.many and row.partial
             else []
         ),
         Parameter("output", Parameter.KEYWORD_ONLY, default=None, annotation=Output),
@@ -110,7 +98,7 @@ def writing(
                 Parameter("in_place", Parameter.KEYWORD_ONLY, default=False, annotation=InPlace),
                 Parameter("copy", Parameter.KEYWORD_ONLY, default=False, annotation=Copy),
             ]
-            if in_place
+            if row.in_place
             else []
         ),
         Parameter("force", Parameter.KEYWORD_ONLY, default=False, annotation=Force),
@@ -119,62 +107,54 @@ def writing(
         Parameter("keep_damaged", Parameter.KEYWORD_ONLY, default=False, annotation=KeepDamaged),
         *(
             [Parameter("keep_code", Parameter.KEYWORD_ONLY, default=False, annotation=KeepCode)]
-            if keep_code
+            if row.keep_code
             else []
         ),
         Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=RewriteJson),
     ]
     limit = Parameter("limit", Parameter.KEYWORD_ONLY, default=None, annotation=LimitOption)
 
-    def decorate(command: Command) -> Command:
-        own = [parameter for name, parameter in parameters_of(command).items() if name != "options"]
-        name = command.__module__.rpartition(".")[2]
+    own = [parameter for name, parameter in parameters_of(command).items() if name != "options"]
 
-        def run(
-            output: str | None = None,
-            json: bool = False,
-            recursive: bool = False,
-            files_from: str | None = None,
-            limit: list[str] | None = None,
-            in_place: bool = False,
-            copy: bool = False,
-            force: bool = False,
-            dry_run: bool = False,
-            verify: str | None = None,
-            keep_damaged: bool = False,
-            keep_code: bool = False,
-            partial: bool = False,
-            **values: object,
-        ) -> int:
-            keywords: dict[str, Any] = {
-                **{"in_place": in_place, "copy": copy, "force": force, "dry_run": dry_run},
-                **{"verify": verify, "keep_damaged": keep_damaged, "keep_code": keep_code},
-                **{"partial": partial, "limits": limits_of(limit), "plugins": plugins_allowed()},
-            }
-            # A slash behind the URL of a distributed checkpoint says nothing more.
-            is_dcp = output is not None and is_url(output) and output.endswith(".dcp/")
-            out = output.rstrip("/") if is_dcp and output is not None else output
-            places = WriteOptions(
-                **keywords,
-                out=out,
-                command=name,
-                can_stay=can_stay,
-                urls=urls,
-                in_folder=recursive,
-                parents=recursive,
-            )
-            given = [
-                value
-                for value in values.values()
-                for value in (value if isinstance(value, list) else [value])
-            ]
-            check(places, *given)
-            options = ResultOptions(keywords, places, json, many, recursive, files_from)
-            return command(**values, options=options)
+    def run(
+        output: str | None = None,
+        json: bool = False,
+        recursive: bool = False,
+        files_from: str | None = None,
+        limit: list[str] | None = None,
+        in_place: bool = False,
+        copy: bool = False,
+        force: bool = False,
+        dry_run: bool = False,
+        verify: str | None = None,
+        keep_damaged: bool = False,
+        keep_code: bool = False,
+        partial: bool = False,
+        **values: object,
+    ) -> int:
+        keywords: dict[str, Any] = {
+            **{"in_place": in_place, "copy": copy, "force": force, "dry_run": dry_run},
+            **{"verify": verify, "keep_damaged": keep_damaged, "keep_code": keep_code},
+            **{"partial": partial, "limits": limits_of(limit), "plugins": plugins_allowed()},
+        }
+        # A slash behind the URL of a distributed checkpoint says nothing more.
+        is_dcp = output is not None and is_url(output) and output.endswith(".dcp/")
+        out = output.rstrip("/") if is_dcp and output is not None else output
+        places = WriteOptions(
+            **keywords,
+            out=out,
+            command=row,
+            in_folder=recursive,
+            parents=recursive,
+        )
+        given = [
+            value for value in values.values() for value in (value if isinstance(value, list) else [value])
+        ]
+        check(places, *given)
+        options = ResultOptions(keywords, places, json, recursive, files_from)
+        return command(**values, options=options)
 
-        return dressed(run, command, [*own, *shared, limit])
-
-    return decorate
+    return dressed(run, command, [*own, *shared, limit])
 
 
 def rewrite(
@@ -230,7 +210,7 @@ def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
     names = listed(paths, options.files_from, "change")
     places = options.places
     if not options.recursive:
-        if options.many and not places.in_place:
+        if options.places.command.many and not places.in_place:
             names = [
                 step_of(name, places.limits, partial=places.partial, plugins=places.plugins, tell=tell)
                 for name in names
@@ -281,7 +261,7 @@ def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:
     if items[0].error is not None:
         raise items[0].error
     with opened(path, places) as checkpoint:
-        ways = "-o DIR, or --in-place" if places.can_stay and can_stay(checkpoint) else "-o DIR"
+        ways = "-o DIR, or --in-place" if places.command.in_place and can_stay(checkpoint) else "-o DIR"
     return UsageError("where to write?", path=path, hint=ways)
 
 
@@ -310,7 +290,7 @@ def _one(job: Job, write: Write, options: ResultOptions, report: Report | None) 
             raise _RequestError(error) from None
         if _is_no_checkpoint(job, error, options.places.limits):
             return 0
-        if isinstance(error, FolderError) and options.many and error.path in (None, job.path):
+        if isinstance(error, FolderError) and options.places.command.many and error.path in (None, job.path):
             error.hint = "-r takes them all"
         raise
     (report or reporting(options))(done)

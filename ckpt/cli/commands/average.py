@@ -14,7 +14,7 @@ from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.text import show
 
 
-@writing(many=False, in_place=False, keep_code=False)
+@writing
 def command(
     paths: Annotated[
         list[str] | None,

@@ -13,7 +13,7 @@ from ckpt.cli.options import Arg, DropOther, Exclude, Include, LikeOption, Model
 from ckpt.cli.results import ResultOptions, rewrite, writing
 
 
-@writing(in_place=False, urls=True)
+@writing
 def command(
     paths: Paths = None,
     format: Annotated[

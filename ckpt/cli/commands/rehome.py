@@ -23,7 +23,7 @@ from ckpt.text import plural, show, show_literal, size_text
 _WITH_UNDO = ("dry_run", "limits", "plugins")
 
 
-@writing(urls=True)
+@writing
 def command(
     paths: Paths = None,
     to: Annotated[

@@ -13,7 +13,7 @@ from ckpt.cli.results import ResultOptions, rewrite, writing
 from ckpt.errors import UsageError
 
 
-@writing(in_place=False, partial=False, urls=True)
+@writing
 def command(
     paths: Paths = None,
     fill_from: Annotated[

@@ -13,7 +13,7 @@ from ckpt.cli.results import ResultOptions, rewrite, writing
 from ckpt.cli.signature import FILTER
 
 
-@writing(in_place=False, keep_code=False, urls=True)
+@writing
 def command(
     paths: Paths = None,
     keep: Annotated[

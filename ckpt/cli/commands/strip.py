@@ -12,7 +12,7 @@ from ckpt.cli.options import Exclude, Include, Link, Paths, SectionOption
 from ckpt.cli.results import ResultOptions, rewrite, writing
 
 
-@writing()
+@writing
 def command(
     paths: Paths = None,
     prefix: Annotated[

@@ -19,7 +19,7 @@ from ckpt.text import pasted, pasted_path, show, show_literal
 
 
 @excluding(Exclusion(("--into", "--into-model")))
-@writing(many=False, in_place=False)
+@writing
 def command(
     pretrained: Annotated[
         str,
