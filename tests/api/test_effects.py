@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from inside import folder_of
 from process import SAMPLES
 
 import ckpt
+from ckpt.formats import verify
+from ckpt.io.executor import Serial, current, working
 from ckpt.live.model import describe
 
 AFTER, BEFORE = "ddp_after.pth", "ddp_before.pth"
@@ -187,3 +192,64 @@ def test_the_newest_step(tmp_path: Path) -> None:
     assert (
         torch.load(tmp_path / "b.pth")["w"].tolist() == [1.0, 1.0] and "is passed over" in report.warnings[1]
     )
+
+
+def test_exit_codes_where_something_could_not_be_read() -> None:
+    with ckpt.open("truncated.pth", partial=True) as given:
+        stats, sums = ckpt.stats(given), ckpt.sum(given)
+        assert stats.unread and stats.exit_code == 2 and sums.unread and sums.exit_code == 2
+        with pytest.raises(ckpt.UnreadableError, match="not compared: "):
+            ckpt.diff(given, AFTER)
+        assert ckpt.diff(given, AFTER, check=False).unread
+    assert ckpt.stats(AFTER).exit_code == 0
+    assert ckpt.ls("none.pth").exit_code == 2 and ckpt.ls("none.pth", skip_unreadable=True).exit_code == 0
+
+
+def test_a_gate_on_numbers(tmp_path: Path) -> None:
+    path = rewriting.saved({"a.weight": torch.tensor([float("nan"), 1.0])}, tmp_path / "a.pt")
+    assert ckpt.stats(path).exit_code == 0 and ckpt.stats(path, fail_on="nan").exit_code == 1
+
+
+def test_a_file_object_stays_open(tmp_path: Path) -> None:
+    data = Path(AFTER).read_bytes()
+    for file in (io.BytesIO(data), io.FileIO(AFTER)):
+        with file, ckpt.open(file) as given:
+            for _ in range(2):
+                assert ckpt.verify(given).verdict == "intact" and ckpt.sum(given, recorded=True).recorded
+                assert given["model.module.fc1.bias"].numpy().size
+            assert not file.closed
+
+
+def test_no_descriptor_stays(tmp_path: Path) -> None:
+    """A function closes what it opened, and where it fails too."""
+    folder = Path("/proc/self/fd")
+    if not folder.is_dir():
+        pytest.skip("no list of descriptors")
+    ckpt.strip(AFTER, out=tmp_path / "0.pth")
+    before = len(list(folder.iterdir()))
+    reports = [ckpt.strip(AFTER, out=tmp_path / f"{number}.pth") for number in (1, 2, 3)]
+    for _ in range(3):
+        with pytest.raises(ckpt.UsageError):
+            ckpt.strip(AFTER, section="no", dry_run=True)
+        with pytest.raises(ckpt.UsageError):
+            ckpt.strip(AFTER)
+    assert len(list(folder.iterdir())) == before and len(reports) == 3
+
+
+def test_each_thread_has_its_executor() -> None:
+    with working(Serial()), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(current).result() is not current()
+
+
+def test_a_record_of_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = rewriting.saved({"a.weight": torch.ones(3)}, tmp_path / "a.pt")
+    real = verify.recorded
+
+    def changed(*arguments: Any, **keywords: Any) -> Any:
+        result = real(*arguments, **keywords)
+        os.utime(path, (1, 1))
+        return result
+
+    monkeypatch.setattr(verify, "recorded", changed)
+    with ckpt.open(path) as given, pytest.raises(ckpt.NotOpenedError, match="changed while it was read"):
+        ckpt.sum(given, recorded=True)
