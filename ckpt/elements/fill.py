@@ -238,7 +238,9 @@ class _Gathering:
         ]
         """Bytes in the file from the first to the last element of the dimensions from one on."""
         sizes = [prod(self._shape[dim:]) * width for dim in range(dims + 1)]
-        dense = next(dim for dim in range(dims + 1) if self._extents[dim] == sizes[dim])
+        dense = dims  # the first dimension from which on each part lies directly behind the one before
+        while dense and self._extents[dense - 1] == sizes[dense - 1]:
+            dense -= 1
         self._level = dims
         while self._level and self._joins(self._level - 1, sizes):
             self._level -= 1

@@ -317,3 +317,27 @@ def test_the_peak_of_torch_is_the_result(tmp_path: Path) -> None:
     peaks = [int(line) for line in run.stdout.split()]
     for size, peak in zip((LARGE, 2 * LARGE), peaks, strict=True):
         assert size - (1 << 20) <= peak <= size + (8 << 20)
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [
+        ((3, 3, 3), (1, 6, 6)),
+        ((3, 3, 3), (2, 5, 6)),
+        ((3, 3), (1, 1)),
+        ((2, 3, 2), (3, 1, 1)),
+        ((4, 5), (1, 4)),
+        ((2, 1, 5), (1, 7, 2)),
+    ],
+)
+def test_elements_that_several_indices_see(
+    shape: tuple[int, ...], stride: tuple[int, ...], tmp_path: Path
+) -> None:
+    """A view may reach as far as a dense one, and see elements twice and others not at all."""
+    view = torch.arange(64, dtype=torch.float32).as_strided(shape, stride)
+    for save in (stored, deflated, legacy):
+        with ckpt.open(save({"a": view}, tmp_path)) as opened:
+            ref = opened["a"]
+            assert torch.equal(ref.torch(), view) and torch.equal(opened.state_dict()["a"], view)
+            np.testing.assert_array_equal(ref.numpy(), view.numpy())
+            np.testing.assert_array_equal(ref[1:], view[1:].numpy())
