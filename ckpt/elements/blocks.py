@@ -338,6 +338,11 @@ def is_dense(ref: TensorRef) -> bool:
     return True
 
 
+def is_permuted(ref: TensorRef) -> bool:
+    """Tell whether the elements are contiguous in some order of the dimensions, so that none is seen twice."""
+    return is_dense(permuted(ref, memory_order(ref)))
+
+
 def memory_order(ref: TensorRef) -> tuple[int, ...]:
     """The dimensions in the order of memory, the outermost first."""
     return tuple(

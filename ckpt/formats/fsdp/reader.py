@@ -13,7 +13,7 @@ from math import prod
 
 from ckpt.checkpoint import Checkpoint, Entry, Import, Notice, Origin, RecordedFile
 from ckpt.dtypes import contiguous
-from ckpt.elements.blocks import elements, same_bytes
+from ckpt.elements.blocks import elements, is_permuted, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import fault, grid_of, indices
@@ -529,7 +529,7 @@ class Copies(NamedTuple):
         first, second = self.one, self.two
         if first.geometry != second.geometry or None in (first.storage.crc, second.storage.crc):
             return False
-        whole = all(ref.extent == (0, ref.storage.nbytes) for ref in (first, second))
+        whole = all(ref.extent == (0, ref.storage.nbytes) and is_permuted(ref) for ref in (first, second))
         return whole and first.storage.crc != second.storage.crc
 
     @property

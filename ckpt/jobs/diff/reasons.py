@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from ckpt.checkpoint import Entry
+from ckpt.elements.blocks import is_permuted
 from ckpt.elements.compare import Change, compare_all, plan
 from ckpt.errors import UnsupportedError
 from ckpt.evidence.matching import by_order
@@ -218,7 +219,8 @@ def _view(ref: TensorRef) -> tuple[object, ...]:
 
 def _whole(ref: TensorRef) -> bool:
     """Tell whether a tensor covers its whole storage, and the storage its whole record."""
-    return ref.extent == (0, ref.storage.nbytes) and ref.nbytes == ref.storage.nbytes and _is_all(ref.storage)
+    is_all = ref.extent == (0, ref.storage.nbytes) and ref.nbytes == ref.storage.nbytes
+    return is_all and is_permuted(ref) and _is_all(ref.storage)
 
 
 def _is_all(storage: Storage) -> bool:
