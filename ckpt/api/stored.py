@@ -65,7 +65,12 @@ def checked_with(
         raise UsageError("--include and --exclude go with --sums, --section with --sums or --like")
     stored = sums if isinstance(sums, Stored) else None
     if isinstance(sums, SumReport):
-        stored = Stored(sums.path, [] if sums.recorded is None else [sums.recorded], sums.sums)
+        rows = [row for row in sums.sums if row.unread is None]
+        stored = (
+            Stored(sums.path, sums=_selected(rows, globs, sums.path))
+            if sums.recorded is None
+            else Stored(sums.path, [sums.recorded])
+        )
     elif stored is None and sums is not None:
         assert not isinstance(sums, Stored)
         path = os.path.expanduser(os.fsdecode(sums))
@@ -116,11 +121,15 @@ def all_sums(path: str, limits: Limits, globs: Globs) -> list[Sum]:
         text = _text(path, limits)
         if is_recorded(text):
             raise UsageError("recorded checksums, which only ckpt verify --sums compares")
-        stored = parse(text)
-        chosen = [row for row in stored if globs.match(row.name)]
-        if not chosen:
-            raise globs.refusal([row.name for row in stored], path)
-        return chosen
+        return _selected(parse(text), globs, path)
+
+
+def _selected(stored: Sequence[Sum], globs: Globs, path: str) -> list[Sum]:
+    """The sums that are selected. Raises UsageError without any."""
+    chosen = [row for row in stored if globs.match(row.name)]
+    if not chosen:
+        raise globs.refusal([row.name for row in stored], path)
+    return chosen
 
 
 def sums_of(path: str, stored: Sequence[Sum]) -> list[Sum]:

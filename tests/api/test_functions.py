@@ -469,6 +469,19 @@ def test_sums_are_compared_without_a_file(tmp_path: Path) -> None:
         )
 
 
+def test_sums_that_are_compared_are_those_that_were_made(tmp_path: Path) -> None:
+    """A selection holds for a report too, and a tensor that had no sum is not damaged for it."""
+    path = rewriting.saved({"a.weight": torch.ones(2), "b.weight": torch.ones(2)}, tmp_path / "a.pt")
+    sums = ckpt.sum(path)
+    wrong = sums._replace(sums=(sums.sums[0], sums.sums[1]._replace(digest="0" * 64)))
+    assert ckpt.verify(path, sums=wrong).verdict == "damaged"
+    assert ckpt.verify(path, sums=wrong, include="a.*").checked == ("1 stored sum match",)
+    unread = sums._replace(sums=(sums.sums[0], sums.sums[1]._replace(digest="", unread="was not read")))
+    assert ckpt.verify(path, sums=unread).verdict == "intact"
+    with pytest.raises(ckpt.UsageError, match=r"no tensor matches"):
+        ckpt.verify(path, sums=sums, include="c.*")
+
+
 def test_numbers_have_names() -> None:
     values = torch.tensor([0.0, 1.0, -3.0, float("nan"), float("inf")])
     buffer = io.BytesIO()
