@@ -249,7 +249,7 @@ def test_memory_has_no_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [3, 2_100])
 def test_identity(count: int, tmp_path: Path) -> None:
-    """What was one object is one object: tensors of the tree, of the flat views and of sections, and their storages."""
+    """One object stays one object: tensors of the tree, of the flat views and of sections, and their storages."""
     state: dict[str, Any] = dict(accounts.weights(Size(count, False, 0)))
     state["tied.weight"] = state["layers.0.weight"]
     state["view"] = state["layers.0.weight"][1:]

@@ -268,7 +268,6 @@ class Checkpoint(Shown[Ref]):
         left over. An error leaves the model as it was, unless the file changes between the check and the copy. Raises
         LossError where less fits than was asked for, UsageError.
         """
-
         # Named as text: opening a checkpoint needs nothing that plans a warm start.
         filling = import_module("ckpt.live.warmstart")
         load: Callable[..., Coverage] = filling.load

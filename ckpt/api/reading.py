@@ -228,10 +228,6 @@ def sum(
     return SumReport(opened.path, opened.format, name, tuple(rows))
 
 
-def _has_plugins(source: Input) -> bool:
-    return getattr(source, "plugins", False)
-
-
 def verify(
     source: Input,
     *,
@@ -258,8 +254,8 @@ def verify(
     limits_only(limits)
     if isinstance(source, Checkpoint):
         source.check_open()  # a closed one says nothing about the file
-    limits = limits or getattr(source, "limits", None) or Limits()
-    plugins = plugins or _has_plugins(source)
+        limits, plugins = limits or source.limits, plugins or source.plugins
+    limits = limits or Limits()
     globs = globs_of(include, exclude)
     stored, other = checked_with(sums, like, globs, section, limits, quick=quick, plugins=plugins)
     try:

@@ -158,6 +158,11 @@ def check(options: WriteOptions, *inputs: object) -> None:
         raise UsageError(f"{way} takes local files only", path=url, hint="download it first")
 
 
+def place_named(out: str | None) -> str | None:
+    """OUT as it is meant. A slash behind the URL of a distributed checkpoint says nothing more."""
+    return out.rstrip("/") if out is not None and is_url(out) and out.endswith(".dcp/") else out
+
+
 # --- the place of the result ------------------------------------------------------------------------------------------
 
 
@@ -363,7 +368,7 @@ def _advised(survey: Survey, limits: Limits) -> Iterator[None]:
         raise
 
 
-class _Talk:
+class Talk:
     """The warnings about a file, each told at once."""
 
     def __init__(self, tell: Tell | None) -> None:
@@ -395,7 +400,7 @@ def rewrite(given: Input, make: Make, options: WriteOptions) -> RewriteReport:
 
 
 def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions) -> RewriteReport:
-    talk = _Talk(options.tell)
+    talk = Talk(options.tell)
     is_open = isinstance(given, Opened)
     check(options, path)
     if isinstance(given, Opened):
@@ -453,7 +458,7 @@ def _rewritten(
     make: Make,
     to: target.Target | None,
     options: WriteOptions,
-    talk: _Talk,
+    talk: Talk,
 ) -> RewriteReport:
     """Change and write one checkpoint; `survey` is of its file of weights where only that is changed."""
     limits = options.limits
@@ -512,7 +517,7 @@ def _is_pickle(report: RewriteReport, to: target.Target | None, options: WriteOp
     return save.traits_of(name).is_pickle if save.is_written(name) else report.result.traits.is_pickle
 
 
-def _check_code(report: RewriteReport, survey: Survey, limits: Limits, talk: _Talk, *, keep: bool) -> None:
+def _check_code(report: RewriteReport, survey: Survey, limits: Limits, talk: Talk, *, keep: bool) -> None:
     """Tell what loading the result does beyond what ckpt knows.
 
     Raises CodeError where loading runs code, unless it is kept.

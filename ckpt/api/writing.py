@@ -27,7 +27,7 @@ from ckpt.api.keywords import (
     texts,
 )
 from ckpt.api.opening import NAMELESS, Input, at_hand, path_of
-from ckpt.api.rewriting import COMMANDS, Open, WriteOptions, rewrite
+from ckpt.api.rewriting import COMMANDS, Open, Talk, WriteOptions, place_named, rewrite
 from ckpt.api.rewriting import check as check_options
 from ckpt.api.stored import like_at
 from ckpt.api.walk import looked, parted
@@ -36,7 +36,6 @@ from ckpt.errors import FolderError, LossError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import is_folder_format, save, writer_of
 from ckpt.io.executor import current
-from ckpt.io.far import is_url
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.limits import Limits, number_of
 from ckpt.names import natural
@@ -89,14 +88,12 @@ def _options(writing: Writing, source: object, command: str, **more: Any) -> Wri
     text = None if out is None else os.fsdecode(out)
     if text is not None and "\0" in text:
         raise UsageError("out= is no file name: it holds a NUL")
-    if text is not None and is_url(text) and text.endswith(".dcp/"):
-        text = text.rstrip("/")  # a slash behind the URL of a distributed checkpoint says nothing more
     unknown = given.keys() - _WRITING
     if unknown:
         raise TypeError(f"{command}() got an unexpected keyword argument '{min(unknown)}'")
     suffix = SUFFIXES[command]
     options = WriteOptions(
-        out=text, limits=limits or Limits(), command=COMMANDS[command], suffix=suffix, **given
+        out=place_named(text), limits=limits or Limits(), command=COMMANDS[command], suffix=suffix, **given
     )
     return options._replace(**more)
 
@@ -221,15 +218,6 @@ def _with_like(options: WriteOptions, like: Input | None, section: str | None) -
         return options
     other = like_at(like, options.limits, section, plugins=options.plugins)
     return options._replace(like=other, like_section=section)
-
-
-def _told(opened: Opened, options: WriteOptions) -> list[str]:
-    """Tell the doubts about a further input; the lines."""
-    lines = doubts(opened.checkpoint)
-    for line in lines:
-        if options.tell is not None:
-            options.tell(line)
-    return lines
 
 
 # --- convert ----------------------------------------------------------------------------------------------------------
@@ -406,19 +394,17 @@ def warmstart(
         keep_optimizer=keep_optimizer,
         min_coverage=min_coverage,
     )
-    options = _options(
-        writing,
-        pretrained,
-        "warmstart",
-    )
+    options = _options(writing, pretrained, "warmstart")
     options = options._replace(dry_run=options.dry_run or print_code)
     check_options(options, path_of(pretrained), None if into is None else path_of(into))
     if into_model is not None:
         options = options._replace(open=_built(into_model, texts(arg), init=init))
         if options.out is not None and not os.path.isdir(options.out):
             options = options._replace(format=save.format_for(options.out, None, endings=save.ENDINGS))
+    talk = Talk(options.tell)
     with at_hand(pretrained, options.limits, plugins=options.plugins) as given:
-        told = _told(given, options)
+        for line in doubts(given.checkpoint):
+            talk(line)
         code: list[str] = []
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
@@ -430,7 +416,7 @@ def warmstart(
         report = rewrite(into_model or into or "", make, options)
     if check and report.coverage is not None and report.coverage.refusal:
         raise LossError(report.coverage.refusal, path=report.source.path, hint=_hint(report.coverage.way))
-    return report._replace(code=tuple(code), warnings=(*told, *report.warnings))
+    return report._replace(code=tuple(code), warnings=(*talk.lines, *report.warnings))
 
 
 def _built(into_model: str, arguments: list[str], *, init: bool) -> Open:
@@ -496,12 +482,13 @@ def salvage(
             keep_damaged=options.keep_damaged,
         )
 
+    talk = Talk(options.tell)
     with ExitStack() as stack:
         other = None
-        told: list[str] = []
         if fill_from is not None:
             filling = stack.enter_context(at_hand(fill_from, options.limits, plugins=options.plugins))
-            told = _told(filling, options)
+            for line in doubts(filling.checkpoint):
+                talk(line)
             other = filling.survey
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
@@ -512,7 +499,7 @@ def salvage(
             return _as_format(report, _format_of(report.result, options), limits)
 
         report = rewrite(source, make, options._replace(open=open_rest))
-    return report._replace(warnings=(*told, *report.warnings))
+    return report._replace(warnings=(*talk.lines, *report.warnings))
 
 
 def _format_of(checkpoint: Checkpoint, options: WriteOptions) -> str:
@@ -552,23 +539,17 @@ def average(
     # An open checkpoint, bytes and a file are iterable too, and each is one checkpoint.
     is_one = isinstance(sources, (str, os.PathLike, Opened, bytes, bytearray, memoryview, IOBase))
     names: list[Input] = [cast("Input", sources)] if is_one else list(cast("Sequence[Input]", sources))
-    told: list[str] = []
-
-    def tell(line: str) -> None:
-        told.append(line)
-        if options.tell is not None:
-            options.tell(line)
-
+    talk = Talk(options.tell)
     check_options(options, *map(path_of, names))
     if last is not None:
-        names = list(_last_of(names, last, options, tell))
+        names = list(_last_of(names, last, options, talk))
     if len(names) < 2:
         problem = "a mean takes two checkpoints or more" if names else "nothing to average"
         path = path_of(names[0]) if names else None
         raise UsageError(problem, path=path, hint="PATH PATH..., or --last N FOLDER")
     request = Options(ratios, section, texts(include), texts(exclude), align=align, drop_other=drop_other)
     shares_of(request.ratios, len(names))
-    _tell_twice(names, tell)
+    _tell_twice(names, talk)
     with ExitStack() as stack:
         given = []
         for name in names:
@@ -579,7 +560,8 @@ def average(
                 error.hint = "--last N takes its last ones" if last is None and len(names) == 1 else None
                 raise
         for other in given[:-1]:
-            told += _told(other, options)
+            for line in doubts(other.checkpoint):
+                talk(line)
         options = _with_last(options, given[-1].checkpoint)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
@@ -591,7 +573,7 @@ def average(
             )
 
         report = rewrite(given[-1], make, options)
-    return report._replace(warnings=(*told, *report.warnings))
+    return report._replace(warnings=(*talk.lines, *report.warnings))
 
 
 def _tell_twice(given: Sequence[Input], tell: Callable[[str], None]) -> None:

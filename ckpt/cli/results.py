@@ -13,7 +13,16 @@ from typing import Annotated, Any
 import typer
 
 from ckpt import formats
-from ckpt.api.rewriting import COMMANDS, WriteOptions, can_stay, check, opened, place_of, target_of
+from ckpt.api.rewriting import (
+    COMMANDS,
+    WriteOptions,
+    can_stay,
+    check,
+    opened,
+    place_named,
+    place_of,
+    target_of,
+)
 from ckpt.api.steps import step_of
 from ckpt.api.walk import Found, looked, others_text, parted
 from ckpt.cli import output
@@ -137,12 +146,9 @@ def writing(command: Command) -> Command:
             **{"verify": verify, "keep_damaged": keep_damaged, "keep_code": keep_code},
             **{"partial": partial, "limits": limits_of(limit), "plugins": plugins_allowed()},
         }
-        # A slash behind the URL of a distributed checkpoint says nothing more.
-        is_dcp = output is not None and is_url(output) and output.endswith(".dcp/")
-        out = output.rstrip("/") if is_dcp and output is not None else output
         places = WriteOptions(
             **keywords,
-            out=out,
+            out=place_named(output),
             command=row,
             in_folder=recursive,
             parents=recursive,

@@ -74,7 +74,7 @@ def load(
         _refuse_rest(coverage, given.path)
     rows = coverage.of("loaded", "cast", "sliced")
     with about(given.path):
-        # Who reads twice holds one tensor at a time beside the model. A request that fails the second time is another matter.
+        # Reading twice holds one tensor at a time beside the model. A request that fails the second time is another matter.
         is_far = any(source.far is not None for source in given.all_sources())
         held = [_value(row) for row in rows] if is_far else []
         for row in [] if is_far else rows:

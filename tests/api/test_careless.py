@@ -150,7 +150,7 @@ def test_a_change_in_place_replaces_no_other_file(
 
 
 def test_another_working_folder(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What opens the files again opens the same ones: a damaged file of that name is in the other folder."""
+    """The files are opened again where they were: a damaged file of that name is in the other folder."""
     folder = tmp_path / "other"
     folder.mkdir()
     monkeypatch.chdir(tmp_path)

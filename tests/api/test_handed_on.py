@@ -1,4 +1,4 @@
-"""What the keywords of the functions say reaches the work: limits, plugins, progress, selections, refusals."""
+"""The keywords of the functions reach the work: limits, plugins, progress, selections, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function is told of its inputs is told on: doubts, leftovers, records that could not be read."""
+"""A function tells on all that it is told of its inputs: doubts, leftovers, records that could not be read."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_shards_are_counted_too(tmp_path: Path) -> None:
 
 
 def test_a_difference_answers_although_sums_are_missing(tmp_path: Path) -> None:
-    """Where one tensor is known to differ, it does not matter that another cannot be decided."""
+    """One tensor is known to differ, so it does not matter that another cannot be decided."""
     state = {"a": torch.ones(3), "b": torch.ones(3)}
     one = rewriting.saved(state, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
     two = rewriting.saved(

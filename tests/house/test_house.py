@@ -86,7 +86,7 @@ def test_reading_never_loads_what_writes() -> None:
 
 
 def test_a_command_calls_the_function_of_its_name() -> None:
-    """What a command does, a program can do: no command of these has a job of its own."""
+    """A program can do all that these commands do: none has a job of its own."""
     names = [name for names in ckpt._HOMES.values() for name in names]
     commands = {path.stem: path for path in (ROOT / "cli" / "commands").glob("*.py")}
     both = sorted(set(names) & commands.keys())

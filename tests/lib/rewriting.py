@@ -81,6 +81,6 @@ def changes(report: DiffReport) -> dict[str, str]:
 
 
 def filled(model: Any, path: Path, **options: Any) -> Coverage:
-    """What is loaded of a file into a live model."""
+    """Load a file into a live model, and return the plan."""
     with ckpt.open(path) as opened:
         return opened.load_into(model, **options)

@@ -1,4 +1,4 @@
-"""What a report shows, here or in another process: `python unpickled.py FILE FOLDER` prints it for each pickle in a file.
+"""The texts that a report shows, here or in another process: `python unpickled.py FILE FOLDER` prints it for each pickle in a file.
 
 There every file that is opened in the folder is noted, and every descriptor that stays open.
 """
