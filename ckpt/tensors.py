@@ -7,6 +7,7 @@ from math import prod
 from typing import Literal, Protocol
 
 from ckpt.dtypes import DType
+from ckpt.io.far import Reading
 from ckpt.io.source import Source
 from ckpt.rows import NamedTuple, dataclass
 
@@ -24,6 +25,16 @@ class Range(NamedTuple):
     inflated: int | None = None
     big: bool = False
     recorded: Checksum | None = None
+
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that are read of it."""
+        yield self.source, self.offset, self.offset + self.size
+
+    def part(self, first: int, last: int) -> Range:
+        """Bytes `first` to `last` of it. The bytes of a deflated one have no part but the whole."""
+        if (first, last) == (0, self.size):
+            return self
+        return self._replace(offset=self.offset + first, size=last - first, recorded=None)
 
 
 class Checksum(NamedTuple):
@@ -111,6 +122,10 @@ class Part(Protocol):
         """The tensor. Raises UnreadableError, NotOpenedError."""
         ...
 
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that opening and reading it takes. Raises UnreadableError."""
+        ...
+
 
 class Box(NamedTuple):
     """The elements of a tensor from the index `offsets` on, `sizes` of them in each dimension, and where they are."""
@@ -122,6 +137,13 @@ class Box(NamedTuple):
     def tensor(self) -> TensorRef:
         """The tensor of shape `sizes` with its elements. Raises UnreadableError, NotOpenedError."""
         return self.part if isinstance(self.part, TensorRef) else self.part.tensor()
+
+    def is_run(self, shape: Sequence[int]) -> bool:
+        """Tell whether its elements follow each other in a tensor of this shape."""
+        inner = len(shape)
+        while inner and self.sizes[inner - 1] == shape[inner - 1]:
+            inner -= 1
+        return all(size == 1 for size in self.sizes[: max(0, inner - 1)])
 
 
 class Boxes:
@@ -174,6 +196,56 @@ def _boxes(
 Place = Range | Computed | Overlaid | Mean | Patched | Boxes
 
 
+def flat(index: Sequence[int], shape: Sequence[int]) -> int:
+    """The number of an element in the order of a shape."""
+    number = 0
+    for coordinate, size in zip(index, shape, strict=True):
+        number = number * size + coordinate
+    return number
+
+
+_EDGE = 8 << 10
+"""More bytes than lie before the elements in the item of a tensor."""
+
+
+def reads_of(place: Place | None, first: int, last: int) -> Iterator[Reading]:
+    """The bytes that are read for bytes `first` to `last` of a place, as far as they are known without reading."""
+    if isinstance(place, Range):
+        yield from place.reads() if place.inflated is not None else place.part(first, last).reads()
+    elif isinstance(place, Boxes):
+        if place.problem is None:
+            for box in place.boxes:
+                yield from _reads_of_box(box, place, first, last)
+    elif isinstance(place, Patched):
+        yield from reads_of(place.base, first, last)
+        for begin, piece in place.pieces:
+            size = piece.inflated if isinstance(piece, Range) and piece.inflated is not None else piece.size
+            if begin < last and begin + size > first:
+                yield from reads_of(piece, max(0, first - begin), min(size, last - begin))
+    elif isinstance(place, Overlaid):
+        yield from (*place.of.reads(), *place.over.reads())
+    elif isinstance(place, Mean):
+        for ref in place.of:
+            yield from ref.reads()
+    elif isinstance(place, Computed):
+        yield from place.of.reads()
+
+
+def _reads_of_box(box: Box, place: Boxes, first: int, last: int) -> Iterator[Reading]:
+    """The bytes of a box that are among these of the whole: all of it, where they are not one run."""
+    if not prod(box.sizes):
+        return
+    far = [offset + size - 1 for offset, size in zip(box.offsets, box.sizes, strict=True)]
+    begin = place.dtype.nbytes(flat(box.offsets, place.shape))
+    end = place.dtype.nbytes(flat(far, place.shape) + 1)
+    if begin >= last or end <= first:
+        return
+    is_part = (begin < first or last < end) and box.is_run(place.shape)
+    low, high = max(0, first - begin), min(end, last) - begin
+    for source, start, stop in box.part.reads():
+        yield (source, start + low, min(stop, start + high + _EDGE)) if is_part else (source, start, stop)
+
+
 def sources_of(place: Place | None) -> Iterator[Source]:
     """The sources of the bytes of a place."""
     todo = [place]
@@ -217,6 +289,10 @@ class Storage(NamedTuple):
     place: Place | None
     crc: int | None = None
 
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that are read for all of it."""
+        yield from reads_of(self.place, 0, self.nbytes)
+
 
 def noted(storage: Storage) -> Place | None:
     """The place of a storage, with the checksum of its record noted in it."""
@@ -256,6 +332,11 @@ class TensorRef(NamedTuple):
     def geometry(self) -> Geometry:
         """The geometry of its view: equal for two tensors that would see the same elements in one storage."""
         return self.dtype, self.shape, self.stride, self.offset, self.conj, self.neg
+
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that are read for its elements."""
+        if self.numel:
+            yield from reads_of(self.storage.place, *self.extent)
 
     @property
     def view(self) -> tuple[Storage, Geometry]:
@@ -438,6 +519,11 @@ class Composite:
     """The part of it in the DTensor of one rank. Then `shape` is the shape of the whole tensor."""
     shards: Shards | None = None
     """The same for the ShardedTensor of one rank, whose parts are its shards."""
+
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that are read for its parts."""
+        for _, part in self.parts:
+            yield from part.reads()
 
     @property
     def numel(self) -> int:

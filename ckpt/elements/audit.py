@@ -13,6 +13,7 @@ from ckpt.elements.crc import combined
 from ckpt.elements.pieces import shown, size_of
 from ckpt.errors import CkptError, DamagedDataError
 from ckpt.io.executor import Executor, Failed, Task, cpus, run_each, spans
+from ckpt.io.far import foreseen_at_once
 from ckpt.tensors import (
     Boxes,
     Checksum,
@@ -43,15 +44,16 @@ def crc_of_bytes(place: Range, first: int, count: int) -> int:
         return crc
     begin, end = place.offset + first, place.offset + first + count
     view = memoryview(buffer(0, _STEP)) if count >= _STEP else memoryview(b"")
-    while end - begin >= _STEP:
-        place.source.read_into(begin, view)
-        crc = zlib.crc32(view, crc)
-        begin += _STEP
-    return zlib.crc32(place.source.read(begin, end - begin), crc)
+    with foreseen_at_once([(place.source, begin, end)]):
+        while end - begin >= _STEP:
+            place.source.read_into(begin, view)
+            crc = zlib.crc32(view, crc)
+            begin += _STEP
+        return zlib.crc32(place.source.read(begin, end - begin), crc)
 
 
 def crc_of(place: Range) -> tuple[int, str | None]:
-    """The CRC-32 of a record, or (0, why its data does not inflate)."""
+    """The CRC-32 of a record or of a part of one, or (0, why its data does not inflate)."""
     try:
         return crc_of_bytes(place, 0, size_of(place)), None
     except DamagedDataError as error:
@@ -61,12 +63,6 @@ def crc_of(place: Range) -> tuple[int, str | None]:
 def parts_of_record(place: Range) -> list[tuple[int, int]]:
     """The (first, last) bytes of each task. What is deflated is inflated from its start."""
     return spans(place.size, 1, 1) if place.inflated is None else [(0, place.size)]
-
-
-def crc_of_part(place: Range, first: int, last: int) -> tuple[int, str | None]:
-    """The CRC-32 of one of the parts of a record, or (0, why its data does not inflate)."""
-    whole = (first, last) == (0, place.size)
-    return crc_of(place) if whole else (crc_of_bytes(place, first, last - first), None)
 
 
 def joined(
@@ -124,7 +120,7 @@ def are_damaged(tensors: Sequence[Tensor], executor: Executor) -> list[bool]:
         over.append([checksum.place for checksum in checksums])
     cuts = {place: parts_of_record(place) for place in records}
     tasks = [
-        Task(crc_of_part, (place, first, last), last - first)
+        Task(crc_of, (place.part(first, last),), last - first)
         for place, row in cuts.items()
         for first, last in row
     ]
@@ -161,7 +157,7 @@ class Audit:
                 continue
             parts = parts_of_record(checksum.place)
             pool = self._threads()
-            done = [pool.submit(crc_of_part, checksum.place, first, last) for first, last in parts]
+            done = [pool.submit(crc_of, checksum.place.part(first, last)) for first, last in parts]
             self._rows.append((checksum, parts, done))
 
     def passed(self, checksum: Checksum, crc: int) -> None:

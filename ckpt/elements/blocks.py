@@ -14,6 +14,7 @@ from ckpt.elements import crc as crcs
 from ckpt.elements.pieces import between, shown, size_of
 from ckpt.errors import DamagedDataError
 from ckpt.io.executor import in_order
+from ckpt.io.far import foreseen_at_once
 from ckpt.io.source import Source
 from ckpt.rows import NamedTuple
 from ckpt.tensors import (
@@ -65,8 +66,12 @@ def blocks(
         yield from _part(stream, start, place.size - start if count is None else count)
     elif place.inflated is None:
         end = place.size if count is None else start + count
-        for offset in range(start, end, BLOCK):
-            yield place.source.read(place.offset + offset, min(BLOCK, end - offset))
+        if start < end <= start + BLOCK:
+            yield place.source.read(place.offset + start, end - start)
+            return
+        with foreseen_at_once(place.part(start, end).reads()):
+            for offset in range(start, end, BLOCK):
+                yield place.source.read(place.offset + offset, min(BLOCK, end - offset))
     else:
         yield from _part(_inflated(place), start, place.inflated - start if count is None else count)
 
@@ -227,8 +232,7 @@ def _inflated(place: Range) -> Iterator[bytes]:
     machine = zlib.decompressobj(-15)
     remaining = place.inflated or 0
     try:
-        for offset in range(0, place.size, BLOCK):
-            data = place.source.read(place.offset + offset, min(BLOCK, place.size - offset))
+        for data in blocks(place._replace(inflated=None)):
             while data and not machine.eof:
                 inflated = machine.decompress(data, BLOCK)
                 remaining -= len(inflated)

@@ -7,7 +7,7 @@ from math import prod
 
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Box, Boxes, Patched, Place, Range, TensorRef
+from ckpt.tensors import Box, Boxes, Patched, Place, Range, TensorRef, flat
 
 BAND = 1 << 20
 """The most bytes that are gathered at once, unless one row of the last dimension has more: they stay in the cache."""
@@ -38,29 +38,13 @@ def _runs(place: Boxes, place_of: Callable[[TensorRef], Place]) -> list[tuple[in
     for box in place.boxes:
         if not prod(box.sizes):
             continue
-        if not _is_run(box, place.shape):
+        if not box.is_run(place.shape):
             return None
         extent = place_of(box.tensor())
         if not isinstance(extent, Range):
             return None
-        runs.append((place.dtype.nbytes(_flat(box.offsets, place.shape)), extent))
+        runs.append((place.dtype.nbytes(flat(box.offsets, place.shape)), extent))
     return sorted(runs, key=lambda run: run[0])
-
-
-def _is_run(box: Box, shape: Sequence[int]) -> bool:
-    """Tell whether the elements of a box follow each other in the whole."""
-    inner = len(shape)
-    while inner and box.sizes[inner - 1] == shape[inner - 1]:
-        inner -= 1
-    return all(size == 1 for size in box.sizes[: max(0, inner - 1)])
-
-
-def _flat(index: Sequence[int], shape: Sequence[int]) -> int:
-    """The number of an element in the order of a shape."""
-    flat = 0
-    for coordinate, size in zip(index, shape, strict=True):
-        flat = flat * size + coordinate
-    return flat
 
 
 def gathered(place: Boxes, start: int, count: int, fill: Fill) -> Iterator[memoryview]:
@@ -147,7 +131,7 @@ def _filled(
         begins = tuple(index - offset for index, offset in zip(band.outer, box.offsets, strict=False))
         sizes = box.sizes[level + 1 :]
         inner_numel = prod(sizes)
-        first = _flat((*begins, low - offset), (*box.sizes[:level], size)) * inner_numel
+        first = flat((*begins, low - offset), (*box.sizes[:level], size)) * inner_numel
         last = first + (high - low) * inner_numel
         if sizes == inner:
             fill(box.tensor(), first, last, data[(low - band.first) * row : (high - band.first) * row])

@@ -8,9 +8,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.io.far import Reading, Turns, coming, foreseen, readings_of
 from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ class Task(Generic[R_co]):
 
     def __call__(self) -> R_co:
         return self.function(*self.arguments)
+
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that it reads of its arguments."""
+        yield from readings_of(self.arguments)
 
 
 class Executor(Protocol):
@@ -133,11 +139,16 @@ class Serial:
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
         results = []
-        for task in tasks:
-            results.append(task())
+        for task, result in zip(tasks, map(Task.__call__, coming(tasks)), strict=True):
+            results.append(result)
             if progress is not None:
                 progress(task.nbytes)
         return results
+
+
+def _in_turn(turns: Turns, number: int, task: Task[R]) -> R:
+    with turns.turn(number):
+        return task()
 
 
 class Threads:
@@ -155,10 +166,13 @@ class Threads:
         pool = ThreadPoolExecutor(min(self.count, len(tasks)))
         wait = True
         try:
-            for task, result in zip(tasks, pool.map(Task.__call__, tasks), strict=True):
-                results.append(result)
-                if progress is not None:
-                    progress(task.nbytes)
+            with foreseen(task.reads() for task in tasks) as turns:
+                for task, result in zip(
+                    tasks, pool.map(partial(_in_turn, turns), range(len(tasks)), tasks), strict=True
+                ):
+                    results.append(result)
+                    if progress is not None:
+                        progress(task.nbytes)
         except BaseException as error:
             wait = isinstance(error, Exception)  # who interrupts does not wait for a tensor of 40 GB
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from itertools import pairwise
 from typing import Literal, Protocol, cast
@@ -211,6 +211,15 @@ def locate(path: str) -> Location:
         return LocalPath(path)
     locate_url = import_module("ckpt.io.remote.location").locate_url  # named as text: only a URL pays for it
     return cast("Callable[[str], Location]", locate_url)(path)
+
+
+def opening(places: Sequence[Location]) -> Iterator[Location]:
+    """Yield places that are opened one after the other. Behind URLs the next ones are opened meanwhile."""
+    if not any(is_url(place.name) for place in places):
+        yield from places
+        return
+    begun = import_module("ckpt.io.remote.location").begun
+    yield from cast("Callable[[Sequence[Location]], Iterator[Location]]", begun)(places)
 
 
 def shown(text: str) -> str:

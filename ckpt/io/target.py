@@ -19,7 +19,7 @@ from typing import Protocol
 
 from ckpt.errors import UsageError, WriteError
 from ckpt.io import disk
-from ckpt.io.far import is_url, writer
+from ckpt.io.far import foreseen_at_once, is_url, writer
 from ckpt.io.source import MOST, TOO_MANY_TEXT, Source
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Checksum, Place
@@ -303,12 +303,13 @@ class Sink:
                         self._progress(moved)
             except (OSError, AttributeError):
                 pass  # these file systems cannot; a real error comes up again in the plain way
-        while offset < end:
-            step = min(end - offset, BLOCK)
-            self._write(source.read(offset, step))
-            offset += step
-            if self._progress is not None:
-                self._progress(step)
+        with foreseen_at_once([(source, offset, end)]):
+            while offset < end:
+                step = min(end - offset, BLOCK)
+                self._write(source.read(offset, step))
+                offset += step
+                if self._progress is not None:
+                    self._progress(step)
 
     def reserve(self, size: int, sources: Sequence[Source] = ()) -> None:
         """Reserve the space of the file now, so that a full disk fails at once.

@@ -382,11 +382,16 @@ MAY = {
     },
     "ckpt/io/inplace.py": {"os.ftruncate"},
     "ckpt/io/remote/objects.py": {"getattr() by a name that is not written here"},  # of the table of schemes
-    "ckpt/io/remote/http.py": {  # loaded for a URL only; tests/io/remote/test_promise.py listens
+    "ckpt/io/remote/http.py": {  # loaded for a URL only; tests/cli/test_remote.py listens
         "import http.client",
-        "import socket",  # to see whether a redirect leads to a private address
-        "import urllib.error",
-        "import urllib.request",
+        "import socket",  # for the class of its error
+        "import urllib.parse",
+    },
+    "ckpt/io/remote/connections.py": {
+        "import http.client",
+        "import mmap",  # memory without a file
+        "import socket",
+        "import urllib.request",  # for the proxies of the environment
         "import urllib.parse",
     },
     "ckpt/io/remote/target.py": {"import mmap"},  # memory without a file
@@ -483,8 +488,9 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
         "ckpt/formats/__init__.py": 2,
         "ckpt/formats/format.py": 1,
         "ckpt/io/cluster/connect.py": 1,
-        "ckpt/io/far.py": 1,
-        "ckpt/io/location.py": 2,
+        "ckpt/io/far.py": 2,
+        "ckpt/io/location.py": 3,
+        "ckpt/io/remote/credentials.py": 2,
         "ckpt/io/remote/objects.py": 2,
         "ckpt/io/remote/target.py": 1,
         "ckpt/io/source.py": 1,

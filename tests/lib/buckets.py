@@ -95,7 +95,7 @@ class Front:
                 return (
                     row[1],
                     {},
-                    b"<Error><Code>Signature</Code><Message>secret-of-the-server</Message></Error>",
+                    b"<Error><Code>Refused</Code><Message>secret-of-the-server</Message></Error>",
                 )
             if flip is not None:
                 body = body[: len(body) // 2] + bytes([body[len(body) // 2] ^ 1]) + body[len(body) // 2 + 1 :]

@@ -26,7 +26,7 @@ class Kept:
     """An object in memory, as a store hands it out. `failures` are raised first, one for each request."""
 
     def __init__(self, data: bytes, etag: str = '"1"', *, tails: bool = True) -> None:
-        self.data, self.etag, self.tails = data, etag, tails
+        self.data, self.etag, self.tails, self.server = data, etag, tails, "memory"
         self.failures: list[Exception] = []
         self.asked: list[tuple[int, int]] = []
 
@@ -35,7 +35,7 @@ class Kept:
         self.asked.append((first, count))
         if self.failures:
             raise self.failures.pop(0)
-        return Answer(self.data[first : first + count], first, len(self.data), self.etag)
+        return Answer(memoryview(self.data)[first : first + count], first, len(self.data), self.etag)
 
 
 class Web:

@@ -232,6 +232,7 @@ class Foreseen(BaseSource):
 
     def _claim(self, rows: list[_Row], base: int, directory: int) -> None:
         self._rows, self._base, self._directory = rows, base, directory
+        self.begin, self.end = base, base + directory
         self._data = [row.data for row in rows]
         self._is_checked = bytearray(len(rows))
 

@@ -7,7 +7,7 @@ positions are known before the first byte is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import pack
 from zlib import crc32
 
@@ -16,6 +16,7 @@ from ckpt.formats.common.archive import MARK, Archive, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.writing import Keys, to_bytes
 from ckpt.io.disk import PAGE
+from ckpt.io.far import Reading, coming, readings_of
 from ckpt.io.source import Extended
 from ckpt.io.target import MemorySink, Sink
 from ckpt.limits import Limits
@@ -40,6 +41,13 @@ class PlannedRecord(NamedTuple):
     pour: Callable[[Sink], int]
     like: int | None = None
     inflated: int | None = None
+    of: Storage | None = None
+    """The storage that is poured. A record is read where that is."""
+
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that are read for it."""
+        if self.of is not None:
+            yield from self.of.reads()
 
 
 class WrittenRecord(NamedTuple):
@@ -68,9 +76,13 @@ class Layout(NamedTuple):
         """Write the archive at the position of a sink, which need not be the beginning of its file."""
         start = sink.position
         written: list[WrittenRecord] = []
-        for record, header, pad in zip(self.records, self.headers, self.pads, strict=True):
+        for record, header, pad in zip(coming(self.records), self.headers, self.pads, strict=True):
             written.append(write_record(sink, record, header, pad))
         write_directory(sink, written, start)
+
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that are read for its records."""
+        yield from readings_of(self.records)
 
 
 def bytes_record(name: str, data: bytes) -> PlannedRecord:
@@ -273,14 +285,14 @@ def storage_record(name: str, storage: Storage, like: int | None = None) -> Plan
     """The record of a storage; `like` is the position modulo PAGE that its data should have."""
     if like is None and isinstance(storage.place, Range) and storage.nbytes >= _LARGE:
         like = storage.place.offset  # a gap is worth it, because the copy is faster
-    return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like)
+    return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like, of=storage)
 
 
 def copied(archive: Archive, record: Record) -> PlannedRecord:
     """A record that ckpt does not write itself, with its own bytes. A deflated one is inflated."""
     place = record.place(archive.source)
     whole = Storage(record.name, None, None, record.size, place, record.crc)
-    return PlannedRecord(record.name, record.size, lambda sink: pour(whole, sink, crc=True))
+    return PlannedRecord(record.name, record.size, lambda sink: pour(whole, sink, crc=True), of=whole)
 
 
 def _row(record: Record) -> WrittenRecord:

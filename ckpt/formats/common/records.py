@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.elements.audit import crc_of_part, joined, parts_of_record
+from ckpt.elements.audit import crc_of, joined, parts_of_record
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.recorded import of_archive
@@ -30,7 +30,7 @@ def checksums(
     places = [record.place(archive.source) for record in records]
     cuts = [parts_of_record(place) for place in places]
     tasks = [
-        Task(crc_of_part, (place, first, last), last - first)
+        Task(crc_of, (place.part(first, last),), last - first)
         for place, row in zip(places, cuts, strict=True)
         for first, last in row
     ]

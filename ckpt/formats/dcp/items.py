@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import prod
 from typing import Protocol
@@ -21,6 +21,7 @@ from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.pickled import Contents, interpret, run
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
+from ckpt.io.far import Reading
 from ckpt.io.source import BaseSource, Memory, Source, Window
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node, tensor_of
@@ -73,6 +74,10 @@ class Bytes:
         if archive.trailing:  # no save leaves any: the length of the item is another one's
             raise UnreadableError(f"{self.what}: {archive.trailing:,} bytes follow its archive")
         return archive
+
+    def reads(self) -> Iterator[Reading]:
+        """Its bytes."""
+        yield self.source, self.offset, self.offset + self.length
 
     def _fetch(self) -> None:
         """Ask for what opening the item reads, in one or two requests: its ends, and the beginning of the next item."""
@@ -183,6 +188,10 @@ class TensorItem:
     @property
     def source(self) -> Source:
         return self._find().source
+
+    def reads(self) -> Iterator[Reading]:
+        """The bytes of the item; once it is open, of its elements alone."""
+        yield from self._find().reads() if self._ref is None else self._ref.reads()
 
     def tensor(self) -> TensorRef:
         """The tensor. Raises DamagedDataError where the item holds something else."""

@@ -21,10 +21,11 @@ from ckpt.dtypes import DType, contiguous
 from ckpt.elements.blocks import elements, is_dense, place_of, same_bytes
 from ckpt.errors import LimitError, UnreadableError, UnsupportedError
 from ckpt.formats.common.dcp import DATA, METADATA
-from ckpt.formats.common.layout import archive_of
+from ckpt.formats.common.layout import Layout, archive_of
 from ckpt.formats.common.writing import Draft, Relisting, differs, same_value
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem
 from ckpt.formats.dcp.metadata import Item
+from ckpt.io.far import coming
 from ckpt.io.source import Source
 from ckpt.io.target import FolderSink, Sink
 from ckpt.limits import Limits
@@ -142,18 +143,18 @@ class NewFile:
     def __init__(self, name: str) -> None:
         self.name = name
         self.size = 0
-        self._pieces: list[Callable[[Sink], None]] = []
+        self._pieces: list[tuple[Callable[[Sink], None], Layout | Bytes]] = []
 
-    def add(self, size: int, pour: Callable[[Sink], None]) -> Item:
-        """Add an item of `size` bytes, which `pour` writes. Return its place."""
+    def add(self, size: int, pour: Callable[[Sink], None], of: Layout | Bytes) -> Item:
+        """Add an item of `size` bytes, which `pour` writes from what it is read `of`. Return its place."""
         item = Item(self.name, self.size, size)
         self.size += size
-        self._pieces.append(pour)
+        self._pieces.append((pour, of))
         return item
 
     def write(self, sink: Sink) -> None:
         """Write the items."""
-        for pour in self._pieces:
+        for pour, _ in coming(self._pieces):
             pour(sink)
 
 
@@ -264,7 +265,7 @@ class _Planner:
             if items is not None:
                 return Row(name, path, item=items[0][2])
             layout, _, _ = archive_of(node, self._limits)
-            return Row(name, path, item=self._file(0).add(layout.size, layout.write))
+            return Row(name, path, item=self._file(0).add(layout.size, layout.write, layout))
         assert isinstance(tensor, TensorRef)
         if items is not None:
             chunks = [Chunk(*item) for item in items]
@@ -313,7 +314,7 @@ class _Planner:
         if file is None:
             file = self._copied[id(source)] = NewFile(self._free(source.name.rpartition("/")[2]))
         offset, length = part.offset, part.length
-        item = file.add(length, lambda sink: sink.copy(source, offset, length))
+        item = file.add(length, lambda sink: sink.copy(source, offset, length), part)
         return item._replace(codecs=part.codecs)
 
     def _pickled(self, node: Node) -> tuple[bytes, tuple[int, ...]]:
@@ -327,7 +328,7 @@ class _Planner:
             ranks = range(self._given.ranks or 1)
             rank = min(ranks, key=lambda each: self._new[each].size if each in self._new else 0)
         layout, _, _ = archive_of(_alone(part), self._limits)
-        return self._file(rank).add(layout.size, layout.write)
+        return self._file(rank).add(layout.size, layout.write, layout)
 
     def _file(self, rank: int) -> NewFile:
         if rank not in self._new:

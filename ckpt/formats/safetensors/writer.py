@@ -13,7 +13,7 @@ from ckpt.errors import LimitError, WriteError
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.common.writing import Draft, differs, held
 from ckpt.io.disk import PAGE
-from ckpt.io.far import is_url
+from ckpt.io.far import coming, is_url
 from ckpt.io.source import open_address
 from ckpt.io.target import Sink
 from ckpt.limits import Limits, is_text
@@ -95,7 +95,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
     def write(sink: Sink) -> None:
         sink.write(len(text).to_bytes(8, "little") + text)
-        for name, ref in tensors:
+        for name, ref in coming(tensors):
             if ref.numel:
                 place = place_of(ref)
                 pour(Storage(name, None, ref.dtype, ref.nbytes, place), sink, crc=False)

@@ -15,7 +15,7 @@ from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, rea
 from ckpt.formats.format import HEAD_BYTES, INDEXES, Check, ChecksumReport, List, Probe
 from ckpt.formats.sharded import FORMAT
 from ckpt.io.executor import Executor
-from ckpt.io.location import Location, is_plain_name, read_file
+from ckpt.io.location import Location, is_plain_name, opening, read_file
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import Path, natural
@@ -45,7 +45,7 @@ def read_shards(
     """
     shards: list[Shard] = []
     trial = budget.copy()
-    for (name, location), mark in zip(places.items(), marks, strict=True):
+    for name, location, mark in zip(places, opening([*places.values()]), marks, strict=True):
         shard = _read(name, mark, location, limits, trial)
         if shard is None:
             for other in shards:
@@ -198,7 +198,7 @@ def mark(probe: Probe, number: int) -> str:
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
-    layout = layout_of(probe, limits)
+    layout = _listed(probe, limits)
     marks = [mark(probe, number) for number in range(len(layout.places))]
     usual = read_shards(layout.places, marks, limits, probe.budget)
     if usual is not None:
@@ -210,9 +210,11 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
                 part.source.close()
             raise
         return replace(of_headers(probe.path, usual, notices), index_bytes=layout.total_size)
+    layout = _present(probe, layout)
     shards: list[tuple[str, Checkpoint]] = []
     try:
-        for (name, place), prefix in zip(layout.places.items(), marks, strict=True):
+        places = [*layout.places.values()]
+        for name, place, prefix in zip(layout.places, opening(places), marks, strict=False):
             try:
                 shards.append((name, probe.open(place, prefix)))
             except (LimitError, NotOpenedError):
@@ -247,21 +249,37 @@ def _without(layout: Layout, name: str, error: CkptError) -> Layout:
 
 def layout_of(probe: Probe, limits: Limits) -> Layout:
     """The files of an index. Raises UnreadableError when shards are missing or the index is invalid."""
+    return _present(probe, _listed(probe, limits))
+
+
+def _listed(probe: Probe, limits: Limits) -> Layout:
+    """The files that an index names, whether they are there or not. Raises UnreadableError."""
     folder = probe.location.parent()
     weight_map, locations, total_size = _read_index(probe.location, folder, limits, probe.budget)
-    names = sorted(locations, key=natural)
-    missing = {name for name in names if not locations[name].is_file()}
-    if missing:
-        listed = and_more([show(name, 80) for name in names if name in missing], _LISTED)
-        lost = sum(name in missing for name in weight_map.values())
-        text = f"{len(missing)} of {len(names)} shards missing, with {lost:,} tensors: {listed}"
-        if not probe.partial or len(missing) == len(names):
-            raise UnreadableError(text, hint="an unfinished download?")
-        gone = tuple(name for name, shard in weight_map.items() if shard in missing)
-        weight_map = {name: shard for name, shard in weight_map.items() if shard not in missing}
-        places = {name: locations[name] for name in names if name not in missing}
-        return Layout(folder, weight_map, places, None, (Notice("incomplete", text, gone),))
-    return Layout(folder, weight_map, {name: locations[name] for name in names}, total_size)
+    places = {name: locations[name] for name in sorted(locations, key=natural)}
+    return Layout(folder, weight_map, places, total_size)
+
+
+def _present(probe: Probe, layout: Layout) -> Layout:
+    """The files that are there, of which some are missing with `partial` only. Raises UnreadableError."""
+    places, weight_map = layout.places, layout.weight_map
+    missing = [
+        name for name, place in zip(places, opening([*places.values()]), strict=True) if not place.is_file()
+    ]
+    if not missing:
+        return layout
+    listed = and_more([show(name, 80) for name in missing], _LISTED)
+    lost = set(missing)
+    gone = tuple(name for name, shard in weight_map.items() if shard in lost)
+    text = f"{len(missing)} of {len(places)} shards missing, with {len(gone):,} tensors: {listed}"
+    if not probe.partial or len(missing) == len(places):
+        raise UnreadableError(text, hint="an unfinished download?")
+    return layout._replace(
+        weight_map={name: shard for name, shard in weight_map.items() if shard not in lost},
+        places={name: place for name, place in places.items() if name not in lost},
+        total_size=None,
+        lost=(Notice("incomplete", text, gone),),
+    )
 
 
 def _read_index(

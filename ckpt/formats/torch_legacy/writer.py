@@ -8,6 +8,7 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import little, pour
 from ckpt.formats.common.stream import needs_data
 from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, numel, stream_of
+from ckpt.io.far import coming
 from ckpt.io.target import Sink
 from ckpt.limits import Limits
 from ckpt.pickles.calls import is_typed, storage_class
@@ -24,7 +25,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
     def write(sink: Sink) -> None:
         sink.write(head)
-        for storage in storages:
+        for storage in coming(storages):
             sink.write(pack("<Q", numel(storage, storage_class(storage))))
             pour(little(storage), sink, crc=False)
 

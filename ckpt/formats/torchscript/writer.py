@@ -59,6 +59,7 @@ from ckpt.pickles.opcodes import (
     TUPLE3,
 )
 from ckpt.rows import NamedTuple
+from ckpt.tensors import Storage
 from ckpt.tree.view import look
 
 __all__ = ["append", "compare", "compare_bytes", "draft", "end_before", "losses", "unfit"]
@@ -154,7 +155,13 @@ def _record(archive: Archive, record: Record, pickle: bytes | None) -> PlannedRe
             sink.copy(place.source, place.offset, record.stored)
             return crc
 
-        return PlannedRecord(record.name, record.stored, pour, inflated=record.size)
+        return PlannedRecord(
+            record.name,
+            record.stored,
+            pour,
+            inflated=record.size,
+            of=Storage(record.name, None, None, record.stored, place),
+        )
     like = record.offset if record.size >= _LARGE else None
     return copied(archive, record)._replace(like=like)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.io.remote.source import RangeSource, retried
 from ckpt.io.remote.store import Known, Store
-from ckpt.io.remote.url import Url, escaped, parsed, shown
+from ckpt.io.remote.url import Url, escaped, parsed, shown, typed
 from ckpt.text import show
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ class RemotePath:
         self._url = url
         self._known = state
         self._names = names
-        self._opened: RangeSource | None = None
+        self._opened: Future[RangeSource] | None = None
 
     def is_folder(self) -> bool:
         if self._names is not None or self._url.path.endswith("/") or not self._url.path:
@@ -42,12 +44,12 @@ class RemotePath:
 
     def is_file(self) -> bool:
         """Tell whether it opens. Raises NotOpenedError when the server refuses or fails."""
-        if self._known is not None or self._opened is not None:
+        if self._known is not None:
             return True
         if self._names is not None or self._url.path.endswith("/") or not self._url.path:
             return False
         try:
-            self._opened = self._open()
+            self.begin().result()
         except NotOpenedError as error:
             if not error.problem.startswith("no such"):
                 raise
@@ -75,13 +77,24 @@ class RemotePath:
         return RemotePath(url, str(url), self._names.get(name))
 
     def open(self) -> Source:
-        opened, self._opened = self._opened, None
-        return opened or self._open()
+        opened = self.begin()
+        self._opened = None
+        return opened.result()
+
+    def begin(
+        self, run: Callable[[Callable[[], RangeSource]], Future[RangeSource]] | None = None
+    ) -> Future[RangeSource]:
+        """Begin to open it, for the next `is_file` or `open`: by `run`, or now."""
+        if self._opened is None or self._opened.cancelled():
+            self._opened = (run or _now)(self._open)
+        return self._opened
 
     def _open(self) -> RangeSource:
         if self._url.path.endswith("/") or not self._url.path:
             raise NotOpenedError("not a file", path=self.name)
-        return RangeSource(store_of(self._url, self.name), self.name, state=self._known)
+        source = RangeSource(store_of(self._url, self.name), self.name, state=self._known)
+        source.open_head()
+        return source
 
     def _listed(self) -> Names:
         if self._names is None:
@@ -91,7 +104,7 @@ class RemotePath:
             if self._url.server.store:
                 from ckpt.io.remote.objects import names_in as listing
             else:
-                from ckpt.io.remote.http import hub_names as listing
+                from ckpt.io.remote.hub import names_in as listing
             names = retried(lambda: listing(self._url), self.name, time.sleep)
             names.pop("", None)  # the empty object with which some tools mark a folder
             if not names:
@@ -100,15 +113,48 @@ class RemotePath:
         return self._names
 
 
+def _now(open: Callable[[], RangeSource]) -> Future[RangeSource]:
+    future: Future[RangeSource] = Future()
+    try:
+        future.set_result(open())
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+_BEFORE = 32
+"""The most files that are begun to be opened before their turn."""
+
+
+def begun(places: Iterable[Location]) -> Iterator[Location]:
+    """Yield places that are opened one after the other. The next ones behind URLs are begun to be opened."""
+    pool = ThreadPoolExecutor(_BEFORE)
+    try:
+        waiting: deque[Location] = deque()
+        for place in places:
+            if isinstance(place, RemotePath):
+                place.begin(pool.submit)
+            waiting.append(place)
+            if len(waiting) > _BEFORE:
+                yield waiting.popleft()
+        yield from waiting
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 def store_of(url: Url, name: str) -> Store:
     """The object of a URL. `name` is the shown one, which finds the secrets of the typed one."""
     if url.server.store:
         from ckpt.io.remote.objects import object_at
 
         return object_at(url)
-    from ckpt.io.remote.http import web_object
+    if url.scheme == "hf":
+        from ckpt.io.remote.hub import hub_object
 
-    return web_object(url, name)
+        return hub_object(url)
+    from ckpt.io.remote.http import HttpObject
+
+    return HttpObject(typed(name))
 
 
 def locate_url(text: str) -> Location:

@@ -18,21 +18,29 @@ WHOLE = 64 << 20
 class Answer(NamedTuple):
     """The bytes from `begin` on of an object of `size` bytes, and what identifies this state of it."""
 
-    data: bytes
+    data: memoryview
     begin: int
     size: int
     etag: str
 
 
 class Known(NamedTuple):
-    """The entry of an object in a listing."""
+    """The entry of an object in a listing. The ETag is empty where requests give another one."""
 
     size: int
     etag: str
 
 
 class BusyError(Exception):
-    """The server failed in a way that may pass: 5xx, a cut body, a lost connection. The text is for people."""
+    """The server failed in a way that may pass: 5xx, a cut body, a lost connection. The text is for people.
+
+    `after` are the seconds that it asks to wait, or 0. `is_overload` says that it gets too many requests.
+    """
+
+    def __init__(self, text: str, after: float = 0, *, is_overload: bool = False) -> None:
+        super().__init__(text)
+        self.after = after
+        self.is_overload = is_overload
 
 
 class ChangedError(NotOpenedError):
@@ -47,6 +55,11 @@ class Store(Protocol):
 
     tails: bool
     """True if it answers for the last bytes without knowing the size."""
+
+    @property
+    def server(self) -> str:
+        """The name of the server that has it."""
+        ...
 
     def get(self, begin: int | None, count: int, etag: str) -> Answer:
         """Return at most `count` bytes at `begin`, or the last ones for None.

@@ -6,7 +6,6 @@ There is no other name to write under first. An object is there once it is compl
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from typing import Protocol, TypedDict, cast
 
 from ckpt.errors import CkptError, NotOpenedError, UsageError, WriteError, about
 from ckpt.io.far import SCHEMES
+from ckpt.io.remote.ahead import lent
+from ckpt.io.remote.causes import cause_of
 from ckpt.io.remote.location import locate_url
 from ckpt.io.remote.objects import bucket
 from ckpt.io.remote.url import Url, parsed
@@ -194,6 +195,8 @@ FLYING, _HELD = 3, 48 << 20
 """The most parts that are sent at once, and the most bytes of them, unless a single part has more."""
 _AHEAD = 16 << 20
 """The most bytes that are filled while others are sent."""
+_LENT = 32 << 20
+"""Bytes by which the room for reading is smaller meanwhile."""
 
 
 def part_bytes(size: int) -> int:
@@ -219,7 +222,8 @@ class Upload:
     def _start(self, put: Callable[[], str]) -> None:
         def run() -> None:
             try:
-                self.etag = put()
+                with lent(_LENT):
+                    self.etag = put()
             except StoppedError:
                 pass
             except BaseException as error:
@@ -463,16 +467,17 @@ class Writable(Protocol):
 class StoredTarget:
     """An object in a bucket or a container."""
 
-    def __init__(self, store: object, path: str) -> None:
+    def __init__(self, store: object, url: Url) -> None:
         self._store = store
-        self._path = path
+        self._path = url.path
+        self._scheme = url.scheme
 
     def put(self, data: Bytes, *, create: bool) -> str:
         mode = "create" if create else "overwrite"
         try:
             done = _obstore().put(self._store, self._path, data, mode=mode, use_multipart=False)
         except Exception as error:
-            raise failure(error) from None
+            raise failure(error, self._scheme) from None
         return done["e_tag"] or ""
 
     def put_parts(self, groups: Iterator[Bytes], part_bytes: int) -> str:
@@ -497,7 +502,7 @@ class StoredTarget:
         except (CkptError, StoppedError):
             raise
         except Exception as error:
-            problem = failure(error)
+            problem = failure(error, self._scheme)
             if is_passed and " PUT " in str(error):
                 problem.hint = LEFT
             raise problem from None
@@ -509,7 +514,7 @@ class StoredTarget:
         except FileNotFoundError:
             return None
         except Exception as error:
-            raise failure(error) from None
+            raise failure(error, self._scheme) from None
         return record["e_tag"] or str(record["last_modified"])
 
     def remove(self) -> None:
@@ -518,37 +523,33 @@ class StoredTarget:
         except FileNotFoundError:
             pass
         except Exception as error:
-            raise failure(error) from None
+            raise failure(error, self._scheme) from None
 
 
 class StoppedError(Exception):
     """The upload is not to be finished."""
 
 
-def failure(error: Exception) -> CkptError:
+def failure(error: Exception, scheme: str) -> CkptError:
     """Translate an error of obstore for a writer. Its text is not repeated: it may hold a signed URL."""
-    name, text = type(error).__name__, str(error)
-    status = re.search(r"status code: (\d{3})", text)
+    name = type(error).__name__
     if name == "AlreadyExistsError":
         return UsageError("already exists", hint="--force to replace")
-    if name in ("PermissionDeniedError", "UnauthenticatedError"):
-        return WriteError("no permission to write it", hint="credentials come from the environment")
-    if "redential" in text and status is None:
-        return WriteError("no credentials", hint="they come from the environment")
-    if isinstance(error, FileNotFoundError):
-        return WriteError("there is no such bucket")
     if isinstance(error, ValueError):
         return UsageError("not the name of an object")
-    if status is not None and status[1] < "500":
-        return WriteError(f"the object store refuses it: {status[1]}")
-    if name == "GenericError" or isinstance(error, OSError):
-        return WriteError(f"the object store does not answer, {TRIES} times in a row")
-    return WriteError(f"the object store fails: {show(name, 40)}")
+    cause = cause_of(error, scheme, "write")
+    if isinstance(error, FileNotFoundError):
+        return WriteError("no such bucket")
+    if cause.status is None and cause.may_pass and not (name == "GenericError" or isinstance(error, OSError)):
+        return WriteError(f"the object store fails: {show(name, 40)}")
+    return WriteError(
+        cause.problem + (f", {TRIES} times in a row" if cause.may_pass else ""), hint=cause.hint
+    )
 
 
 def object_to_write(url: Url) -> Writable:
     """The object of an s3, gs or az URL. Raises CkptError without obstore."""
-    return StoredTarget(bucket(url.scheme, url.host, tries=TRIES), url.path)
+    return StoredTarget(bucket(url.scheme, url.host, tries=TRIES), url)
 
 
 def _obstore() -> _Obstore:

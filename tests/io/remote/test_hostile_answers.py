@@ -6,15 +6,17 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inside import inside
+from webs import served
 
 from ckpt.errors import NotOpenedError, UsageError
-from ckpt.io.remote import http
-from ckpt.io.remote.http import HttpObject, is_private
+from ckpt.io.remote import connections, http
+from ckpt.io.remote.http import HttpObject
 from ckpt.io.remote.location import RemotePath
 from ckpt.io.remote.store import BusyError
 from ckpt.io.remote.url import parsed, shown, typed
@@ -106,37 +108,80 @@ def test_names_of_an_index_reach_the_server_as_names(name: str) -> None:
     assert typed(folder.child(name).name) == f"https://host/models/{quote(name, safe='')}"
 
 
-def test_a_stranger_leads_to_no_private_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"public.example": "93.184.216.34", "inner.example": "10.0.0.7", "localhost": "127.0.0.1"}
+class Link:
+    """A connection to an address."""
 
-    def look_up(host: str, *_: Any) -> list[Any]:
-        return [(0, 0, 0, "", (known.get(host, host), 0))]
+    def __init__(self, address: str) -> None:
+        self.sock = self
+        self.address = address
 
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    assert [is_private(host) for host in ("public.example", "inner.example:8080", "localhost")] == [
-        False,
-        True,
-        True,
-    ]
-    for address in ("169.254.169.254", "[::1]:80", "[fe80::1]", "192.168.1.1", "0.0.0.0"):
-        assert is_private(address)
-    handler = http._Redirects()
-    request = http.urllib.request.Request("http://public.example/x")
-    for target in ("http://inner.example/x", "http://169.254.169.254/latest/meta-data", "http://localhost/x"):
-        with pytest.raises(NotOpenedError, match="private address"):
-            handler.redirect_request(request, None, 302, "", None, target)  # type: ignore[arg-type]
-    inner = http.urllib.request.Request("http://localhost/x")
-    assert handler.redirect_request(inner, None, 302, "", None, "http://inner.example/x") is not None  # type: ignore[arg-type]
+    def getpeername(self) -> tuple[str, int]:
+        return self.address, 80
 
 
-def test_a_redirect_leads_to_web_servers_only() -> None:
-    handler = http._Redirects()
-    request = http.urllib.request.Request("https://public.example/x")
-    with pytest.raises(NotOpenedError, match="from https to http"):
-        handler.redirect_request(request, None, 302, "", None, "http://public.example/x")  # type: ignore[arg-type]
-    for target in ("ftp://127.0.0.1/x", "data:,x", "file:///etc/passwd"):
-        with pytest.raises(NotOpenedError, match="leads to a file"):
-            http.urllib.request.build_opener(http._Redirects, http._NoFiles).open(target)
+@pytest.mark.parametrize(
+    ("address", "private"),
+    [
+        ("93.184.216.34", False),
+        ("2606:2800:220:1::1", False),
+        ("10.0.0.7", True),
+        ("127.0.0.1", True),
+        ("169.254.169.254", True),
+        ("::1", True),
+        ("fe80::1%eth0", True),
+        ("192.168.1.1", True),
+        ("::ffff:10.0.0.7", True),
+        ("0.0.0.0", True),
+    ],
+)
+def test_private_addresses(address: str, private: bool) -> None:
+    assert connections._is_private(Link(address)) is private  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("public", "way", "problem"),
+    [
+        ("a", "ab", "private address"),
+        ("ab", "abc", "private address"),
+        ("ab", "ab", None),
+        ("", "ab", None),
+        ("abc", "abc", None),
+    ],
+)
+def test_a_stranger_leads_to_no_private_address(
+    public: str, way: str, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address that is connected to counts, whatever the name says; an inner server may lead to another one."""
+    with served() as a, served() as b, served() as c:
+        servers = {"a": a, "b": b, "c": c}
+        for first, second in pairwise(way):
+            servers[first].moved["/x"] = f"{servers[second].url}/x"
+        servers[way[-1]].put("/x", b"0123456789")
+        ports = {int(servers[name].url.rpartition(":")[2]) for name in public}
+        monkeypatch.setattr(connections, "_is_private", lambda link: link.port not in ports)
+        found = HttpObject(f"{a.url}/x")
+        for _ in range(2):
+            if problem is None:
+                assert bytes(found.get(0, 10, "").data) == b"0123456789"
+            else:
+                with pytest.raises(NotOpenedError, match=problem):
+                    found.get(0, 10, "")
+                assert not servers[way[-1]].asked
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("http://public.example/x", "from https to http"),
+        ("ftp://127.0.0.1/x", "leads to a file"),
+        ("data:,x", "leads to a file"),
+        ("file:///etc/passwd", "leads to a file"),
+        ("javascript:x", "leads to a program"),
+    ],
+)
+def test_a_redirect_leads_to_web_servers_only(target: str, problem: str) -> None:
+    with pytest.raises(NotOpenedError, match=problem):
+        http._led(http._Target("https://public.example/x", is_first=True), target, is_public=False)
 
 
 @pytest.mark.parametrize("calls", range(1, 8))
@@ -144,8 +189,8 @@ def test_status_headers_and_body_have_deadlines(calls: int, monkeypatch: pytest.
     """A byte now and then keeps a socket alive, not an answer: wherever time runs out, the request ends."""
     answer = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/10\r\nContent-Length: 10\r\n\r\n0123456789"
     times = iter([0.0] * calls)
-    monkeypatch.setattr(http.time, "monotonic", lambda: next(times, 1e9))
-    monkeypatch.setattr(http._Received, "readinto", one_byte(http._Received.readinto))
+    monkeypatch.setattr(connections.time, "monotonic", lambda: next(times, 1e9))
+    monkeypatch.setattr(connections._Received, "readinto", one_byte(connections._Received.readinto))
     with answering(answer) as url, pytest.raises(BusyError, match="too slowly"):
         HttpObject(url).get(0, 10, "")
 

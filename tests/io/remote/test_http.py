@@ -10,8 +10,9 @@ import pytest
 from webs import Web, served
 
 from ckpt.errors import NotOpenedError, UnreadableError
-from ckpt.io.remote import http
-from ckpt.io.remote.http import HttpObject, hub_names, web_object
+from ckpt.io.remote import http, hub
+from ckpt.io.remote.http import HttpObject
+from ckpt.io.remote.location import store_of
 from ckpt.io.remote.source import RangeSource
 from ckpt.io.remote.store import WHOLE, BusyError, ChangedError
 from ckpt.io.remote.url import parsed, shown
@@ -55,7 +56,7 @@ def test_503_and_a_cut_body_are_tried_again(web: Web) -> None:
     ("status", "problem"),
     [
         (404, "no such file"),
-        (403, "no permission to read it: the server answers 403"),
+        (403, "no permission to read it: the server answers 403 Forbidden"),
         (418, "the server answers 418"),
     ],
 )
@@ -67,7 +68,7 @@ def test_other_failures_are_final(status: int, problem: str, web: Web) -> None:
 
 
 def test_no_server(web: Web) -> None:
-    with pytest.raises(BusyError, match="does not answer"):
+    with pytest.raises(BusyError, match="refuses the connection"):
         HttpObject("http://127.0.0.1:1/x").get(0, 1, "")
 
 
@@ -110,7 +111,7 @@ def test_a_password_goes_to_the_server_and_nowhere_else(web: Web) -> None:
         web.moved["/a"] = other.put("/b", DATA)
         name = shown(f"http://me:p%40ss@{host}/a?key=1")
         web.moved["/a?key=1"] = web.moved["/a"]
-        found = web_object(parsed(name), name).get(0, 10, "")
+        found = store_of(parsed(name), name).get(0, 10, "")
         assert found.data == DATA[:10]
         assert [row.login for row in web.asked] == ["Basic bWU6cEBzcw=="]
         assert [(row.login, row.range) for row in other.asked] == [("", "bytes=0-9")]
@@ -126,17 +127,17 @@ def test_hugging_face(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "secret")
     web.put("/org/model/resolve/v1/sub/a.bin", DATA)
     url = parsed("hf://org/model@v1/sub/a.bin")
-    assert web_object(url, str(url)).get(5, 5, "").data == DATA[5:10]
+    assert store_of(url, str(url)).get(5, 5, "").data == DATA[5:10]
     assert web.asked[0].login == "Bearer secret"
 
 
 def test_names_on_hugging_face(web: Web) -> None:
     rows = [{"path": "sub/a.bin", "type": "file"}, {"path": "sub/in", "type": "directory"}]
     web.put("/api/models/org/model/tree/main/sub", json.dumps(rows).encode())
-    assert sorted(hub_names(parsed("hf://org/model/sub/"))) == ["a.bin", "in/"]
+    assert sorted(hub.names_in(parsed("hf://org/model/sub/"))) == ["a.bin", "in/"]
     web.put("/api/models/org/model/tree/main/sub", b"[{}]")
     with pytest.raises(UnreadableError):
-        hub_names(parsed("hf://org/model/sub"))
+        hub.names_in(parsed("hf://org/model/sub"))
 
 
 LISTING = "/api/models/org/model/tree/main"
@@ -157,17 +158,17 @@ def test_a_listing_of_several_pages_is_one(web: Web, monkeypatch: pytest.MonkeyP
     web.links["/second?cursor=1"] = f'<{web.url}/third>;rel="next"'
     web.links["/third"] = f'<{web.url}/second>; rel="prev"'
 
-    assert list(hub_names(parsed("hf://org/model"))) == ["a.bin", "b.bin", "c.bin", "d.bin"]
+    assert list(hub.names_in(parsed("hf://org/model"))) == ["a.bin", "b.bin", "c.bin", "d.bin"]
     assert [row.path for row in web.asked] == [LISTING, "/second?cursor=1", "/third"]
     assert {row.login for row in web.asked} == {"Bearer secret"}
 
 
 def test_a_listing_without_end_is_refused(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_PAGES", 3)
+    monkeypatch.setattr(hub, "_PAGES", 3)
     web.put(LISTING, page("a.bin"))
     web.links[LISTING] = f'<{web.url}{LISTING}>; rel="next"'
     with pytest.raises(UnreadableError, match="list of files is too long"):
-        hub_names(parsed("hf://org/model"))
+        hub.names_in(parsed("hf://org/model"))
     assert len(web.asked) == 3
 
 
@@ -183,7 +184,7 @@ def test_the_token_goes_to_no_other_server_that_a_listing_names(
         link = next_page.format(other=other.url, web=web.url, host=host)
         web.links[LISTING] = f'<{link}>; rel="next"'
         with pytest.raises(UnreadableError, match="list of files is too long"):
-            hub_names(parsed("hf://org/model"))
+            hub.names_in(parsed("hf://org/model"))
         assert other.asked == [] and len(web.asked) == 1
 
 
@@ -196,10 +197,10 @@ def test_the_token_does_not_follow_a_redirect_to_another_server(
     with served() as other:
         web.moved[path] = other.put("/b", page("b.bin"))
         if path == LISTING:
-            assert list(hub_names(parsed("hf://org/model"))) == ["b.bin"]
+            assert list(hub.names_in(parsed("hf://org/model"))) == ["b.bin"]
         else:
             url = parsed("hf://org/model/a.bin")
-            assert web_object(url, str(url)).get(0, 1, "").data == b"["
+            assert store_of(url, str(url)).get(0, 1, "").data == b"["
         assert [row.login for row in web.asked] == ["Bearer secret"]
         assert [row.login for row in other.asked] == [""]
 
@@ -207,7 +208,7 @@ def test_the_token_does_not_follow_a_redirect_to_another_server(
 def test_without_a_token_none_is_sent(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
     web.put(LISTING, page("a.bin"))
-    assert list(hub_names(parsed("hf://org/model"))) == ["a.bin"]
+    assert list(hub.names_in(parsed("hf://org/model"))) == ["a.bin"]
     assert [row.login for row in web.asked] == [""]
 
 
@@ -218,18 +219,18 @@ def test_a_listing_that_fails(status: int, kind: type[Exception], web: Web) -> N
     web.put(LISTING, page("a.bin"))
     web.fail = [status]
     with pytest.raises(kind):
-        hub_names(parsed("hf://org/model"))
+        hub.names_in(parsed("hf://org/model"))
 
 
 def test_a_listing_that_is_cut_off_is_busy(web: Web) -> None:
     web.put(LISTING, page("a.bin"))
     web.cut = [5]
     with pytest.raises(BusyError, match="cuts its answers off"):
-        hub_names(parsed("hf://org/model"))
+        hub.names_in(parsed("hf://org/model"))
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"3", b'["a"]', b'[{"path": "a"}]', b'[{"type": "file"}]'])
 def test_a_damaged_listing(data: bytes, web: Web) -> None:
     web.put(LISTING, data)
     with pytest.raises(UnreadableError, match="list of files is damaged"):
-        hub_names(parsed("hf://org/model"))
+        hub.names_in(parsed("hf://org/model"))

@@ -74,22 +74,94 @@ def test_reading_on_reads_ahead() -> None:
     assert source.bytes_read < len(DATA) + TAIL
 
 
-def test_little_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> module._Kept:
+    """What is kept, with room for 100,000 bytes."""
     monkeypatch.setattr(module, "_KEPT", 100_000)
-    store = Kept(DATA)
-    source, _ = opened(store)
+    monkeypatch.setattr(module, "_HELD", 300_000)
+    shelf = module._Kept()
+    monkeypatch.setattr(module, "kept", shelf)
+    return shelf
+
+
+def test_little_is_kept_of_all_sources_together(shelf: module._Kept) -> None:
+    sources = [
+        opened(Kept(DATA), f"s3://b/{n}.bin", state=Known(len(DATA), '"1"'), ahead=False)[0] for n in "ab"
+    ]
     for at in range(200_000, 2_000_000, 200_000):
-        assert source.read(at, 50_000) == DATA[at : at + 50_000]
-    assert sum(len(data) for _, data in source._blocks) <= 100_000
+        for source in sources:
+            assert source.read(at, 20_000) == DATA[at : at + 20_000]
+    blocks = [block for source in sources for block in source._blocks]
+    assert sum(len(block.data) for block in blocks) == shelf._loose.nbytes == 100_000
+    assert {bool(list(source._blocks)) for source in sources} == {True}
+
+
+def test_what_was_read_last_is_kept(shelf: module._Kept) -> None:
+    store = Kept(DATA)
+    source, _ = opened(store, state=Known(len(DATA), '"1"'), ahead=False)
+    for at in (1_000_000, 1_500_000, 1_000_000, 2_000_000, 2_500_000, 1_000_000):
+        source.read(at, 30_000)
+    assert [begin for begin, _ in store.asked] == [1_000_000, 1_500_000, 2_000_000, 2_500_000]
+
+
+def test_what_opening_needs_is_held_until_it_was_read(shelf: module._Kept) -> None:
+    store = Kept(DATA)
+    source, _ = opened(store, state=Known(len(DATA), '"1"'), ahead=False)
+    source._hold(0, 150_000)
+    source.read(1_000_000, 90_000)
+    assert source.read(0, 100_000) == DATA[:100_000]
+    assert shelf._held.nbytes == 150_000
+    assert source.read(100_000, 40_000) == DATA[100_000:140_000]
+    assert shelf._held.nbytes == 0, "it was read, and has no room among the others"
+    assert store.asked == [(0, 150_000), (1_000_000, 90_000)]
+
+
+def test_what_is_held_has_a_limit_too(shelf: module._Kept) -> None:
+    source, _ = opened(Kept(DATA), state=Known(len(DATA), '"1"'), ahead=False)
+    for at in range(0, 2_000_000, 100_000):
+        source._hold(at, at + 100_000)
+    assert shelf._held.nbytes == 300_000 and shelf._loose.nbytes == 100_000
+    source.close()
+    assert shelf._held.nbytes == shelf._loose.nbytes == 0 and not source._blocks
 
 
 def test_a_large_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK", 10_000)
+    monkeypatch.setattr(module, "PIECE", 10_000)
     store = Kept(DATA)
     source, _ = opened(store)
     assert source.read(500_000, 1_000_000) == DATA[500_000:1_500_000]
+    before = len(store.asked)
     assert source.read(1_400_000, 10) == DATA[1_400_000:1_400_010]
-    assert sum(len(data) for _, data in source._blocks) < 20_000
+    assert len(store.asked) == before + 1
+
+
+def test_the_size_of_a_listing_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Kept(DATA)
+    source, _ = opened(store, "hf://o/m/a.bin", state=Known(len(DATA), ""), ahead=False)
+    assert source.read(5, 5) == DATA[5:10] and source.identity == (len(DATA), '"1"')
+    store.etag = '"2"'
+    with pytest.raises(ChangedError):
+        source.read(1_000_000, 5)
+    other, _ = opened(Kept(DATA), state=Known(len(DATA), ""), ahead=False)
+    assert other.identity == (len(DATA), '"1"'), "it is asked for"
+    wrong, _ = opened(Kept(DATA), state=Known(len(DATA) - 1, ""), ahead=False)
+    with pytest.raises(ChangedError):
+        wrong.read(0, 5)
+
+
+@pytest.mark.parametrize(("after", "pauses"), [(0.0, [0.25]), (7.0, [7.0]), (60.0, [60.0])])
+def test_a_server_says_how_long_to_wait(after: float, pauses: list[float]) -> None:
+    store = Kept(DATA)
+    store.failures = [BusyError("429", after)]
+    assert opened(store)[1] == pauses
+
+
+def test_a_server_that_asks_for_more_than_patience_is_an_error() -> None:
+    store = Kept(DATA)
+    store.failures = [BusyError("the server answers 429", 3600.0)]
+    with pytest.raises(NotOpenedError, match="asks to come back in 3,600 seconds"):
+        opened(store)
+    assert len(store.asked) == 1
 
 
 def test_what_fails_is_tried_again_with_longer_pauses() -> None:

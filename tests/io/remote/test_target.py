@@ -11,6 +11,7 @@ from buckets import Bucket
 from ckpt.errors import CkptError, UsageError, WriteError
 from ckpt.io import target as io_target
 from ckpt.io.remote import target as module
+from ckpt.io.remote.credentials import looked_at
 from ckpt.io.target import Target
 
 SIZE = 21 << 20
@@ -92,19 +93,19 @@ def test_what_fails_thrice_is_tried_again(what: str, s3: Bucket) -> None:
 @pytest.mark.parametrize(
     ("what", "status", "says"),
     [
-        ("?uploads", 503, "the object store does not answer, 4 times in a row"),
-        ("?partNumber=1", 503, "the object store does not answer, 4 times in a row"),
-        ("?partNumber=1", 403, "no permission to write it (credentials come from the environment)"),
-        ("?partNumber=1", 400, "the object store refuses it: 400"),
-        ("POST a.bin?uploadId", 503, "the object store does not answer, 4 times in a row"),
-        ("POST a.bin?uploadId", 403, "no permission to write it (credentials come from the environment)"),
+        ("?uploads", 503, "the object store answers 503 Refused, 4 times in a row"),
+        ("?partNumber=1", 503, "the object store answers 503 Refused, 4 times in a row"),
+        ("?partNumber=1", 403, "no permission to write it: 403 Refused (credentials come from HERE)"),
+        ("?partNumber=1", 400, "the object store answers 400 Refused"),
+        ("POST a.bin?uploadId", 503, "the object store answers 503 Refused, 4 times in a row"),
+        ("POST a.bin?uploadId", 403, "no permission to write it: 403 Refused (credentials come from HERE)"),
     ],
 )
 def test_what_fails_leaves_neither_object_nor_upload(what: str, status: int, says: str, s3: Bucket) -> None:
     s3.front.fail = [(what, status)] * (4 if status == 503 else 1)
     with pytest.raises(WriteError) as error:
         write(to(f"{s3.url}/a.bin"), DATA)
-    assert str(error.value) == f"{s3.url}/a.bin: {says}"
+    assert str(error.value) == f"{s3.url}/a.bin: {says}".replace("HERE", looked_at("s3"))
     assert s3.objects == {} and s3.uploads == 0 and not s3.front.fail
 
 
@@ -113,7 +114,7 @@ def test_an_upload_that_is_left_is_named(s3: Bucket) -> None:
     s3.front.fail = [("?partNumber=2", 403)]
     with pytest.raises(WriteError) as error:
         write(to(f"{s3.url}/a.bin"), DATA)
-    problem = "no permission to write it"
+    problem = "no permission to write it: 403 Refused"
     rest = "an upload may be left unfinished in the bucket: a lifecycle rule removes it"
     assert str(error.value) == f"{s3.url}/a.bin: {problem} ({rest})"
     assert s3.objects == {} and s3.uploads == 1
@@ -202,13 +203,13 @@ def test_what_cannot_be_removed_is_named(s3: Bucket) -> None:
         sink.write(b"new")
         sink.complete()
         raise CkptError("differs")
-    assert error.value.hint == f"{s3.url}/a.bin is left over: no permission to write it"
+    assert error.value.hint == f"{s3.url}/a.bin is left over: no permission to write it: 403 Refused"
 
 
 def test_no_bucket(s3: Bucket) -> None:
     with pytest.raises(WriteError) as error:
         write(to("s3://nowhere-at-all/a.bin"), b"x")
-    assert str(error.value) == "s3://nowhere-at-all/a.bin: there is no such bucket"
+    assert str(error.value) == "s3://nowhere-at-all/a.bin: no such bucket"
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------

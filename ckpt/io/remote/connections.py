@@ -1,0 +1,264 @@
+"""Connections to web servers, kept for the next request: through a proxy where the environment names one.
+
+An answer has one deadline for its status and headers, and one for its body, however the bytes drip.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import os
+import socket
+import ssl
+import threading
+import time
+import urllib.request
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from ipaddress import ip_address
+from mmap import mmap
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from ckpt.errors import NotOpenedError
+from ckpt.io.remote.store import BusyError
+from ckpt.io.remote.traffic import waiting
+from ckpt.rows import NamedTuple
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+TIMEOUT = 30
+"""Seconds until a server that says nothing counts as failed, and for the status and headers of an answer."""
+_BODY = 60
+_SLOWEST = 10_000
+"""Seconds for a body, and the bytes a second below which one counts as failed after that."""
+_IDLE = 32
+"""The most connections to one server that are kept while nobody uses them."""
+_LARGE, _PIECE = 256 << 10, 1 << 20
+_LEFT = 64 << 10
+"""The most bytes of an answer that are read only so that its connection can be used again."""
+
+
+class Server(NamedTuple):
+    """A web server: `http` or `https`, its name, its port, and the proxy on the way, or an empty text."""
+
+    scheme: str
+    host: str
+    port: int
+    proxy: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        is_usual = self.port == (443 if self.scheme == "https" else 80)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if is_usual else f"{host}:{self.port}"
+
+
+def server_of(url: str) -> Server:
+    """The server of a URL. Raises NotOpenedError for what is no web server, ValueError for half a URL."""
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    if scheme not in ("http", "https"):
+        raise NotOpenedError(f"the server leads to a {'file' if scheme == 'file' else f'{scheme}: URL'}")
+    host, port = parts.hostname or "", parts.port or (443 if scheme == "https" else 80)
+    if not host:
+        raise ValueError("no host")
+    proxy = urllib.request.getproxies().get(scheme, "")
+    if proxy and urllib.request.proxy_bypass(f"{host}:{port}"):
+        proxy = ""
+    return Server(scheme, host, port, proxy)
+
+
+class _Received(io.RawIOBase):
+    """The bytes of an answer, as its socket receives them until a time of `time.monotonic`."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self.until = until
+        self._inner = sock.makefile("rb", 0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int | None:
+        if time.monotonic() > self.until:
+            raise BusyError("the server answers too slowly")
+        return self._inner.readinto(buffer)
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer with deadlines."""
+
+    def __init__(
+        self, sock: socket.socket, debuglevel: int = 0, method: str | None = None, url: str | None = None
+    ) -> None:
+        super().__init__(sock, debuglevel, method, url)
+        self.received = _Received(sock, time.monotonic() + TIMEOUT)
+        self.fp.close()
+        self.fp = io.BufferedReader(self.received)
+
+
+class Reply:
+    """An answer whose body is not read yet. `close` keeps its connection for the next request, if it can be used again."""
+
+    def __init__(self, server: Server, link: http.client.HTTPConnection, response: _Response) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self._server = server
+        self._link = link
+        self._response = response
+
+    def read(self, most: int) -> memoryview:
+        """The body, or `most` bytes of it. Raises BusyError where it ends too early or comes too slowly."""
+        response = self._response
+        response.received.until = time.monotonic() + _BODY + most / _SLOWEST
+        length = response.length
+        view, count = room(most if length is None else min(most, length)), 0
+        while count < len(view):
+            if response.chunked:  # its `readinto` takes a chunk of less than nothing for an end
+                piece = response.read1(min(len(view) - count, _PIECE))
+                view[count : count + len(piece)] = piece
+                more = len(piece)
+            else:
+                more = response.readinto(view[count:])
+            if not more:
+                break
+            count += more
+        if count < len(view) and response.length:  # http.client says so only of `read`
+            raise BusyError("the server cuts its answers off")
+        return view[:count]
+
+    def close(self) -> None:
+        """Be done with it."""
+        with suppress(Exception):
+            if not self._response.isclosed():
+                self.read(_LEFT)
+            if self._response.isclosed() or self._response.length == 0:
+                self._response.close()
+                if not self._response.will_close:
+                    _links.give(self._server, self._link)
+                    return
+        self._link.close()
+
+
+def room(size: int) -> memoryview:
+    """Memory for an answer. Much of it is given back to the system as soon as nobody looks at it."""
+    return memoryview(mmap(-1, size) if size >= _LARGE else bytearray(size))
+
+
+class _Links:
+    """Connections that nobody uses. A copy of this process has its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._idle: dict[Server, list[http.client.HTTPConnection]] = {}
+
+    def take(self, server: Server) -> http.client.HTTPConnection | None:
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid, self._idle = os.getpid(), {}
+            idle = self._idle.get(server)
+            return idle.pop() if idle else None
+
+    def give(self, server: Server, link: http.client.HTTPConnection) -> None:
+        with self._lock:
+            idle = self._idle.setdefault(server, [])
+            if self._pid == os.getpid() and len(idle) < _IDLE:
+                idle.append(link)
+                return
+        link.close()
+
+
+_links = _Links()
+
+
+def request(
+    server: Server, path: str, headers: Mapping[str, str], *, is_public: bool = False
+) -> tuple[Reply, bool | None]:
+    """Ask a server for a path: its answer, and whether its address is private. None behind a proxy, which connects.
+
+    With `is_public` a private address is not asked. Raises NotOpenedError for one, and BROKEN.
+    """
+    link = _links.take(server)
+    if link is not None:
+        try:
+            return _asked(server, link, path, headers, is_public=is_public)
+        except _CLOSED:
+            pass  # by the server, while nobody used it
+    return _asked(server, _connected(server), path, headers, is_public=is_public)
+
+
+_CLOSED = (ConnectionError, http.client.BadStatusLine, ssl.SSLEOFError)
+
+
+def _asked(
+    server: Server,
+    link: http.client.HTTPConnection,
+    path: str,
+    headers: Mapping[str, str],
+    *,
+    is_public: bool,
+) -> tuple[Reply, bool | None]:
+    try:
+        is_private = None if server.proxy else _is_private(link)
+        if is_public and is_private:
+            raise NotOpenedError("the server leads to a private address")
+        more = {}
+        if server.proxy and server.scheme == "http":
+            path, more = f"http://{server.name}{path}", _proxy_login(server.proxy)
+        with waiting(server.name):
+            link.request("GET", path, headers={"Accept-Encoding": "identity", **headers, **more})
+            response = link.getresponse()
+    except BaseException:
+        link.close()
+        raise
+    assert isinstance(response, _Response)
+    return Reply(server, link, response), is_private
+
+
+def _is_private(link: http.client.HTTPConnection) -> bool:
+    """Tell whether a connection leads to this machine or into a private network."""
+    assert link.sock is not None
+    return not ip_address(str(link.sock.getpeername()[0]).partition("%")[0]).is_global
+
+
+def _connected(server: Server) -> http.client.HTTPConnection:
+    """A new connection. Raises OSError, ValueError."""
+    host, port = server.host, server.port
+    link: http.client.HTTPConnection
+    if server.proxy:
+        proxy = urlsplit(server.proxy if "://" in server.proxy else f"http://{server.proxy}")
+        host, port = proxy.hostname or "", proxy.port or (443 if proxy.scheme == "https" else 80)
+    if server.scheme == "https":
+        link = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=_context())
+        if server.proxy:
+            link.set_tunnel(server.host, server.port, _proxy_login(server.proxy))
+    else:
+        link = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
+    link.response_class = _Response
+    with waiting(server.name):
+        link.connect()
+    return link
+
+
+def _proxy_login(proxy: str) -> dict[str, str]:
+    user = urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")[0]
+    return {"Proxy-Authorization": basic(user)} if user else {}
+
+
+def basic(user: str) -> str:
+    """Return what a server is told of `user:password`, as they stand in a URL."""
+    return "Basic " + b64encode(unquote(user).encode()).decode()
+
+
+@cache
+def _context() -> ssl.SSLContext:
+    return ssl.create_default_context()
