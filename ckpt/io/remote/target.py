@@ -83,9 +83,10 @@ def file(to: Target, size: int, progress: Progress | None = None) -> Iterator[Ob
     """
     sink = _sink(to, size, progress)
     try:
-        yield sink
-        with about(to.path):
-            sink.complete()
+        with lent(_LENT):
+            yield sink
+            with about(to.path):
+                sink.complete()
     except BaseException as error:
         _undo(sink, to, error)
         raise
@@ -222,8 +223,7 @@ class Upload:
     def _start(self, put: Callable[[], str]) -> None:
         def run() -> None:
             try:
-                with lent(_LENT):
-                    self.etag = put()
+                self.etag = put()
             except StoppedError:
                 pass
             except BaseException as error:
