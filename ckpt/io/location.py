@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import pairwise
 from typing import Literal, Protocol, cast
@@ -213,13 +213,13 @@ def locate(path: str) -> Location:
     return cast("Callable[[str], Location]", locate_url)(path)
 
 
-def opening(places: Sequence[Location]) -> Iterator[Location]:
-    """Yield places that are opened one after the other. Behind URLs the next ones are opened meanwhile."""
-    if not any(is_url(place.name) for place in places):
-        yield from places
+def opening(folder: Location, names: Iterable[str]) -> Iterator[str]:
+    """Yield the names of files that are opened one after the other. Behind a URL the next ones are opened meanwhile."""
+    if not is_url(folder.name):
+        yield from names
         return
     begun = import_module("ckpt.io.remote.location").begun
-    yield from cast("Callable[[Sequence[Location]], Iterator[Location]]", begun)(places)
+    yield from cast("Callable[[Location, Iterable[str]], Iterator[str]]", begun)(folder, names)
 
 
 def shown(text: str) -> str:

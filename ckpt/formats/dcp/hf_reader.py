@@ -18,6 +18,7 @@ from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.dcp.hf import FORMAT, Shard, shards_in
 from ckpt.formats.format import Check, ChecksumReport, List, Probe, Progress
 from ckpt.io.executor import Executor
+from ckpt.io.location import opening
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import natural
 from ckpt.nodes import Dict
@@ -49,7 +50,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     files: list[Checkpoint] = []
     unread: list[tuple[Shard, CkptError]] = []
     try:
-        for shard in shards:
+        names = [shard.name for shard in shards]
+        for shard, _ in zip(shards, opening(probe.location, names), strict=True):
             try:
                 files.append(_opened(probe, shard, limits))
             except (LimitError, NotOpenedError):

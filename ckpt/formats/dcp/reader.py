@@ -31,8 +31,8 @@ from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
 from ckpt.formats.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
 from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.format import Probe
-from ckpt.io.far import is_url
-from ckpt.io.location import Location, is_plain_name
+from ckpt.io.far import coming, is_url
+from ckpt.io.location import Location, is_plain_name, opening
 from ckpt.io.source import Source, read_limited
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path, natural
@@ -71,7 +71,7 @@ class Files:
             self.metadata = self._read(budget)
             if len(self.metadata.files) > limits.shards:
                 raise LimitError(f"{METADATA} names too many files", "shards", limits.shards)
-            for file in self.metadata.files:
+            for file in opening(folder, self.metadata.files):
                 self._open(file)
             self.opened = tuple(self.sources.values())
             self._sizes = {name: source.size for name, source in self.sources.items()}
@@ -261,14 +261,15 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     gone: list[tuple[str, str]] = []
     unread: list[tuple[str, str]] = []
     objects: list[tuple[Node, Bytes]] = []
-    for name, item in metadata.objects.items():
+    for name, item, part in coming(
+        [(name, item, _found(files, name, item)) for name, item in metadata.objects.items()]
+    ):
         if item is not None and item.file in files.missing:
             gone.append((name, f"it was in {show(item.file, 80)}"))
             continue
         try:
-            if item is None:
-                raise UnreadableError("no file is recorded for it")
-            part = files.find(item, show(name, 80))
+            if isinstance(part, CkptError):
+                raise part
             leaves[name] = read_object(part, contents, limits, f"{probe.mark}{name}:")
             objects.append((leaves[name], part))
         except (LimitError, NotOpenedError):
@@ -321,6 +322,16 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     )
 
 
+def _found(files: Files, name: str, item: Item | None) -> Bytes | CkptError:
+    """The place of an object, or why it has none."""
+    try:
+        if item is None:
+            raise UnreadableError("no file is recorded for it")
+        return files.find(item, show(name, 80))
+    except CkptError as error:
+        return error
+
+
 _COPIES = 8
 """The most counters of a file that are compared: a file is written by one save."""
 
@@ -329,6 +340,7 @@ def _counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Nod
     """The counters that several ranks wrote, each with its file. What cannot be read is said elsewhere."""
     metadata = files.metadata
     seen: dict[str, int] = {}
+    found: list[tuple[Copy, TensorRow | None, Item, Bytes]] = []
     for copy in metadata.copies:
         row = metadata.tensors.get(copy.name)
         first = metadata.objects.get(copy.name)
@@ -339,17 +351,21 @@ def _counters(files: Files, limits: Limits) -> Iterator[tuple[str, dict[str, Nod
         seen[copy.item.file] = seen.get(copy.item.file, 0) + 1
         for item in (first, copy.item) if seen[copy.item.file] <= _COPIES else ():
             try:
-                part = files.find(item, show(copy.name, 80))
-                node: Node
-                if row is not None:
-                    node = TensorItem(partial(_itself, part), row.dtype, row.shape, limits).tensor()
-                else:
-                    node = read_object(part, Contents((), read_nested, "", Budget(limits)), limits, "")
-            except (LimitError, NotOpenedError):
-                raise
+                found.append((copy, row, item, files.find(item, show(copy.name, 80))))
             except CkptError:
                 continue
-            yield show(item.file, 80), {copy.name: node}
+    for copy, row, item, part in coming(found):
+        try:
+            node: Node
+            if row is not None:
+                node = TensorItem(partial(_itself, part), row.dtype, row.shape, limits).tensor()
+            else:
+                node = read_object(part, Contents((), read_nested, "", Budget(limits)), limits, "")
+        except (LimitError, NotOpenedError):
+            raise
+        except CkptError:
+            continue
+        yield show(item.file, 80), {copy.name: node}
 
 
 def _itself(part: Bytes) -> Bytes:

@@ -31,6 +31,7 @@ from ckpt.formats.deepspeed.states import (
 )
 from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.io.executor import Executor
+from ckpt.io.location import opening
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.rows import replace
@@ -105,6 +106,14 @@ class Files:
             self.notices.append(Notice("damaged-file", text))
         return file
 
+    def each(self, names: Mapping[int, str]) -> Iterator[tuple[int, str, Checkpoint]]:
+        """Open files in the order of their numbers: (number, name, file) of each that is not damaged."""
+        rows = sorted(names.items())
+        for (number, _), name in zip(rows, opening(self.plan.at, [name for _, name in rows]), strict=True):
+            file = self.open(name)
+            if file is not None:
+                yield number, name, file
+
     def whole(self, tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
         """Return the tensors without those that were cut off."""
         return {name: ref for name, ref in tensors.items() if id(ref.storage) not in self.cut}
@@ -124,9 +133,9 @@ class Files:
 def side_by_side(files: Files, why: str) -> Checkpoint:
     """Every file under its own name: ckpt does not know how these parts make a whole."""
     plan = files.plan
-    for name in plan.names:
-        if name not in files.opened and name not in files.damaged:
-            files.open(name)
+    names = [name for name in plan.names if name not in files.opened and name not in files.damaged]
+    for name in opening(plan.at, names):
+        files.open(name)
     members = [Member(name, name.removesuffix(".pt"), file) for name, file in files.opened.items()]
     if not members:
         raise UnreadableError(files.notices[0].message)
@@ -250,17 +259,13 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
     """The layers of a pipeline with the states of its stages, or all side by side where they are cut otherwise."""
     plan = files.plan
     roots: dict[int, Node] = {}
-    for number, name in sorted(plan.layers.items()):
-        opened = files.open(name)
-        if opened is not None:
-            roots[number] = opened.root
+    for number, _, opened in files.each(plan.layers):
+        roots[number] = opened.root
     states: dict[int, ModelState] = {}
     optimizers: dict[int, dict[int, OptimizerState]] = {}
     for number, stage in sorted(plan.stages.items()):
-        for name in stage.models.values():
-            opened = files.open(name)
-            if opened is not None:
-                states[number] = _model_state(files, opened, name)
+        for _, name, opened in files.each(stage.models):
+            states[number] = _model_state(files, opened, name)
         optimizers[number] = _optimizers(files, stage.optimizers)
     if files.probe.partial:
         flat = {(number, rank): row for number, rows in optimizers.items() for rank, row in rows.items()}
@@ -363,10 +368,8 @@ def models_of(files: Files) -> dict[int, ModelState]:
             hint="mp_rank_00_model_states.pt, or zero_pp_rank_0_mp_rank_00_model_states.pt",
         )
     models = {}
-    for rank, name in sorted(names.items()):
-        opened = files.open(name)
-        if opened is not None:
-            models[rank] = _model_state(files, opened, name)
+    for rank, name, opened in files.each(names):
+        models[rank] = _model_state(files, opened, name)
     if not models:
         raise UnreadableError(files.notices[0].message)
     _mend(files, models)
@@ -406,10 +409,8 @@ def _mend(files: Files, models: dict[int, ModelState]) -> None:
 
 def _optimizers(files: Files, names: dict[int, str]) -> dict[int, OptimizerState]:
     optimizers = {}
-    for rank, name in sorted(names.items()):
-        opened = files.open(name)
-        if opened is not None:
-            optimizers[rank] = optimizer_state(opened.root, show(name, 80))
+    for rank, name, opened in files.each(names):
+        optimizers[rank] = optimizer_state(opened.root, show(name, 80))
     return optimizers
 
 
@@ -677,7 +678,7 @@ class Universal(Partitions):
         self._states: dict[str, dict[str, Node]] = {}
         """Parameter -> state -> tensor or number."""
         self._common: dict[str, Node] = {}
-        for file in files.plan.universal or ():
+        for file in opening(files.plan.at, files.plan.universal or ()):
             opened = files.open(file)
             parts = file.removesuffix(".pt").split("/")
             if opened is None or incomplete_in(opened):

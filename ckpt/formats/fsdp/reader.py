@@ -28,6 +28,7 @@ from ckpt.formats.common.pickled import (
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.formats.fsdp import FORMAT, RankSet, sets_of
 from ckpt.io.executor import Executor, Failed, Task, run_each
+from ckpt.io.location import opening
 from ckpt.limits import TENSOR_MEMORY, Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, tensor_of
@@ -178,7 +179,7 @@ class _Set:
         is_partial = self._probe.partial
         counts: dict[int, dict[str, Node]] = {}
         problem: CkptError | None = None
-        for rank, name in ranks.files.items():
+        for rank, name in zip(ranks.files, opening(self._probe.location, ranks.files.values()), strict=True):
             used = self._probe.budget.used
             try:
                 file = self._probe.open(self._probe.location.child(name, "no"), self._mark_of(rank))

@@ -37,7 +37,7 @@ class Shard(NamedTuple):
 
 
 def read_shards(
-    places: Mapping[str, Location], marks: Sequence[str], limits: Limits, budget: Budget
+    folder: Location, places: Mapping[str, Location], marks: Sequence[str], limits: Limits, budget: Budget
 ) -> list[Shard] | None:
     """Read all shards, each at its place. Return None if one is unusual or damaged.
 
@@ -45,8 +45,8 @@ def read_shards(
     """
     shards: list[Shard] = []
     trial = budget.copy()
-    for name, location, mark in zip(places, opening([*places.values()]), marks, strict=True):
-        shard = _read(name, mark, location, limits, trial)
+    for name, mark in zip(opening(folder, places), marks, strict=True):
+        shard = _read(name, mark, places[name], limits, trial)
         if shard is None:
             for other in shards:
                 other.source.close()
@@ -200,7 +200,7 @@ def mark(probe: Probe, number: int) -> str:
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     layout = _listed(probe, limits)
     marks = [mark(probe, number) for number in range(len(layout.places))]
-    usual = read_shards(layout.places, marks, limits, probe.budget)
+    usual = read_shards(layout.folder, layout.places, marks, limits, probe.budget)
     if usual is not None:
         try:
             held = [(shard.name, shard.header.tensors) for shard in usual]
@@ -213,10 +213,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     layout = _present(probe, layout)
     shards: list[tuple[str, Checkpoint]] = []
     try:
-        places = [*layout.places.values()]
-        for name, place, prefix in zip(layout.places, opening(places), marks, strict=False):
+        for name, prefix in zip(opening(layout.folder, layout.places), marks, strict=False):
             try:
-                shards.append((name, probe.open(place, prefix)))
+                shards.append((name, probe.open(layout.places[name], prefix)))
             except (LimitError, NotOpenedError):
                 raise
             except CkptError as error:
@@ -263,9 +262,7 @@ def _listed(probe: Probe, limits: Limits) -> Layout:
 def _present(probe: Probe, layout: Layout) -> Layout:
     """The files that are there, of which some are missing with `partial` only. Raises UnreadableError."""
     places, weight_map = layout.places, layout.weight_map
-    missing = [
-        name for name, place in zip(places, opening([*places.values()]), strict=True) if not place.is_file()
-    ]
+    missing = [name for name in opening(layout.folder, places) if not places[name].is_file()]
     if not missing:
         return layout
     listed = and_more([show(name, 80) for name in missing], _LISTED)
@@ -356,15 +353,16 @@ def checksums(
 ) -> ChecksumReport:
     layout = layout_of(probe, limits)
     reports = [
-        check(layout.folder.child(name), mark(probe, number)).about(name)
-        for number, name in enumerate(layout.places)
+        check(layout.places[name], mark(probe, number)).about(name)
+        for number, name in enumerate(opening(layout.folder, layout.places))
     ]
     return ChecksumReport.together(reports)
 
 
 def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
     layout = layout_of(probe, limits)
-    shards = [file for name in layout.places for file in inner(layout.folder.child(name), name)]
+    names = opening(layout.folder, layout.places)
+    shards = [file for name in names for file in inner(layout.places[name], name)]
     return [*shards, *_of_index(probe, limits)]
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.io.location import is_plain_name
 from ckpt.io.remote.source import RangeSource, retried
 from ckpt.io.remote.store import Known, Store
 from ckpt.io.remote.url import Url, escaped, parsed, shown, typed
@@ -31,6 +32,7 @@ class RemotePath:
         self._known = state
         self._names = names
         self._opened: Future[RangeSource] | None = None
+        self._children: dict[str, Location] = {}
 
     def is_folder(self) -> bool:
         if self._names is not None or self._url.path.endswith("/") or not self._url.path:
@@ -67,6 +69,11 @@ class RemotePath:
     def child(self, name: str, links: Links = "file") -> Location:
         if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
             raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
+        if name not in self._children:
+            self._children[name] = self._child(name)
+        return self._children[name]
+
+    def _child(self, name: str) -> Location:
         folder = self._url.path.rstrip("/")
         part = name if self._url.server.lists else escaped(name)
         url = self._url.with_path(f"{folder}/{part}" if folder else part)
@@ -126,18 +133,21 @@ _BEFORE = 32
 """The most files that are begun to be opened before their turn."""
 
 
-def begun(places: Iterable[Location]) -> Iterator[Location]:
-    """Yield places that are opened one after the other. The next ones behind URLs are begun to be opened."""
+def begun(folder: RemotePath, names: Iterable[str]) -> Iterator[str]:
+    """Yield the names of files that are opened one after the other. The next ones are begun to be opened."""
     pool = ThreadPoolExecutor(_BEFORE)
     try:
-        waiting: deque[Location] = deque()
-        for place in places:
-            if isinstance(place, RemotePath):
+        later: deque[str] = deque()
+        for name in names:
+            place: Location = folder
+            for part in name.split("/") if all(map(is_plain_name, name.split("/"))) else ():
+                place = place.child(part)
+            if isinstance(place, RemotePath) and place is not folder:
                 place.begin(pool.submit)
-            waiting.append(place)
-            if len(waiting) > _BEFORE:
-                yield waiting.popleft()
-        yield from waiting
+            later.append(name)
+            if len(later) > _BEFORE:
+                yield later.popleft()
+        yield from later
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
