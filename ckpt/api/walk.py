@@ -27,7 +27,7 @@ from ckpt.rows import NamedTuple
 from ckpt.text import plural, show
 
 if TYPE_CHECKING:
-    from ckpt.io.executor import Forks, R, Task
+    from ckpt.io.executor import Each, R, Task
 
 
 MOST = 200_000
@@ -216,15 +216,19 @@ def _by_bytes(item: Found, plugins: bool) -> Found:
 
 def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Found]:
     """As `_walked`, for a folder behind a URL."""
+    from ckpt.io.executor import Task, Waiting  # here: as in `many`
+
     objects = list(_objects(path, plugins, named))
     files = [item for item in objects if item.error is None and not item.path.endswith("/")]
     is_looked_into = len(files) <= MOST_FAR
-    for item in objects:
+
+    def judged(item: Found) -> Found:
         is_named_so = item.path.lower().endswith((*CHECKPOINTS, *PERHAPS))
         if item.error is not None or item.named or item.folder is not None or is_named_so:
-            yield item._replace(folder=None)
-        else:
-            yield _by_bytes(item, plugins) if is_looked_into else item._replace(is_other=True)
+            return item._replace(folder=None)
+        return _by_bytes(item, plugins) if is_looked_into else item._replace(is_other=True)
+
+    yield from Waiting().each([Task(judged, (item,)) for item in objects])
     if not is_looked_into:
         yield Found(
             path, named=False, skipped=f"it holds over {MOST_FAR:,} objects: only names were looked at"
@@ -269,15 +273,15 @@ FEW = 8
 """Files for which no process is started: they are read before it is."""
 
 
-def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Forks:
+def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
     """Return the processes that run a task for each file, `jobs` of them.
 
-    Without a number this one runs a few tasks, and copies of it run many.
+    Without a number this one runs a few tasks, and copies of it run many. Files behind URLs are read in threads.
     """
-    from ckpt.io.executor import Forks  # here: one file needs no others
+    from ckpt.io.executor import Forks, Waiting  # here: one file needs no others
 
     if any(isinstance(item, Found) and is_url(item.path) for task in tasks for item in task.arguments[:1]):
-        return Forks(1)  # a copy of a process does not have the threads of what reads from object stores
+        return Forks(1) if jobs == 1 else Waiting()
     return Forks(jobs) if jobs is not None or len(tasks) >= FEW else Forks(1)
 
 

@@ -20,6 +20,7 @@ from ckpt.cli import output, start
 from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT, PlainCommand, colouring, plain
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
+from ckpt.io.far import Told
 from ckpt.io.location import shown
 from ckpt.io.source import TOO_MANY, TOO_MANY_TEXT
 from ckpt.limits import Limits
@@ -212,11 +213,17 @@ def _needed(words: list[str]) -> Iterable[str]:
     return () if is_help else COMMANDS
 
 
+def _tell(line: str) -> None:
+    """Say what is waited for, from any thread."""
+    output.talk(f"ckpt: {line}")
+
+
 def run() -> int:
     """Run the command line `sys.argv`; the exit code."""
     for library in ("OPENBLAS", "OMP", "MKL"):  # without threads of BLAS, numpy is imported 30 ms faster
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     output.prepare()
+    Told.tell = _tell
     try:
         sys.argv[1:] = map(shown, sys.argv[1:])  # from here on no text holds a password
     except CkptError as error:

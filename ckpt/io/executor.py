@@ -26,6 +26,9 @@ TRIES = 3
 AHEAD = 2
 """Items for each thread of `in_order` that are begun before their turn; as few need no threads."""
 
+_FAR = 16
+"""Tasks at once that read little from other machines each."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -216,9 +219,9 @@ def working(executor: Executor | None, *, is_cut: bool = False) -> Iterator[None
         _worker.executor, _worker.is_cut = before
 
 
-def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> Iterator[R]:
     """The result of `work` on each item, in order, made by threads that are a few items ahead and no more."""
-    count = min(8, cpus())
+    count = min(8, cpus()) if threads is None else threads
     if len(items) <= AHEAD or count < 2:
         yield from map(work, items)
         return
@@ -238,6 +241,19 @@ def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         raise
     finally:
         pool.shutdown(wait, cancel_futures=True)
+
+
+class Each(Protocol):
+    """Runs tasks, and yields each result in order as soon as it and those before it are there."""
+
+    def each(self, tasks: Sequence[Task[R]]) -> Iterator[R]: ...
+
+
+class Waiting:
+    """Runs tasks that wait for other machines most of the time, many at once in threads."""
+
+    def each(self, tasks: Sequence[Task[R]]) -> Iterator[R]:
+        yield from in_order(Task.__call__, tasks, _FAR)
 
 
 class Forks:

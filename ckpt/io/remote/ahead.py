@@ -228,7 +228,8 @@ class Ahead:
                     self._queue.append(piece)
                 self._made += made
                 idle = len(self._queue)
-        for _ in range(min(REQUESTS - len(self._threads), idle - 1)):
+        alone = idle == 1 and self._is_all  # who reads it asks for it; else one more makes the next pieces
+        for _ in range(0 if alone else min(REQUESTS - len(self._threads), idle + (not self._is_all))):
             thread = threading.Thread(target=self._fetch, name="ahead", daemon=True)
             self._threads.append(thread)
             thread.start()
