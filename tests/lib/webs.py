@@ -44,6 +44,8 @@ class Web:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.moved: dict[str, str] = {}
+        self.headers: dict[str, str] = {}
+        """More headers of each answer."""
         self.links: dict[str, str] = {}
         """The header `Link` of the answer to a path."""
         self.asked: list[Asked] = []
@@ -52,6 +54,11 @@ class Web:
         self.cut: list[int] = []
         """How many bytes of the next bodies are sent."""
         self.ranges = self.etags = self.if_match = True
+        self.keeps: int | None = 0
+        """The requests after which a connection is closed, from its second one on; None for never."""
+        self.hangs_up = False
+        """The server closes a kept connection when the next request comes, without an answer."""
+        self.connections = 0
         self.claims: int | None = None
         self.url = ""
 
@@ -89,10 +96,16 @@ class Web:
         sent = body[: self.cut.pop(0)] if self.cut and status in (200, 206) else body
         self.asked.append(Asked(call.path, wanted, call.headers.get("Authorization", ""), len(sent)))
         call.send_response(status)
-        for name, value in {**headers, "Content-Length": str(self.claims or len(body))}.items():
+        for name, value in {
+            **headers,
+            **self.headers,
+            "Content-Length": str(self.claims or len(body)),
+        }.items():
             call.send_header(name, value)
         call.end_headers()
         call.wfile.write(sent)
+        if len(sent) < len(body) or self.claims is not None:
+            call.close_connection = True
 
 
 @contextmanager
@@ -101,17 +114,27 @@ def served() -> Iterator[Web]:
     web = Web()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        count = 0
+
         def do_GET(self) -> None:
+            self.count += 1
+            web.connections += self.count == 1
+            if web.hangs_up and self.count > 1:
+                self.close_connection = True
+                return
             try:
                 web.answer(self)
             except (BrokenPipeError, ConnectionResetError):
-                pass
-            self.close_connection = True
+                self.close_connection = True
+            if web.keeps is not None and self.count > web.keeps:
+                self.close_connection = True
 
         def log_message(self, format: str, *arguments: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True  # a kept connection may stay open
     web.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

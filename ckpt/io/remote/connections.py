@@ -164,6 +164,9 @@ class _Links:
     def take(self, server: Server) -> http.client.HTTPConnection | None:
         with self._lock:
             if self._pid != os.getpid():
+                for links in self._idle.values():  # the original keeps its own
+                    for link in links:
+                        link.close()
                 self._pid, self._idle = os.getpid(), {}
             idle = self._idle.get(server)
             return idle.pop() if idle else None

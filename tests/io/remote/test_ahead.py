@@ -284,7 +284,8 @@ def test_the_head_that_is_kept_is_not_asked_for_again() -> None:
     assert asked(store) == 300_000
 
 
-def test_the_tail_that_is_kept_is_not_asked_for_again() -> None:
+def test_the_tail_that_is_kept_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "TAIL", 50_000)
     store = Counted()
     source = RangeSource(store, "s3://b/a.pth", sleep=lambda _: None)
     [data] = Serial().run(tasks_of([Reader(source, 3_600_000, 4_000_000)]))
