@@ -119,9 +119,11 @@ def path_of(given: Input) -> str:
 
 def location_of(opened: Checkpoint) -> Location:
     """Return the location of an open checkpoint, also of one that was opened without a path."""
-    if opened.has_path:
+    sources = opened.checkpoint.sources
+    is_far = len(sources) == 1 and sources[0].far is not None and sources[0].name == opened.path
+    if opened.has_path and not is_far:  # what is far away is not asked for again
         return locate(_path_now(opened))
-    (source,) = opened.checkpoint.sources
+    (source,) = sources
     return Alone(Window(source, 0, source.size, source.name))  # who closes it leaves the checkpoint open
 
 

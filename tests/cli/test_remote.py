@@ -155,10 +155,76 @@ def test_a_legacy_file_with_a_wrong_count(web: Web, tmp_path: Path) -> None:
         assert far.code == local.code != 0
 
 
-def test_reading_all_is_few_requests_too(folder: Path, web: Web) -> None:
-    assert ckpt("sum", f"{web.url}/zip.pth").code == 0
-    assert len(web.asked) <= 30, [row.range for row in web.asked]
-    assert web.sent < 1.2 * (folder / "zip.pth").stat().st_size + (1 << 20)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "line",
+    ["stats", "verify", "sum", "diff OTHER", "diff --structure OTHER", "convert -o OUT", "rehome -o OUT.pth"],
+)
+def test_each_byte_is_asked_for_once(line: str, name: str, folder: Path, web: Web, tmp_path: Path) -> None:
+    """At most 2 % more than the file, and what finds out how it is opened."""
+    words = line.replace("OTHER", str(folder / name)).replace("OUT", str(tmp_path / "o.safetensors")).split()
+    if name.endswith(".safetensors") and "rehome" in words:
+        words[-1] = words[-1].removesuffix(".pth")
+    done = ckpt(words[0], f"{web.url}/{name}", *words[1:])
+    assert done.code == 0, done
+    size = (folder / name).stat().st_size
+    assert web.sent <= 1.02 * size + (128 << 10 if name == "legacy.pth" else 2 << 10), [
+        row.range for row in web.asked
+    ]
+    assert len(web.asked) <= 8, [row.range for row in web.asked]
+
+
+@pytest.mark.parametrize("words", [("inspect", "--tsv"), ("stats",), ("sum",)], ids=" ".join)
+def test_a_set_of_shards_is_opened_many_at_once(words: tuple[str, ...], web: Web, tmp_path: Path) -> None:
+    """Sixteen are under way at the same time, whatever the number of cores, and none is asked for twice."""
+    weights: dict[str, str] = {}
+    for number in range(1, 34):
+        name = f"model-{number:05}-of-00033.safetensors"
+        tensors = {f"layers.{number}.{key}.weight": torch.full((200, 100), float(number)) for key in "abc"}
+        save_file(tensors, tmp_path / name)
+        web.put(f"/set/{name}", (tmp_path / name).read_bytes())
+        weights |= dict.fromkeys(tensors, name)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+    url = web.put(f"/set/{index.name}", index.read_bytes())
+    local = ckpt(*words, str(index))
+    web.gather, web.most = 16, 0
+    far = ckpt(*words, url)
+    assert same(local, far, index, url) and local.code == 0
+    assert web.most == 16
+    assert web.sent <= 1.02 * sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert len(web.asked) <= 2 + 2 * 33
+
+
+def test_a_shard_that_is_missing_far_away(web: Web, tmp_path: Path) -> None:
+    weights = {}
+    for number in (1, 2, 3):
+        name = f"model-{number:05}-of-00003.safetensors"
+        save_file({f"w{number}": torch.ones(3)}, tmp_path / name)
+        weights[f"w{number}"] = name
+        if number != 2:
+            web.put(f"/gap/{name}", (tmp_path / name).read_bytes())
+    (tmp_path / "model-00002-of-00003.safetensors").unlink()
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weights}))
+    url = web.put(f"/gap/{index.name}", index.read_bytes())
+    far, local = ckpt("inspect", url), ckpt("inspect", str(index))
+    assert (far.code, far.err.replace(url.encode(), b"")) == (2, local.err.replace(str(index).encode(), b""))
+    assert b"1 of 3 shards missing" in far.err
+
+
+def test_many_tensors_are_opened_with_four_requests(web: Web, tmp_path: Path) -> None:
+    """100,000 names: the directory and the pickle are large, and each is read once."""
+    state = {f"model.layers.{i}.some.module.weight": torch.zeros(4) for i in range(100_000)}
+    torch.save(state, tmp_path / "many.pth")
+    url = web.put("/many.pth", (tmp_path / "many.pth").read_bytes())
+    assert ckpt("inspect", "--quiet", url).code == 0
+    assert len(web.asked) <= 4 and web.sent < 1.02 * len(web.files["/many.pth"])
+    web.asked.clear()
+    assert ckpt("sum", url).out == ckpt("sum", str(tmp_path / "many.pth")).out
+    assert len(web.asked) <= 12 and web.sent <= 1.02 * len(web.files["/many.pth"]), [
+        row.range for row in web.asked
+    ]
 
 
 def test_a_record_that_does_not_begin_where_it_should(folder: Path, web: Web) -> None:

@@ -59,6 +59,11 @@ class Web:
         self.hangs_up = False
         """The server closes a kept connection when the next request comes, without an answer."""
         self.connections = 0
+        self.gather = 0
+        """So many requests for shards wait for each other. It is 0 once they are there."""
+        self.now = self.most = 0
+        """The requests at the same time, and the most of them."""
+        self.changed = threading.Condition()
         self.claims: int | None = None
         self.url = ""
 
@@ -71,6 +76,12 @@ class Web:
         return sum(row.sent for row in self.asked)
 
     def answer(self, call: BaseHTTPRequestHandler) -> None:
+        with self.changed:
+            if "-of-" in call.path:
+                if self.now >= self.gather:
+                    self.gather = 0
+                    self.changed.notify_all()
+                self.changed.wait_for(lambda: not self.gather, 60)
         wanted = call.headers.get("Range", "")
         data = self.files.get(call.path.partition("?")[0])
         etag = '"' + hashlib.sha256(data or b"").hexdigest()[:16] + '"'
@@ -123,10 +134,16 @@ def served() -> Iterator[Web]:
             if web.hangs_up and self.count > 1:
                 self.close_connection = True
                 return
+            with web.changed:
+                web.now += 1
+                web.most = max(web.most, web.now)
             try:
                 web.answer(self)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
+            finally:
+                with web.changed:
+                    web.now -= 1
             if web.keeps is not None and self.count > web.keeps:
                 self.close_connection = True
 
