@@ -63,7 +63,7 @@ EXECUTORS: dict[str, Callable[[ProcessPoolExecutor], Executor]] = {
     "Forks(2)": lambda pool: Forks(2),
     "Forks(7)": lambda pool: Forks(7),
     "Processes": lambda pool: processes.Processes(pool),
-    "Dask": lambda pool: Dask(clusters.client()),
+    "Dask": lambda pool: clusters.executor(clusters.client()),
 }
 
 

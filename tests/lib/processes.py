@@ -98,3 +98,14 @@ def pid_then_wait(folder: str) -> int:
     while len(os.listdir(folder)) < 2:
         time.sleep(0.01)
     return os.getpid()
+
+
+def multiply_until(folder: str, name: str) -> int:
+    """Leave a file with the name of this process, and multiply large matrices until there is another file. This process."""
+    import numpy as np
+
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    matrix = np.ones((1500, 1500))
+    while not os.path.exists(os.path.join(folder, name)):
+        matrix @ matrix
+    return os.getpid()

@@ -7,12 +7,12 @@ import platform
 import re
 import signal
 import socket
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from concurrent.futures import CancelledError, wait
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module, metadata
 from itertools import islice
 from multiprocessing import resource_tracker
@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar, cast
 
 from ckpt.errors import CkptError, UsageError
 from ckpt.io.cluster.parcel import Outcome, Sender, difference, packed, parcels_of, perform, sender
+from ckpt.io.cluster.watch import FAREWELL, Watch, Watched, begun, last_words
 from ckpt.io.executor import Executor, R, Task, cpus
 from ckpt.io.far import is_url
 from ckpt.io.remote.url import has_secret
@@ -42,8 +43,8 @@ class Future(Protocol):
     def result(self) -> Outcome: ...
 
 
-class Client(Protocol):
-    """The part of a `distributed.Client` that ckpt uses."""
+class Client(Watched, Protocol):
+    """The part of a `distributed.Client` that runs tasks."""
 
     def map(self, function: object, *columns: Sequence[object], **options: object) -> list[Future]: ...
 
@@ -51,17 +52,17 @@ class Client(Protocol):
 
     def cancel(self, futures: Sequence[Future], *, force: bool) -> None: ...
 
-    def nthreads(self) -> dict[str, int]: ...
-
 
 class Dask:
     """An Executor that runs tasks on a Dask cluster. Neighbours of up to 64 MiB go to a worker together.
 
-    Raises CkptError when the connection is lost, or a task loses its worker TRIES times.
+    A worker that stops loses its tasks to others. Raises CkptError when the connection is lost, the scheduler
+    stops, no worker is left, or a task loses its worker TRIES times.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, watch: Watch) -> None:
         self._client = client
+        self._watch = watch
         self._sender = sender()
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
@@ -81,8 +82,7 @@ class Dask:
                     if error is not None:
                         raise error
         except BaseException:  # an interrupt too: the cluster must not go on
-            with suppress(Exception):  # of a cluster that is gone
-                self._client.cancel([future for future, _ in sent], force=True)
+            last_words(lambda: self._client.cancel([future for future, _ in sent], force=True))
             raise
 
     def _outcomes(self, futures: Sequence[Future]) -> Iterator[Outcome]:
@@ -92,9 +92,14 @@ class Dask:
         they are asked for one by one.
         """
         try:
-            yield from self._client.gather(futures)
+            outcomes = self._watch.call(lambda: self._client.gather(futures))
+        except CkptError:
+            raise
         except Exception:
-            yield from map(_outcome, futures)
+            for future in futures:
+                yield self._watch.call(partial(_outcome, future))
+        else:
+            yield from outcomes
 
     def _send(
         self, parcels: Iterator[Sequence[Task[R]]], sent: deque[tuple[Future, Sequence[Task[R]]]]
@@ -102,7 +107,7 @@ class Dask:
         """Send the next parcels, many at once, which costs the scheduler a third of one call for each."""
         most = _LEAST
         if len(sent) > _LEAST // 2:
-            most = min(max(_LEAST, _EACH * sum(self._client.nthreads().values())), _MOST)
+            most = min(max(_LEAST, _EACH * sum(self._watch.threads.values())), _MOST)
         if len(sent) > most // 2:
             return
         batch = list(islice(parcels, most - len(sent)))
@@ -134,6 +139,8 @@ _ADDRESS = re.compile(r"(?:tcp|tls)://(?P<host>[^/@?#\[\]]+|\[[0-9a-fA-F:.]+\]):
 _LOCAL = re.compile(r"local(?::([1-9][0-9]{0,2}))?")
 _PATIENCE = 8
 """Seconds until a scheduler that does not answer counts as unreachable."""
+_END = 60
+"""Seconds that the processes of this machine have to end."""
 
 
 class _Client(Client, Protocol):
@@ -141,7 +148,7 @@ class _Client(Client, Protocol):
 
     dashboard_link: str
 
-    def run(self, function: object, *arguments: object, on_error: str) -> dict[str, object]: ...
+    def run(self, *question: object, on_error: str) -> dict[str, object]: ...
 
     def run_on_scheduler(self, function: object, *arguments: object) -> object: ...
 
@@ -190,7 +197,7 @@ def connected(where: str, names: Iterable[str], tell: Callable[[str], None]) -> 
     elif local is not None:
         count = int(local[1]) if local[1] else min(8, cpus())
         with (
-            _closing(_started(module, count)) as cluster,
+            _closing(_started(module, count), _END) as cluster,
             _closing(_client(module, cluster, where)) as client,
         ):
             client.wait_for_workers(count)
@@ -210,13 +217,12 @@ def _distributed() -> _Distributed:
 
 
 @contextmanager
-def _closing(opened: _Opened) -> Iterator[_Opened]:
+def _closing(opened: _Opened, seconds: float = FAREWELL) -> Iterator[_Opened]:
     """Whatever ends the work, what was opened is closed. A cluster that is gone already is no error."""
     try:
         yield opened
     finally:
-        with suppress(Exception):
-            opened.close()
+        last_words(opened.close, seconds)
 
 
 def _refuse_silence(host: str, port: int, where: str) -> None:
@@ -233,22 +239,14 @@ def _refuse_silence(host: str, port: int, where: str) -> None:
 
 def _client(module: _Distributed, address: object, where: str) -> _Client:
     """A client, made in a thread: it waits for a server that says nothing without end."""
-    clients: list[_Client] = []
-    failed: list[str] = []
-
-    def make() -> None:
+    pending = begun(lambda: module.Client(address, timeout=_PATIENCE, set_as_default=False))
+    reason = ""
+    if wait((pending,), _PATIENCE + 1).done:
         try:
-            clients.append(module.Client(address, timeout=_PATIENCE, set_as_default=False))
+            return pending.result()
         except Exception as error:
-            failed.append(type(error).__name__)
-
-    thread = threading.Thread(target=make, daemon=True)
-    thread.start()
-    thread.join(_PATIENCE + 1)
-    if not clients:
-        reason = f" ({failed[0]})" if failed else ""
-        raise CkptError(f"{where}: no Dask scheduler answers there{reason}")
-    return clients[0]
+            reason = f" ({type(error).__name__})"
+    raise CkptError(f"{where}: no Dask scheduler answers there{reason}")
 
 
 def _started(module: _Distributed, count: int) -> _Local:
@@ -273,12 +271,14 @@ def _started(module: _Distributed, count: int) -> _Local:
 
 def _ready(client: _Client, where: str, tell: Callable[[str], None]) -> Executor:
     """The executor, once there is a worker and all have our versions. Raises CkptError."""
-    if not client.nthreads():
+    watch = Watch(client, tell)
+    watch.look()
+    if not watch.threads:
         tell(f"ckpt: {where} has no workers yet; waiting for the first")
-        client.wait_for_workers(1)
+        watch.wait()
     ours = sender()
-    versions = client.run(resolve_name, "ckpt:__version__", on_error="return")
-    pythons = client.run(platform.python_version, on_error="return")
+    versions = _asked(client, watch, resolve_name, "ckpt:__version__")
+    pythons = _asked(client, watch, platform.python_version)
     for name, version in versions.items():
         if isinstance(version, ImportError):
             raise CkptError(f"worker {name} has no ckpt", hint="install the same version there")
@@ -287,14 +287,25 @@ def _ready(client: _Client, where: str, tell: Callable[[str], None]) -> Executor
             problem = difference(Sender(version, python.rpartition(".")[0], name), ours)
             if problem is not None:
                 raise CkptError(f"worker {name} {problem}", hint="install the same version there")
-    link = f", dashboard {client.dashboard_link}" if _has_dashboard(client) else ""
-    tell(f"ckpt: {plural(len(client.nthreads()), 'worker')} at {where}{link}")
-    return Dask(client)
+    link = watch.call(lambda: _dashboard(client))
+    watch.look()
+    tell(f"ckpt: {plural(len(watch.threads), 'worker')} at {where}{link}")
+    return Dask(client, watch)
 
 
-def _has_dashboard(client: _Client) -> bool:
-    """Tell whether the scheduler shows a dashboard. Without bokeh its page is empty."""
+def _asked(client: _Client, watch: Watch, *question: object) -> dict[str, object]:
+    """The answers of all workers, or the errors in their place. Where all are lost, it is asked again."""
+    while True:
+        answers = watch.call(lambda: client.run(*question, on_error="return"))
+        if not all(isinstance(answer, OSError) for answer in answers.values()):
+            return answers
+        watch.call(watch.pause)
+
+
+def _dashboard(client: _Client) -> str:
+    """The words about the dashboard of the scheduler, if it shows one. Without bokeh its page is empty."""
     try:
-        return bool(client.run_on_scheduler(metadata.version, "bokeh")) and bool(client.dashboard_link)
+        shown = client.run_on_scheduler(metadata.version, "bokeh") and client.dashboard_link
     except Exception:
-        return False
+        shown = None
+    return f", dashboard {shown}" if shown else ""

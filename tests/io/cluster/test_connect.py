@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,10 +15,10 @@ import clusters
 import pytest
 
 from ckpt.errors import CkptError, UsageError
-from ckpt.io.cluster import connect
+from ckpt.io.cluster import connect, watch
 from ckpt.io.cluster.connect import connected
 from ckpt.io.cluster.parcel import sender
-from ckpt.io.executor import Task
+from ckpt.io.executor import SPAN, Task
 
 
 def refusal(where: str, names: list[str] | None = None) -> CkptError:
@@ -158,12 +161,22 @@ def test_a_cluster_is_used_and_left_as_it_was() -> None:
     assert told == [f"ckpt: 2 workers at {where}"] * 2, "without bokeh there is no dashboard"
 
 
-def test_the_dashboard_is_named_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("bokeh", "link", "words"),
+    [
+        ("3.1", "http://host:8787/status", ", dashboard http://host:8787/status"),
+        ("3.1", "", ""),
+        (LookupError("no bokeh"), "http://host:8787/status", ""),
+    ],
+)
+def test_the_dashboard_is_named_where_there_is_one(bokeh: Any, link: str, words: str) -> None:
+    ours = sender()
+    client: Any = Quiet([{"tcp://a:1": ours.version}, {"tcp://a:1": f"{ours.python}.1"}], [1], bokeh, link)
     told: list[str] = []
-    monkeypatch.setattr(connect, "_has_dashboard", lambda client: True)
-    with connected(clusters.address(), [], told.append):
-        pass
-    assert "dashboard http://127.0.0.1" in told[0]
+
+    connect._ready(client, "tcp://host:1", told.append)
+
+    assert told == [f"ckpt: 1 worker at tcp://host:1{words}"]
 
 
 @pytest.mark.parametrize(("field", "value"), [("version", "9.9"), ("python", "2.7")])
@@ -178,47 +191,92 @@ def test_other_versions_are_named(field: str, value: str, monkeypatch: pytest.Mo
 
 
 class Quiet:
-    """A client whose workers say what a test wants."""
+    """A client whose workers say what a test wants: the answers to each question, and their number at each look."""
 
-    dashboard_link = "http://host:8787/status"
-
-    def __init__(self, versions: dict[str, object], pythons: dict[str, object], workers: list[int]) -> None:
-        self._answers = [versions, pythons]
+    def __init__(
+        self,
+        answers: list[dict[str, object]],
+        workers: list[int],
+        bokeh: object = None,
+        dashboard_link: str = "",
+    ) -> None:
+        self._answers = answers
         self._workers = workers
-        self.waited: list[int] = []
+        self._bokeh = bokeh
+        self.dashboard_link = dashboard_link
+        self.scheduler = self
 
-    def run(self, function: Any, *arguments: Any, on_error: str) -> dict[str, object]:
+    def sync(self, function: Any) -> Any:
+        async def done() -> Any:
+            return await function()
+
+        return asyncio.run(done())
+
+    async def identity(self) -> Any:
+        count = self._workers.pop(0) if len(self._workers) > 1 else self._workers[0]
+        return {"workers": {str(each): {"last_seen": 0.5, "nthreads": 1} for each in range(count)}}
+
+    def run(self, *question: Any, on_error: str) -> dict[str, object]:
+        assert on_error == "return"
         return self._answers.pop(0)
 
     def run_on_scheduler(self, function: Any, *arguments: Any) -> object:
-        raise LookupError
-
-    def nthreads(self) -> dict[str, int]:
-        return dict.fromkeys(map(str, range(self._workers[0])), 1)
-
-    def wait_for_workers(self, count: int) -> None:
-        self.waited.append(count)
-        self._workers[0] = count
+        if isinstance(self._bokeh, Exception):
+            raise self._bokeh
+        return self._bokeh
 
 
 def test_a_worker_without_ckpt_is_named() -> None:
-    client: Any = Quiet({"tcp://a:1": ModuleNotFoundError("ckpt")}, {"tcp://a:1": "3.11.2"}, [1])
+    client: Any = Quiet([{"tcp://a:1": ModuleNotFoundError("ckpt")}, {"tcp://a:1": "3.11.2"}], [1])
     with pytest.raises(CkptError, match="worker tcp://a:1 has no ckpt"):
         connect._ready(client, "tcp://host:1", print)
 
 
-def test_a_worker_that_is_lost_meanwhile_is_no_error_and_the_first_is_waited_for() -> None:
+def test_a_worker_that_is_lost_meanwhile_is_no_error_and_the_first_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "INTERVAL", 0)
     told: list[str] = []
     ours = sender()
-    client: Any = Quiet(
-        {"tcp://a:1": OSError("gone"), "tcp://b:1": ours.version}, {"tcp://b:1": f"{ours.python}.99"}, [0]
-    )
+    versions: dict[str, object] = {"tcp://a:1": OSError("gone"), "tcp://b:1": ours.version}
+    pythons: dict[str, object] = {"tcp://b:1": f"{ours.python}.99"}
+    client: Any = Quiet([versions, pythons], [0, 0, 1])
     connect._ready(client, "tcp://host:1", told.append)
-    assert client.waited == [1]
     assert told == [
         "ckpt: tcp://host:1 has no workers yet; waiting for the first",
         "ckpt: 1 worker at tcp://host:1",
     ]
+
+
+def test_a_cluster_that_loses_all_workers_before_they_answer_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as one whose only worker was stopped, and is started anew by its nanny. No version stays unknown."""
+    monkeypatch.setattr(watch, "INTERVAL", 0)
+    gone: dict[str, object] = {"tcp://a:1": OSError("gone")}
+    client: Any = Quiet([gone, {}, {"tcp://b:1": "9.9"}, gone, {"tcp://b:1": sender().python + ".1"}], [1])
+
+    with pytest.raises(CkptError, match=r"worker tcp://b:1 has ckpt 9\.9"):
+        connect._ready(client, "tcp://host:1", print)
+
+
+def test_a_worker_that_is_stopped_holds_up_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not answer the question for its version: it is named, and the other works."""
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+    told: list[str] = []
+    with clusters.processes(2) as client:
+        stopped, alive = sorted(client.run(os.getpid).items())
+        os.kill(stopped[1], signal.SIGSTOP)
+        clock = clusters.Beats(client, lambda: alive[0])
+        monkeypatch.setattr(connect, "Watch", lambda *arguments: watch.Watch(*arguments, clock))
+        where = client.scheduler.address
+        with connected(where, [], told.append) as executor:
+            assert executor.run([Task(abs, (-number,), SPAN) for number in range(9)]) == list(range(9))
+
+    assert told[0] == f"ckpt: worker {stopped[0]} does not answer (10 s); its tasks go to others"
+    assert told[1] in {f"ckpt: 1 worker at {where}", f"ckpt: 2 workers at {where}"}, (
+        "its nanny starts another"
+    )
 
 
 def test_a_cluster_that_does_not_start_is_one_line() -> None:

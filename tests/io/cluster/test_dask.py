@@ -20,8 +20,10 @@ from process import ROOT, TIMEOUT
 
 from ckpt.errors import CkptError
 from ckpt.io.cluster import connect as dask
+from ckpt.io.cluster import watch
 from ckpt.io.cluster.connect import Dask
 from ckpt.io.cluster.parcel import Outcome, parcels_of
+from ckpt.io.cluster.watch import Watch
 from ckpt.io.executor import SPAN, Task
 
 pytestmark = pytest.mark.slow
@@ -46,7 +48,7 @@ def test_few_parcels_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "_TOGETHER", 2)
     recorded = clusters.Recorded(clusters.client())
 
-    found = Dask(recorded).run([Task(abs, (-number,), SPAN) for number in range(100)])
+    found = clusters.executor(recorded).run([Task(abs, (-number,), SPAN) for number in range(100)])
 
     assert found == list(range(100)) and len(recorded.sent) == 100
     assert recorded.most == 8 and recorded.under_way == 0
@@ -55,15 +57,14 @@ def test_few_parcels_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_workers_have_more_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "_LEAST", 4)
     monkeypatch.setattr(dask, "_TOGETHER", 1)
-    monkeypatch.setattr(clusters.Recorded, "nthreads", lambda self: {"a": 3, "b": 2})
     recorded = clusters.Recorded(clusters.client())
 
-    assert Dask(recorded).run([Task(abs, (1,), SPAN)] * 60) == [1] * 60
+    assert clusters.executor(recorded, {"a": 3, "b": 2}).run([Task(abs, (1,), SPAN)] * 60) == [1] * 60
     assert recorded.most == 20
 
     monkeypatch.setattr(dask, "_MOST", 10)
     recorded = clusters.Recorded(clusters.client())
-    assert Dask(recorded).run([Task(abs, (1,), SPAN)] * 60) == [1] * 60
+    assert clusters.executor(recorded, {"a": 3, "b": 2}).run([Task(abs, (1,), SPAN)] * 60) == [1] * 60
     assert recorded.most == 10
 
 
@@ -72,7 +73,7 @@ def test_an_error_cancels_what_is_under_way() -> None:
     tasks: list[Task[Any]] = [Task(int, ("no number",), SPAN), *([Task(abs, (-1,), SPAN)] * 20)]
 
     with pytest.raises(ValueError, match="no number"):
-        Dask(recorded).run(tasks)
+        clusters.executor(recorded).run(tasks)
 
     assert len(recorded.cancelled) == 20
 
@@ -86,7 +87,7 @@ def test_an_interrupt_cancels_what_is_under_way(tmp_path: Path) -> None:
 
     tasks: list[Task[Any]] = [Task(abs, (-1,), SPAN), *([Task(abs, (-1,), SPAN)] * 30)]
     with pytest.raises(KeyboardInterrupt):
-        Dask(recorded).run(tasks, progress)
+        clusters.executor(recorded).run(tasks, progress)
     assert len(recorded.cancelled) == 30
 
 
@@ -107,7 +108,7 @@ def test_a_lost_worker_loses_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
         thread.start()
         tasks: list[Task[Any]] = [Task(processes.pid_then_wait, (str(tmp_path),), SPAN)]
         tasks += [Task(abs, (-number,), SPAN) for number in range(10)]
-        first, *rest = Dask(client).run(tasks)
+        first, *rest = clusters.executor(client).run(tasks)
         thread.join()
 
     assert rest == list(range(10))
@@ -120,6 +121,68 @@ def test_a_lost_worker_loses_no_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
             str(first),
         }
     )
+
+
+# --- stopped ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers find the tests, and the waits of a watch are short: its clock decides."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(Path(processes.__file__).parent))))
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+
+
+def test_a_stopped_worker_is_named_and_loses_its_tasks(tmp_path: Path, quick: None) -> None:
+    """It is stopped in the middle of a task, while results of others wait in its memory."""
+    told: list[str] = []
+    stopped: list[str] = []
+    with clusters.processes(2) as client:
+        pids = {pid: name for name, pid in client.run(os.getpid).items()}
+
+        def stop() -> None:
+            limit = time.monotonic() + TIMEOUT
+            while not (begun := list(tmp_path.iterdir())) and time.monotonic() < limit:
+                time.sleep(0.01)
+            pid = int(begun[0].name)
+            stopped.append(pids[pid])
+            os.kill(pid, signal.SIGSTOP)
+
+        def alive() -> str | None:
+            return next((name for name in pids.values() if stopped and name not in stopped), None)
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        tasks: list[Task[Any]] = [Task(abs, (-number,), SPAN) for number in range(10)]
+        tasks += [Task(processes.pid_then_wait, (str(tmp_path),), SPAN)]
+        *rest, last = Dask(client, Watch(client, told.append, clusters.Beats(client, alive))).run(tasks)
+        thread.join()
+
+    assert rest == list(range(10)) and pids.get(last) not in stopped
+    assert told == [f"ckpt: worker {stopped[0]} does not answer (10 s); its tasks go to others"]
+
+
+def test_a_busy_worker_is_not_named(tmp_path: Path, quick: None) -> None:
+    """It multiplies matrices while another one sends twenty heartbeats."""
+    told: list[str] = []
+    with clusters.processes(2) as client:
+        pids = {pid: name for name, pid in client.run(os.getpid).items()}
+
+        def idle() -> str | None:
+            begun = [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()]
+            return next((name for pid, name in pids.items() if begun and pid not in begun), None)
+
+        beats = clusters.Beats(client, idle)
+
+        def clock() -> float:
+            if beats() >= 40:
+                (tmp_path / "enough").touch()
+            return beats()
+
+        task: Task[Any] = Task(processes.multiply_until, (str(tmp_path), "enough"), SPAN)
+        (pid,) = Dask(client, Watch(client, told.append, clock)).run([task])
+
+    assert pid in pids and told == []
 
 
 class Failing:
@@ -141,9 +204,6 @@ class Failing:
     def cancel(self, futures: Any, *, force: bool) -> None:
         raise OSError("as one that is gone")
 
-    def nthreads(self) -> dict[str, int]:
-        return {}
-
 
 class KilledWorker(Exception):
     """As that of distributed is called."""
@@ -159,11 +219,11 @@ class KilledWorker(Exception):
 )
 def test_what_fails_in_the_cluster_is_one_line(error: BaseException, said: str) -> None:
     with pytest.raises(CkptError) as caught:
-        Dask(Failing(error)).run([Task(abs, (1,))])
+        clusters.executor(Failing(error)).run([Task(abs, (1,))])
     assert str(caught.value) == said
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError("no", name="numpy"), ZeroDivisionError()])
 def test_bugs_stay_bugs(error: Exception) -> None:
     with pytest.raises(type(error)):
-        Dask(Failing(error)).run([Task(abs, (1,))])
+        clusters.executor(Failing(error)).run([Task(abs, (1,))])
