@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from struct import pack
 from typing import TYPE_CHECKING, Any
+
+from process import TIMEOUT, environment
 
 from ckpt.io.cluster.connect import Dask
 from ckpt.io.cluster.watch import Watch
@@ -61,6 +68,17 @@ def close() -> None:
         _open.pop().close()
 
 
+def hole(folder: Path) -> Path:
+    """A file with one tensor of 200 GB, all of it a hole: reading it takes minutes."""
+    size = 200 * 10**9
+    head = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    path = folder / "large.safetensors"
+    with path.open("wb") as file:
+        file.write(pack("<Q", len(head)) + head)
+        file.truncate(8 + len(head) + size)
+    return path
+
+
 @contextmanager
 def processes(count: int) -> Iterator[Client]:
     """The client of a cluster of real processes, which can be killed."""
@@ -78,6 +96,42 @@ def processes(count: int) -> Iterator[Client]:
     ):
         made.wait_for_workers(count)
         yield made
+
+
+@contextmanager
+def worker(*options: str, **env: str) -> Iterator[Any]:
+    """A scheduler in this process, whose one worker is of `dask worker OPTIONS`, without a nanny."""
+    from distributed import LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=0,
+            processes=False,
+            protocol="tcp",
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL + 1,
+        ) as cluster,
+        dask("worker", cluster.scheduler_address, "--no-nanny", *options, **env),
+    ):
+        cluster.wait_for_workers(1, timeout=TIMEOUT)
+        yield cluster
+
+
+@contextmanager
+def dask(*words: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of `dask WORDS`, which is killed in the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dask", *words, "--no-dashboard"],
+        env=environment(**env),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(TIMEOUT)
 
 
 class Recorded:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -115,6 +116,28 @@ def alone(
 ) -> Done:
     """The same in a Python of its own, which takes ten times as long as a fork."""
     return python("-m", "ckpt", *arguments, env=environment(**changes), cwd=cwd, input=input)
+
+
+def running(session: int) -> list[str]:
+    """The names of the processes of a session that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, _, _, of = rest.split()[:4]
+        if int(of) == session and state != "Z":
+            found.append(name)
+    return found
+
+
+def await_end(session: int) -> None:
+    """Return once no process of a session runs any more."""
+    limit = time.monotonic() + TIMEOUT
+    while running(session):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
 
 
 _NOBODY = """
