@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from struct import pack
 
 import clusters
 import pytest
-from process import SAMPLES, TIMEOUT, Done, alone, ckpt, environment, python
+from process import SAMPLES, TIMEOUT, Done, alone, await_end, ckpt, environment, python
 from webs import served
+
+from ckpt import __version__
 
 pytestmark = pytest.mark.slow
 
@@ -84,13 +86,7 @@ def test_processes_of_this_machine(tmp_path: Path) -> None:
 
 @pytest.fixture
 def large(tmp_path: Path) -> Iterator[Path]:
-    """One tensor of 200 GB, all of it a hole: hashing it takes minutes."""
-    size = 200 * 10**9
-    head = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
-    path = tmp_path / "large.safetensors"
-    with path.open("wb") as file:
-        file.write(pack("<Q", len(head)) + head)
-        file.truncate(8 + len(head) + size)
+    path = clusters.hole(tmp_path)
     yield path
     path.unlink()
 
@@ -115,42 +111,31 @@ def test_a_signal_ends_all_processes(number: int, code: int, said: str, large: P
     _, said_last = child.communicate(timeout=TIMEOUT)
 
     assert (child.returncode, said_last.decode()) == (code, f"{said}\n")
-    limit = time.monotonic() + TIMEOUT
-    while running(child.pid):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-
-
-def running(group: int) -> list[str]:
-    """The processes of a group that still run."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = path.read_text().rpartition(")")
-        except OSError:
-            continue
-        state, _, of = rest.split()[:3]
-        if int(of) == group and state != "Z":
-            found.append(name)
-    return found
+    await_end(child.pid)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_without_the_file_is_named(tmp_path: Path, where: str) -> None:
-    """The file goes away after it was opened: the command is held between both by a FIFO of names."""
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("os.unlink('a.pth')", "no such file on worker "),
+        ("os.utime('a.pth', (1, 1))", "another file on worker HOST: its modification time differs"),
+        ("os.truncate('a.pth', 1)", "another file on worker HOST: its size differs"),
+        (
+            "shutil.copy2('a.pth', 'b'), os.replace('b', 'a.pth')",
+            "another file on worker HOST: its inode differs",
+        ),
+    ],
+)
+def test_a_worker_that_sees_another_file_is_named(change: str, said: str, tmp_path: Path, where: str) -> None:
+    """The file changes after it was opened, before the first task is sent."""
     code = (
-        "import os, sys\n"
-        "from ckpt.io.cluster import connect\n"
-        "ready = connect._ready\n"
-        "def gone(*arguments):\n"
-        "    from ckpt.io.cluster.connect import Dask\n"
-        "    made = ready(*arguments)\n"
-        "    run = Dask.run\n"
-        "    Dask.run = lambda *rest: os.unlink('a.pth') or run(*rest)\n"
-        "    return made\n"
-        "connect._ready = gone\n"
+        "import os, shutil, sys\n"
+        "from ckpt.io.cluster.connect import Dask\n"
+        "run = Dask.run\n"
+        f"Dask.run = lambda *rest: [{change}] and run(*rest)\n"
         "from ckpt.__main__ import main\n"
         "main()"
     )
@@ -158,8 +143,102 @@ def test_a_worker_without_the_file_is_named(tmp_path: Path, where: str) -> None:
     done = python("-c", code, "stats", "a.pth", "--cluster", where, cwd=tmp_path)
 
     assert done.code == 2 and done.out == b""
-    assert done.complaints[1].startswith(f"ckpt: {tmp_path}/a.pth: no such file on worker ")
+    assert done.complaints[1].startswith(
+        f"ckpt: {tmp_path}/a.pth: {said.replace('HOST', socket.gethostname())}"
+    )
     assert done.complaints[1].endswith("(all workers must see the same files)") and len(done.complaints) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("import ckpt; ckpt.__version__ = '9.9'", f"has ckpt 9.9, this is {__version__}"),
+        ("import platform; platform.python_version = lambda: '3.99.1'", "has Python 3.99, this is "),
+        ("import sys; sys.modules['ckpt'] = None", "has no ckpt"),
+    ],
+)
+def test_a_worker_of_another_version_is_named(change: str, said: str, tmp_path: Path) -> None:
+    """A process of its own, in which a version is another one."""
+    (tmp_path / "change.py").write_text(change)
+    with clusters.worker("--preload", str(tmp_path / "change.py")) as cluster:
+        done = ckpt("stats", "llama_bf16.pth", "--cluster", cluster.scheduler_address, cwd=SAMPLES)
+        (name,) = cluster.scheduler.workers
+
+    assert (done.code, done.out) == (2, b"")
+    (line,) = done.complaints
+    assert line.startswith(f"ckpt: worker {name} {said}"), line
+    assert line.endswith("(install the same version there)")
+
+
+# --- what ends in the middle ------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_leaves_no_task_on_the_scheduler(large: Path) -> None:
+    """The cluster is of others and goes on. A running task cannot be stopped, but nobody waits for its result."""
+    with clusters.worker("--nthreads", "1") as cluster:
+        tasks, workers = cluster.scheduler.tasks, list(cluster.scheduler.workers)
+        child = started("stats", str(large), "--cluster", cluster.scheduler_address)
+        await_that(lambda: any(task.state == "processing" for task in list(tasks.values())))
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=TIMEOUT)
+
+        assert child.returncode == 130
+        assert said.decode().splitlines()[1:] == ["ckpt: interrupted"]
+        await_that(lambda: not tasks and not cluster.scheduler.clients.keys() - {"fire-and-forget"})
+        assert list(cluster.scheduler.workers) == workers
+
+
+def started(*words: str, code: str = "") -> subprocess.Popen[bytes]:
+    """The process of `ckpt WORDS`, which runs some code before."""
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{code}\nfrom ckpt.__main__ import main\nmain()", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+
+
+def await_that(true: Callable[[], bool]) -> None:
+    limit = time.monotonic() + TIMEOUT
+    while not true():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+SHORT = "from ckpt.io.cluster import watch; watch._ABSENCE = 3; watch._PATIENCE = "
+
+
+@pytest.mark.parametrize(
+    ("whom", "number", "patience", "said"),
+    [
+        ("scheduler", signal.SIGKILL, 30, "the connection to the scheduler is lost"),
+        ("scheduler", signal.SIGSTOP, 1, "the scheduler does not answer (1 s)"),
+        ("worker", signal.SIGKILL, 30, "no worker is left (3 s) (start workers, then the command)"),
+    ],
+)
+def test_a_cluster_that_ends_or_stops_in_the_middle_is_one_line_for_each_path(
+    whom: str, number: signal.Signals, patience: int, said: str, large: Path, tmp_path: Path
+) -> None:
+    """Also while tasks wait for each other: whatever waits has a limit."""
+    file = tmp_path / "scheduler.json"
+    with clusters.dask(
+        "scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)
+    ) as boss:
+        await_that(lambda: file.exists() and file.stat().st_size > 0)
+        where = json.loads(file.read_text())["address"]
+        with clusters.dask("worker", where, "--no-nanny") as worker:
+            child = started("stats", str(large), str(large), "--cluster", where, code=f"{SHORT}{patience}")
+            assert child.stderr is not None
+            while b" at tcp://" not in (line := child.stderr.readline()):
+                assert line
+            (boss if whom == "scheduler" else worker).send_signal(number)
+            _, complaints = child.communicate(timeout=TIMEOUT)
+
+    assert child.returncode == 2
+    assert complaints.decode().splitlines() == [
+        *([f"ckpt: {large}: {said}"] * 2),
+        "2 files: 0 measured, 2 unreadable",
+    ]
 
 
 @pytest.mark.parametrize("command", ["stats", "diff", "verify", "sum"])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import clusters
 import numpy as np
 import pytest
 import torch
-from distributed import Client, LocalCluster
-from process import TIMEOUT, environment, python
+from process import environment, python
 
 from ckpt.elements.pairs import PIECE, dot
 
@@ -78,32 +76,23 @@ def test_a_dot_product_is_the_sum_of_its_pieces(length: int) -> None:
     assert dot(one, two) == pytest.approx(float(np.dot(one, two)), rel=1e-12)
 
 
-@pytest.fixture
-def worker() -> Iterator[str]:
-    """The address of a cluster whose one worker `dask worker` started, with all threads that BLAS takes."""
-    with LocalCluster(
-        n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
-    ) as cluster:
-        address = str(cluster.scheduler_address)
-        command = [sys.executable, "-m", "dask", "worker", address, "--no-nanny", "--nthreads", "2"]
-        process = subprocess.Popen(
-            [*command, "--no-dashboard"],
-            env=environment(OPENBLAS_NUM_THREADS="4"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            with Client(cluster, set_as_default=False) as client:
-                client.wait_for_workers(1, timeout=TIMEOUT)
-                yield address
-        finally:
-            process.terminate()
-            process.wait(TIMEOUT)
+@pytest.fixture(params=["1", "4"])
+def worker(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a cluster whose one worker has so many threads of BLAS and of its own."""
+    count = request.param
+    with clusters.worker("--nthreads", count, OPENBLAS_NUM_THREADS=count, OMP_NUM_THREADS=count) as cluster:
+        yield cluster.scheduler_address
 
 
+@pytest.mark.slow
 def test_a_worker_has_the_digits_of_this_machine(worker: str, files: list[str]) -> None:
-    for words in (("stats", files[0]), ("diff", *files)):
-        here = python("-m", "ckpt", *words, "--json")
-        there = python("-m", "ckpt", *words, "--json", "--cluster", worker)
-        assert here.code == there.code < 2, there.err.decode()
-        assert here.out == there.out
+    """And threads of the command have them, for any number of threads."""
+    for command in ("stats", "diff", "verify", "sum"):
+        words = (command, *files[: 2 if command == "diff" else 1])
+        shown = () if command == "sum" else ("--json",)
+        counts = [] if command == "diff" else [("-j", "1"), ("-j", "3")]
+        here = [python("-m", "ckpt", *words, *shown, *more) for more in [(), *counts]]
+        there = python("-m", "ckpt", *words, *shown, "--cluster", worker)
+
+        assert there.code < 2 and there.out, there.err.decode()
+        assert {(done.code, done.out) for done in here} == {(there.code, there.out)}, command

@@ -10,7 +10,7 @@ import socket
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module, metadata
@@ -121,8 +121,6 @@ def _outcome(future: Future) -> Outcome:
     """Return the outcome of a task. Raises CkptError when the cluster failed."""
     try:
         return future.result()
-    except CancelledError:
-        raise CkptError("the connection to the scheduler is lost") from None
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ckpt":
             raise

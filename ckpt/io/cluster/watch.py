@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
@@ -73,6 +73,8 @@ class Watch:
 
         Raises CkptError when the scheduler is lost or stopped, or no worker is left.
         """
+        if self._lost is not None:  # the next PATH need not wait as long
+            raise self._lost
         pending = begun(work)
         while True:
             if self._clock() - self._looked >= INTERVAL:
@@ -80,7 +82,10 @@ class Watch:
             if self._absent >= _ABSENCE:
                 raise CkptError(f"no worker is left ({_ABSENCE} s)", hint="start workers, then the command")
             if wait((pending,), INTERVAL).done:
-                return pending.result()
+                try:
+                    return pending.result()
+                except CancelledError:
+                    raise self._end("the connection to the scheduler is lost") from None
 
     def look(self) -> None:
         """Ask the scheduler for the workers, and give up the silent ones. Raises CkptError when it is lost."""
@@ -116,19 +121,19 @@ class Watch:
         time.sleep(INTERVAL)
 
     def _workers(self) -> Mapping[str, Mapping[str, float]]:
-        if self._lost is not None:  # the next PATH need not wait as long
-            raise self._lost
         pending = begun(
             lambda: self._client.sync(self._client.scheduler.identity)
         )  # a lost one has no scheduler
         if not wait((pending,), _PATIENCE).done:
-            self._lost = CkptError(f"the scheduler does not answer ({_PATIENCE} s)")
-            raise self._lost
+            raise self._end(f"the scheduler does not answer ({_PATIENCE} s)")
         try:
             return pending.result()["workers"]
         except Exception:
-            self._lost = CkptError("the connection to the scheduler is lost")
-            raise self._lost from None
+            raise self._end("the connection to the scheduler is lost") from None
+
+    def _end(self, problem: str) -> CkptError:
+        self._lost = CkptError(problem)
+        return self._lost
 
 
 async def _given_up(scheduler: _Scheduler, name: str) -> None:

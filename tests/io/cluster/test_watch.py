@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import pytest
@@ -207,6 +207,18 @@ def test_a_lost_scheduler_is_one_line(error: Exception) -> None:
     cluster.now = 2
     with pytest.raises(CkptError, match=r"^the connection to the scheduler is lost$"):
         cluster.watch.call(lambda: None)
+
+
+def test_calls_after_the_connection_was_lost_do_not_begin() -> None:
+    """Dask would keep what is sent until it is connected again, and wait."""
+    cluster = Cluster("a")
+
+    def cancelled() -> None:
+        raise CancelledError
+
+    for work in (cancelled, lambda: pytest.fail("this was begun")):
+        with pytest.raises(CkptError, match=r"^the connection to the scheduler is lost$"):
+            cluster.watch.call(work)
 
 
 def test_the_end_waits_for_a_cluster_that_is_gone_but_not_for_long() -> None:
