@@ -50,7 +50,7 @@ class World(NamedTuple):
     away: float = 60
     """Until another machine takes its place."""
     sending: float = 0.0011
-    """CPU of ckpt's own process for each task, measured by `python -m benchmarks cluster`."""
+    """CPU of the scheduler for each task, the busiest process: docs/cluster.md has the measurement."""
 
     @property
     def slots(self) -> int:

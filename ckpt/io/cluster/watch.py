@@ -118,6 +118,7 @@ class Watch:
             self.look()
 
     def pause(self) -> None:
+        """Let 2 seconds pass, until the next look."""
         time.sleep(INTERVAL)
 
     def _workers(self) -> Mapping[str, Mapping[str, float]]:
