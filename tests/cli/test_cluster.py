@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import clusters
@@ -219,26 +220,48 @@ SHORT = "from ckpt.io.cluster import watch; watch._ABSENCE = 3; watch._PATIENCE 
 def test_a_cluster_that_ends_or_stops_in_the_middle_is_one_line_for_each_path(
     whom: str, number: signal.Signals, patience: int, said: str, large: Path, tmp_path: Path
 ) -> None:
-    """Also while tasks wait for each other: whatever waits has a limit."""
-    file = tmp_path / "scheduler.json"
-    with clusters.dask(
-        "scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file)
-    ) as boss:
-        await_that(lambda: file.exists() and file.stat().st_size > 0)
-        where = json.loads(file.read_text())["address"]
-        with clusters.dask("worker", where, "--no-nanny") as worker:
-            child = started("stats", str(large), str(large), "--cluster", where, code=f"{SHORT}{patience}")
-            assert child.stderr is not None
-            while b" at tcp://" not in (line := child.stderr.readline()):
-                assert line
-            (boss if whom == "scheduler" else worker).send_signal(number)
-            _, complaints = child.communicate(timeout=TIMEOUT)
+    """Whatever waits has a limit."""
+    with apart_from_us(tmp_path) as (where, members):
+        child = begun(str(large), str(large), "--cluster", where, code=f"{SHORT}{patience}")
+        members[whom].send_signal(number)
+        _, complaints = child.communicate(timeout=TIMEOUT)
 
     assert child.returncode == 2
     assert complaints.decode().splitlines() == [
         *([f"ckpt: {large}: {said}"] * 2),
         "2 files: 0 measured, 2 unreadable",
     ]
+
+
+def test_an_interrupt_needs_no_answer_of_the_scheduler(large: Path, tmp_path: Path) -> None:
+    with apart_from_us(tmp_path) as (where, members):
+        child = begun(str(large), "--cluster", where)
+        members["scheduler"].send_signal(signal.SIGSTOP)
+        child.send_signal(signal.SIGINT)
+        _, complaints = child.communicate(timeout=TIMEOUT)
+
+    assert (child.returncode, complaints) == (130, b"ckpt: interrupted\n")
+
+
+@contextmanager
+def apart_from_us(folder: Path) -> Iterator[tuple[str, dict[str, subprocess.Popen[bytes]]]]:
+    """A scheduler and a worker, each a process: the address, and both by name."""
+    file = folder / "scheduler.json"
+    words = ("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))
+    with clusters.dask(*words) as scheduler:
+        await_that(lambda: file.exists() and file.read_text().endswith("}"))
+        where = json.loads(file.read_text())["address"]
+        with clusters.dask("worker", where, "--no-nanny") as worker:
+            yield where, {"scheduler": scheduler, "worker": worker}
+
+
+def begun(*words: str, code: str = "") -> subprocess.Popen[bytes]:
+    """The process of `ckpt stats WORDS`, which has connected."""
+    child = started("stats", *words, code=code)
+    assert child.stderr is not None
+    while b" at tcp://" not in (line := child.stderr.readline()):
+        assert line
+    return child
 
 
 @pytest.mark.parametrize("command", ["stats", "diff", "verify", "sum"])

@@ -114,7 +114,14 @@ class Dask:
         if batch:
             data = [packed(parcel) for parcel in batch]
             options = {"key": "ckpt", "pure": False, "retries": TRIES - 1}
-            sent.extend(zip(self._client.map(perform, data, by=self._sender, **options), batch, strict=True))
+            try:
+                futures = self._watch.call(
+                    lambda: self._client.map(perform, data, by=self._sender, **options)
+                )
+            except Exception:  # of a client that has closed itself
+                self._watch.look()
+                raise
+            sent.extend(zip(futures, batch, strict=True))
 
 
 def _outcome(future: Future) -> Outcome:

@@ -73,8 +73,7 @@ class Watch:
 
         Raises CkptError when the scheduler is lost or stopped, or no worker is left.
         """
-        if self._lost is not None:  # the next PATH need not wait as long
-            raise self._lost
+        self._go_on()
         pending = begun(work)
         while True:
             if self._clock() - self._looked >= INTERVAL:
@@ -89,6 +88,7 @@ class Watch:
 
     def look(self) -> None:
         """Ask the scheduler for the workers, and give up the silent ones. Raises CkptError when it is lost."""
+        self._go_on()
         now = self._clock()
         step, self._looked = min(now - self._looked, _STEP), now
         workers = self._workers()
@@ -131,6 +131,11 @@ class Watch:
             return pending.result()["workers"]
         except Exception:
             raise self._end("the connection to the scheduler is lost") from None
+
+    def _go_on(self) -> None:
+        """Raise the error again after which no call is of use: the next PATH need not wait as long."""
+        if self._lost is not None:
+            raise self._lost
 
     def _end(self, problem: str) -> CkptError:
         self._lost = CkptError(problem)

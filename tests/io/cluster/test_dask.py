@@ -223,6 +223,26 @@ def test_what_fails_in_the_cluster_is_one_line(error: BaseException, said: str) 
     assert str(caught.value) == said
 
 
+class Closed:
+    """A client that has closed itself, because its scheduler was gone for long."""
+
+    scheduler = None
+
+    def map(self, function: Any, data: Any, **options: Any) -> Any:
+        raise RuntimeError("the client is closed")
+
+    cancel = map
+
+    def sync(self, function: Any) -> Any:
+        return function()
+
+
+def test_a_client_that_closed_itself_is_one_line() -> None:
+    for _ in "ab":
+        with pytest.raises(CkptError, match="the connection to the scheduler is lost"):
+            clusters.executor(Closed()).run([Task(abs, (1,))])
+
+
 @pytest.mark.parametrize("error", [ModuleNotFoundError("no", name="numpy"), ZeroDivisionError()])
 def test_bugs_stay_bugs(error: Exception) -> None:
     with pytest.raises(type(error)):
