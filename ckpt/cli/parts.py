@@ -91,7 +91,13 @@ _GATE = ("select", "ignore", "level", "fail_on")
 WORKS: dict[str, Work] = {
     "stats": Work(
         reading.stats,
-        {**_SELECTION, "everything": "flag", "channels": "flag", "threshold": "number"},
+        {
+            **_SELECTION,
+            "everything": "flag",
+            "channels": "flag",
+            "threshold": "number",
+            "histogram": "flag",
+        },
         ("json", "tsv", "table", "no_header", "modules", "sort", "quiet", *_GATE),
     ),
     "diff": Work(
@@ -105,6 +111,7 @@ WORKS: dict[str, Work] = {
             "close": "flag",
             "stat": "flag",
             "strict": "flag",
+            "histogram": "flag",
         },
         ("json", "tsv", "no_header", "name_only", "which", "quiet", *_GATE),
         "comparing",

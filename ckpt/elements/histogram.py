@@ -142,6 +142,22 @@ class Histogram:
                 bin_number = (other.first + index >> self.power - other.power) - self.first
             self.counts[bin_number] += count
 
+    @staticmethod
+    def of(low: float, high: float, counts: list[int]) -> Histogram:
+        """The histogram of finite numbers from `low` to `high`, with the counts of its bins: all else follows from them.
+
+        Raises ValueError for other than its bins.
+        """
+        whole = Histogram()
+        if counts:
+            if low > high or isinstance(low, int) != isinstance(high, int):
+                raise ValueError
+            whole._cover(low, high)
+        if len(whole.counts) != len(counts):
+            raise ValueError
+        whole.counts = counts
+        return whole
+
     def repeated(self, times: int) -> None:
         """Count every number `times` times."""
         self.counts = [count * times for count in self.counts]

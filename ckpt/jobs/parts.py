@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from ckpt import __version__
 from ckpt.checkpoint import Checkpoint
 from ckpt.elements.cast import has_numbers
+from ckpt.elements.histogram import Histogram
 from ckpt.elements.measure import Channels, Difference, Measurement, Summary
 from ckpt.errors import CkptError, UnreadableError, UsageError
 from ckpt.io.executor import Bundle, Executor, Failed, Task, run_each
@@ -139,12 +140,40 @@ def _summary(summary: Summary) -> dict[str, Json]:
         "zeros": summary.zeros,
         "nan": summary.nan,
         "inf": summary.inf,
+        "histogram": _histogram(summary.histogram),
     }
+
+
+def _histogram(histogram: Histogram | None) -> Json:
+    if histogram is None:
+        return None
+    low, high = _number(histogram.low), _number(histogram.high)
+    return {"low": low, "high": high, "counts": [*histogram.counts]}
+
+
+def _histogram_back(value: Json, most: int, *, is_asked: bool) -> Histogram | None:
+    """The histogram of at most so many numbers."""
+    if not is_asked:
+        if value is not None:
+            raise WrongResultError
+        return None
+    fields = _fields(value)
+    counts = fields["counts"]
+    if not isinstance(counts, list):
+        raise WrongResultError
+    numbers = [_count(count, most) for count in counts]
+    low, high = _number_back(fields["low"]), _number_back(fields["high"])
+    if low is None or high is None or sum(numbers) > most:
+        raise WrongResultError
+    try:
+        return Histogram.of(low, high, numbers)
+    except ValueError:
+        raise WrongResultError from None
 
 
 def _measurement(value: Json, task: Task[object]) -> Measurement:
     fields = _fields(value)
-    ref, layout, first = task.arguments[:3]
+    ref, layout, first, histogram = task.arguments
     summary = Summary()
     summary.numel = _count(fields["numel"])
     if summary.numel != ref.numel:
@@ -156,6 +185,9 @@ def _measurement(value: Json, task: Task[object]) -> Measurement:
         raise WrongResultError
     summary.mean = _float(fields["mean"])
     summary.spread, summary.squares = (_float(fields[name], least=0.0) for name in ("spread", "squares"))
+    summary.histogram = _histogram_back(fields["histogram"], summary.finite, is_asked=histogram)
+    if summary.histogram is not None and sum(summary.histogram.counts) != summary.finite:
+        raise WrongResultError
     return Measurement(summary, _channels_back(fields["channels"], layout, first))
 
 
@@ -197,6 +229,7 @@ def _difference(difference: Difference) -> dict[str, Json]:
         "nan": [*difference.nan],
         "inf": [*difference.inf],
         "close": difference.close,
+        "histogram": _histogram(difference.histogram),
     }
 
 
@@ -204,10 +237,11 @@ def _difference_back(value: Json, task: Task[object]) -> Difference | None:
     if value is None:
         return None
     fields = _fields(value)
-    before, after = task.arguments[:2]
+    before, after, _, _, histogram = task.arguments
+    is_measured = has_numbers(before.dtype) and has_numbers(after.dtype)
     difference = Difference()
     difference.numel = _count(fields["numel"])
-    if difference.numel != (before.numel if has_numbers(before.dtype) and has_numbers(after.dtype) else 0):
+    if difference.numel != (before.numel if is_measured else 0):
         raise WrongResultError
     difference.differing, difference.other_bytes = (
         _count(fields[name], difference.numel) for name in ("differing", "other_bytes")
@@ -221,6 +255,9 @@ def _difference_back(value: Json, task: Task[object]) -> Difference | None:
     if not isinstance(fields["close"], bool):
         raise WrongResultError
     difference.close = fields["close"]
+    difference.histogram = _histogram_back(
+        fields["histogram"], difference.numel, is_asked=histogram and is_measured
+    )
     return difference
 
 

@@ -63,12 +63,15 @@ RUNS = [
     ("stats", "dcp", "--section", "optim"),
     ("stats", "sharded"),
     ("stats", "agent.zip", "--all"),
+    ("stats", "train_cuda.pth", "--all", "--histogram"),
+    ("stats", "dtypes.pth", "--all", "--histogram", "--channels"),
     ("diff", "ddp_before.pth", "ddp_after.pth"),
     ("diff", "ddp_before.pth", "ddp_after.pth", "--stat", "--section", "optimizer"),
     ("diff", "legacy.pth", "weights.safetensors", "--strict", "--exclude", "*bias"),
     ("diff", "ddp_before.pth", "ddp_after.pth", "--atol", "0.001", "--rtol", "0.01"),
     ("diff", "whole_model.pth", "weights.safetensors", "--close", "--no-align"),
     ("diff", "dcp", "dcp"),
+    ("diff", "ddp_before.pth", "ddp_after.pth", "--histogram", "--stat"),
     ("diff", "compiled.pth", "ddp_after.pth", "--sub", "s/^_orig_mod[.]//"),
     ("verify", "train_cuda.pth"),
     ("verify", "dcp"),
@@ -118,13 +121,36 @@ def test_what_is_merged_is_what_the_command_prints(words: tuple[str, ...], folde
     same(folder, words, 3)
 
 
-@pytest.mark.parametrize("of", [1, 2, 7])
-@pytest.mark.parametrize("words", [RUNS[0], RUNS[7], RUNS[14], RUNS[17], RUNS[20]], ids=" ".join)
+FEW = [
+    RUNS[0],
+    ("stats", "train_cuda.pth", "--all", "--histogram"),
+    ("diff", "ddp_before.pth", "ddp_after.pth", "--stat", "--section", "optimizer"),
+    ("verify", "dcp"),
+    ("verify", "legacy.pth", "--sums", "model.sums"),
+    ("sum", "scripted.pt"),
+]
+"""One of each way in which results go into parts."""
+
+
+@pytest.mark.parametrize(
+    ("words", "of"),
+    [*((words, of) for words in FEW for of in (1, 2, 7)), (FEW[1], 40), (FEW[3], 40)],
+    ids=str,
+)
 def test_whatever_the_number_of_parts(words: tuple[str, ...], of: int, folder: Path) -> None:
     same(folder, words, of)
 
 
-@pytest.mark.parametrize("words", [RUNS[0], RUNS[6], RUNS[7], RUNS[11], RUNS[13], RUNS[14]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [
+        *FEW[:4],
+        ("diff", "ddp_before.pth", "ddp_after.pth", "--histogram", "--stat"),
+        ("diff", "dcp", "dcp"),
+        ("verify", "train_cuda.pth"),
+    ],
+    ids=" ".join,
+)
 def test_large_tensors_are_many_tasks(words: tuple[str, ...], folder: Path, small_blocks: None) -> None:
     """With small spans a tensor has tasks in several parts."""
     same(folder, words, 3)
@@ -139,8 +165,8 @@ def test_of_any_state(tmp_path_factory: pytest.TempPathFactory, one: Any, two: A
     torch.save(one.value, folder / "one.pth")
     torch.save(two.value, folder / "two.pth")
     for words in (
-        ("stats", "one.pth", "--all", "--channels"),
-        ("diff", "one.pth", "two.pth"),
+        ("stats", "one.pth", "--all", "--channels", "--histogram"),
+        ("diff", "one.pth", "two.pth", "--histogram"),
         ("diff", "one.pth", "one.pth", "--stat"),
         ("verify", "one.pth"),
         ("sum", "two.pth", "--all"),

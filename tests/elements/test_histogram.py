@@ -122,6 +122,21 @@ def test_without_a_finite_number_there_is_none(tensor: torch.Tensor) -> None:
     assert measured(tensor).to_json() is None
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scale", [0, 3])
+def test_all_of_it_follows_from_its_range_and_its_counts(dtype: torch.dtype, scale: int, nbytes: int) -> None:
+    found = measured((torch.rand(nbytes // dtype.itemsize) * scale).to(dtype))
+    assert vars(Histogram.of(found.low, found.high, [*found.counts])) == vars(found)
+    assert vars(Histogram.of(0.0, 0.0, [])) == vars(Histogram())
+    for low, high, counts in (
+        (found.low, found.high, [*found.counts, 0]),
+        (found.high + 1, found.high, found.counts),
+        (int(found.low), float(found.high), found.counts),
+    ):
+        with pytest.raises(ValueError):
+            Histogram.of(low, high, counts)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8], ids=str)
 def test_equal_numbers_are_one_bin(dtype: torch.dtype, nbytes: int) -> None:
     tensor = torch.full((nbytes // dtype.itemsize,), 7, dtype=dtype)

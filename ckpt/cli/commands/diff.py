@@ -57,7 +57,7 @@ _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
         ("--part",),
         (
             *("--json", "--tsv", "--name-only", "--quiet", "--show", "--structure", "--quick"),
-            *("--histogram", "--html", "--force", "--depth", "--cluster"),
+            *("--html", "--force", "--depth", "--cluster"),
             *("--model", "--select", "--ignore", "--level", "--fail-on"),
         ),
     ),
@@ -197,7 +197,14 @@ def command(
     limits = limits_of(limit)
     how: dict[str, JsonValue] = {
         **{"include": include, "exclude": exclude, "section": section, "no_align": no_align, "sub": sub},
-        **{"atol": atol, "rtol": rtol, "close": close, "stat": stat, "strict": strict},
+        **{
+            "atol": atol,
+            "rtol": rtol,
+            "close": close,
+            "stat": stat,
+            "strict": strict,
+            "histogram": histogram,
+        },
     }
     if part is not None:
         from ckpt.cli.parts import write_part  # here: who runs no part needs no other command

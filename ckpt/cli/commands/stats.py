@@ -50,7 +50,7 @@ from ckpt.text import plural
     Exclusion(
         ("--part",),
         (
-            *("--json", "--tsv", "--table", "--modules", "--sort", "--quiet", "--histogram"),
+            *("--json", "--tsv", "--table", "--modules", "--sort", "--quiet"),
             *("--cluster", "--select", "--ignore", "--level", "--fail-on"),
         ),
     ),
@@ -129,7 +129,7 @@ def command(
     if part is not None:
         options: dict[str, JsonValue] = {
             **{"include": include, "exclude": exclude, "section": section, "everything": everything},
-            **{"channels": channels, "threshold": threshold},
+            **{"channels": channels, "threshold": threshold, "histogram": histogram},
         }
         from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
 

@@ -32,7 +32,7 @@ from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET
 MOST = 1024
-"""Bytes of a result in a pickle, without the sums of channels."""
+"""Bytes of a result in a pickle, without the sums of channels and the bins of a histogram."""
 
 SHAPES = [
     *(
@@ -87,11 +87,13 @@ def noted(path: str) -> Iterator[Task[object]]:
     with formats.open(path) as one, formats.open(path) as two:
         jobs: list[Callable[[Executor], object]] = [
             lambda executor: stats(Survey(one), everything=True, threshold=1e-3, executor=executor),
-            lambda executor: stats(Survey(one), everything=True, executor=executor),
+            lambda executor: stats(Survey(one), everything=True, histogram=True, executor=executor),
             lambda executor: sums(Survey(one), everything=True, executor=executor),
             lambda executor: diff(Survey(one), Survey(two), Options(executor=executor, once=True)),
             lambda executor: diff(
-                Survey(one), Survey(two), Options(executor=executor, once=True, norms=True)
+                Survey(one),
+                Survey(two),
+                Options(executor=executor, once=True, norms=True, histogram=True),
             ),
             lambda executor: checksums(path, Limits(), executor=executor),
         ]
