@@ -5,25 +5,25 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import cast
 
 from ckpt.api import reading
 from ckpt.api.checkpoint import Checkpoint
 from ckpt.api.keywords import globs_of
-from ckpt.api.stored import checked_with
+from ckpt.api.stored import Stored, checked_with
 from ckpt.cli import output
 from ckpt.cli.inputs import TROUBLE
 from ckpt.cli.options import opened
-from ckpt.errors import UsageError, about
-from ckpt.io.executor import Executor, Failed, Threads, working
+from ckpt.errors import LinkError, NotOpenedError, UnreadableError, UsageError, about
+from ckpt.io.executor import Executor, Failed, Task, Threads, working
 from ckpt.io.far import is_url
-from ckpt.io.location import locate, read_file
+from ckpt.io.location import Location, locate, read_file
 from ckpt.jobs.parts import MOST, Input, Mine, Notes, Part, Share, cut, encoded, input_of, plan_of
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, plural, show
+from ckpt.text import Json, plural, show, show_literal
 
 Options = Mapping[str, object]
 """The options of a command that decide what is measured, by the names of its parameters."""
@@ -32,7 +32,8 @@ Options = Mapping[str, object]
 class Work(NamedTuple):
     """The way in which a command works: its function. `options` are the types of what is written into the parts.
 
-    `shown` are the further options of the command: `ckpt merge-parts` takes them.
+    `shown` are the further options of the command: `ckpt merge-parts` takes them. With `is_verdict` it also reports on
+    a damaged file that does not open.
     """
 
     function: Callable[..., object]
@@ -40,6 +41,7 @@ class Work(NamedTuple):
     shown: tuple[str, ...] = ()
     doing: str = "measuring"
     inputs: int = 1
+    is_verdict: bool = False
 
     def run(self, inputs: Sequence[Checkpoint], options: Options, executor: Executor) -> None:
         """Do the work on open checkpoints, with an executor to which all tasks are known before any of them runs."""
@@ -50,33 +52,109 @@ class Work(NamedTuple):
             self.function(*inputs, **keywords)
 
 
-def _verify(
-    checkpoint: Checkpoint,
-    *,
-    sums: str | None,
-    include: Sequence[str] | None,
-    exclude: Sequence[str] | None,
-    section: str | None,
-) -> None:
+class Job:
+    """A command about checkpoints that stay open until the stack ends, and its tasks. Raises CkptError.
+
+    `problem` is the reason why a damaged file does not open: then there are no tasks.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        work: Work,
+        paths: Sequence[str],
+        options: Options,
+        limits: Limits,
+        open: Callable[[str], Checkpoint],
+    ) -> None:
+        self.checkpoints: list[Checkpoint] = []
+        self.tasks: Sequence[Task[object]] = ()
+        self.problem: str | None = None
+        self._work, self._paths, self._options = work, paths, options
+        self._damaged: str | None = None
+        notes = Notes()
+        if work.is_verdict:  # what is wrong with the sums is no damage of the file
+            _sums(options, limits, plugins=False)
+        try:
+            for path in paths:
+                self.checkpoints.append(stack.enter_context(open(path)))
+            self.run(notes)
+            self.tasks = notes.tasks
+        except UnreadableError as error:
+            if not work.is_verdict or isinstance(error, (LinkError, NotOpenedError)):
+                raise
+            self.problem = error.said_of(paths[0])
+            self._damaged = error.path
+
+    def run(self, executor: Executor) -> None:
+        """Do the work with an executor."""
+        with about(self._paths[0]):
+            self._work.run(self.checkpoints, self._options, executor)
+
+    def inputs(self) -> list[Input]:
+        """Return what tells the files from others, and the file of `--sums`, which the parts have in common too."""
+        if self.problem is None:
+            inputs = [
+                input_of(path, given.checkpoint.all_sources(), given.checkpoint.tensors)
+                for path, given in zip(self._paths, self.checkpoints, strict=True)
+            ]
+        else:
+            inputs = [_unopened(self._paths[0], self._damaged)]
+        stored = cast("str | None", self._options.get("stored"))
+        if stored is not None:
+            data = read_file(locate(stored), Limits(), "the sums")
+            inputs.append(Input(stored, 1, len(data), hashlib.sha256(data).hexdigest()))
+        return inputs
+
+
+_DEPTH = 2
+"""Folders inside of each other whose files belong to one checkpoint: a run, and a step in it."""
+
+
+def _files_in(folder: Location, depth: int) -> list[Location]:
+    """The files in a folder, and in the folders inside of it. A link to a folder is not followed."""
+    files = []
+    for name in folder.names():
+        with suppress(LinkError):
+            child = folder.child(name.rstrip("/"))
+            if not name.endswith("/"):
+                files += [child] if child.is_file() else []
+            elif depth > 1:
+                files += _files_in(child, depth - 1)
+    return files
+
+
+def _unopened(path: str, damaged: str | None) -> Input:
+    """Return what tells a file from others that does not open, and the shard that is damaged; of a folder all its files."""
+    location = locate(path)
+    files = _files_in(location, _DEPTH) if location.is_folder() else [location]
+    if damaged is not None and damaged not in [file.name for file in files]:
+        files += [file for file in (locate(damaged),) if file.is_file()]
+    with ExitStack() as stack:
+        sources = [file.open() for file in files]
+        for source in sources:
+            stack.callback(source.close)
+        return input_of(path, sources)
+
+
+def _sums(options: Options, limits: Limits, *, plugins: bool) -> Stored | None:
+    """The sums that the options of `ckpt verify` select. Raises CkptError."""
+    section = cast("str | None", options["section"])
+    globs = globs_of(*(cast("Sequence[str] | None", options[name]) for name in ("include", "exclude")))
+    stored = cast("str | None", options["stored"])
+    return checked_with(stored, None, globs, section, limits, quick=False, plugins=plugins)[0]
+
+
+def _verify(checkpoint: Checkpoint, **options: object) -> None:
     """The work of `ckpt verify` on a file that could be opened. What is damaged raises here."""
-    globs = globs_of(include, exclude)
-    stored, _ = checked_with(
-        sums, None, globs, section, checkpoint.limits, quick=False, plugins=checkpoint.plugins
-    )
-    reading.verdict(checkpoint, stored, section, quick=False, progress=None)
+    sums = _sums(options, checkpoint.limits, plugins=checkpoint.plugins)
+    section = cast("str | None", options["section"])
+    reading.verdict(checkpoint, sums, section, quick=False, progress=None)
+    checkpoint.check_unchanged()
 
 
-_KEYWORDS = {"everything": "all", "stored": "sums"}
+_KEYWORDS = {"everything": "all"}
 """The options that have another name in Python."""
-
-
-def sums_input(options: Options) -> tuple[Input, ...]:
-    """The file of `--sums`, which the parts must have in common too."""
-    stored = cast("str | None", options.get("stored"))
-    if stored is None:
-        return ()
-    data = read_file(locate(stored), Limits(), "the sums")
-    return (Input(stored, 1, len(data), hashlib.sha256(data).hexdigest()),)
 
 
 def refuse_far_sums(options: Options) -> None:
@@ -117,7 +195,7 @@ WORKS: dict[str, Work] = {
         "comparing",
         2,
     ),
-    "verify": Work(_verify, {**_SELECTION, "stored": "text"}, ("json", "quiet"), "checking"),
+    "verify": Work(_verify, {**_SELECTION, "stored": "text"}, ("json", "quiet"), "checking", is_verdict=True),
     "sum": Work(reading.sum, {**_SELECTION, "everything": "flag"}, (), "hashing"),
 }
 """The commands that `--part` cuts."""
@@ -144,29 +222,32 @@ def write_part(
     if len(paths) != work.inputs:
         raise UsageError("--part takes one PATH", hint="a folder or an index is one checkpoint")
     with ExitStack() as stack:
-        inputs = [stack.enter_context(opened(path, limits)) for path in paths]
-        notes = Notes()
-        with about(paths[0]):
-            work.run(inputs, options, notes)
-        first, last = cut(notes.tasks, share)
-        nbytes = sum(task.nbytes for task in notes.tasks[first:last])
-        with output.progress(work.doing, nbytes) as progress, about(paths[0]):
+        job = Job(stack, work, paths, options, limits, lambda path: opened(path, limits))
+        first, last = cut(job.tasks, share)
+        nbytes = sum(task.nbytes for task in job.tasks[first:last])
+        with output.progress(work.doing, nbytes) as progress:
             mine = Mine(Threads(), first, last, progress)
-            work.run(inputs, options, mine)  # again, for the files of its tasks may be open only meanwhile
-        recorded = (*(input_of(given.checkpoint) for given in inputs), *sums_input(options))
+            if job.problem is None:
+                job.run(mine)  # again, for the files of its tasks may be open only meanwhile
+        inputs = job.inputs()
     # What verify --sums does without, once all sums of a section agree: it does without them when parts are merged, too.
     unneeded = encoded(Failed("not needed"))
     part = Part(
         share,
         command,
-        recorded,
+        tuple(inputs),
         options,
-        len(notes.tasks),
-        plan_of(notes.tasks),
+        len(job.tasks),
+        plan_of(job.tasks),
         first,
         [*mine.results, *[unneeded] * (last - first - len(mine.results))],
+        job.problem,
     )
     output.write_json(part.to_json())
+    if job.problem is not None:
+        output.talk(
+            f"ckpt: {show(paths[0], None)}: {share}: nothing to check, it does not open: {show_literal(job.problem)}"
+        )
     if mine.failed:
         what = f"{share}: {plural(len(mine.failed), 'task')} could not read: {mine.failed[0]}"
         output.talk(f"ckpt: {show(paths[0], None)}: {what}")

@@ -6,18 +6,22 @@ Their results write and read themselves as JSON.
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from math import inf, isnan
 from struct import pack, unpack
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ckpt import __version__
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Entry
 from ckpt.elements.cast import has_numbers
 from ckpt.elements.histogram import Histogram
 from ckpt.elements.measure import Channels, Difference, Measurement, Summary
-from ckpt.errors import CkptError, UnreadableError, UsageError
+from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UsageError
 from ckpt.io.executor import Bundle, Executor, Failed, Task, run_each
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits, parse_json
@@ -309,37 +313,55 @@ _KINDS: dict[str, Callable[[Json, Task[object]], object]] = {
 
 _EDGE = 16 << 10
 """Bytes at each end of a file that are read: headers, and the directory of a zip archive with its checksums."""
+_PIECES, _PIECE = 64, 4 << 10
+"""The pieces of all files together that tell a copy from other content of the same ends, and the bytes of each."""
 
 
 class Input(NamedTuple):
-    """A checkpoint as a part has read it. `digest` is the SHA-256 of what tells its files from others."""
+    """A checkpoint as a part has read it. `digest` is the SHA-256 of what tells its files from others.
+
+    `content` is the SHA-256 of what a copy has in common with them, or None where only ETags tell.
+    """
 
     path: str
     files: int
     nbytes: int
     digest: str
+    content: str | None = None
 
 
-def input_of(checkpoint: Checkpoint) -> Input:
-    """Return what tells the files of a checkpoint from others: names, sizes, times or ETags, and both ends.
+def input_of(path: str, sources: Sequence[Source], tensors: Iterable[Entry] = ()) -> Input:
+    """Return what tells the files of the checkpoint at a path from others: names, sizes, times or ETags, and both ends.
 
-    Devices, inodes and the folder above are left out, because they differ where a file system is mounted twice. Raises
-    NotOpenedError.
+    A copy has other times. It is told by pieces of its bytes, and by the names, dtypes and shapes of its tensors.
+    Devices, inodes and the folder above are left out, because they differ where a file system is mounted twice, and so
+    is the name of a file that is the whole checkpoint. Raises NotOpenedError.
     """
-    sources = checkpoint.all_sources()
-    rows = sorted(
-        f"{_name(source, checkpoint.path)}\0{source.identity[-2:]}\0{_edges(source)}" for source in sources
-    )
-    digest = hashlib.sha256("\n".join(rows).encode("utf-8", "surrogatepass")).hexdigest()
-    return Input(checkpoint.path, len(sources), sum(source.size for source in sources), digest)
+    rows = [(_name(source, path, len(sources)), source, _edges(source)) for source in sources]
+    rows.sort(key=lambda row: (row[0], row[2]))
+    digest = _sha256(f"{name}\0{source.identity[-2:]}\0{edges}\n" for name, source, edges in rows)
+    content = None
+    if all(source.far is None for source in sources):
+        common = [f"{name}\0{source.size}\0{edges}\n" for name, source, edges in rows]
+        common += _pieces([source for _, source, _ in rows])
+        shapes = (f"{entry.name}\0{entry.tensor.dtype.name}\0{entry.tensor.shape}\n" for entry in tensors)
+        content = _sha256(chain(common, shapes))
+    return Input(path, len(sources), sum(source.size for source in sources), digest, content)
 
 
-def _name(source: Source, path: str) -> str:
-    """The name of a file inside of its checkpoint."""
-    start = f"{path.rstrip('/')}/"
-    return (
-        source.name.removeprefix(start) if source.name.startswith(start) else source.name.rpartition("/")[2]
-    )
+def _sha256(texts: Iterable[str]) -> str:
+    checksum = hashlib.sha256()
+    for text in texts:
+        checksum.update(text.encode("utf-8", "surrogatepass"))
+    return checksum.hexdigest()
+
+
+def _name(source: Source, path: str, count: int) -> str:
+    """The name of a file inside of its checkpoint, which has so many."""
+    start = "" if path == os.curdir else f"{path.rstrip('/')}/"
+    if source.name.startswith(start):
+        return source.name.removeprefix(start)
+    return source.name.rpartition("/")[2] if count > 1 else ""
 
 
 def _edges(source: Source) -> str:
@@ -350,6 +372,19 @@ def _edges(source: Source) -> str:
     if source.size > _EDGE:
         checksum.update(source.read(source.size - _EDGE, _EDGE))
     return checksum.hexdigest()
+
+
+def _pieces(sources: Sequence[Source]) -> Iterator[str]:
+    """Pieces at even distances in the bytes of all files, in hexadecimal. A disk that fails there is not named here."""
+    total = sum(source.size for source in sources)
+    places = [total * (2 * number + 1) // (2 * _PIECES) for number in range(_PIECES if total else 0)]
+    begin = 0
+    for source in sources:
+        for place in places:
+            if begin <= place < begin + source.size:
+                with suppress(NotOpenedError):
+                    yield source.read(place - begin, min(_PIECE, begin + source.size - place)).hex()
+        begin += source.size
 
 
 R = TypeVar("R")
@@ -468,13 +503,10 @@ _NAMED = 20
 """Missing parts that are named, each on its line."""
 
 
-def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
+def refusals(parts: Sequence[Part]) -> list[CkptError]:
     """Return an error for each part that differs, is there twice or is missing from the job."""
     errors: list[CkptError] = []
     first = parts[0]
-    if first.version != version:
-        text = f"{first.share} is of ckpt {show(first.version, 40)}, this is {version}"
-        return [UsageError(text, path=first.file, hint="merge with the version that made the parts")]
     seen: dict[int, str] = {}
     for part in parts:
         other = _unlike(first, part)
@@ -482,7 +514,7 @@ def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
             text = f"{part.share} differs from {first.share} in {other}"
             errors.append(UsageError(text, path=part.file))
         elif part.share.number in seen:
-            text = f"{part.share} is there twice, also as {show(seen[part.share.number], 80)}"
+            text = f"{part.share} is there twice, also as {show(seen[part.share.number], None)}"
             errors.append(UsageError(text, path=part.file))
         else:
             seen[part.share.number] = part.file
@@ -503,7 +535,6 @@ def refusals(parts: Sequence[Part], version: str) -> list[CkptError]:
 def _unlike(part: Part, other: Part) -> str | None:
     """Name the first difference between two parts that should be of one job, or return None."""
     pairs: list[tuple[str, object, object]] = [
-        ("the version of ckpt", part.version, other.version),
         ("the command", part.command, other.command),
         ("the number of parts", part.share.of, other.share.of),
         ("the number of inputs", len(part.inputs), len(other.inputs)),
@@ -513,18 +544,48 @@ def _unlike(part: Part, other: Part) -> str | None:
         for ours, theirs in zip(part.inputs, other.inputs, strict=False)
     ]
     pairs += [(f"--{name}", part.options.get(name), value) for name, value in other.options.items()]
-    pairs += [("the options", part.options, other.options), ("the tasks", part[4:6], other[4:6])]
+    pairs += [
+        ("the options", part.options, other.options),
+        ("whether the file opens", part.problem is None, other.problem is None),
+        ("the tasks", (part.tasks, part.plan), (other.tasks, other.plan)),
+    ]
     return next((what for what, ours, theirs in pairs if ours != theirs), None)
 
 
-def check_inputs(parts: Sequence[Part], inputs: Sequence[Input], tasks: Sequence[Task[object]]) -> None:
-    """Raise UnreadableError where the files are not those that the parts were made of."""
-    for recorded, now in zip(parts[0].inputs, inputs, strict=True):
-        if recorded.digest != now.digest:
-            text = "not the files that the parts were made of, or changed since"
-            raise UnreadableError(text, path=now.path)
-    if (parts[0].tasks, parts[0].plan) != (len(tasks), plan_of(tasks)):
-        raise UnreadableError("the parts are of other tasks than this file has", path=parts[0].file)
+def check_inputs(parts: Sequence[Part], inputs: Sequence[Input], *, is_copy: bool) -> list[tuple[str, str]]:
+    """Raise UnreadableError where the files are not those that the parts were made of; with `is_copy`, nor copies.
+
+    Return the paths of the copies, each with the path of its original.
+    """
+    first = parts[0]
+    copies: list[tuple[str, str]] = []
+    if len(first.inputs) != len(inputs):
+        raise UnreadableError("is not a part: an input is missing", path=first.file)
+    for recorded, now in zip(first.inputs, inputs, strict=True):
+        if recorded.digest == now.digest:
+            continue
+        is_alike = recorded.content is not None and recorded.content == now.content
+        if is_copy and is_alike:
+            copies.append((now.path, recorded.path))
+            continue
+        what = f"the files that {show(first.file, None)} was made of"
+        if is_copy:
+            hint = None if recorded.content else "an object is known by its ETag, which a copy lacks"
+            raise UnreadableError(f"neither {what} nor a copy of them", path=now.path, hint=hint)
+        hint = "only the times differ: --at PATH takes a copy" if is_alike else None
+        raise UnreadableError(f"not {what}, or changed since", path=now.path, hint=hint)
+    return copies
+
+
+def check_tasks(parts: Sequence[Part], tasks: Sequence[Task[object]], problem: str | None) -> None:
+    """Raise UnreadableError where the files have other tasks now. `problem` is the reason why they do not open now."""
+    first = parts[0]
+    if (first.problem is None) != (problem is None):
+        before, now = ("did not open: ", "opens") if first.problem else ("opened", "does not: ")
+        text = f"is of a file that {before}{show(first.problem or '', 200)}; here it {now}{show(problem or '', 200)}"
+        raise UnreadableError(text, path=first.file)
+    if (first.tasks, first.plan) != (len(tasks), plan_of(tasks)):
+        raise UnreadableError("is of other tasks than the file has", path=first.file)
 
 
 def results_of_all(parts: Sequence[Part], tasks: Sequence[Task[object]]) -> list[object]:
@@ -586,46 +647,143 @@ class Part(NamedTuple):
     plan: str
     first: int
     results: Sequence[Json]
-    version: str = __version__
+    problem: str | None = None
+    """The reason why the file does not open; then there are no tasks."""
     file: str = ""
-    """The file that it was read from."""
+    """The file that it was read from, with its number there if the file holds several."""
 
     def to_json(self) -> dict[str, Json]:
         """The document."""
-        return {
+        document: dict[str, Json] = {
             "schema": _SCHEMA,
-            "ckpt": self.version,
+            "ckpt": __version__,
             "part": self.share.number,
             "of": self.share.of,
             "command": self.command,
             "inputs": [
-                {"path": row.path, "files": row.files, "bytes": row.nbytes, "digest": row.digest}
+                {
+                    "path": row.path,
+                    "files": row.files,
+                    "bytes": row.nbytes,
+                    "digest": row.digest,
+                    "content": row.content,
+                }
                 for row in self.inputs
             ],
             "options": self.options,
+            "problem": self.problem,
             "tasks": self.tasks,
             "plan": self.plan,
             "first": self.first,
             "results": self.results,
         }
+        return {**document, "digest": digest_of(document)}
+
+
+def digest_of(document: Mapping[str, Json]) -> str:
+    """SHA-256 of the fields of a document but its `digest`, in hexadecimal: as JSON in ASCII, without spaces, keys sorted."""
+    fields = {name: value for name, value in document.items() if name != "digest"}
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+STEP = 1 << 20
+"""Bytes that are read at once."""
+
+
+def chunks_of(source: Source) -> Iterator[bytes]:
+    """The bytes of a file, a few at once. Raises NotOpenedError."""
+    for offset in range(0, source.size, STEP):
+        yield source.read(offset, min(STEP, source.size - offset))
+
+
+def documents_of(chunks: Iterable[bytes], file: str, limits: Limits) -> Iterator[tuple[str, bytes]]:
+    """Split parts that stand one after another, each on one line, or from the line `{` to the line `}`.
+
+    Each comes behind its name in errors: the file, with its number there if the file holds several. One that is longer
+    than the limit ends the split; `part_of` refuses it.
+    """
+    number, pending = 0, b""
+    for document in _split(chunks, limits.index_bytes):
+        if number:
+            yield f"{file} (document {number:,})", pending
+        number, pending = number + 1, document
+    if number:
+        yield f"{file} (document {number:,})" if number > 1 else file, pending
+
+
+def _split(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
+    document = bytearray()
+    for line in _lines(chunks, most):
+        end = line.rstrip()
+        if not document and not end and len(line) <= most:
+            continue
+        is_end = end == b"}" if document else end.endswith(b"}") or not end.lstrip().startswith(b"{")
+        document += line
+        if is_end or len(document) > most:
+            yield bytes(document)
+            document.clear()
+            if not is_end:
+                return
+    if document:
+        yield bytes(document)
+
+
+def _lines(chunks: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """The lines with their ends. One that is longer than `most` is the last, and need not be whole."""
+    rest = bytearray()
+    for chunk in chunks:
+        begin = 0
+        while (end := chunk.find(b"\n", begin) + 1) > 0:
+            yield bytes(rest) + chunk[begin:end]
+            rest.clear()
+            begin = end
+        rest += chunk[begin:]
+        if len(rest) > most:
+            break
+    yield bytes(rest)
 
 
 def part_of(data: bytes, file: str, limits: Limits) -> Part:
-    """The part in a document. Raises UnreadableError for anything else, and for one that is cut off."""
-    if not data.strip():
-        raise UnreadableError("empty: the part was not finished", path=file)
-    fields = _Fields(parse_json(data, "part", Budget(limits), constants=True), file)
+    """The part in a document. Raises UnreadableError for anything else, also if a field was changed, and LimitError.
+
+    Raises UsageError for a part of another version.
+    """
+    if len(data) > limits.index_bytes:
+        error = LimitError(f"the part has {len(data):,} bytes or more", "index-bytes", limits.index_bytes)
+        error.path = file
+        raise error
+    # Each result of statistics stands for a tensor or a span of one.
+    document = parse_json(data, "part", Budget(limits), b'"numel"', constants=True)
+    fields = _Fields(document, file)
     if fields.value("schema") != _SCHEMA:
         name = fields.value("schema")
         other = name.get("name") if isinstance(name, Mapping) else None
         what = f"a document {show(other, 40)}" if isinstance(other, str) else "another document"
         raise UnreadableError(f"is not a part: {what}", path=file, hint="--part I/N writes parts")
+    version = fields.text("ckpt")
+    if version != __version__:
+        raise UsageError(
+            f"is of ckpt {show(version, 40)}, this is {__version__}",
+            path=file,
+            hint="merge with the version that made the parts",
+        )
+    if fields.digest("digest") != fields.digest_now():
+        raise UnreadableError(
+            "was changed after it was written: its SHA-256 is another", path=file, hint="run the part again"
+        )
     share = Share(fields.count("part"), fields.count("of"))
     if not share.number < share.of <= MOST:
         raise UnreadableError("is not a part: its number is not below that of all parts", path=file)
     rows = fields.rows("inputs")
     inputs = tuple(
-        Input(row.text("path"), row.count("files"), row.count("bytes"), row.digest("digest"))
+        Input(
+            row.text("path"),
+            row.count("files"),
+            row.count("bytes"),
+            row.digest("digest"),
+            None if row.value("content") is None else row.digest("content"),
+        )
         for row in (_Fields(row, file) for row in rows)
     )
     if not 0 < len(inputs) <= _INPUTS:
@@ -642,7 +800,7 @@ def part_of(data: bytes, file: str, limits: Limits) -> Part:
         fields.digest("plan"),
         fields.count("first"),
         fields.rows("results"),
-        fields.text("ckpt"),
+        None if fields.value("problem") is None else fields.text("problem"),
         file,
     )
 
@@ -658,6 +816,12 @@ class _Fields:
 
     def wrong(self, name: str) -> UnreadableError:
         return UnreadableError(f"is not a part: {name} is missing, or not what ckpt writes", path=self._file)
+
+    def digest_now(self) -> str:
+        try:
+            return digest_of(self._fields)
+        except RecursionError:
+            raise UnreadableError("is not a part: it is nested too deep", path=self._file) from None
 
     def value(self, name: str) -> Json:
         return self._fields.get(name)

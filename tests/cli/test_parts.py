@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import deepspeeds
 import oracle
 import pytest
 import torch
@@ -16,11 +18,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from inside import inside as inside_here
 from paths import many
-from process import SAMPLES, Done, ckpt
+from process import SAMPLES, Done, ckpt, terminal
 from strategies import states
 
 from ckpt.cli import output
+from ckpt.errors import CkptError
 from ckpt.io.executor import Threads
+from ckpt.io.source import File
+from ckpt.jobs import parts as module
+from ckpt.jobs.parts import part_of
+from ckpt.limits import Limits
 
 pytestmark = oracle.QUIET
 
@@ -194,6 +201,168 @@ def test_moved_tensors_and_equal_spans(folder: Path, small_blocks: None) -> None
     assert rows["a"]["change"]["rel_l2"] == pytest.approx(1501 / float(value.norm()))
 
 
+# --- verify of what is damaged ----------------------------------------------------------------------------------------
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
+
+
+def local_header(data: bytes, name: bytes) -> int:
+    """Where the local header of a record begins."""
+    return data.index(b"PK\3\4", data.index(name) - 30)
+
+
+DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], bool]] = {
+    "a byte of a record": (
+        "train_cuda.pth",
+        lambda data: flipped(data, data.index(b"train_cuda/data/6") + 99),
+        True,
+    ),
+    "the header of a record": (
+        "train_cuda.pth",
+        lambda data: flipped(data, data.index(b"train_cuda/data/6")),
+        False,
+    ),
+    "the pickle": ("train_cuda.pth", lambda data: flipped(data, 300), False),
+    "a checksum in the directory": (
+        "train_cuda.pth",
+        lambda data: flipped(data, data.rindex(b"PK\1\2") + 16),
+        True,
+    ),
+    "the directory": (
+        "train_cuda.pth",
+        lambda data: flipped(data, data.index(b"PK\1\2")),
+        False,
+    ),
+    "a zip that is cut off": ("train_cuda.pth", lambda data: data[:54_829], False),
+    "a header of safetensors": ("weights.safetensors", lambda data: flipped(data, 20), False),
+    "safetensors that are cut off": ("weights.safetensors", lambda data: data[:9000], False),
+    "data of safetensors": ("weights.safetensors", lambda data: flipped(data, len(data) - 9), True),
+    "the pickle of a legacy file": ("legacy.pth", lambda data: flipped(data, 20), False),
+    "a legacy file that is cut off": ("legacy.pth", lambda data: data[:9406], False),
+    "an empty file": ("legacy.pth", lambda data: b"", False),
+    "a byte of a DCP": ("dcp/__0_0.distcp", lambda data: flipped(data, len(data) // 2), True),
+    "a file of a DCP that is cut off": ("dcp/__1_0.distcp", lambda data: data[: len(data) // 2], True),
+    "the metadata of a DCP": ("dcp/.metadata", lambda data: data[: len(data) // 2], False),
+    "a shard that is cut off": ("sharded/model-00001-of-00002.safetensors", lambda data: data[:4000], False),
+    "the header of a shard": (
+        "sharded/model-00002-of-00002.safetensors",
+        lambda data: flipped(data, 20),
+        False,
+    ),
+    "the index of shards": ("sharded/model.safetensors.index.json", lambda data: flipped(data, 20), False),
+    "a setting beside shards": ("sharded/config.json", lambda data: data[:9], True),
+}
+"""What is damaged -> the file, how, and whether the checkpoint opens all the same."""
+
+
+def damage(folder: Path, what: str) -> str:
+    """Damage a file; the checkpoint."""
+    name, how, _ = DAMAGE[what]
+    (folder / name).write_bytes(how((folder / name).read_bytes()))
+    return name.partition("/")[0]
+
+
+@pytest.mark.parametrize("of", [1, 3])
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_file_has_parts(what: str, of: int, folder: Path) -> None:
+    name = damage(folder, what)
+    same(folder, ("verify", name), of)
+    part = inside("verify", name, "--part", f"{of - 1}/{of}", cwd=folder)
+    document = json.loads(part.out)
+    line = f"ckpt: {name}: part {of - 1} of {of}: nothing to check, it does not open: {document['problem']}"
+    assert (document["problem"] is None) == DAMAGE[what][2]
+    assert document["problem"] is None or part.complaints == [line]
+
+
+def test_a_shard_that_is_missing_and_an_interrupted_save_have_parts(folder: Path) -> None:
+    (folder / "sharded" / "model-00001-of-00002.safetensors").unlink()
+    (folder / "dcp" / ".metadata").unlink()
+    for name in ("sharded", "sharded/model.safetensors.index.json", "dcp"):
+        assert inside("verify", name, cwd=folder).code == 1
+        same(folder, ("verify", name), 2)
+
+
+def test_a_damaged_file_below_a_folder_is_one_of_its_files(tmp_path: Path) -> None:
+    deepspeeds.write(tmp_path / "run", 2)
+    (tmp_path / "run" / "link").symlink_to(tmp_path)
+    (bad,) = tmp_path.glob("run/global_step*/mp_rank_00_*")
+    data = bad.read_bytes()
+    bad.write_bytes(data[: len(data) // 2])
+    same(tmp_path, ("verify", "run"), 2)
+    (name,) = cut(tmp_path, "verify", "run", of=1)
+    document = json.loads((tmp_path / name).read_bytes())
+    assert document["problem"] and document["inputs"][0]["files"] == 6
+    before = bad.stat()
+    bad.write_bytes(data[: len(data) // 3])
+    os.utime(bad, ns=(before.st_atime_ns, before.st_mtime_ns))
+    refused(tmp_path, [name], f"ckpt: run: not the files that {name} was made of, or changed since")
+
+
+def test_a_damaged_shard_is_one_of_the_files_of_its_index(folder: Path) -> None:
+    bad = folder / "sharded" / "model-00002-of-00002.safetensors"
+    bad.write_bytes(flipped(bad.read_bytes(), 20))
+    index = "sharded/model.safetensors.index.json"
+    same(folder, ("verify", index), 2)
+    (name,) = cut(folder, "verify", index, of=1)
+    assert json.loads((folder / name).read_bytes())["inputs"][0]["files"] == 2
+    os.utime(bad, ns=(5, 5))
+    hint = "(only the times differ: --at PATH takes a copy)"
+    refused(folder, [name], f"ckpt: {index}: not the files that {name} was made of, or changed since {hint}")
+
+
+def test_sums_of_a_damaged_file(folder: Path) -> None:
+    (folder / "legacy.pth").write_bytes((folder / "legacy.pth").read_bytes()[:9406])
+    same(folder, ("verify", "legacy.pth", "--sums", "model.sums"), 2)
+
+
+@pytest.mark.parametrize("what", ["the directory", "a byte of a record"])
+@pytest.mark.parametrize("sums", [b"\xff\xfe", b"no sums\n", b"", None])
+def test_bad_sums_are_no_damage_of_the_file(what: str, sums: bytes | None, folder: Path) -> None:
+    name = damage(folder, what)
+    if sums is not None:
+        (folder / "bad.sums").write_bytes(sums)
+    whole = inside("verify", name, "--sums", "bad.sums", cwd=folder)
+    assert whole.code == 2 and whole.complaints[0].startswith("ckpt: bad.sums: ")
+    assert inside("verify", name, "--sums", "bad.sums", "--part", "0/2", cwd=folder) == whole
+
+
+def test_a_damaged_file_that_changed_after_the_parts_is_refused(folder: Path) -> None:
+    whole = (folder / "train_cuda.pth").read_bytes()
+    names = cut(folder, "verify", damage(folder, "the pickle"), of=2)
+    (folder / "train_cuda.pth").write_bytes(whole)
+    what = f"ckpt: train_cuda.pth: not the files that {names[0]} was made of, or changed since"
+    refused(folder, names, what)
+
+
+def test_parts_agree_on_whether_the_file_opens(folder: Path) -> None:
+    names = cut(folder, "verify", "train_cuda.pth", of=2)
+    edited(folder, names[1], problem="it is damaged")
+    text = "part 1 of 2 differs from part 0 of 2 in whether the file opens"
+    refused(folder, names, f"ckpt: {names[1]}: {text}", "ckpt: part 1 of 2 is missing")
+    edited(folder, names[0], problem="it is damaged")
+    text = "is of a file that did not open: it is damaged; here it opens"
+    refused(folder, names, f"ckpt: {names[0]}: {text}")
+    names = cut(folder, "verify", damage(folder, "the directory"), of=2)
+    for name in names:
+        edited(folder, name, problem=None)
+    text = "is of a file that opened; here it does not: the zip directory is damaged"
+    refused(folder, names, f"ckpt: {names[0]}: {text}")
+
+
+def test_a_file_that_changes_while_it_is_verified_gives_no_part(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changing() -> Threads:
+        os.utime(folder / "legacy.pth", ns=(1, 1))
+        return Threads()
+
+    monkeypatch.setattr("ckpt.cli.parts.Threads", changing)
+    done = inside("verify", "legacy.pth", "--part", "0/1", cwd=folder)
+    assert (done.code, done.out) == (2, b"") and "changed while it was read" in done.complaints[0], done
+
+
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
@@ -243,8 +412,10 @@ def test_what_is_no_part(text: str, folder: Path) -> None:
         ("diff", "legacy.pth", "train_cuda.pth", "--structure"),
         ("diff", "legacy.pth", "train_cuda.pth", "--show", "all"),
         ("verify", "legacy.pth", "--quick"),
-        ("verify", "truncated.pth"),
         ("verify", "nothing.pth"),
+        ("verify", "html_page.pth"),
+        ("verify", "."),
+        ("stats", "truncated.pth"),
         ("stats", "legacy.pth", "--section", "nope"),
     ],
     ids=" ".join,
@@ -267,9 +438,19 @@ def refused(folder: Path, names: list[str], *lines: str) -> None:
     assert (done.code, done.out, done.complaints) == (2, b"", [*lines])
 
 
+def sealed(document: Any) -> str:
+    """A part as text, whose digest fits whatever it holds."""
+    if isinstance(document, dict):
+        rest = {key: value for key, value in document.items() if key != "digest"}
+        text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+        document = rest | {"digest": hashlib.sha256(text.encode()).hexdigest()}
+    return json.dumps(document)
+
+
 def edited(folder: Path, name: str, **changes: Any) -> None:
+    """Change a part as somebody who knows how would do."""
     document = json.loads((folder / name).read_bytes())
-    (folder / name).write_text(json.dumps(document | changes))
+    (folder / name).write_text(sealed(document | changes))
 
 
 def test_missing_and_double_parts_are_named(folder: Path, parts: list[str]) -> None:
@@ -327,33 +508,162 @@ def test_a_change_that_keeps_size_and_time_is_seen_in_headers_and_checksums(name
 
 def test_a_file_that_changed_after_the_parts_is_refused(folder: Path, parts: list[str]) -> None:
     os.utime(folder / "legacy.pth", ns=(5, 5))
-    refused(folder, parts, "ckpt: legacy.pth: not the files that the parts were made of, or changed since")
+    hint = "(only the times differ: --at PATH takes a copy)"
+    what = f"not the files that {parts[0]} was made of, or changed since {hint}"
+    refused(folder, parts, f"ckpt: legacy.pth: {what}")
 
 
 def test_changed_sums_are_refused(folder: Path) -> None:
     names = cut(folder, "verify", "legacy.pth", "--sums", "model.sums", of=2)
     (folder / "model.sums").write_bytes((folder / "other.sums").read_bytes())
-    refused(folder, names, "ckpt: model.sums: not the files that the parts were made of, or changed since")
+    refused(folder, names, f"ckpt: model.sums: not the files that {names[0]} was made of, or changed since")
 
 
 def test_another_version_is_refused(folder: Path, parts: list[str]) -> None:
     for name in parts:
         edited(folder, name, ckpt="9.9")
     done = merged(folder, parts)
-    assert done.code == 2 and done.complaints[0].startswith(
-        f"ckpt: {parts[0]}: part 0 of 4 is of ckpt 9.9, this is"
-    )
+    assert done.code == 2 and done.complaints[0].startswith(f"ckpt: {parts[0]}: is of ckpt 9.9, this is")
 
 
 def test_the_checkpoint_may_have_moved(folder: Path, parts: list[str]) -> None:
     whole = inside("stats", "legacy.pth", cwd=folder)
     (folder / "there").mkdir()
     (folder / "legacy.pth").rename(folder / "there" / "legacy.pth")
-    hint = "(--at PATH says where the checkpoint is now)"
+    hint = f"(--at PATH says where the checkpoint of {parts[0]} is now)"
     refused(folder, parts, f"ckpt: legacy.pth: no such file {hint}")
     done = merged(folder, parts, "--at", "there/legacy.pth")
     assert done == whole._replace(out=whole.out.replace(b"legacy.pth", b"there/legacy.pth"))
-    assert merged(folder, parts, "--at", "there/legacy.pth", "--at", "x").code == 2
+    twice = merged(folder, parts, "--at", "there/legacy.pth", "--at", "x")
+    assert twice.complaints == [f"ckpt: {parts[0]}: is of 1 PATH, --at is given 2 times (--at PATH)"]
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+def copied(folder: Path, name: str, to: str) -> str:
+    """A copy at another time, as `cp -r` makes it."""
+    if (folder / name).is_dir():
+        shutil.copytree(folder / name, folder / to, copy_function=shutil.copyfile)
+    else:
+        shutil.copyfile(folder / name, folder / to)
+    for path in ((folder / to), *(folder / to).rglob("*")):
+        os.utime(path, ns=(7, 7))
+    return to
+
+
+def as_copy(folder: Path, names: list[str], words: tuple[str, ...], *copies: tuple[str, str]) -> None:
+    """Merge parts beside copies: as the command reports on these, behind a line about each."""
+    done = merged(folder, names, *(word for at, _ in copies for word in ("--at", at)))
+    whole = inside(*words, cwd=folder)
+    lines = [f"ckpt: {at}: taken for a copy of {of}, whose bytes the parts have read" for at, of in copies]
+    assert (done.code, done.out) == (whole.code, whole.out)
+    assert done.complaints == [*lines, *whole.complaints]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "to"),
+    [
+        (("stats", "{}", "--all"), "train_cuda.pth", "other.bin"),
+        (("stats", "{}", "--all"), "agent.zip", "renamed.zip"),
+        (("stats", "{}"), "weights.safetensors", "renamed.safetensors"),
+        (("sum", "{}"), "dcp", "renamed"),
+        (("verify", "{}"), "sharded", "renamed/"),
+        (("verify", "{}", "--sums", "model.sums"), "legacy.pth", "renamed.pth"),
+    ],
+)
+def test_a_copy_may_have_another_name(words: tuple[str, ...], name: str, to: str, folder: Path) -> None:
+    names = cut(folder, *[word.format(name) for word in words], of=2)
+    copied(folder, name, to)
+    as_copy(folder, names, tuple(word.format(to) for word in words), (to, name))
+
+
+def test_an_index_of_another_name_is_of_the_same_files(folder: Path) -> None:
+    names = cut(folder, "verify", "sharded/model.safetensors.index.json", of=2)
+    at = copied(folder, "sharded/model.safetensors.index.json", "sharded/again.safetensors.index.json")
+    assert merged(folder, names, "--at", at) == inside("verify", at, cwd=folder)
+
+
+def test_a_copy_that_is_the_working_folder(folder: Path) -> None:
+    names = [str(folder / name) for name in cut(folder, "verify", "dcp", of=2)]
+    done = inside("merge-parts", *names, "--at", ".", cwd=folder / "dcp")
+    assert done == inside("verify", ".", cwd=folder / "dcp") and done.code == 0
+    as_copy(folder / copied(folder, "dcp", "renamed"), names, ("verify", "."), (".", "dcp"))
+
+
+def test_a_damaged_copy_has_the_verdict_of_verify(folder: Path) -> None:
+    for what in ("the directory", "the metadata of a DCP", "a header of safetensors"):
+        name = damage(folder, what)
+        names = cut(folder, "verify", name, of=2)
+        at = copied(folder, name, f"copy-{name}")
+        as_copy(folder, names, ("verify", at), (at, name))
+
+
+def test_other_content_is_no_copy(folder: Path) -> None:
+    """Of the same size, wherever it differs in what is compared."""
+    torch.save({f"t{number}": torch.full((20_000,), number) for number in range(8)}, folder / "a.pth")
+    data = (folder / "a.pth").read_bytes()
+    names = cut(folder, "sum", "a.pth", of=2)
+    piece = len(data) * 65 // 128
+    for at in (64, len(data) - 64, piece, piece + 4095):
+        (folder / "b.pth").write_bytes(flipped(data, at))
+        done = merged(folder, names, "--at", "b.pth")
+        what = f"ckpt: b.pth: neither the files that {names[0]} was made of nor a copy of them"
+        assert (done.code, done.out) == (2, b"") and len(done.complaints) == 1, (at, done)
+        assert done.complaints == [what] or at in (64, len(data) - 64), (at, done)
+    (folder / "b.pth").write_bytes(flipped(data, piece + 4096))
+    assert merged(folder, names, "--at", "b.pth").code == 0, "it is between the pieces that are compared"
+    (folder / "b.pth").write_bytes(data + b"\0")
+    assert merged(folder, names, "--at", "b.pth").code == 2
+
+
+def test_a_copy_has_the_same_tensors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no piece of a large header was compared."""
+    monkeypatch.setattr("ckpt.jobs.parts._PIECES", 0)
+    monkeypatch.setattr("ckpt.jobs.parts._EDGE", 16)
+    data = (folder / "weights.safetensors").read_bytes()
+    names = cut(folder, "stats", "weights.safetensors", of=2)
+    for old, new in ((b'"conv.bias"', b'"conv.biaz"'), (b'"I64"', b'"U64"'), (b"[8,3,3,3]", b"[8,3,9,1]")):
+        assert data.count(old) == 1
+        (folder / "b.safetensors").write_bytes(data.replace(old, new))
+        done = merged(folder, names, "--at", "b.safetensors")
+        assert done.code == 2 and "nor a copy of them" in done.complaints[0], (old, done)
+    (folder / "b.safetensors").write_bytes(data)
+    assert merged(folder, names, "--at", "b.safetensors").code == 0
+
+
+def test_the_names_inside_of_a_folder_are_those_of_its_copy(folder: Path) -> None:
+    (folder / "one").mkdir()
+    shutil.copy(folder / "weights.safetensors", folder / "one" / "model.safetensors")
+    names = cut(folder, "sum", "one", of=2)
+    at = copied(folder, "one", "two")
+    assert merged(folder, names, "--at", at).code == 0
+    (folder / "two" / "model.safetensors").rename(folder / "two" / "adapter_model.safetensors")
+    what = f"ckpt: two: neither the files that {names[0]} was made of nor a copy of them"
+    assert merged(folder, names, "--at", at).complaints == [what]
+
+
+def test_both_sides_of_a_comparison_may_be_copies(folder: Path) -> None:
+    names = cut(folder, "diff", "ddp_before.pth", "ddp_after.pth", of=2)
+    one, two = copied(folder, "ddp_before.pth", "one.bin"), copied(folder, "ddp_after.pth", "two.bin")
+    as_copy(folder, names, ("diff", one, two), (one, "ddp_before.pth"), (two, "ddp_after.pth"))
+    done = merged(folder, names, "--at", two, "--at", one)
+    what = f"ckpt: {two}: neither the files that {names[0]} was made of nor a copy of them"
+    assert (done.code, done.out, done.complaints) == (2, b"", [what])
+    done = merged(folder, names, "--at", one)
+    line = "is of 2 PATHs, --at is given 1 time (--at PATH --at PATH)"
+    assert done.complaints == [f"ckpt: {names[0]}: {line}"]
+
+
+def test_a_part_of_an_object_has_no_copy(folder: Path, parts: list[str]) -> None:
+    for name in parts:
+        document = json.loads((folder / name).read_bytes())
+        edited(folder, name, inputs=[document["inputs"][0] | {"content": None}])
+    at = copied(folder, "legacy.pth", "b.pth")
+    hint = "(an object is known by its ETag, which a copy lacks)"
+    what = f"neither the files that {parts[0]} was made of nor a copy of them {hint}"
+    assert merged(folder, parts, "--at", at).complaints == [f"ckpt: b.pth: {what}"]
+    assert merged(folder, parts, "--at", "legacy.pth").code == 0
 
 
 def test_no_server_is_asked_because_a_part_says_so(folder: Path, parts: list[str]) -> None:
@@ -361,8 +671,8 @@ def test_no_server_is_asked_because_a_part_says_so(folder: Path, parts: list[str
         document = json.loads((folder / name).read_bytes())
         document["inputs"][0]["path"] = "https://127.0.0.1:9/a.pth"
         edited(folder, name, **document)
-    line = "https://127.0.0.1:9/a.pth: the parts name a URL, which is not opened for a file (--at URL)"
-    refused(folder, parts, f"ckpt: {line}")
+    line = "names the URL https://127.0.0.1:9/a.pth, which is not opened for a file (--at URL)"
+    refused(folder, parts, f"ckpt: {parts[0]}: {line}")
 
 
 @pytest.mark.parametrize(
@@ -375,9 +685,11 @@ def test_no_server_is_asked_because_a_part_says_so(folder: Path, parts: list[str
     ],
 )
 def test_options_of_another_command(words: tuple[str, ...], option: tuple[str, ...], folder: Path) -> None:
-    done = merged(folder, cut(folder, *words, of=2), *option)
+    names = cut(folder, *words, of=2)
+    done = merged(folder, names, *option)
     assert (done.code, done.out) == (2, b"")
-    assert done.complaints == [f"ckpt: {option[0]} does not go with the parts of ckpt {words[0]}"]
+    line = f"{option[0]} does not go with the parts of ckpt {words[0]}"
+    assert done.complaints == [f"ckpt: {names[0]}: {line}"]
 
 
 @pytest.mark.parametrize("option", ["--fail-on", "--select"])
@@ -386,14 +698,221 @@ def test_dead_channels_are_not_denied_where_none_were_looked_at(
 ) -> None:
     done = merged(folder, parts, option, "nan,dead-channels")
     assert (done.code, done.out) == (2, b"")
-    assert done.complaints == ["ckpt: the parts hold no channels (ckpt stats --channels --part I/N)"]
+    assert done.complaints == [f"ckpt: {parts[0]}: holds no channels (ckpt stats --channels --part I/N)"]
 
 
 def test_nothing_to_merge(folder: Path) -> None:
     assert merged(folder, []).complaints == ["ckpt: nothing to merge (PART..., what --part I/N printed)"]
 
 
+# --- parts one after another ------------------------------------------------------------------------------------------
+
+
+def indented(data: bytes) -> bytes:
+    return json.dumps(json.loads(data), indent=2).encode() + b"\n"
+
+
+def test_parts_come_in_files_and_on_stdin_in_any_form(folder: Path, parts: list[str]) -> None:
+    whole = inside("stats", "legacy.pth", cwd=folder)
+    lines = [(folder / name).read_bytes() for name in parts]
+    pages = [indented(line) for line in lines]
+    assert all(line.count(b"\n") == 1 and line.endswith(b"\n") for line in lines)
+    for stream in (
+        b"".join(lines),
+        b"".join(lines).removesuffix(b"\n"),
+        b"\n\n".join(reversed(lines)),
+        b"".join(lines).replace(b"\n", b"\r\n"),
+        b"".join(pages),
+        b"".join(pages).replace(b"\n", b"\r\n"),
+        b"".join([lines[0], pages[1], b"\n", pages[2], lines[3]]),
+    ):
+        assert ckpt("merge-parts", "-", cwd=folder, input=stream) == whole
+        (folder / "all.ndjson").write_bytes(stream)
+        assert merged(folder, ["all.ndjson"]) == whole
+    (folder / "two.ndjson").write_bytes(lines[1] + pages[2])
+    assert ckpt("merge-parts", parts[3], "-", "two.ndjson", cwd=folder, input=lines[0]) == whole
+    (folder / parts[1]).write_text(json.dumps(json.loads(lines[1])).replace(", ", ",\n "))
+    assert merged(folder, parts) == whole, "one document of any form"
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+def test_parts_are_split_wherever_the_bytes_are_cut(
+    step: int, folder: Path, parts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [(folder / name).read_bytes() for name in parts]
+    stream = b"".join([lines[0], indented(lines[1]), b"  \n", lines[2], lines[3].removesuffix(b"\n")])
+    (folder / "all.ndjson").write_bytes(stream)
+    monkeypatch.setattr(module, "STEP", step)
+    source = File(str(folder / "all.ndjson"))
+    rows = list(module.documents_of(module.chunks_of(source), "x", Limits()))
+    assert [name for name, _ in rows] == [f"x (document {number})" for number in (1, 2, 3, 4)]
+    assert [json.loads(data) for _, data in rows] == list(map(json.loads, lines))
+
+
+def test_parts_are_added_to_a_file(folder: Path) -> None:
+    """As a loop of the shell does, and on a terminal."""
+    with (folder / "all.ndjson").open("ab") as file:
+        for number in range(3):
+            file.write(ckpt("stats", "legacy.pth", "--part", f"{number}/3", cwd=folder).out)
+    assert (folder / "all.ndjson").read_bytes().count(b"\n") == 3
+    whole = ckpt("stats", "legacy.pth", cwd=folder)
+    assert ckpt("merge-parts", "all.ndjson", cwd=folder) == whole
+    seen = [
+        terminal("stats", str(folder / "legacy.pth"), "--part", f"{number}/2", CKPT_WIDTH="80")
+        for number in (0, 1)
+    ]
+    assert all(text.count("\n") > 10 for text in seen)
+    done = ckpt("merge-parts", "-", "--json", cwd=folder, input="".join(seen).encode())
+    assert done == ckpt("stats", str(folder / "legacy.pth"), "--json", cwd=folder)
+
+
+def test_stdin_that_holds_no_part(folder: Path, parts: list[str]) -> None:
+    for stream in (b"", b"\n \n"):
+        done = ckpt("merge-parts", "-", *parts, cwd=folder, input=stream)
+        assert (done.code, done.out, done.complaints) == (2, b"", ["ckpt: -: empty: no part came"])
+        (folder / "empty.ndjson").write_bytes(stream)
+        refused(folder, ["empty.ndjson"], "ckpt: empty.ndjson: empty: the part was not finished")
+    refused(folder, ["-", "-"], "ckpt: -: given twice, and stdin is read once")
+
+
+def test_what_is_wrong_in_a_stream_is_named_with_its_number(folder: Path, parts: list[str]) -> None:
+    lines = [(folder / name).read_bytes() for name in parts]
+
+    def complaints(*rows: bytes, code: int = 2) -> list[str]:
+        done = ckpt("merge-parts", "-", cwd=folder, input=b"".join(rows))
+        assert (done.code, done.out) == (code, b""), done
+        (folder / "all.ndjson").write_bytes(b"".join(rows))
+        alike = [line.replace("all.ndjson", "-") for line in merged(folder, ["all.ndjson"]).complaints]
+        assert done.complaints == alike
+        return done.complaints
+
+    assert complaints(*lines, lines[2]) == [
+        "ckpt: - (document 5): part 2 of 4 is there twice, also as - (document 3)"
+    ]
+    assert complaints(*lines[:2], lines[3]) == ["ckpt: part 2 of 4 is missing"]
+    cut_off = lines[1][: lines[1].index(b'"nan"')] + b"\n"
+    for row in (cut_off, b"ckpt: a warning\n", b"[]\n", b"{}\n", b"}\n", b"\0\n", b"\xff\n", b"{\n"):
+        (line,) = complaints(lines[0], row, *lines[2:])
+        assert line.startswith("ckpt: - (document 2): "), (row, line)
+        (line,) = complaints(row, *lines[1:])
+        assert line.startswith(("ckpt: - (document 1): ", "ckpt: -: ")), (row, line)
+    assert "damaged part: extra data" in complaints(lines[0].strip() + lines[1], *lines[2:])[0]
+    other = inside("stats", "legacy.pth", "--part", "3/4", "--include", "*bias", cwd=folder).out
+    assert complaints(*lines[:3], other)[0] == (
+        "ckpt: - (document 4): part 3 of 4 differs from part 0 of 4 in --include"
+    )
+
+
+def test_no_part_is_longer_than_the_limit(folder: Path, parts: list[str]) -> None:
+    """However much there is in all, and wherever lines end."""
+    lines = [(folder / name).read_bytes() for name in parts]
+    most = max(map(len, lines))
+    assert (
+        ckpt("merge-parts", "-", "--limit", f"index-bytes={most}", cwd=folder, input=b"".join(lines)).code
+        == 0
+    )
+    for row in (
+        b" " * 50_000,
+        b" " * most + b"}",
+        b"{\n" + b"\n" * 50_000,
+        lines[0][:-2] + b" " * most + b"}\n",
+    ):
+        stream = b"".join([*lines[:2], row])
+        (folder / "all.ndjson").write_bytes(stream)
+        for name in ("-", "all.ndjson"):
+            done = ckpt("merge-parts", name, "--limit", f"index-bytes={most}", cwd=folder, input=stream)
+            assert (done.code, done.out, len(done.complaints)) == (2, b"", 1), done
+            assert done.complaints[0].startswith(f"ckpt: {name} (document 3): the part has "), done
+            assert done.complaints[0].endswith("(--limit index-bytes=N raises this)")
+
+
 # --- documents that nobody should trust -------------------------------------------------------------------------------
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all values in a document, and of the objects and lists around them."""
+    if path:
+        yield path
+    if isinstance(value, (dict, list)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, (*path, key))
+
+
+def other_than(value: Any) -> Any:
+    """Another value of the same type, which differs by one character or by one."""
+    if isinstance(value, bool) or value is None:
+        return not value
+    if isinstance(value, str):
+        return value[:-1] + ("0" if value[-1:] != "0" else "1")
+    if isinstance(value, (int, float)):
+        return value + 1
+    return [*value, 0] if isinstance(value, list) else {**value, "more": 0}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stats", "legacy.pth", "--channels", "--histogram"),
+        ("diff", "ddp_before.pth", "ddp_after.pth", "--include", "*.bn1.*"),
+        ("verify", "truncated.pth"),
+        ("sum", "legacy.pth"),
+    ],
+    ids=" ".join,
+)
+def test_a_part_that_was_edited_is_refused(words: tuple[str, ...], folder: Path) -> None:
+    (name,) = cut(folder, *words, of=1)
+    data = (folder / name).read_bytes()
+    places = list(leaves(json.loads(data)))
+    assert len(places) > 15
+    line = "was changed after it was written: its SHA-256 is another"
+    for path in places:
+        document = json.loads(data)
+        inside_of = document
+        for key in path[:-1]:
+            inside_of = inside_of[key]
+        inside_of[path[-1]] = other_than(inside_of[path[-1]])
+        with pytest.raises(CkptError) as error:
+            part_of(json.dumps(document).encode(), "x", Limits())
+        assert error.value.path == "x" and (error.value.problem == line or path[0] in ("schema", "ckpt")), (
+            path
+        )
+    document = json.loads(data)
+    for other in (document | {"more": 1}, *({**document, gone: None} for gone in document)):
+        if other == document:  # its problem is null
+            continue
+        with pytest.raises(CkptError):
+            part_of(json.dumps(other).encode(), "x", Limits())
+    for gone in document:
+        with pytest.raises(CkptError):
+            part_of(
+                json.dumps({key: document[key] for key in document if key != gone}).encode(), "x", Limits()
+            )
+    edited_by_hand = data.replace(b'"tasks": ', b'"tasks": 1', 1)
+    (folder / name).write_bytes(edited_by_hand)
+    refused(folder, [name], f"ckpt: {name}: {line} (run the part again)")
+
+
+def test_a_part_in_another_form_is_the_same_part(folder: Path) -> None:
+    """The digest is over what it says: not over spaces, the order of keys, or how a letter is written."""
+    name = "ü##.pth"
+    shutil.copy(folder / "legacy.pth", folder / name)
+    (part,) = cut(folder, "stats", name, "--threshold", "0.001", of=1)
+    document = json.loads((folder / part).read_bytes())
+    assert sealed(document) == json.dumps(document), "SHA-256 over sorted keys, without spaces, in ASCII"
+    whole = inside("stats", name, cwd=folder)
+    for text in (
+        json.dumps(dict(sorted(document.items()))),
+        json.dumps(document, indent=1, ensure_ascii=False),
+        json.dumps(dict(reversed(document.items())), separators=(",", ":")),
+    ):
+        (folder / "again.json").write_text(text, encoding="utf-8")
+        assert merged(folder, ["again.json"]) == whole
+
+
+def test_a_name_that_is_not_utf8_has_parts(folder: Path) -> None:
+    name = os.fsdecode(b"\xff.pth")
+    shutil.copy(folder / "legacy.pth", folder / name)
+    same(folder, ("stats", name), 2)
 
 
 def test_a_part_that_was_killed_is_no_part(folder: Path, parts: list[str]) -> None:
@@ -434,6 +953,8 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "options of other types": lambda part: part | {"options": part["options"] | {"include": 5}},
     "options of a text": lambda part: part | {"options": part["options"] | {"include": "*"}},
     "a huge option": lambda part: part | {"options": part["options"] | {"threshold": 10**400}},
+    "an empty problem": lambda part: part | {"problem": ""},
+    "a content of text": lambda part: part | {"inputs": [part["inputs"][0] | {"content": "x"}]},
     "a list of options": lambda part: part | {"options": [1]},
     "escapes": lambda part: part | {"command": "\x1b[31m\n::error::"},
     **{
@@ -455,22 +976,32 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
             "squares": ("-inf",),
             "zeros": (1.5,),
             "channels": ({"first": 0, "sums": ""}, []),
+            "histogram": ({}, [], {"low": "0x0p+0", "high": "0x0p+0", "counts": []}),
         }.items()
         for value in values
     },
 }
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_part_is_one_line(what: str, folder: Path) -> None:
+def test_a_hostile_part_is_one_line(what: str, is_stream: bool, folder: Path) -> None:
     names = cut(folder, "stats", "legacy.pth", of=2)
     for name in names:
         document = json.loads((folder / name).read_bytes())
-        (folder / name).write_text(json.dumps(HOSTILE[what](document)))
-    done = merged(folder, names)
+        (folder / name).write_text(sealed(HOSTILE[what](document)))
+    if is_stream:
+        lines = [(folder / name).read_bytes() + b"\n" for name in names]
+        (folder / "all.ndjson").write_bytes(b"".join(lines))
+        names = ["all.ndjson (document 1)", "all.ndjson (document 2)"]
+    done = merged(folder, ["all.ndjson"] if is_stream else names)
     assert (done.code, done.out) == (2, b"") and len(done.complaints) >= 1, done
-    assert all(
-        line.startswith("ckpt: ") and "\x1b" not in line and len(line) < 400 for line in done.complaints
+    own = [line for line in done.complaints if not line.startswith("ckpt: part ")]
+    assert own and all(
+        line.startswith((f"ckpt: {names[0]}: ", f"ckpt: {names[1]}: "))
+        and "\x1b" not in line
+        and len(line) < 400
+        for line in own
     ), done
 
 
@@ -511,9 +1042,51 @@ def test_channels_that_do_not_fit(folder: Path) -> None:
         {"first": 0, "sums": "zz" * 8},
     ):
         document["results"][at]["channels"] = value
-        (folder / "odd.json").write_text(json.dumps(document))
+        (folder / "odd.json").write_text(sealed(document))
         done = merged(folder, ["odd.json"])
         assert (done.code, done.out, len(done.complaints)) == (2, b"", 1), (value, done)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stats", "legacy.pth", "--histogram"),
+        ("diff", "ddp_before.pth", "ddp_after.pth", "--histogram"),
+    ],
+)
+def test_histograms_that_do_not_fit(words: tuple[str, ...], folder: Path) -> None:
+    names = cut(folder, *words, of=1)
+    assert merged(folder, names).code < 2
+    document = json.loads((folder / names[0]).read_bytes())
+    at = next(
+        i for i, row in enumerate(document["results"]) if len((row["histogram"] or {}).get("counts", [])) > 1
+    )
+    real = document["results"][at]["histogram"]
+    counts = real["counts"]
+    for value in (
+        None,
+        {},
+        5,
+        real | {"counts": [*counts, 0]},
+        real | {"counts": counts[1:]},
+        *(
+            [real | {"counts": []}] if words[0] == "stats" else []
+        ),  # how many differences are finite is not known
+        real | {"counts": [counts[0] + 10**6, *counts[1:]]},
+        real | {"counts": [-1, *counts[1:]]},
+        real | {"counts": [True, *counts[1:]]},
+        real | {"counts": "1 2"},
+        real | {"low": None},
+        real | {"low": 3},
+        real | {"low": "nan"},
+        real | {"low": real["high"], "high": real["low"]},
+        real | {"high": "inf"},
+    ):
+        document["results"][at]["histogram"] = value
+        (folder / "odd.json").write_text(sealed(document))
+        done = merged(folder, ["odd.json"])
+        text = "part 0 of 1 holds a result that is not one of its task"
+        assert (done.code, done.out, done.complaints) == (2, b"", [f"ckpt: odd.json: {text}"]), value
 
 
 def test_a_file_that_changes_while_a_part_is_measured_gives_no_part(

@@ -230,6 +230,9 @@ REQUESTS = [
     "io.remote.target._AHEAD",
     "io.remote.target._HELD",
     "jobs.parts._EDGE",
+    "jobs.parts._PIECE",
+    "jobs.parts._PIECES",
+    "jobs.parts.STEP",
 ]
 """How much is read, sent or kept at once: `tests/io` and `tests/elements` have their tests."""
 

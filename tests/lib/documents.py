@@ -193,6 +193,8 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         ("stats", "train_cuda.pth", "--channels"),
         ("diff", "ddp_before.pth", "ddp_after.pth"),
         ("verify", "dcp"),
+        ("verify", "truncated.pth"),
+        ("verify", "legacy.pth", "--sums", "model.sums"),
         ("sum", "legacy.pth"),
     ):
         yield *words, "--part", "0/2"
@@ -249,6 +251,7 @@ def documents(folder: Path) -> Documents:
         warnings.simplefilter("ignore")  # torch, about what it no longer wants us to make
         names = [*FILES, *odd_files(folder)]
     shutil.copy(folder / "train_cuda.pth", folder / "in_place.pth")
+    (folder / "model.sums").write_bytes(inside("sum", "legacy.pth", cwd=folder).out)
     state = torch.load(folder / "ddp_before.pth", map_location="cpu", weights_only=True)["model"]
     torch.save(
         {f"backbone.{name.removeprefix('module.')}": state[name] for name in state}, folder / "prefixed.pth"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Annotated, cast
 
 import typer
 
-from ckpt import __version__
 from ckpt.api.checkpoint import Checkpoint
 from ckpt.api.keywords import codes_of
 from ckpt.cli import output
@@ -28,25 +29,27 @@ from ckpt.cli.options import (
     limits_of,
     opened,
 )
-from ckpt.cli.parts import WORKS, Work, refuse_far_sums, sums_input
+from ckpt.cli.parts import WORKS, Job, Work, refuse_far_sums
 from ckpt.cli.signature import OUTPUT, Command, option_of, parameters_of
-from ckpt.errors import CkptError, UnreadableError, UsageError, about
+from ckpt.errors import NotOpenedError, UnreadableError, UnsupportedError, UsageError, about
 from ckpt.io.executor import working
 from ckpt.io.far import is_url
-from ckpt.io.location import locate, read_file
+from ckpt.io.location import locate
 from ckpt.jobs.parts import (
+    STEP,
     Known,
-    Notes,
     Part,
     check_inputs,
+    check_tasks,
     checked_options,
-    input_of,
+    chunks_of,
+    documents_of,
     part_of,
     refusals,
     results_of_all,
 )
 from ckpt.limits import Limits
-from ckpt.text import show
+from ckpt.text import plural, show
 
 _COMMANDS: dict[str, Command] = {
     "stats": stats.command,
@@ -59,14 +62,18 @@ _COMMANDS: dict[str, Command] = {
 def command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PART...", help="What --part printed, of all parts.", show_default=False),
+        typer.Argument(
+            metavar="PART...",
+            help="What --part printed, of all parts: in a file each, or one after another. - is stdin.",
+            show_default=False,
+        ),
     ] = None,
     at: Annotated[
         list[str] | None,
         typer.Option(
             "--at",
             metavar="PATH",
-            help="Find the checkpoint here, not where the parts found it. For diff twice.",
+            help="Find the checkpoint, or a copy of it, here and not where the parts did. For diff twice.",
         ),
     ] = None,
     json: Json = False,
@@ -102,10 +109,13 @@ def command(
     ckpt merge-parts part-*.json --fail-on nan
     """
     limits = limits_of(limit)
-    parts = [_read(file, limits) for file in files or ()]
-    if not parts:
+    names = files or []
+    if not names:
         raise UsageError("nothing to merge", hint="PART..., what --part I/N printed")
-    refused = refusals(parts, __version__)
+    if names.count("-") > 1:
+        raise UsageError("-: given twice, and stdin is read once")
+    parts = [part for file in names for part in _read(file, limits)]
+    refused = refusals(parts)
     for error in refused:
         output.fail(error)
     if refused:
@@ -121,19 +131,39 @@ def command(
         **{"ignore": ignore, "level": level, "fail_on": fail_on},
     }
     options_given = {key: value for key, value in shown.items() if value is not None and value is not False}
-    _check_asked(name, work, options, options_given)
-    refuse_far_sums(options)
+    with about(part.file):
+        _check_asked(name, work, options, options_given)
+        refuse_far_sums(options)
     paths = _paths(part, work, at or ())
-    results = _results(parts, work, paths, options, limits)
+    results = _results(parts, work, paths, options, limits, is_copy=bool(at))
     run = _COMMANDS[name]
     where = {"paths": paths} if work.inputs == 1 else {"before": paths[0], "after": paths[1]}
     with working(results, is_cut=True):
         return run(**where, **options, **options_given, limit=limit)
 
 
-def _read(file: str, limits: Limits) -> Part:
-    with about(file):
-        return part_of(read_file(locate(file), limits, "the part"), file, limits)
+def _read(file: str, limits: Limits) -> list[Part]:
+    """The parts in a file, or on stdin. Raises CkptError, also without any."""
+    with about(file), ExitStack() as stack:
+        if file == "-":
+            chunks = _stdin()
+        else:
+            source = locate(file).open()
+            stack.callback(source.close)
+            chunks = chunks_of(source)
+        parts = []
+        for name, data in documents_of(chunks, file, limits):
+            with about(name):
+                parts.append(part_of(data, name, limits))
+        if not parts:
+            raise UnreadableError(
+                "empty: no part came" if file == "-" else "empty: the part was not finished"
+            )
+        return parts
+
+
+def _stdin() -> Iterator[bytes]:
+    return iter(()) if sys.stdin is None else iter(partial(sys.stdin.buffer.read, STEP), b"")
 
 
 def _check_asked(
@@ -151,7 +181,7 @@ def _check_asked(
         if "dead-channels" in codes_of(
             f"--{key}".replace("_", "-"), values, name, ("error", "warning", "any")
         ):
-            raise UsageError("the parts hold no channels", hint="ckpt stats --channels --part I/N")
+            raise UsageError("holds no channels", hint="ckpt stats --channels --part I/N")
 
 
 def _paths(part: Part, work: Work, at: Sequence[str]) -> list[str]:
@@ -164,38 +194,43 @@ def _paths(part: Part, work: Work, at: Sequence[str]) -> list[str]:
         raise UnreadableError("is not a part: an input is missing", path=part.file)
     if at:
         if len(at) != len(paths):
-            raise UsageError(f"--at is given {len(at):,} times, the parts have {len(paths):,} inputs")
+            text = f"is of {plural(len(paths), 'PATH')}, --at is given {plural(len(at), 'time')}"
+            raise UsageError(text, path=part.file, hint=" ".join(["--at PATH"] * len(paths)))
         return list(at)
     for path in paths:
         if is_url(path):
-            raise UsageError(
-                "the parts name a URL, which is not opened for a file", path=path, hint="--at URL"
-            )
+            text = f"names the URL {show(path, 80)}, which is not opened for a file"
+            raise UsageError(text, path=part.file, hint="--at URL")
     return paths
 
 
 def _results(
-    parts: Sequence[Part], work: Work, paths: Sequence[str], options: Mapping[str, object], limits: Limits
+    parts: Sequence[Part],
+    work: Work,
+    paths: Sequence[str],
+    options: Mapping[str, object],
+    limits: Limits,
+    *,
+    is_copy: bool,
 ) -> Known:
     """Return the executor that hands in the results of all tasks.
 
     Raises CkptError when the results are of other files.
     """
+
+    def found(path: str) -> Checkpoint:
+        try:
+            return opened(path, limits, tell=False)
+        except (NotOpenedError, UnsupportedError) as error:
+            error.hint = (
+                error.hint or f"--at PATH says where the checkpoint of {show(parts[0].file, None)} is now"
+            )
+            raise
+
     with ExitStack() as stack:
-        inputs = [stack.enter_context(_opened(path, limits)) for path in paths]
-        notes = Notes()
-        with about(paths[0]):
-            work.run(inputs, options, notes)
-        recorded = [*(input_of(given.checkpoint) for given in inputs), *sums_input(options)]
-        if len(recorded) != len(parts[0].inputs):
-            raise UnreadableError("is not a part: an input is missing", path=parts[0].file)
-        check_inputs(parts, recorded, notes.tasks)
-        return Known(results_of_all(parts, notes.tasks))
-
-
-def _opened(path: str, limits: Limits) -> Checkpoint:
-    try:
-        return opened(path, limits, tell=False)
-    except CkptError as error:
-        error.hint = error.hint or "--at PATH says where the checkpoint is now"
-        raise
+        job = Job(stack, work, paths, options, limits, found)
+        for copy, path in check_inputs(parts, job.inputs(), is_copy=is_copy):
+            what = f"taken for a copy of {show(path, None)}, whose bytes the parts have read"
+            output.talk(f"ckpt: {show(copy, None)}: {what}")
+        check_tasks(parts, job.tasks, job.problem)
+        return Known(results_of_all(parts, job.tasks))

@@ -17,14 +17,13 @@ ONE = Part(
     "1" * 64,
     0,
     [],
-    "1.0",
-    "p0.json",
+    file="p0.json",
 )
 TWO = ONE._replace(share=Share(1, 2), file="p1.json")
 
 
 def texts(*parts: Part) -> list[str]:
-    return [f"{error.path}: {error.problem}" for error in refusals(parts, "1.0")]
+    return [f"{error.path}: {error.problem}" for error in refusals(parts)]
 
 
 def test_parts_of_one_job_are_taken_in_any_order() -> None:
@@ -34,13 +33,13 @@ def test_parts_of_one_job_are_taken_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("other", "what"),
     [
-        (TWO._replace(version="2.0"), "the version of ckpt"),
         (TWO._replace(command="sum"), "the command"),
         (TWO._replace(share=Share(1, 3)), "the number of parts"),
         (TWO._replace(inputs=ONE.inputs * 2), "the number of inputs"),
         (TWO._replace(inputs=(ONE.inputs[0]._replace(digest="2" * 64),)), "the files of a.pth"),
         (TWO._replace(options={**OPTIONS, "everything": True}), "--everything"),
         (TWO._replace(options={"section": None}), "the options"),
+        (TWO._replace(problem="cut off"), "whether the file opens"),
         (TWO._replace(tasks=8), "the tasks"),
         (TWO._replace(plan="3" * 64), "the tasks"),
     ],
@@ -63,8 +62,3 @@ def test_parts_that_are_there_twice_or_missing_are_named() -> None:
     many = texts(ONE._replace(share=Share(3, 30)))
     assert many[0] == "None: part 0 of 30 is missing" and many[3] == "None: part 4 of 30 is missing"
     assert many[20:] == ["None: 9 further parts of 30 are missing"]
-
-
-def test_parts_of_another_version_are_refused_at_once() -> None:
-    (error,) = refusals([ONE, ONE], "2.0")
-    assert error.problem == "part 0 of 2 is of ckpt 1.0, this is 2.0"
