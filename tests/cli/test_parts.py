@@ -22,7 +22,7 @@ from process import SAMPLES, Done, ckpt, terminal
 from strategies import states
 
 from ckpt.cli import output
-from ckpt.errors import CkptError
+from ckpt.errors import CkptError, LimitError
 from ckpt.io.executor import Threads
 from ckpt.io.source import File
 from ckpt.jobs import parts as module
@@ -312,6 +312,15 @@ def test_a_damaged_shard_is_one_of_the_files_of_its_index(folder: Path) -> None:
     refused(folder, [name], f"ckpt: {index}: not the files that {name} was made of, or changed since {hint}")
 
 
+def test_a_link_that_is_not_followed_is_no_damage(folder: Path) -> None:
+    """Nothing is known of the bytes behind it."""
+    (folder / "dcp" / "__0_0.distcp").rename(folder / "elsewhere")
+    (folder / "dcp" / "__0_0.distcp").symlink_to("../elsewhere")
+    assert inside("verify", "dcp", cwd=folder).code == 2
+    done = inside("verify", "dcp", "--part", "0/2", cwd=folder)
+    assert (done.code, done.out) == (2, b"") and "is a link" in done.complaints[0]
+
+
 def test_sums_of_a_damaged_file(folder: Path) -> None:
     (folder / "legacy.pth").write_bytes((folder / "legacy.pth").read_bytes()[:9406])
     same(folder, ("verify", "legacy.pth", "--sums", "model.sums"), 2)
@@ -589,6 +598,10 @@ def test_a_copy_that_is_the_working_folder(folder: Path) -> None:
     done = inside("merge-parts", *names, "--at", ".", cwd=folder / "dcp")
     assert done == inside("verify", ".", cwd=folder / "dcp") and done.code == 0
     as_copy(folder / copied(folder, "dcp", "renamed"), names, ("verify", "."), (".", "dcp"))
+    deepspeeds.write(folder / "run", 2)  # its files are in a folder inside of it
+    names = [str(folder / name) for name in cut(folder, "sum", "run", of=2)]
+    done = inside("merge-parts", *names, "--at", ".", cwd=folder / "run")
+    assert done == inside("sum", ".", cwd=folder / "run") and done.code == 0
 
 
 def test_a_damaged_copy_has_the_verdict_of_verify(folder: Path) -> None:
@@ -826,6 +839,19 @@ def test_no_part_is_longer_than_the_limit(folder: Path, parts: list[str]) -> Non
             assert done.complaints[0].endswith("(--limit index-bytes=N raises this)")
 
 
+def test_a_line_without_an_end_is_not_read_to_its_end() -> None:
+    def endless() -> Iterator[bytes]:
+        yield b'{"a": '
+        for _ in range(20):
+            yield b"0" * 1000
+        raise AssertionError("it was read on")
+
+    ((name, data),) = module.documents_of(endless(), "x", Limits(index_bytes=5000))
+    assert name == "x" and 5000 < len(data) < 8000
+    with pytest.raises(LimitError):
+        part_of(data, name, Limits(index_bytes=5000))
+
+
 # --- documents that nobody should trust -------------------------------------------------------------------------------
 
 
@@ -1027,6 +1053,24 @@ def test_deep_and_odd_json(folder: Path) -> None:
         done = merged(folder, ["odd.json"])
         assert (done.code, done.out, len(done.complaints)) == (2, b"", 1), done
     assert merged(folder, ["dcp"]).code == merged(folder, ["nothing.json"]).code == 2
+
+
+def test_lists_inside_of_lists_are_one_error(folder: Path) -> None:
+    """Also where they are read, and cannot be written again for the digest."""
+    (name,) = cut(folder, "sum", "legacy.pth", of=1)
+    rest = (folder / name).read_bytes().partition(b'"results": ')[0]
+    for depth in range(850, 1000):
+        data = rest + b'"results": ' + b"[" * depth + b"]" * depth + b', "digest": "' + b"0" * 64 + b'"}'
+        with pytest.raises(CkptError):
+            part_of(data, "x", Limits())
+
+
+def test_memory_grows_with_the_tensors(folder: Path) -> None:
+    """A part of many is no attack."""
+    (name,) = cut(folder, "stats", "legacy.pth", of=1)
+    document = json.loads((folder / name).read_bytes())
+    data = sealed(document | {"results": document["results"][:1] * 3000}).encode()
+    assert len(part_of(data, "x", Limits(memory=2_000_000)).results) == 3000
 
 
 def test_channels_that_do_not_fit(folder: Path) -> None:
