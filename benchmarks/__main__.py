@@ -4,7 +4,7 @@
 
 Run from the root of the repository. It always exits 0 unless something could not be run, for a time is no test. Needs
 torch and safetensors, and 12 GB of disk; --keep 60 GB. What it makes goes below a temporary folder (TMPDIR) and is
-removed; --keep names a folder where it stays.
+removed; --keep names a folder where it stays. The group `far` has a table of its own, and runs only where it is named.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks import average, cluster, dcp, diff, inspect, many, rewrite, timing
 from benchmarks.setting import QUICK, TYPES, Case, Setting, Sizes, machine
 from benchmarks.table import Cost, Row, document, heading, missed_line, table
+
+if TYPE_CHECKING:
+    from benchmarks.far import FarRow
 
 GROUPS: dict[str, Callable[[Setting], Iterator[list[Case]]]] = {
     "inspect": inspect.cases,
@@ -75,7 +79,9 @@ def chosen(options: argparse.Namespace) -> Sizes:
 def main() -> None:
     """Reads the options, measures, and prints the table or the document."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"{', '.join(GROUPS)}; default: all")
+    parser.add_argument(
+        "groups", nargs="*", metavar="GROUP", help=f"{', '.join(GROUPS)}, far; default: all but far"
+    )
     parser.add_argument("--quick", action="store_true", help="small files, two rounds: five minutes")
     parser.add_argument("--json", action="store_true", help="print one document instead of the table")
     parser.add_argument("--runs", type=int, metavar="N", help="rounds that count, after a warm-up")
@@ -83,8 +89,8 @@ def main() -> None:
     parser.add_argument("--types", metavar="LIST", help=f"of the tensors to compare: {','.join(TYPES)}")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the files go and stay")
     options = parser.parse_args()
-    if unknown := [group for group in options.groups if group not in GROUPS]:
-        parser.error(f"unknown group {unknown[0]!r}: {', '.join(GROUPS)}")
+    if unknown := [group for group in options.groups if group not in (*GROUPS, "far")]:
+        parser.error(f"unknown group {unknown[0]!r}: {', '.join(GROUPS)}, far")
     sizes = chosen(options)
     with tempfile.TemporaryDirectory(prefix="ckpt-bench-") as temporary:
         folder: Path = options.keep or Path(temporary, "files")
@@ -92,21 +98,27 @@ def main() -> None:
         scripts = Path(temporary, "scripts")
         scripts.mkdir()
         setting = Setting(sizes, folder, scripts, keep=options.keep is not None)
-        rows = measure(setting, options.groups or list(GROUPS))
+        rows = measure(setting, [group for group in options.groups or GROUPS if group in GROUPS])
+        distant: Sequence[FarRow] = []
+        if "far" in options.groups:
+            from benchmarks import far
+
+            distant = list(far.measured(setting))
         least, about = timing.own_peak_mb(), machine(folder)
     if options.json:
         import json
 
-        print(json.dumps(document(about, sizes._asdict(), rows), indent=1, ensure_ascii=False))
+        found = document(about, sizes._asdict(), rows) | {"far": [row._asdict() for row in distant]}
+        print(json.dumps(found, indent=1, ensure_ascii=False))
         return
     print(heading(about, sizes._asdict()))
     print(f"No peak can read below the benchmark's own, {least:.1f} MB.")
     if options.quick:
         print("The sizes are small: the targets are those of full sizes, and the start weighs more here.")
-    print()
-    print(table(rows))
-    print()
-    print(missed_line(rows))
+    if rows:
+        print(f"\n{table(rows)}\n\n{missed_line(rows)}")
+    if distant:
+        print(f"\n{far.lines(distant)}")
 
 
 if __name__ == "__main__":

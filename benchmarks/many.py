@@ -36,8 +36,8 @@ for name in sorted(os.listdir(sys.argv[1])):
 """
 
 
-def write_shards(folder: Path, count: int) -> None:
-    """Saves `count` safetensors files of four small tensors, with an index. Imports numpy."""
+def write_shards(folder: Path, count: int, shape: tuple[int, int] = (16, 16)) -> None:
+    """Saves `count` safetensors files of four tensors, with an index. Imports numpy."""
     import json
 
     import numpy
@@ -47,10 +47,10 @@ def write_shards(folder: Path, count: int) -> None:
     index = {}
     for shard in range(count):
         name = f"model-{shard + 1:05}-of-{count:05}.safetensors"
-        state = {tensor_name(4 * shard + part): numpy.zeros((16, 16), numpy.float32) for part in range(4)}
+        state = {tensor_name(4 * shard + part): numpy.zeros(shape, numpy.float32) for part in range(4)}
         save_file(state, folder / name, {"format": "pt"})
         index.update(dict.fromkeys(state, name))
-    document = {"metadata": {"total_size": count * 4 * 1024}, "weight_map": index}
+    document = {"metadata": {"total_size": count * 16 * shape[0] * shape[1]}, "weight_map": index}
     (folder / "model.safetensors.index.json").write_text(json.dumps(document), encoding="utf-8")
 
 

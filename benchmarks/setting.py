@@ -42,9 +42,11 @@ class Sizes(NamedTuple):
     dcp_gb: float = 1
     chunks: int = 100_000
     runs: int = 7
+    far_shards: int = 100
+    far_files: int = 194
 
 
-QUICK = Sizes(0.2, 10_000, 0, 100, 100, ("f32", "bf16", "f8"), 0.2, 10_000, 2)
+QUICK = Sizes(0.2, 10_000, 0, 100, 100, ("f32", "bf16", "f8"), 0.2, 10_000, 2, 20, 40)
 """Five minutes in all on two cores. The start of Python weighs more than at full size, so ratios are worse."""
 CHECK = Sizes(0.1, 10_000, 0, 100, 100, ("f32", "bf16", "f8"), 0, 0, 7)
 """What `make bench-check` measures."""
