@@ -176,7 +176,6 @@ def rows(servers: Iterable[str], names: Iterable[str]) -> list[Any]:
         pytest.param(server, name, marks=pytest.mark.slow if server in SLOW else ())
         for server in servers
         for name in names
-        if (server, name) != ("a password", SINGLE[3])
     ]
 
 
