@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from ckpt import __version__
 from ckpt.errors import CkptError, NotOpenedError, UnsupportedError
 from ckpt.io.executor import SPAN, R, Task
-from ckpt.io.far import Claim, is_url
+from ckpt.io.far import Claim, coming, is_url
 from ckpt.io.source import BaseSource, Identity, Source, open_address
 from ckpt.rows import NamedTuple
 
@@ -98,7 +98,7 @@ def perform(data: bytes, by: Sender) -> Outcome:
     except NotOpenedError as error:
         return Outcome((), error)
     results: list[object] = []
-    for task in tasks:
+    for task in coming(tasks):
         try:
             results.append(task())
         except MemoryError:

@@ -12,7 +12,7 @@ from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.io.location import is_plain_name
 from ckpt.io.remote.source import RangeSource, retried
 from ckpt.io.remote.store import Known, Store
-from ckpt.io.remote.url import Url, escaped, parsed, shown, typed
+from ckpt.io.remote.url import Url, escaped, parsed, shared, shown, typed
 from ckpt.text import show
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class RemotePath:
         self._names = names
         self._opened: Future[RangeSource] | None = None
         self._children: dict[str, Location] = {}
+        self._refused: NotOpenedError | None = None
+        """The answer to who asked for its names."""
 
     def is_folder(self) -> bool:
         if self._names is not None or self._url.path.endswith("/") or not self._url.path:
@@ -64,7 +66,7 @@ class RemotePath:
     def parent(self) -> Location:
         folder = self._url.path.rstrip("/").rpartition("/")[0]
         url = self._url.with_path(f"{folder}/" if folder else "")
-        return RemotePath(url, str(url))
+        return RemotePath(url, shared(self.name, str(url)))
 
     def child(self, name: str, links: Links = "file") -> Location:
         if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
@@ -78,7 +80,7 @@ class RemotePath:
         part = name if self._url.server.lists else escaped(name)
         url = self._url.with_path(f"{folder}/{part}" if folder else part)
         if self._names is None:
-            return RemotePath(url, str(url))
+            return RemotePath(url, shared(self.name, str(url)))
         if f"{name}/" in self._names:
             return RemotePath(url.with_path(f"{url.path}/"), str(url))
         return RemotePath(url, str(url), self._names.get(name))
@@ -104,6 +106,8 @@ class RemotePath:
         return source
 
     def _listed(self) -> Names:
+        if self._refused is not None:
+            raise self._refused
         if self._names is None:
             if not self._url.server.lists:
                 problem = "a web server does not list its folders"
@@ -112,10 +116,14 @@ class RemotePath:
                 from ckpt.io.remote.objects import names_in as listing
             else:
                 from ckpt.io.remote.hub import names_in as listing
-            names = retried(lambda: listing(self._url), self.name, time.sleep)
-            names.pop("", None)  # the empty object with which some tools mark a folder
-            if not names:
-                raise NotOpenedError("no such folder", path=self.name)
+            try:
+                names = retried(lambda: listing(self._url), self.name, time.sleep)
+                names.pop("", None)  # the empty object with which some tools mark a folder
+                if not names:
+                    raise NotOpenedError("no such folder", path=self.name)
+            except NotOpenedError as error:
+                self._refused = error
+                raise
             self._names = names
         return self._names
 

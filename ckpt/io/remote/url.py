@@ -79,6 +79,15 @@ def shown(text: str) -> str:
     return name
 
 
+def shared(name: str, other: str) -> str:
+    """The shown URL of a file beside another one: with its user and password, and without its query."""
+    login = urlsplit(_KEPT.get(name, name)).netloc.rpartition("@")[0]
+    if not login:
+        return other
+    scheme, _, rest = other.partition("://")
+    return shown(f"{scheme}://{login}@{rest}")
+
+
 def has_secret(name: str) -> bool:
     """Tell whether a shown URL hides a user or a query of the typed one."""
     return name in _KEPT

@@ -58,3 +58,11 @@ def test_the_parts() -> None:
 def test_a_part_that_lacks(text: str) -> None:
     with pytest.raises(UsageError):
         parsed(text)
+
+
+def test_files_beside_one_are_asked_for_with_its_password_and_without_its_query() -> None:
+    at = locate("https://me:p4ss@beside.example/set/model.index.json?signature=1")
+    for place in (at.parent().child("a.bin"), at.parent().child("in").child("a.bin")):
+        assert "p4ss" not in place.name and place.name.endswith("/a.bin")
+        assert typed(place.name) == place.name.replace("https://", "https://me:p4ss@")
+    assert typed(locate("https://beside.example/set/b.bin").name) == "https://beside.example/set/b.bin"
