@@ -37,7 +37,7 @@ _SLOWEST = 10_000
 """Seconds for a body, and the bytes a second below which one counts as failed after that."""
 _IDLE = 32
 """The most connections to one server that are kept while nobody uses them."""
-_LARGE, _PIECE = 256 << 10, 1 << 20
+_LARGE, _PIECE = 32 << 10, 1 << 20
 _LEFT = 64 << 10
 """The most bytes of an answer that are read only so that its connection can be used again."""
 

@@ -131,6 +131,10 @@ class RangeSource(BaseSource):
     A `state` without an ETag is the size alone: the first answer says which state it is.
     """
 
+    _lock = threading.Lock()
+    _arrived = threading.Condition(_lock)
+    """One for all sources, of which there may be thousands."""
+
     def __init__(
         self,
         store: Store,
@@ -146,8 +150,6 @@ class RangeSource(BaseSource):
         self.pieces: Spans[Piece] = Spans()
         self._store = store
         self._sleep = sleep
-        self._lock = threading.Lock()
-        self._arrived = threading.Condition(self._lock)
         self._coming: list[tuple[int, int]] = []
         self._blocks: Spans[_Block] = Spans()
         self._ends: list[tuple[int, int]] = []
@@ -173,9 +175,14 @@ class RangeSource(BaseSource):
     def open_head(self) -> None:
         """Read what opening a file of safetensors is going to need."""
         if self.name.endswith((".safetensors", ".sft")) and self.size > 8:
-            head = _whole(self.exactly(0, min(HEAD, self.size)))
+            first = self._blocks.at(0)
+            if first is None:
+                head = memoryview(_whole(self.exactly(0, min(HEAD, self.size))))
+            else:
+                head = first.data
+                kept.drop(first)
             end = min(8 + int.from_bytes(head[:8], "little"), self.size)
-            kept.add(_Block(self._blocks, 0, memoryview(head), max(1, 9 * min(end, len(head)) // 10)))
+            kept.add(_Block(self._blocks, 0, head, max(1, 9 * min(end, len(head)) // 10)))
             if len(head) < end <= _MOST:
                 self._hold(len(head), end)
 
