@@ -37,10 +37,9 @@ def test_a_thousand_files_are_sixteen_thousand_tasks(work: Work) -> None:
 
 
 def test_neighbours_are_one_request(work: Work) -> None:
-    """A task reads 256 blocks of 256 KiB, in few requests of at most 8 MiB."""
-    assert {len(pattern) for pattern in work.patterns} == {11} and len(set(work.patterns)) == 2
-    assert max(work.patterns[0]) == 8 << 20
-    assert SPAN <= sum(work.patterns[0]) < 1.1 * SPAN, "what is read ahead goes a little beyond the task"
+    """A task reads 256 blocks of 256 KiB, in few requests of at most 8 MiB, and no byte beyond it."""
+    assert set(work.patterns) == {(8 << 20,) * 8}
+    assert sum(work.patterns[0]) == SPAN
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def test_neighbours_are_one_request(work: Work) -> None:
         World(),
         World(workers=64),
         World(workers=4, refused=0.02, cut=0.005),
-        World(workers=8, between_losses=1200, away=120),
+        World(workers=8, between_losses=200, away=20),
         World(workers=2, threads=64),
         World(refused=0, cut=0, between_losses=1e12),
     ],
@@ -67,7 +66,7 @@ def test_the_model_agrees_with_the_simulation(world: World, work: Work) -> None:
 
     assert found.results == paper.results == 16_000
     assert found.seconds == pytest.approx(paper.seconds, rel=TOLERANCE)
-    assert found.opening == pytest.approx(paper.opening, rel=2 * TOLERANCE), "it is short"
+    assert found.opening == pytest.approx(paper.opening, rel=4 * TOLERANCE), "it is short"
     assert found.requests == pytest.approx(paper.requests, rel=TOLERANCE)
     assert found.retries == pytest.approx(paper.retries, rel=0.1, abs=5)
     if paper.lost > 100:
