@@ -1,0 +1,112 @@
+"""Files behind a URL that are opened one after the other are begun before their turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from webs import Kept
+
+from ckpt.errors import NotOpenedError
+from ckpt.io.location import locate, opening
+from ckpt.io.remote import location
+from ckpt.io.remote.location import RemotePath
+from ckpt.io.remote.store import Answer
+from ckpt.io.remote.url import Url
+
+NAMES = [f"model-{number:05}.safetensors" for number in range(100)]
+
+
+class Store:
+    """Files of one folder. The first `hold` requests wait for each other."""
+
+    def __init__(self, hold: int = 0) -> None:
+        self.together = threading.Barrier(hold) if hold else None
+        self.left = hold
+        self.lock = threading.Lock()
+        self.asked: list[str] = []
+
+    def of(self, url: Url, name: str) -> Kept:
+        store = self
+
+        class Object(Kept):
+            def get(self, begin: int | None, count: int, etag: str) -> Answer:
+                with store.lock:
+                    store.asked.append(url.last)
+                    store.left -= 1
+                    is_held = store.left >= 0
+                if store.together is not None and is_held:
+                    store.together.wait(60)
+                if url.last == "none":
+                    raise NotOpenedError("no such file")
+                return super().get(begin, count, etag)
+
+        return Object((8).to_bytes(8, "little") + b"{}      " + name.encode())
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    made = Store()
+    monkeypatch.setattr(location, "store_of", lambda url, name: made.of(url, name))
+    yield made
+
+
+def test_sixteen_are_under_way(store: Store) -> None:
+    store.together, store.left = threading.Barrier(16), 16
+    folder = locate("https://begun.example/set/")
+    for name in opening(folder, NAMES):
+        source = folder.child(name).open()
+        assert source.read(0, 8) == (8).to_bytes(8, "little")
+        assert source.read(16, source.size - 16).endswith(name.encode())
+    assert sorted(store.asked) == NAMES, "each is asked for once"
+
+
+def test_no_more_than_a_few_are_begun(store: Store) -> None:
+    folder = locate("https://begun.example/set/")
+    names = opening(folder, NAMES)
+    for count in (1, 2, 3):
+        next(names)
+        begun = [name for name in NAMES if folder.child(name)._opened is not None]  # type: ignore[attr-defined]
+        assert begun == NAMES[: location._BEFORE + count]
+
+
+def test_who_stops_early_can_open_them_later(store: Store) -> None:
+    folder = locate("https://begun.example/set/")
+    names = opening(folder, NAMES)
+    next(names)
+    names.close()  # type: ignore[attr-defined]
+    for name in NAMES:
+        assert folder.child(name).open().size
+
+
+def test_an_error_waits_for_its_turn_and_is_no_answer_for_ever(store: Store) -> None:
+    folder = locate("https://begun.example/set/")
+    for name in opening(folder, ["a.safetensors", "none", "b.safetensors", "in/c.safetensors"]):
+        if name == "none":
+            assert not folder.child(name).is_file()
+            with pytest.raises(NotOpenedError, match="no such file"):
+                folder.child(name).open()
+        elif "/" in name:
+            assert folder.child("in").child("c.safetensors")._opened is not None  # type: ignore[attr-defined]
+        else:
+            assert folder.child(name).is_file() and folder.child(name).open().size
+    assert store.asked.count("none") == 1
+    with pytest.raises(NotOpenedError):
+        folder.child("none").open()
+    assert store.asked.count("none") == 2
+
+
+def test_a_header_that_is_long_comes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    header = b"{" + b" " * 200_000 + b"}"
+    kept = Kept(len(header).to_bytes(8, "little") + header + bytes(1_000_000))
+    monkeypatch.setattr(location, "store_of", lambda url, name: kept)
+    source = RemotePath(Url("https", "h", "a.safetensors"), "https://h/a.safetensors").open()
+    assert kept.asked == [(0, 65_536), (65_536, 8 + len(header) - 65_536)]
+    source.read(0, 1_000)
+    source.read(0, 8 + len(header))
+    assert len(kept.asked) == 2
+
+
+def test_folders_of_this_machine_are_left_alone() -> None:
+    assert list(opening(locate("/tmp"), iter(["a", "b"]))) == ["a", "b"]
