@@ -223,6 +223,7 @@ REQUESTS = [
     "io.remote.connections._LARGE",
     "io.remote.connections._PIECE",
     "io.remote.location._BEFORE",
+    "io.remote.location._FRESH",
     "io.remote.traffic._AGAIN",
     "tensors._EDGE",
     "io.remote.source._AFTER",

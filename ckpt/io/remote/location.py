@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from ckpt.io.source import Identity, Source
 
 Names = dict[str, Known | None]
+
+
+_BEFORE = 32
+"""The most files that are opened before somebody reads them."""
+_FRESH = 60
+"""Seconds for which a file that was opened counts as it is."""
 
 
 class RemotePath:
@@ -53,7 +60,9 @@ class RemotePath:
         if self._names is not None or self._url.path.endswith("/") or not self._url.path:
             return False
         try:
-            self.begin().result()
+            opened = self.begin()
+            opened.result()
+            _handed.put(self.name, opened)
         except NotOpenedError as error:
             if not error.problem.startswith("no such"):
                 raise
@@ -88,6 +97,7 @@ class RemotePath:
     def open(self) -> Source:
         opened = self.begin()
         self._opened = None
+        _handed.take(self.name)
         return opened.result()
 
     def begin(
@@ -95,7 +105,7 @@ class RemotePath:
     ) -> Future[RangeSource]:
         """Begin to open it, for the next `is_file` or `open`: by `run`, or now."""
         if self._opened is None or self._opened.cancelled():
-            self._opened = (run or _now)(self._open)
+            self._opened = _handed.take(self.name) or (run or _now)(self._open)
         return self._opened
 
     def _open(self) -> RangeSource:
@@ -128,6 +138,30 @@ class RemotePath:
         return self._names
 
 
+class _Handed:
+    """The files that were opened to see that they are some, for who opens the same URL next, within a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._opened: dict[str, tuple[Future[RangeSource], float]] = {}
+
+    def put(self, name: str, opened: Future[RangeSource]) -> None:
+        with self._lock:
+            self._opened[name] = opened, self._clock()
+            while len(self._opened) > _BEFORE:
+                del self._opened[next(iter(self._opened))]
+
+    def take(self, name: str) -> Future[RangeSource] | None:
+        """An opened file, which nobody else gets then."""
+        with self._lock:
+            opened, since = self._opened.pop(name, (None, 0.0))
+            return opened if self._clock() - since < _FRESH else None
+
+
+_handed = _Handed()
+
+
 def _now(open: Callable[[], RangeSource]) -> Future[RangeSource]:
     future: Future[RangeSource] = Future()
     try:
@@ -135,10 +169,6 @@ def _now(open: Callable[[], RangeSource]) -> Future[RangeSource]:
     except Exception as error:
         future.set_exception(error)
     return future
-
-
-_BEFORE = 32
-"""The most files that are begun to be opened before their turn."""
 
 
 def begun(folder: RemotePath, names: Iterable[str]) -> Iterator[str]:

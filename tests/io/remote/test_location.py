@@ -110,3 +110,29 @@ def test_a_header_that_is_long_comes_with_it(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_folders_of_this_machine_are_left_alone() -> None:
     assert list(opening(locate("/tmp"), iter(["a", "b"]))) == ["a", "b"]
+
+
+def test_a_file_that_was_looked_for_is_not_opened_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next location of the same URL gets it, once, and not after a minute."""
+    now = 0.0
+    monkeypatch.setattr(location, "_handed", location._Handed(lambda: now))
+    url = "https://handed.example/a.pth"
+    assert locate(url).is_file()
+    assert locate(url).open().size and store.asked == ["a.pth"]
+    assert locate(url).open().size and store.asked == ["a.pth"] * 2
+    place = locate(url)
+    assert place.is_file() and place.open().size and store.asked == ["a.pth"] * 3
+    assert locate(url).open().size and store.asked == ["a.pth"] * 4, "whoever looked has taken it"
+    assert locate(url).is_file() and store.asked == ["a.pth"] * 5
+    now = 60.0
+    assert locate(url).open().size and store.asked == ["a.pth"] * 6
+
+
+def test_few_are_kept_for_who_opens_them_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed = location._Handed()
+    futures = [location.Future() for _ in range(location._BEFORE + 1)]
+    for number, future in enumerate(futures):
+        handed.put(str(number), future)
+    assert handed.take("0") is None and handed.take("1") is futures[1] and handed.take("1") is None
