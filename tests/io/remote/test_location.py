@@ -136,3 +136,19 @@ def test_few_are_kept_for_who_opens_them_next(monkeypatch: pytest.MonkeyPatch) -
     for number, future in enumerate(futures):
         handed.put(str(number), future)
     assert handed.take("0") is None and handed.take("1") is futures[1] and handed.take("1") is None
+
+
+def test_a_server_that_ignores_ranges_gives_a_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = (8).to_bytes(8, "little") + b"{}      " + bytes(500_000)
+
+    class Whole(Kept):
+        def get(self, begin: int | None, count: int, etag: str) -> Answer:
+            self.asked.append((begin or 0, count))
+            return Answer(memoryview(self.data), 0, len(self.data), self.etag)
+
+    kept = Whole(data)
+    monkeypatch.setattr(location, "store_of", lambda url, name: kept)
+    source = RemotePath(Url("https", "h", "a.safetensors"), "https://h/a.safetensors").open()
+    for at in range(0, 500_000, 50_000):
+        assert source.read(at, 16) == data[at : at + 16]
+    assert source.read(0, len(data)) == data and len(kept.asked) == 1
