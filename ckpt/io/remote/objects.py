@@ -12,7 +12,7 @@ from ckpt.errors import CkptError, NotOpenedError
 from ckpt.io.far import SCHEMES, Scheme
 from ckpt.io.remote.causes import cause_of
 from ckpt.io.remote.connections import room
-from ckpt.io.remote.credentials import options_of
+from ckpt.io.remote.credentials import looked_at, options_of
 from ckpt.io.remote.store import Answer, BusyError, ChangedError, Known
 from ckpt.io.remote.traffic import waiting
 from ckpt.io.remote.url import Url
@@ -184,5 +184,11 @@ def bucket(scheme: str, name: str, *, tries: int = 1) -> object:
     backoff = {"init_backoff": timedelta(seconds=_PAUSE), "base": 2}
     seconds = _SECONDS if tries > 1 else f"{TIMEOUT}s"
     options = {"timeout": seconds, **options_of(scheme)}
-    store: object = kind(name, retry_config={"max_retries": tries - 1, "backoff": backoff}, **options)
+    try:
+        store: object = kind(name, retry_config={"max_retries": tries - 1, "backoff": backoff}, **options)
+    except Exception as error:  # no account, a file of credentials that is damaged
+        cause = cause_of(error, scheme, "use")
+        if cause.may_pass:
+            raise CkptError(f"the settings of {scheme}:// are not valid", hint=looked_at(scheme)) from None
+        raise CkptError(cause.problem, hint=cause.hint) from None
     return store

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ckpt.errors import NotOpenedError
+from ckpt.errors import CkptError, NotOpenedError
+from ckpt.io.location import locate
 from ckpt.io.remote.causes import cause_of
 from ckpt.io.remote.credentials import looked_at
 from ckpt.io.remote.objects import StoredObject, failure
@@ -148,3 +151,18 @@ def test_no_account() -> None:
 
 def test_an_error_without_a_tree_is_no_decision() -> None:
     assert cause_of(Exception("403 ExpiredToken"), "s3", "read").problem == "the object store does not answer"
+
+
+def test_a_store_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(("AZURE_", "GOOGLE_")):
+            monkeypatch.delenv(name)
+    with pytest.raises(CkptError) as error:
+        locate("az://container-without-account/a.pth").is_folder()
+    assert str(error.value) == f"no account (looked at {looked_at('az')})"
+    (tmp_path / "x.json").write_text("{")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "x.json"))
+    with pytest.raises(
+        CkptError, match=r"^the settings of gs:// are not valid \(GOOGLE_APPLICATION_CREDENTIALS"
+    ):
+        locate("gs://bucket-of-damaged-credentials/a.pth").is_folder()
