@@ -332,3 +332,38 @@ def test_half_a_claim_comes_with_its_header() -> None:
     [data] = Serial().run(tasks_of([Reader(source, 20_064, 30_000, 20_000)]))
     assert data == DATA[20_064:30_000] and claim.checked == [DATA[20_000:20_064]]
     assert store.asked == [(20_000, 10_000)]
+
+
+def test_things_that_come_inside_of_others_are_asked_for_once() -> None:
+    store = Counted()
+    source = opened(store)
+    outer = [Reader(source, at, at + 150_000) for at in range(0, 900_000, 150_000)]
+    for reader in coming(outer):
+        inner = [Reader(source, at, at + 30_000) for at in range(reader.begin, reader.end, 30_000)]
+        assert [each() for each in coming(inner)] == [DATA[each.begin : each.end] for each in inner]
+    assert asked(store) == 900_000
+
+
+def test_a_request_that_ends_after_its_group_leaves_no_room_taken() -> None:
+    class Held(Counted):
+        goes_on, begun = threading.Event(), threading.Event()
+
+        def get(self, begin: int | None, count: int, etag: str) -> Answer:
+            if begin:
+                self.begun.set()
+                assert self.goes_on.wait(60)
+            return super().get(begin, count, etag)
+
+    store = Held()
+    source = opened(store)
+    with foreseen([[(source, 0, 1_000)], [(source, 1_000_000, 1_100_000)]]) as turns:
+        with turns.turn(0):
+            assert source.read(0, 10) == DATA[:10]
+        with turns.turn(1):
+            assert store.begun.wait(60)
+    assert ahead._Room.used == 100_000
+    store.goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == "ahead":
+            thread.join(60)
+    assert ahead._Room.used == 0 and not source.pieces
