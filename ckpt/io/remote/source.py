@@ -296,7 +296,6 @@ class RangeSource(BaseSource):
                 self._arrived.wait()
             if part is not None:
                 return part
-            end = self._blocks.after(position, end)
             run = (position, self._stop(position, end))
             self._coming.append(run)
         try:

@@ -367,3 +367,13 @@ def test_a_request_that_ends_after_its_group_leaves_no_room_taken() -> None:
         if thread.name == "ahead":
             thread.join(60)
     assert ahead._Room.used == 0 and not source.pieces
+
+
+def test_beside_what_is_foreseen_nothing_is_guessed() -> None:
+    store = Counted()
+    source = opened(store)
+    with foreseen([[(source, 0, 100_000)]]) as turns, turns.turn(0):
+        for at in range(1_000_000, 1_050_000, 5_000):
+            assert source.read(at, 5_000) == DATA[at : at + 5_000]
+        assert source.read(0, 100_000) == DATA[:100_000]
+    assert asked(store) == 150_000

@@ -68,7 +68,7 @@ def store(endpoint: str, **options: Any) -> Any:
 
 
 def xml(code: str, more: str = "") -> bytes:
-    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>status: 404,</Message>{more}</Error>".encode()
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>\n   status: 404,\n</Message>{more}</Error>".encode()
 
 
 def raised(endpoint: str, path: str = "a.pth", **options: Any) -> Exception:

@@ -36,7 +36,11 @@ def test_nothing_is_there() -> None:
 
 
 def test_the_default_profile(home: Path) -> None:
-    put(home, KEYS, CONFIG)
+    put(
+        home,
+        KEYS,
+        f"{CONFIG}[profile x]\n".replace("[default]\n", "[default]\naws_access_key_id = settings\n"),
+    )
     assert options_of("s3") == {"region": "eu-west-1", "access_key_id": "own", "secret_access_key": "s%cret"}
 
 
