@@ -104,6 +104,14 @@ class _Response(http.client.HTTPResponse):
         self.fp.close()
         self.fp = io.BufferedReader(self.received)
 
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        if 100 < status < 200 and status != 101:
+            status = (
+                100  # http.client goes on after this one only, and would leave the answer to the next request
+            )
+        return version, status, reason
+
 
 class Reply:
     """An answer whose body is not read yet. `close` keeps its connection for the next request, if it can be used again."""

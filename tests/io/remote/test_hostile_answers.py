@@ -85,6 +85,14 @@ def test_what_is_no_http_is_not_asked_for_again(name: str) -> None:
         HttpObject(url).get(0, 10, "")
 
 
+def test_a_hint_before_an_answer_is_passed_over() -> None:
+    """Else the answer would be the one to the next request."""
+    hint = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+    answer = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/10\r\nContent-Length: 10\r\n\r\n0123456789"
+    with answering(hint * 3 + answer) as url:
+        assert bytes(HttpObject(url).get(0, 10, "").data) == b"0123456789"
+
+
 @pytest.mark.parametrize("name", ["a chunk of 5,000 digits", "a redirect to half an address"])
 def test_the_command_says_one_line(name: str, tmp_path: Path) -> None:
     with answering(ANSWERS[name]) as url:
