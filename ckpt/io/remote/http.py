@@ -187,7 +187,7 @@ def _answer(reply: Reply, begin: int | None, count: int) -> Answer:
         raise NotOpenedError("the server does not say which bytes it sends")
     first, last, size = map(int, match.groups())
     wanted = max(0, size - count) if begin is None else begin
-    if first != wanted or last - first >= count or last >= size:
+    if first != wanted or not first <= last < min(first + count, size):
         raise NotOpenedError("the server sends other bytes than those that were asked for")
     data = reply.read(last - first + 2)
     if len(data) != last - first + 1:

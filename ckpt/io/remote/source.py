@@ -322,15 +322,14 @@ class RangeSource(BaseSource):
     def exactly(self, begin: int, end: int) -> list[memoryview]:
         """Bytes that are kept or asked for, in parts, and none beside them. The answer is not kept."""
         parts: list[memoryview] = []
-        while begin < end and (part := kept.read(self._blocks, begin, end, count=False)) is not None:
+        while begin < end:
+            part = kept.read(self._blocks, begin, end, count=False)
+            if part is None:
+                last = self._blocks.at(end - 1)
+                stop = end if last is None else max(begin + 1, last.begin)
+                part = self._ask(begin, stop - begin).data  # fewer bytes where a server gives no more at once
             parts.append(part)
             begin += len(part)
-        if begin < end:
-            last = self._blocks.at(end - 1)
-            stop = end if last is None else max(begin + 1, last.begin)
-            parts.append(self._ask(begin, stop - begin).data)
-            if last is not None and stop < end:
-                parts.append(last.data[stop - last.begin : end - last.begin])
         return parts
 
     def _ask(self, begin: int | None, count: int) -> Answer:

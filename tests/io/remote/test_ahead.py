@@ -293,6 +293,18 @@ def test_the_tail_that_is_kept_is_not_asked_for_again(monkeypatch: pytest.Monkey
     assert asked(store) == 400_000
 
 
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_server_that_gives_fewer_bytes_is_asked_for_the_rest(tail: bool) -> None:
+    class Sparing(Counted):
+        def get(self, begin: int | None, count: int, etag: str) -> Answer:
+            return super().get(begin, min(count, 30_000), etag)
+
+    source = opened(Sparing())
+    source.read_many([(len(DATA) - 20_000, 20_000)] if tail else [])
+    readers = [Reader(source, at, min(at + 70_000, len(DATA))) for at in range(3_500_000, 4_000_000, 70_000)]
+    assert Serial().run(tasks_of(readers)) == [DATA[row.begin : row.end] for row in readers]
+
+
 def test_room_that_is_lent_is_given_back() -> None:
     with ahead.lent(400_000):
         assert ahead._Room.most == 100_000

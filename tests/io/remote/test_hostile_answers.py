@@ -85,6 +85,13 @@ def test_what_is_no_http_is_not_asked_for_again(name: str) -> None:
         HttpObject(url).get(0, 10, "")
 
 
+def test_a_range_without_a_byte_is_refused() -> None:
+    """Else the same bytes would be asked for again without end."""
+    answer = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 5-4/10\r\nContent-Length: 0\r\n\r\n"
+    with answering(answer) as url, pytest.raises(NotOpenedError, match="other bytes"):
+        HttpObject(url).get(5, 3, "")
+
+
 def test_a_hint_before_an_answer_is_passed_over() -> None:
     """Else the answer would be the one to the next request."""
     hint = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
