@@ -103,16 +103,20 @@ class Piece:
 
     def fetch(self) -> None:
         """Ask for its bytes, once it is marked as coming. An error is raised where it is read."""
+        error: BaseException | None = None
+        data: list[memoryview] = []
         try:
-            data, error = self.source.exactly(self.begin, self.end), None
-        except Exception as failure:
-            data, error = [], failure
+            data = self.source.exactly(self.begin, self.end)
+        except BaseException as failure:  # an interrupt too: nobody may wait for what does not come
+            error = failure
         with _changed:
-            self.data, self.error = data, error
+            self.data, self.error = data, error if isinstance(error, Exception) else None
             self.state = _State.HERE
             if error is not None or not self.users:
                 self._leave(_State.IDLE if self.users else _State.GONE)
             _changed.notify_all()
+        if error is not None and not isinstance(error, Exception):
+            raise error
 
     def read(self, position: int, end: int) -> memoryview | None:
         """Its bytes from a position on, or None where it has gone. Raises what asking for them raised."""

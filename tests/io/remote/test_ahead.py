@@ -305,6 +305,21 @@ def test_a_server_that_gives_fewer_bytes_is_asked_for_the_rest(tail: bool) -> No
     assert Serial().run(tasks_of(readers)) == [DATA[row.begin : row.end] for row in readers]
 
 
+def test_who_is_interrupted_leaves_nothing_and_can_read_again() -> None:
+    class Interrupted(Counted):
+        def get(self, begin: int | None, count: int, etag: str) -> Answer:
+            if not self.asked:
+                self.asked.append((0, 0))
+                raise KeyboardInterrupt
+            return super().get(begin, count, etag)
+
+    source = opened(Interrupted())
+    with pytest.raises(KeyboardInterrupt), foreseen([[(source, 0, 50_000)]]) as turns, turns.turn(0):
+        source.read(0, 10)
+    assert not source.pieces
+    assert source.read(0, 10) == DATA[:10]
+
+
 def test_room_that_is_lent_is_given_back() -> None:
     with ahead.lent(400_000):
         assert ahead._Room.most == 100_000
