@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import io
 import os
+import selectors
 import socket
 import ssl
 import threading
@@ -176,8 +177,13 @@ class _Links:
                     for link in links:
                         link.close()
                 self._pid, self._idle = os.getpid(), {}
-            idle = self._idle.get(server)
-            return idle.pop() if idle else None
+            idle = self._idle.get(server, [])
+            while idle:
+                link = idle.pop()
+                if _is_quiet(link):
+                    return link
+                link.close()
+            return None
 
     def give(self, server: Server, link: http.client.HTTPConnection) -> None:
         with self._lock:
@@ -186,6 +192,14 @@ class _Links:
                 idle.append(link)
                 return
         link.close()
+
+
+def _is_quiet(link: http.client.HTTPConnection) -> bool:
+    """Tell whether nothing came since the last answer: no end, and no bytes that nobody has asked for."""
+    assert link.sock is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(link.sock, selectors.EVENT_READ)
+        return not selector.select(0)
 
 
 _links = _Links()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,6 +84,38 @@ def test_a_hostile_answer_is_one_error(name: str) -> None:
 def test_what_is_no_http_is_not_asked_for_again(name: str) -> None:
     with answering(ANSWERS[name]) as url, pytest.raises(NotOpenedError, match="no HTTP"):
         HttpObject(url).get(0, 10, "")
+
+
+@pytest.mark.parametrize("way", ["an answer that nobody asked for", "a reset"])
+def test_a_kept_connection_on_which_something_came_is_not_used_again(way: str) -> None:
+    head = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-9/10\r\nContent-Length: 10\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/x.pth"
+        more = threading.Barrier(2)
+
+        def serve() -> None:
+            first, _ = server.accept()
+            first.recv(65_536)
+            first.sendall(head + b"0123456789")
+            more.wait(60)
+            if way == "a reset":
+                first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                first.close()
+            else:
+                first.sendall(head + b"x" * 10)
+            more.wait(60)
+            second, _ = server.accept()
+            with first, second:
+                second.recv(65_536)
+                second.sendall(head + b"abcdefghij")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        assert bytes(HttpObject(url).get(0, 10, "").data) == b"0123456789"
+        more.wait(60)
+        more.wait(60)
+        assert bytes(HttpObject(url).get(0, 10, "").data) == b"abcdefghij"
+        thread.join(60)
 
 
 def test_a_range_without_a_byte_is_refused() -> None:
