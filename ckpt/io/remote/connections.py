@@ -21,7 +21,7 @@ from functools import cache
 from ipaddress import ip_address
 from mmap import mmap
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from ckpt.errors import NotOpenedError
 from ckpt.io.remote.store import BusyError
@@ -71,7 +71,16 @@ def server_of(url: str) -> Server:
     proxy = urllib.request.getproxies().get(scheme, "")
     if proxy and urllib.request.proxy_bypass(f"{host}:{port}"):
         proxy = ""
+    if proxy and _proxy(proxy).scheme != "http":  # its password would go there in the clear
+        raise NotOpenedError(
+            f"the proxy for {scheme} is no http:// one",
+            hint=f"{scheme}_proxy=http://HOST:PORT, or no_proxy={host}",
+        )
     return Server(scheme, host, port, proxy)
+
+
+def _proxy(proxy: str) -> SplitResult:
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
 
 
 class _Received(io.RawIOBase):
@@ -260,8 +269,8 @@ def _connected(server: Server) -> http.client.HTTPConnection:
     host, port = server.host, server.port
     link: http.client.HTTPConnection
     if server.proxy:
-        proxy = urlsplit(server.proxy if "://" in server.proxy else f"http://{server.proxy}")
-        host, port = proxy.hostname or "", proxy.port or (443 if proxy.scheme == "https" else 80)
+        proxy = _proxy(server.proxy)
+        host, port = proxy.hostname or "", proxy.port or 80
     if server.scheme == "https":
         link = http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=_context())
         if server.proxy:
@@ -275,7 +284,7 @@ def _connected(server: Server) -> http.client.HTTPConnection:
 
 
 def _proxy_login(proxy: str) -> dict[str, str]:
-    user = urlsplit(proxy if "://" in proxy else f"http://{proxy}").netloc.rpartition("@")[0]
+    user = _proxy(proxy).netloc.rpartition("@")[0]
     return {"Proxy-Authorization": basic(user)} if user else {}
 
 

@@ -153,6 +153,17 @@ def test_a_proxy_is_asked_but_for_hosts_without_one(web: Web, monkeypatch: pytes
     assert server_of("https://far.example/a") == Server("https", "far.example", 443, "proxy.example:3128")
 
 
+@pytest.mark.parametrize("scheme", ["https", "socks5", "socks5h"])
+@pytest.mark.parametrize("kind", ["http", "https"])
+def test_no_password_goes_in_the_clear_to_a_proxy_of_another_kind(
+    kind: str, scheme: str, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{kind}_proxy", web.url.replace("http://", f"{scheme}://me:secret@"))
+    with pytest.raises(NotOpenedError, match=f"the proxy for {kind} is no http:// one") as caught:
+        get(HttpObject(f"{kind}://far.example/a"))
+    assert "secret" not in str(caught.value) and not web.connections
+
+
 def test_behind_a_proxy_the_address_is_not_checked_and_that_is_said(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
