@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -9,13 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from struct import Struct
 from typing import TypeVar
+from weakref import WeakSet
 
 from ckpt.errors import CkptError, NotOpenedError
 from ckpt.io import far
 from ckpt.io.far import Claim, Far
 from ckpt.io.remote.ahead import PIECE, Piece
+from ckpt.io.remote.ahead import forget as forget_ahead
 from ckpt.io.remote.spans import Spans
 from ckpt.io.remote.store import Answer, BusyError, ChangedError, Known, Sleep, Store
+from ckpt.io.remote.traffic import forget as forget_traffic
 from ckpt.io.remote.traffic import gate_of
 from ckpt.io.source import STEP, BaseSource, Identity
 
@@ -85,6 +89,10 @@ class _Kept:
     """The blocks of all sources of the process."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Keep nothing."""
         self._lock = threading.RLock()
         self._held, self._loose = _Shelf(_HELD), _Shelf(_KEPT)
 
@@ -147,11 +155,10 @@ class RangeSource(BaseSource):
         far.Used.sources = True
         self.name = name
         self.requests = self.bytes_read = 0
-        self.pieces: Spans[Piece] = Spans()
         self._store = store
         self._sleep = sleep
-        self._coming: list[tuple[int, int]] = []
-        self._blocks: Spans[_Block] = Spans()
+        self._begin()
+        _sources.add(self)
         self._ends: list[tuple[int, int]] = []
         self._claims: Spans[Claim] = Spans()
         self._etag = ""
@@ -163,6 +170,12 @@ class RangeSource(BaseSource):
             self.size, self._etag = state
         if ahead and self.size > TAIL and not name.endswith(_HEADED):
             self._open_ahead()
+
+    def _begin(self) -> None:
+        """Keep no bytes, and wait for none."""
+        self.pieces: Spans[Piece] = Spans()
+        self._coming: list[tuple[int, int]] = []
+        self._blocks: Spans[_Block] = Spans()
 
     def _open_ahead(self) -> None:
         """Read what opening a zip archive is going to need, in as few requests as that takes."""
@@ -361,6 +374,25 @@ class RangeSource(BaseSource):
             self.requests += 1
         with gate_of(self._store.server).request():
             return self._store.get(begin, count, self._etag)
+
+
+_sources: WeakSet[RangeSource] = WeakSet()
+
+
+def _begin_copy() -> None:
+    """Begin anew in a copy of the process: it has no thread that brings what was on its way, or releases a lock."""
+    forget_traffic()
+    forget_ahead()
+    kept.begin()
+    RangeSource._lock = threading.Lock()
+    RangeSource._arrived = threading.Condition(RangeSource._lock)
+    for source in list(_sources):
+        source._begin()
+        source._claims = source._claims.copy()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_copy)
 
 
 def _whole(parts: Sequence[memoryview]) -> bytes:

@@ -38,6 +38,12 @@ class Spans(Generic[S]):
         with self._lock:
             return iter(self._rows[:])
 
+    def copy(self) -> Spans[S]:
+        """The same spans, with a lock of their own."""
+        other: Spans[S] = Spans()
+        other._rows, other._longest = self._rows[:], self._longest
+        return other
+
     def add(self, span: S) -> None:
         with self._lock:
             insort(self._rows, span, key=_begin)

@@ -64,11 +64,23 @@ def gate_of(server: str) -> Gate:
         return _gates.setdefault(server, Gate(AT_ONCE))
 
 
+def forget() -> None:
+    """Begin anew in a copy of the process: the threads that ask and wait are not there."""
+    global _lock
+    _lock = threading.Lock()
+    _gates.clear()
+    waiting.begin()
+
+
 class Waiting:
     """The servers that have not answered yet, and since when. A thread looks at them while there are some."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Wait for no server."""
         self._lock = threading.Lock()
         self._since: dict[int, tuple[str, float]] = {}
         self._named: set[str] = set()

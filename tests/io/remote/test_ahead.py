@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -13,7 +15,7 @@ from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.io import far
 from ckpt.io.executor import Bundle, Failed, Serial, Task, Threads, run_each
 from ckpt.io.far import Reading, coming, foreseen, foreseen_at_once
-from ckpt.io.remote import ahead
+from ckpt.io.remote import ahead, traffic
 from ckpt.io.remote import source as source_module
 from ckpt.io.remote.ahead import Ahead
 from ckpt.io.remote.source import RangeSource
@@ -318,6 +320,34 @@ def test_who_is_interrupted_leaves_nothing_and_can_read_again() -> None:
         source.read(0, 10)
     assert not source.pieces
     assert source.read(0, 10) == DATA[:10]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system copies no process")
+def test_a_copy_of_the_process_waits_for_no_thread_of_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "AT_ONCE", 2)
+    traffic._gates.clear()
+    free = threading.Event()
+    all_here = threading.Barrier(3)
+
+    class Held(Counted):
+        def get(self, begin: int | None, count: int, etag: str) -> Answer:
+            if not free.is_set():
+                all_here.wait(60)
+                free.wait(60)
+            return super().get(begin, count, etag)
+
+    source = opened(Held())
+    with foreseen([[(source, at, at + 100_000)] for at in (0, 1_000_000)]) as turns, turns.turn(0):
+        all_here.wait(60)
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # ends a copy that waits for ever
+            free.set()
+            os._exit(0 if source.read(10, 2_000_000) == DATA[10:2_000_010] else 1)
+        status = os.waitpid(child, 0)[1]
+        free.set()
+        assert status == 0
+        assert source.read(10, 2_000_000) == DATA[10:2_000_010]
 
 
 def test_room_that_is_lent_is_given_back() -> None:
