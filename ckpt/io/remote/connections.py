@@ -124,7 +124,10 @@ class _Response(http.client.HTTPResponse):
 
 
 class Reply:
-    """An answer whose body is not read yet. `close` keeps its connection for the next request, if it can be used again."""
+    """An answer whose body is not read yet. `close` keeps its connection for the next request, if it can be used again.
+
+    Where reading the body failed or was interrupted, `close` waits for nothing more.
+    """
 
     def __init__(self, server: Server, link: http.client.HTTPConnection, response: _Response) -> None:
         self.status = response.status
@@ -132,9 +135,11 @@ class Reply:
         self._server = server
         self._link = link
         self._response = response
+        self._is_begun = False
 
     def read(self, most: int) -> memoryview:
         """The body, or `most` bytes of it. Raises BusyError where it ends too early or comes too slowly."""
+        self._is_begun = True
         response = self._response
         response.received.until = time.monotonic() + _BODY + most / _SLOWEST
         length = response.length
@@ -156,7 +161,7 @@ class Reply:
     def close(self) -> None:
         """Be done with it."""
         with suppress(Exception):
-            if not self._response.isclosed():
+            if not self._is_begun:
                 self.read(_LEFT)
             if self._response.isclosed() or self._response.length == 0:
                 self._response.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import ssl
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from webs import Web, served
@@ -57,6 +58,24 @@ def test_a_connection_that_was_cut_off_is_not_used_again(web: Web) -> None:
     with pytest.raises(BusyError, match="cuts its answers off"):
         get(found)
     assert get(found) == DATA[:10] and web.connections == 2
+
+
+def test_who_interrupts_waits_for_no_body(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that says nothing more would be waited for until its time is over."""
+    readinto, room = connections._Received.readinto, connections.room
+    interrupts: list[bool] = []
+    monkeypatch.setattr(connections, "room", lambda size: (interrupts.append(False), room(size))[1])
+
+    def interrupted(self: connections._Received, buffer: Any) -> int | None:
+        if interrupts:
+            interrupts.append(True)
+            raise KeyboardInterrupt
+        return readinto(self, buffer)
+
+    monkeypatch.setattr(connections._Received, "readinto", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        get(HttpObject(web.put("/a", DATA)), 0, len(DATA))
+    assert interrupts == [False, True]
 
 
 @pytest.mark.parametrize("way", ["closes", "hangs up"])
