@@ -104,6 +104,7 @@ class Watch:
             name: int(facts["nthreads"]) for name, facts in workers.items() if name not in silent_ones
         }
         self._absent = 0.0 if self.threads else self._absent + step
+        self._named &= set(silent_ones)  # one that came back may stop again
         for name in silent_ones:
             if name not in self._named:
                 self._named.add(name)

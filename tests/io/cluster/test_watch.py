@@ -77,6 +77,18 @@ def test_a_silent_worker_is_named_once_and_replaced() -> None:
     assert cluster.asked == [("restart", "b"), ("unregister", "b")]
 
 
+def test_a_worker_that_came_back_and_stops_again_is_named_again() -> None:
+    """Its tasks would wait for it until Dask itself removes it, after 5 minutes."""
+    cluster = Cluster("a", "b")
+    for round in (1, 2):
+        for _ in range(8):
+            cluster.pass_by(2, "a")
+        assert cluster.told == [NAMED] * round and cluster.watch.threads == {"a": 3}
+        assert cluster.removed.acquire(timeout=TIMEOUT)
+        cluster.pass_by(2, "a", "b")
+        assert cluster.watch.threads == {"a": 3, "b": 3}
+
+
 def test_a_worker_with_rare_heartbeats_is_not_named() -> None:
     cluster = Cluster("a", "b")
     for number in range(40):
