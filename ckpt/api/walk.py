@@ -274,14 +274,14 @@ FEW = 8
 
 
 def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
-    """Return the processes that run a task for each file, `jobs` of them.
+    """Return the processes that run a task for each file, `jobs` of them; for files behind URLs so many threads.
 
-    Without a number this one runs a few tasks, and copies of it run many. Files behind URLs are read in threads.
+    Without a number this one runs a few tasks, and copies of it run many.
     """
     from ckpt.io.executor import Forks, Waiting  # here: one file needs no others
 
     if any(isinstance(item, Found) and is_url(item.path) for task in tasks for item in task.arguments[:1]):
-        return Forks(1) if jobs == 1 else Waiting()
+        return Waiting(jobs)
     return Forks(jobs) if jobs is not None or len(tasks) >= FEW else Forks(1)
 
 

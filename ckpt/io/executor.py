@@ -250,10 +250,13 @@ class Each(Protocol):
 
 
 class Waiting:
-    """Runs tasks that wait for other machines most of the time, many at once in threads."""
+    """Runs tasks that wait for other machines most of the time, `count` at once in threads."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = _FAR if count is None else count
 
     def each(self, tasks: Sequence[Task[R]]) -> Iterator[R]:
-        yield from in_order(Task.__call__, tasks, _FAR)
+        yield from in_order(Task.__call__, tasks, self.count)
 
 
 class Forks:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
 
-from ckpt.api.walk import Found, is_concern, others_text
+import pytest
+from process import TIMEOUT
+
+from ckpt.api.walk import Found, is_concern, many, others_text
 from ckpt.errors import CutOffError, StandInError, UnsupportedError
+from ckpt.io.executor import Task
 from ckpt.names import endings
 
 OTHER = UnsupportedError("not a checkpoint")
@@ -33,3 +37,18 @@ def test_other_files_are_counted_by_their_endings() -> None:
     assert others_text(names) == f"{said} and 3 others"
     assert others_text(["LICENSE"]) == "1 file not looked at: 1 without an ending"
     assert others_text(names[:5]) == "5 files not looked at: 3 *.json, 2 *.md"
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_so_many_files_behind_urls_are_read_at_once_as_jobs_says(jobs: int) -> None:
+    together = threading.Barrier(jobs)
+    readers: set[int] = set()
+
+    def read(item: Found) -> str:
+        readers.add(threading.get_ident())
+        together.wait(TIMEOUT)
+        return item.path
+
+    tasks = [Task(read, (Found(f"https://h/{number}.pth"),)) for number in range(6)]
+    assert list(many(tasks, jobs).each(tasks)) == [f"https://h/{number}.pth" for number in range(6)]
+    assert len(readers) == jobs
