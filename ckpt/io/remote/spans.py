@@ -61,6 +61,8 @@ class Spans(Generic[S]):
 
     def between(self, begin: int, end: int) -> list[S]:
         """The spans that hold some of these bytes, the last one first."""
+        if not self._rows:
+            return []
         found: list[S] = []
         with self._lock:
             index = bisect_right(self._rows, end - 1, key=_begin) - 1
@@ -72,8 +74,7 @@ class Spans(Generic[S]):
 
     def at(self, position: int) -> S | None:
         """A span that holds a byte, or None."""
-        found = self.between(position, position + 1) if self._rows else None
-        return found[0] if found else None
+        return next(iter(self.between(position, position + 1)), None)
 
     def after(self, position: int, end: int) -> int:
         """The first byte of a span that begins behind a byte and before `end`, else `end`."""
