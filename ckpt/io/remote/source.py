@@ -346,7 +346,10 @@ class RangeSource(BaseSource):
         return parts
 
     def _ask(self, begin: int | None, count: int) -> Answer:
-        """The answer to a request for some bytes, and no others. Of a server that ignores ranges all is kept."""
+        """The answer to a request for some bytes, and no others.
+
+        A server that ignores ranges sends all, which stays until the source is closed: it would send all again.
+        """
         answer = retried(lambda: self._request(begin, count), self.name, self._sleep)
         with self._lock:
             if self.size < 0:
@@ -360,7 +363,7 @@ class RangeSource(BaseSource):
         begin = max(0, answer.size - count) if begin is None else begin
         if answer.begin == begin and len(answer.data) <= count:
             return answer
-        kept.add(_Block(self._blocks, answer.begin, answer.data, 1 << 62))
+        self._blocks.add(_Block(self._blocks, answer.begin, answer.data, 1 << 62))
         first = begin - answer.begin
         return Answer(answer.data[first : first + count], begin, answer.size, answer.etag)
 

@@ -125,6 +125,21 @@ def test_what_is_held_has_a_limit_too(shelf: module._Kept) -> None:
     assert shelf._held.nbytes == shelf._loose.nbytes == 0 and not source._blocks
 
 
+def test_a_server_that_ignores_ranges_is_asked_once(shelf: module._Kept) -> None:
+    class Whole(Kept):
+        def get(self, begin: int | None, count: int, etag: str) -> Answer:
+            return super().get(0, len(self.data), etag)
+
+    stores = [Whole(DATA[:400_000]) for _ in range(3)]
+    sources = [opened(store, ahead=False)[0] for store in stores]
+    for at in range(0, 400_000, 50_000):
+        assert {source.read(at, 50_000) for source in sources} == {DATA[at : at + 50_000]}
+    assert [len(store.asked) for store in stores] == [1, 1, 1]
+    for source in sources:
+        source.close()
+        assert not source._blocks
+
+
 def test_a_large_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 10_000)
     store = Kept(DATA)
