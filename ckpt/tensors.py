@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Reversible, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Literal, Protocol
 
@@ -153,7 +155,18 @@ class Boxes:
     why the elements cannot be read, as where a box is missing. `sources` are the sources of all boxes.
     """
 
-    __slots__ = ("_boxes", "cut", "dtype", "grid", "problem", "shape", "size", "sources", "straight")
+    __slots__ = (
+        "_boxes",
+        "_order",
+        "cut",
+        "dtype",
+        "grid",
+        "problem",
+        "shape",
+        "size",
+        "sources",
+        "straight",
+    )
 
     def __init__(
         self,
@@ -174,12 +187,33 @@ class Boxes:
         self.straight: Place | None = None
         """The same bytes as ranges, once they are known to be some."""
         self._boxes: Sequence[Box] | None = None
+        self._order: tuple[list[tuple[int, int, Box]], list[int]] | None = None
 
     @property
     def boxes(self) -> Sequence[Box]:
         if self._boxes is None:
             self._boxes = self.cut()
         return self._boxes
+
+    def between(self, first: int, last: int) -> Iterator[Box]:
+        """The boxes with elements between two bytes, and those around them."""
+        if self._order is None:
+            rows = sorted(
+                ((*self.span(box), box) for box in self.boxes if prod(box.sizes)), key=lambda row: row[0]
+            )
+            self._order = rows, [*accumulate((end for _, end, _ in rows), max)]
+        rows, ends = self._order
+        for begin, end, box in rows[bisect_right(ends, first) :]:
+            if begin >= last:
+                return
+            if end > first:
+                yield box
+
+    def span(self, box: Box) -> tuple[int, int]:
+        """The first byte of a box, and the one behind its last."""
+        far = [offset + size - 1 for offset, size in zip(box.offsets, box.sizes, strict=True)]
+        width = self.dtype.nbytes
+        return width(flat(box.offsets, self.shape)), width(flat(far, self.shape) + 1)
 
     def __reduce__(self) -> tuple[object, ...]:
         boxes = () if self.problem is not None else tuple(self.boxes)  # without them there is nothing to read
@@ -214,7 +248,7 @@ def reads_of(place: Place | None, first: int, last: int) -> Iterator[Reading]:
         yield from place.reads() if place.inflated is not None else place.part(first, last).reads()
     elif isinstance(place, Boxes):
         if place.problem is None:
-            for box in place.boxes:
+            for box in place.between(first, last):
                 yield from _reads_of_box(box, place, first, last)
     elif isinstance(place, Patched):
         yield from reads_of(place.base, first, last)
@@ -232,16 +266,16 @@ def reads_of(place: Place | None, first: int, last: int) -> Iterator[Reading]:
 
 
 def _reads_of_box(box: Box, place: Boxes, first: int, last: int) -> Iterator[Reading]:
-    """The bytes of a box that are among these of the whole: all of it, where they are not one run."""
-    if not prod(box.sizes):
-        return
-    far = [offset + size - 1 for offset, size in zip(box.offsets, box.sizes, strict=True)]
-    begin = place.dtype.nbytes(flat(box.offsets, place.shape))
-    end = place.dtype.nbytes(flat(far, place.shape) + 1)
-    if begin >= last or end <= first:
-        return
-    is_part = (begin < first or last < end) and box.is_run(place.shape)
+    """The bytes of a box that are among these of the whole: those alone where they are one run, else whole rows."""
+    begin, end = place.span(box)
     low, high = max(0, first - begin), min(end, last) - begin
+    if not box.is_run(place.shape):
+        row, own = (place.dtype.nbytes(prod(shape[1:])) for shape in (place.shape, box.sizes))
+        top = box.offsets[0] if box.offsets else 0
+        rows = box.sizes[0] if box.sizes else 1
+        low = max(0, first // row - top) * own
+        high = min(rows, -(-last // row) - top) * own
+    is_part = low > 0 or high < place.dtype.nbytes(prod(box.sizes))
     for source, start, stop in box.part.reads():
         yield (source, start + low, min(stop, start + high + _EDGE)) if is_part else (source, start, stop)
 

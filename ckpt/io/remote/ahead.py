@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import Enum
 from itertools import pairwise
 from operator import attrgetter
@@ -29,9 +29,12 @@ REQUESTS = 32
 """The most requests that one list of tasks has under way."""
 _BATCH, _GROUPS = 32 << 20, 4096
 """The bytes and the groups whose ranges are joined where they are close, whatever their order."""
+_FEW = 16
+"""Pieces of a group that may be needed all together. Of groups with more, and many bytes, one is read at a time."""
 _LOOSE = 4096
 """A read that begins this close behind the last one goes on with it."""
 
+_wide = threading.RLock()
 _changed = threading.Condition()
 """Guards all pieces and the room. Told of each piece that has come or gone."""
 
@@ -56,8 +59,9 @@ class _Room:
 
 def forget() -> None:
     """Begin anew in a copy of the process, where no piece comes."""
-    global _changed
-    _changed = threading.Condition()
+    global _changed, _wide
+    _changed, _wide = threading.Condition(), threading.RLock()
+    _done.clear()
     _Room.used, _Room.most = 0, ROOM
 
 
@@ -135,6 +139,7 @@ class Piece:
                 raise error
             is_ours = self.state is _State.IDLE
             if is_ours:
+                _let_go(self.end - self.begin)
                 self.take()
         if is_ours:
             self.fetch()
@@ -143,10 +148,12 @@ class Piece:
             if self.state is not _State.HERE:
                 return None
             part = self._part(position, end)
-            if self.in_turn and position <= self.until + _LOOSE:
+            if position <= self.until + _LOOSE:
                 self.until = max(self.until, position + len(part))
-                if self.until >= self.end:
+                if self.in_turn and self.until >= self.end:
                     self.drop()
+                elif len(self.users) == 1 and self.until + _LOOSE >= self.end:
+                    _done[self] = None
             return part
 
     def _part(self, position: int, end: int) -> memoryview:
@@ -170,10 +177,21 @@ class Piece:
     def _leave(self, state: _State) -> None:
         if self.state is _State.HERE:
             _Room.used -= self.end - self.begin
+            _done.pop(self, None)
         self.state, self.data = state, []
         if state is _State.GONE:
             self.source.pieces.remove(self)
         _changed.notify_all()
+
+
+_done: dict[Piece, None] = {}
+"""Pieces that were read through, of groups that go on: they stay while there is room."""
+
+
+def _let_go(nbytes: int) -> None:
+    """Make room where pieces were read through. `_changed` is held."""
+    while _done and _Room.used + nbytes > _Room.most:
+        next(iter(_done)).drop()
 
 
 class Ahead:
@@ -196,8 +214,12 @@ class Ahead:
         """Read a group in the block."""
         while number >= self._made and not self._is_all:
             self._make(number)
+        with _changed:
+            pieces = self._of.get(number, ())
+            is_wide = len(pieces) > _FEW and sum(each.end - each.begin for each in pieces) > _Room.most // 2
         try:
-            yield
+            with _wide if is_wide else nullcontext():
+                yield
         finally:
             with _changed:
                 for piece in self._of.pop(number, ()):
@@ -297,7 +319,7 @@ def _readings(group: Iterable[Reading]) -> Iterator[tuple[Ranges, int, int]]:
                 end = min(begin + last - first, source.size)
                 if begin < end:
                     yield source, source.lead(begin), end
-    except CkptError:
+    except (CkptError, RecursionError):
         return
 
 

@@ -39,6 +39,8 @@ _SLOWEST = 10_000
 _IDLE = 32
 """The most connections to one server that are kept while nobody uses them."""
 _LARGE, _PIECE = 32 << 10, 1 << 20
+_BRIEF, _REST = 1, 60
+"""Seconds for an answer that nobody needs, and for which a connection is kept that nobody uses."""
 _LEFT = 64 << 10
 """The most bytes of an answer that are read only so that its connection can be used again."""
 
@@ -137,13 +139,17 @@ class Reply:
         self._response = response
         self._is_begun = False
 
-    def read(self, most: int) -> memoryview:
-        """The body, or `most` bytes of it. Raises BusyError where it ends too early or comes too slowly."""
+    def read(self, most: int, *, within: float = _BODY, spooled: bool = False) -> memoryview:
+        """The body, or `most` bytes of it. With `spooled` it lies in a file without a name.
+
+        Raises BusyError where it ends too early, or takes more than `within` seconds and the time of the slowest server.
+        """
         self._is_begun = True
         response = self._response
-        response.received.until = time.monotonic() + _BODY + most / _SLOWEST
+        response.received.until = time.monotonic() + within + most / _SLOWEST
         length = response.length
-        view, count = room(most if length is None else min(most, length)), 0
+        size = most if length is None else min(most, length)
+        view, count = spool(size) if spooled else room(size), 0
         while count < len(view):
             if response.chunked:  # its `readinto` takes a chunk of less than nothing for an end
                 piece = response.read1(min(len(view) - count, _PIECE))
@@ -161,13 +167,15 @@ class Reply:
     def close(self) -> None:
         """Be done with it."""
         with suppress(Exception):
-            if not self._is_begun:
-                self.read(_LEFT)
+            length = self._response.length
+            if not self._is_begun and length is not None and length <= _LEFT:
+                self.read(length, within=_BRIEF)
             if self._response.isclosed() or self._response.length == 0:
                 self._response.close()
                 if not self._response.will_close:
                     _links.give(self._server, self._link)
                     return
+        self._response.close()  # which alone has the socket where the server ends the connection
         self._link.close()
 
 
@@ -176,25 +184,36 @@ def room(size: int) -> memoryview:
     return memoryview(mmap(-1, size) if size >= _LARGE else bytearray(size))
 
 
+def spool(size: int) -> memoryview:
+    """Room on the disk: a server that ignores ranges sends whole files, which stay until they are closed."""
+    if size < _LARGE:
+        return room(size)
+    from tempfile import TemporaryFile  # here: few servers do so
+
+    with TemporaryFile() as file:
+        file.truncate(size)
+        return memoryview(mmap(file.fileno(), size))
+
+
 class _Links:
     """Connections that nobody uses. A copy of this process has its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._idle: dict[Server, list[http.client.HTTPConnection]] = {}
+        self._idle: dict[Server, list[tuple[http.client.HTTPConnection, float]]] = {}
 
     def take(self, server: Server) -> http.client.HTTPConnection | None:
         with self._lock:
             if self._pid != os.getpid():
                 for links in self._idle.values():  # the original keeps its own
-                    for link in links:
+                    for link, _ in links:
                         link.close()
                 self._pid, self._idle = os.getpid(), {}
             idle = self._idle.get(server, [])
             while idle:
-                link = idle.pop()
-                if _is_quiet(link):
+                link, since = idle.pop()
+                if time.monotonic() - since < _REST and _is_quiet(link):
                     return link
                 link.close()
             return None
@@ -203,7 +222,7 @@ class _Links:
         with self._lock:
             idle = self._idle.setdefault(server, [])
             if self._pid == os.getpid() and len(idle) < _IDLE:
-                idle.append(link)
+                idle.append((link, time.monotonic()))
                 return
         link.close()
 

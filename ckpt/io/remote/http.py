@@ -6,6 +6,7 @@ import http.client
 import re
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
@@ -19,6 +20,8 @@ from ckpt.rows import NamedTuple
 from ckpt.text import show
 
 LISTING = 64 << 20
+_whole = threading.Lock()
+"""Whole files are received one after the other: they are large."""
 _REDIRECTS = 10
 _MOVED = frozenset((301, 302, 303, 307, 308))
 _PASSING = frozenset((408, 425, 429, 500, 502, 503, 504))
@@ -176,7 +179,8 @@ def _answer(reply: Reply, begin: int | None, count: int) -> Answer:
     if reply.status != 206:  # Range was ignored: the whole file comes
         if size is not None and size > WHOLE:
             raise NotOpenedError(f"the server ignores Range, and the file has {size:,} bytes")
-        data = reply.read(WHOLE + 1)
+        with _whole:
+            data = reply.read(WHOLE + 1, spooled=True)
         if len(data) > WHOLE:
             raise NotOpenedError(f"the server ignores Range, and the file has more than {WHOLE:,} bytes")
         if size is not None and len(data) != size:

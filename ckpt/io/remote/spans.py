@@ -56,6 +56,7 @@ class Spans(Generic[S]):
             while index >= 0 and self._rows[index].begin == span.begin:
                 if self._rows[index] is span:
                     del self._rows[index]
+                    self._longest = self._longest if self._rows else 0
                     return
                 index -= 1
 

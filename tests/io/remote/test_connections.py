@@ -220,3 +220,34 @@ def test_a_certificate_that_is_not_valid() -> None:
 def test_tls_where_there_is_none(web: Web) -> None:
     with pytest.raises(NotOpenedError, match="does not answer with TLS"):
         get(HttpObject(web.url.replace("http:", "https:") + "/a"))
+
+
+def test_a_connection_that_rested_for_long_is_not_used(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall may have dropped it without a word."""
+    found = HttpObject(web.put("/a", DATA))
+    get(found)
+    monkeypatch.setattr(connections, "_REST", 0)
+    get(found)
+    assert web.connections == 2
+
+
+def test_an_answer_that_nobody_needs_is_not_waited_for(web: Web) -> None:
+    web.files["/long"] = bytes(connections._LEFT + 1)
+    web.moved["/a"] = "/b"
+    web.put("/b", DATA)
+    reply, _ = connections.request(server_of(web.url), "/long", {})
+    reply.close()
+    assert get(HttpObject(f"{web.url}/a")) == DATA[:10]
+    assert web.connections == 2, "the long one is ended"
+
+
+def test_whole_files_lie_on_the_disk(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    web.ranges = False
+    spooled: list[int] = []
+    spool = connections.spool
+    monkeypatch.setattr(connections, "spool", lambda size: spooled.append(size) or spool(size))
+    assert bytes(HttpObject(web.put("/a", DATA)).get(0, 10, "").data) == DATA
+    assert spooled == [len(DATA)]
+    view = spool(100_000)
+    view[-3:] = b"end"
+    assert bytes(view[-4:]) == b"\0end" and len(spool(10)) == 10
