@@ -302,8 +302,12 @@ def _connected(server: Server) -> http.client.HTTPConnection:
     else:
         link = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
     link.response_class = _Response
-    with waiting(server.name):
-        link.connect()
+    try:
+        with waiting(server.name):
+            link.connect()
+    except BaseException:
+        link.close()
+        raise
     return link
 
 
