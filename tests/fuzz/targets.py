@@ -40,6 +40,7 @@ from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.format import ChecksumReport
 from ckpt.formats.torch_zip.reader import read_from
 from ckpt.io.executor import Serial
+from ckpt.io.remote import connections
 from ckpt.io.remote import http as web
 from ckpt.io.remote.store import BusyError, ChangedError
 from ckpt.io.source import Memory
@@ -409,12 +410,14 @@ def answers(data: bytes) -> None:
     """What a web server answers to a request for ten bytes."""
     with watched():
         try:
-            answer = web._Response(_Said(data))  # type: ignore[arg-type]
-            answer.begin()
-            found = web._answer(answer, 0, 10)
+            response = connections._Response(_Said(data))  # type: ignore[arg-type]
+            response.begin()
+            server = connections.Server("http", "host", 80)
+            reply = connections.Reply(server, connections.http.client.HTTPConnection("host"), response)
+            found = web._answer(reply, 0, 10)
             check(len(found.data) <= web.WHOLE, "more than was asked for")
         except web.BROKEN as error:
-            check(isinstance(web._lost(error), Exception), "an error without an answer")
+            check(isinstance(web.lost(error, "http://host/x"), Exception), "an error without an answer")
         except (CkptError, BusyError, ChangedError):
             pass
 
