@@ -407,8 +407,8 @@ class _Said:
 
 
 def answers(data: bytes) -> None:
-    """What a web server answers to a request for ten bytes."""
-    with watched():
+    """What a web server answers to a request for ten bytes. A larger file would lie on the disk."""
+    with mock.patch.object(web, "WHOLE", 10_000), watched():
         try:
             response = connections._Response(_Said(data))  # type: ignore[arg-type]
             response.begin()
