@@ -5,6 +5,7 @@ An answer has one deadline for its status and headers, and one for its body, how
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import io
 import os
@@ -205,11 +206,9 @@ class _Links:
 
     def take(self, server: Server) -> http.client.HTTPConnection | None:
         with self._lock:
-            if self._pid != os.getpid():
-                for links in self._idle.values():  # the original keeps its own
-                    for link, _ in links:
-                        link.close()
-                self._pid, self._idle = os.getpid(), {}
+            if self._pid != os.getpid():  # the original keeps its own
+                self._close(time.monotonic())
+                self._pid = os.getpid()
             idle = self._idle.get(server, [])
             while idle:
                 link, since = idle.pop()
@@ -220,11 +219,27 @@ class _Links:
 
     def give(self, server: Server, link: http.client.HTTPConnection) -> None:
         with self._lock:
+            self._close(time.monotonic() - _REST)
             idle = self._idle.setdefault(server, [])
             if self._pid == os.getpid() and len(idle) < _IDLE:
                 idle.append((link, time.monotonic()))
                 return
         link.close()
+
+    def close(self) -> None:
+        """Keep none."""
+        with self._lock:
+            self._close(time.monotonic())
+
+    def _close(self, until: float) -> None:
+        """Close what nobody has used since then."""
+        for server, idle in list(self._idle.items()):
+            for link, since in idle:
+                if since <= until:
+                    link.close()
+            self._idle[server] = [row for row in idle if row[1] > until]
+            if not self._idle[server]:
+                del self._idle[server]
 
 
 def _is_quiet(link: http.client.HTTPConnection) -> bool:
@@ -236,6 +251,7 @@ def _is_quiet(link: http.client.HTTPConnection) -> bool:
 
 
 _links = _Links()
+atexit.register(_links.close)
 
 
 def request(

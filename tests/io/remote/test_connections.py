@@ -251,3 +251,19 @@ def test_whole_files_lie_on_the_disk(web: Web, monkeypatch: pytest.MonkeyPatch) 
     view = spool(100_000)
     view[-3:] = b"end"
     assert bytes(view[-4:]) == b"\0end" and len(spool(10)) == 10
+
+
+def test_connections_to_servers_that_are_not_asked_again_are_closed(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links = connections._Links()
+    monkeypatch.setattr(connections, "_links", links)
+    with served() as other:
+        other.keeps = None
+        get(HttpObject(other.put("/a", DATA)))
+        [(link, _)] = links._idle[server_of(other.url)]
+        monkeypatch.setattr(connections, "_REST", 0)
+        get(HttpObject(web.put("/a", DATA)))
+        assert link.sock is None and list(links._idle) == [server_of(web.url)]
+    links.close()
+    assert not links._idle
