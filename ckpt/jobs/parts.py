@@ -687,16 +687,6 @@ def digest_of(document: Mapping[str, Json]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-STEP = 1 << 20
-"""Bytes that are read at once."""
-
-
-def chunks_of(source: Source) -> Iterator[bytes]:
-    """The bytes of a file, a few at once. Raises NotOpenedError."""
-    for offset in range(0, source.size, STEP):
-        yield source.read(offset, min(STEP, source.size - offset))
-
-
 def documents_of(chunks: Iterable[bytes], file: str, limits: Limits) -> Iterator[tuple[str, bytes]]:
     """Split parts that stand one after another, each on one line, or from the line `{` to the line `}`.
 

@@ -22,12 +22,14 @@ from process import SAMPLES, Done, ckpt, terminal
 from strategies import states
 
 from ckpt.cli import output
+from ckpt.elements import blocks
 from ckpt.errors import CkptError, LimitError
 from ckpt.io.executor import Threads
 from ckpt.io.source import File
 from ckpt.jobs import parts as module
 from ckpt.jobs.parts import part_of
 from ckpt.limits import Limits
+from ckpt.tensors import Range
 
 pytestmark = oracle.QUIET
 
@@ -755,9 +757,10 @@ def test_parts_are_split_wherever_the_bytes_are_cut(
     lines = [(folder / name).read_bytes() for name in parts]
     stream = b"".join([lines[0], indented(lines[1]), b"  \n", lines[2], lines[3].removesuffix(b"\n")])
     (folder / "all.ndjson").write_bytes(stream)
-    monkeypatch.setattr(module, "STEP", step)
+    monkeypatch.setattr(blocks, "BLOCK", step)
     source = File(str(folder / "all.ndjson"))
-    rows = list(module.documents_of(module.chunks_of(source), "x", Limits()))
+    chunks = blocks.blocks(Range(source, 0, source.size))
+    rows = list(module.documents_of(chunks, "x", Limits()))
     assert [name for name, _ in rows] == [f"x (document {number})" for number in (1, 2, 3, 4)]
     assert [json.loads(data) for _, data in rows] == list(map(json.loads, lines))
 

@@ -246,7 +246,6 @@ REQUESTS = [
     "jobs.parts._EDGE",
     "jobs.parts._PIECE",
     "jobs.parts._PIECES",
-    "jobs.parts.STEP",
 ]
 """How much is read, sent or kept at once: `tests/io` and `tests/elements` have their tests."""
 

@@ -31,24 +31,24 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.parts import WORKS, Job, Work, refuse_far_sums
 from ckpt.cli.signature import OUTPUT, Command, option_of, parameters_of
+from ckpt.elements.blocks import BLOCK, blocks
 from ckpt.errors import NotOpenedError, UnreadableError, UnsupportedError, UsageError, about
 from ckpt.io.executor import working
 from ckpt.io.far import is_url
 from ckpt.io.location import locate
 from ckpt.jobs.parts import (
-    STEP,
     Known,
     Part,
     check_inputs,
     check_tasks,
     checked_options,
-    chunks_of,
     documents_of,
     part_of,
     refusals,
     results_of_all,
 )
 from ckpt.limits import Limits
+from ckpt.tensors import Range
 from ckpt.text import plural, show
 
 _COMMANDS: dict[str, Command] = {
@@ -150,7 +150,7 @@ def _read(file: str, limits: Limits) -> list[Part]:
         else:
             source = locate(file).open()
             stack.callback(source.close)
-            chunks = chunks_of(source)
+            chunks = blocks(Range(source, 0, source.size))
         parts = []
         for name, data in documents_of(chunks, file, limits):
             with about(name):
@@ -163,7 +163,7 @@ def _read(file: str, limits: Limits) -> list[Part]:
 
 
 def _stdin() -> Iterator[bytes]:
-    return iter(()) if sys.stdin is None else iter(partial(sys.stdin.buffer.read, STEP), b"")
+    return iter(()) if sys.stdin is None else iter(partial(sys.stdin.buffer.read, BLOCK), b"")
 
 
 def _check_asked(
