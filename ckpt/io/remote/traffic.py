@@ -72,7 +72,7 @@ def forget() -> None:
     waiting.begin()
 
 
-class Waiting:
+class SilentServers:
     """The servers that have not answered yet, and since when. A thread looks at them while there are some."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,7 +86,6 @@ class Waiting:
         self._named: set[str] = set()
         self._next = 0
         self._thread: threading.Thread | None = None
-        self._wake = threading.Event()
 
     @contextmanager
     def __call__(self, server: str) -> Iterator[None]:
@@ -113,9 +112,16 @@ class Waiting:
         return found
 
     def _look(self) -> None:
-        while not self._wake.wait(1):
+        while self._goes_on():
+            time.sleep(1)
             for server in self.overdue():
                 far.tell(f"waiting for {server}")
 
+    def _goes_on(self) -> bool:
+        with self._lock:
+            if not self._since:
+                self._thread = None
+            return bool(self._since)
 
-waiting = Waiting()
+
+waiting = SilentServers()

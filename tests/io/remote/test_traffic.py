@@ -9,7 +9,7 @@ import pytest
 from ckpt.io import far
 from ckpt.io.remote import traffic
 from ckpt.io.remote.store import BusyError
-from ckpt.io.remote.traffic import Gate, Waiting, gate_of
+from ckpt.io.remote.traffic import Gate, SilentServers, gate_of
 
 
 def test_a_gate_lets_so_many_through() -> None:
@@ -66,7 +66,7 @@ def test_a_server_has_one_gate() -> None:
 
 def test_silent_servers_are_named_once() -> None:
     now = 0.0
-    waits = Waiting(lambda: now)
+    waits = SilentServers(lambda: now)
     with waits("a"), waits("b"):
         now = 4.9
         assert waits.overdue() == []
@@ -88,17 +88,20 @@ def test_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         heard.set()
 
     times = iter([0.0])
-    waits = Waiting(lambda: next(times, 10.0))
+    waits = SilentServers(lambda: next(times, 10.0))
     monkeypatch.setattr(far.Told, "tell", tell)
     with waits("slow.example"):
+        thread = waits._thread
         assert heard.wait(60)
-    waits._wake.set()
+    assert thread is not None
+    thread.join(60)
+    assert waits._thread is None, "it looks while somebody waits"
     assert told == ["waiting for slow.example"]
 
 
 def test_without_a_listener_no_thread_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(far.Told, "tell", None)
-    waits = Waiting()
+    waits = SilentServers()
     with waits("a"):
         assert waits._thread is None
     far.tell("nobody hears it")
