@@ -36,6 +36,7 @@ class Range(NamedTuple):
         """Bytes `first` to `last` of it. The bytes of a deflated one have no part but the whole."""
         if (first, last) == (0, self.size):
             return self
+        assert self.inflated is None
         return self._replace(offset=self.offset + first, size=last - first, recorded=None)
 
 

@@ -124,7 +124,7 @@ class Piece:
             self.data, self.error = data, error if isinstance(error, Exception) else None
             self.state = _State.HERE
             if error is not None or not self.users:
-                self._leave(_State.IDLE if self.users else _State.GONE)
+                self.drop(_State.IDLE if self.users else _State.GONE)
             _changed.notify_all()
         if error is not None and not isinstance(error, Exception):
             raise error
@@ -170,11 +170,8 @@ class Piece:
         if not self.users and self.state is not _State.COMING:
             self.drop()
 
-    def drop(self) -> None:
+    def drop(self, state: _State = _State.GONE) -> None:
         """Let its bytes go. `_changed` is held."""
-        self._leave(_State.GONE)
-
-    def _leave(self, state: _State) -> None:
         if self.state is _State.HERE:
             _Room.used -= self.end - self.begin
             _done.pop(self, None)

@@ -205,7 +205,7 @@ def _refuse(reply: Reply, target: _Target) -> None:
     if 200 <= status < 300:
         return
     reason = http.client.responses.get(status, "")
-    said = f"{'the server' if target.is_first else target_name(target)} answers {status}" + (
+    said = f"{'the server' if target.is_first else _server_in(target.url)} answers {status}" + (
         f" {reason}" if reason else ""
     )
     if status in _PASSING or status >= 500:
@@ -217,9 +217,9 @@ def _refuse(reply: Reply, target: _Target) -> None:
     raise ChangedError() if status == 412 else NotOpenedError(said)
 
 
-def target_name(target: _Target) -> str:
-    """The server of a target, for people."""
-    return show(urlsplit(target.url).netloc, 80)
+def _server_in(url: str) -> str:
+    """The server of a URL, for people."""
+    return show(urlsplit(url).netloc, 80)
 
 
 def _after(text: str) -> float:
@@ -234,7 +234,7 @@ def _after(text: str) -> float:
 
 def lost(error: Exception, url: str) -> Exception:
     """Translate an error of the standard library. It says the server, for a redirect may have led to another one."""
-    server = show(urlsplit(url).netloc, 80)
+    server = _server_in(url)
     if isinstance(error, socket.gaierror):
         return NotOpenedError(f"unknown host {server}")
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -78,7 +78,7 @@ class RemotePath:
         return RemotePath(url, shared(self.name, str(url)))
 
     def child(self, name: str, links: Links = "file") -> Location:
-        if name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
+        if not is_plain_name(name):
             raise UnreadableError(f"{show(name, 80)} is not a file in this folder", path=self.name)
         if name not in self._children:
             self._children[name] = self._child(name)
