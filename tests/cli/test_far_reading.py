@@ -38,10 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
-    with nginxes.running(tmp_path_factory.mktemp("nginx")) as made:
-        for path in folder.iterdir():
-            made.put(path)
-        made.pack(folder / ZIP)
+    with nginxes.running(tmp_path_factory.mktemp("nginx"), folder, [ZIP]) as made:
         yield made
 
 
@@ -53,9 +50,7 @@ def nginx(served: Nginx) -> Nginx:
 
 @pytest.fixture(scope="module")
 def models(folder: Path) -> Iterator[Hub]:
-    with hub() as made:
-        for path in folder.iterdir():
-            made.put(path)
+    with hub(folder) as made:
         yield made
 
 

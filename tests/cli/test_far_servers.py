@@ -37,9 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def nginx(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nginx]:
-    with nginxes.running(tmp_path_factory.mktemp("nginx")) as made:
-        for path in folder.iterdir():
-            made.put(path)
+    with nginxes.running(tmp_path_factory.mktemp("nginx"), folder) as made:
         yield made
 
 
@@ -51,9 +49,7 @@ def azurite() -> Iterator[Azurite]:
 
 @pytest.fixture(scope="module")
 def models(folder: Path) -> Iterator[Hub]:
-    with hub() as made:
-        for path in folder.iterdir():
-            made.put(path)
+    with hub(folder) as made:
         yield made
 
 
@@ -205,15 +201,20 @@ def same(place: Place, folder: Path, *words: str, name: str) -> None:
     assert b"secret" not in far.out and nginxes.PASSWORD.encode() not in far.out
 
 
+def all_the_same(place: Place, folder: Path, name: str) -> None:
+    """Assert that every command says the same of both, and `diff` that they are."""
+    for words in COMMANDS:
+        same(place, folder, *words, name=name)
+    done = place.run("diff", f"{folder}/{name}", name=name)
+    assert (done.code, done.err) == (0, b"")
+
+
 @pytest.mark.parametrize(("server", "name"), rows(PLACES, SINGLE))
 def test_every_command_says_what_it_says_of_the_file(
     server: str, name: str, folder: Path, request: pytest.FixtureRequest
 ) -> None:
     place = PLACES[server](request)
-    for words in COMMANDS:
-        same(place, folder, *words, name=name)
-    done = place.run("diff", f"{folder}/{name}", name=name)
-    assert (done.code, done.err) == (0, b"")
+    all_the_same(place, folder, name)
     assert place.run("diff", str(folder / "zip.pth"), name="legacy.pth").code == 1
 
 
@@ -221,8 +222,4 @@ def test_every_command_says_what_it_says_of_the_file(
 def test_every_command_says_what_it_says_of_the_folder(
     server: str, name: str, folder: Path, request: pytest.FixtureRequest
 ) -> None:
-    place = PLACES[server](request)
-    for words in COMMANDS:
-        same(place, folder, *words, name=name)
-    done = place.run("diff", f"{folder}/{name}", name=name)
-    assert (done.code, done.err) == (0, b"")
+    all_the_same(PLACES[server](request), folder, name)

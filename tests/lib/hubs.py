@@ -172,9 +172,14 @@ def _part(data: bytes, headers: dict[str, str], about: dict[str, str]) -> Reply:
 
 
 @contextmanager
-def hub() -> Iterator[Hub]:
-    """Run the hub and its second server on free ports of this machine, until the end of the block."""
+def hub(files: Path) -> Iterator[Hub]:
+    """Run the hub and its second server on free ports of this machine, until the end of the block.
+
+    It has the files of a folder.
+    """
     made = Hub()
+    for path in files.iterdir():
+        made.put(path)
     with ExitStack() as opened:
         made.cdn_url = opened.enter_context(_server(made, made.hand_out, lambda row: made.cdn.append(row)))
         made.url = opened.enter_context(_server(made, made.answer, lambda row: made.asked.append(row)))

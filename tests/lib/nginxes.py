@@ -10,7 +10,7 @@ import socket
 import ssl
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -130,8 +130,10 @@ def program() -> str | None:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Nginx]:
+def running(folder: Path, files: Path, packed: Iterable[str] = ()) -> Iterator[Nginx]:
     """Run nginx on free ports of this machine until the end of the block. Skips the test where it is not there.
+
+    It has the files of a folder, some of them also compressed.
 
     The ports are open before it starts: it inherits the sockets, and nothing has to wait for it.
     """
@@ -171,7 +173,12 @@ def running(folder: Path) -> Iterator[Nginx]:
         for each in sockets:
             each.close()  # else a connection to an nginx that ended would wait
         try:
-            yield Nginx(folder, ports, bool(openssl))
+            made = Nginx(folder, ports, bool(openssl))
+            for path in files.iterdir():
+                made.put(path)
+            for name in packed:
+                made.pack(files / name)
+            yield made
         finally:
             process.terminate()
             process.wait()
