@@ -144,3 +144,146 @@ def endings(paths: Iterable[str]) -> dict[str, int]:
     """Count the paths with each ending, most first. The empty ending counts names without one."""
     counts = Counter(os.path.splitext(os.path.basename(path).lower())[1] for path in paths)
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+# --- labels of files that stand together -----------------------------------------------------------------------------------
+
+_MARKS = r"((?:[_/\\ =,@:;~()\[\]{}#]|(?<![0-9]e)[-+]|(?<![0-9])\.|\.(?![0-9]))+)"
+"""The marks between the tokens of a file's name. `2.71` and `1e-05` are numbers."""
+_COUNTED = frozenset(
+    ("epoch", "ep", "step", "steps", "iter", "iteration", "checkpoint", "ckpt", "round", "update")
+)
+"""Words before a number that counts the saves of a training."""
+_LONG = 40
+"""Characters of one token that a label shows whole, where others of its column begin or end alike."""
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Return a short label for each name of a set: what tells it apart from the others, in the order of the name.
+
+    Of `RFB-Epoch-100-Loss-2.71.pth` and its like the labels are `Epoch-100`, of `a/model.pth` and `b/model.pth`
+    `a` and `b`. Different names have different labels, of which none is longer than its name.
+    """
+    unique = list(dict.fromkeys(names))
+    if len(unique) < 2:
+        return list(names)
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    split = [_tokens(name) for name in unique]
+    for index, tokens in enumerate(split):
+        kinds.setdefault(tuple(tokens[1::2]), []).append(index)
+    shown = [""] * len(unique)
+    several = sum(len(indices) > 1 for indices in kinds.values()) > 1
+    alike = _alike(split)
+    for indices in kinds.values():
+        begin = alike if several or len(indices) == 1 else None
+        texts = _told_apart([split[index] for index in indices], begin)
+        for index, text in zip(indices, texts, strict=True):
+            shown[index] = text
+    ending = _ending(unique)
+    if len(kinds) > 1:
+        shown = [text.removesuffix(ending) or text for text in shown]
+    taken = {text: name for name in unique for text in (name, name.removesuffix(ending))}
+    counts = Counter(shown)
+    short = {
+        name: text if counts[text] == 1 and len(text) <= len(name) and taken.get(text, name) == name else name
+        for name, text in zip(unique, shown, strict=True)
+    }
+    return [short[name] for name in names]
+
+
+def pattern(names: Sequence[str]) -> str:
+    """Return what names have in common, with `*` for what differs: `RFB-Epoch-*-Loss-*.pth`."""
+    split = [_tokens(name) for name in names]
+    if len({tuple(tokens[1::2]) for tokens in split}) == 1:
+        columns = [column[0] if len(set(column)) == 1 else "*" for column in zip(*split, strict=True)]
+        return re.sub(r"\*{2,}", "*", "".join(columns))
+    begin = "".join(split[0][: _alike(split)]) if split else ""
+    return f"{begin}*{_ending(names)}"
+
+
+def _tokens(name: str) -> list[str]:
+    """Split a name into tokens, each second of them the mark between two. `epoch12` is a word and a number."""
+    parts = re.split(_MARKS, name)
+    tokens: list[str] = []
+    for index, part in enumerate(parts):
+        word = None if index & 1 else re.fullmatch(r"([^\W\d_]+)([0-9]+)", part)
+        tokens += [word[1], "", word[2]] if word else [part]
+    return tokens
+
+
+def _alike(split: Sequence[Sequence[str]]) -> int:
+    """Count the tokens with which all names begin, up to the last mark."""
+    count = _shared([*map(list, split)])
+    return count - count % 2
+
+
+def _ending(names: Sequence[str]) -> str:
+    """Return the ending that all names have, such as `.pth`, or nothing."""
+    found = {os.path.splitext(name)[1] for name in names}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _told_apart(split: Sequence[Sequence[str]], begin: int | None) -> list[str]:
+    """Return the labels of names with the same marks. They keep what stands before the difference, from a token on."""
+    if len(split) == 1:
+        return ["".join(split[0][begin:])]
+    columns = list(zip(*split, strict=True))
+    chosen = _chosen(columns, len(split))
+    if chosen == [len(columns) - 1] and columns[chosen[0] - 1][0] == ".":
+        return ["".join(tokens) for tokens in split]  # an ending alone says little
+    spans: list[list[int]] = []
+    for index in chosen:
+        first = index - 2 if _is_counted(columns, index) else index
+        if spans and first <= spans[-1][1] + 2:
+            spans[-1][1] = index
+        else:
+            spans.append([first, index])
+    if begin is not None:
+        spans[0][0] = begin
+    texts = {index: _shorter(columns[index]) for index in chosen}
+    return [
+        "…".join(
+            "".join(texts[at][row] if at in texts else columns[at][row] for at in range(first, last + 1))
+            for first, last in spans
+        )
+        for row in range(len(split))
+    ]
+
+
+def _chosen(columns: Sequence[Sequence[str]], count: int) -> list[int]:
+    """Return the columns that tell `count` names apart: a counter alone, or the first ones that do together."""
+    varying = [index for index in range(0, len(columns), 2) if len(set(columns[index])) > 1]
+    for index in varying:
+        counts = index > 1 and columns[index - 2][0].lower() in _COUNTED and _is_counted(columns, index)
+        if counts and len(set(columns[index])) == count:
+            return [index]
+    keys: list[tuple[str, ...]] = [()] * count
+    for number, index in enumerate(varying):
+        keys = [(*key, text) for key, text in zip(keys, columns[index], strict=True)]
+        if len(set(keys)) == count:
+            return varying[: number + 1]
+    return varying
+
+
+def _is_counted(columns: Sequence[Sequence[str]], index: int) -> bool:
+    """Tell whether a column holds numbers behind one word, which says what they count."""
+    if index < 2 or len(set(columns[index - 2])) > 1 or not columns[index - 2][0].isalpha():
+        return False
+    return any(text[:1].isdigit() for text in columns[index])
+
+
+def _shorter(texts: Sequence[str]) -> list[str]:
+    """Return the tokens of a column, long ones without what all of them begin and end with."""
+    if max(map(len, texts)) <= _LONG:
+        return list(texts)
+    begin = _shared(texts)
+    end = _shared([text[begin:][::-1] for text in texts])
+    return [("…" if begin else "") + text[begin : len(text) - end] + ("…" if end else "") for text in texts]
+
+
+def _shared(texts: Sequence[str] | Sequence[list[str]]) -> int:
+    """Count the characters, or the tokens, with which all texts begin."""
+    first, last = min(texts), max(texts)
+    return next(
+        (index for index, (one, two) in enumerate(zip(first, last, strict=False)) if one != two), len(first)
+    )

@@ -249,8 +249,8 @@ REQUESTS = [
 ]
 """How much is read, sent or kept at once: `tests/io` and `tests/elements` have their tests."""
 
-SHOWN = ("render.", "cli.", "api.")
-"""Rooms whose constants decide what is shown."""
+SHOWN = ("render.", "cli.", "api.", "names._LONG")
+"""Rooms whose constants decide what is shown, and what decides it elsewhere."""
 
 
 def numbers(path: Path) -> dict[str, int | float]:

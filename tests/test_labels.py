@@ -1,0 +1,93 @@
+"""Labels: what tells the names of a set of files apart."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ckpt.names import labels, pattern
+
+SERIES = [f"RFB-Epoch-{epoch}-Loss-{2.9 - epoch / 1000:.15f}.pth" for epoch in range(100, 230, 5)]
+SETS: dict[str, tuple[list[str], list[str], str]] = {
+    "a series": (SERIES[:3], ["Epoch-100", "Epoch-105", "Epoch-110"], "RFB-Epoch-*-Loss-*.pth"),
+    "a series and its best": (
+        [*SERIES[:2], "best.pth"],
+        ["Epoch-100", "Epoch-105", "best"],
+        "*.pth",
+    ),
+    "a counter behind a date": (
+        ["20240102-1200_epoch_1.pth", "20240102-1300_epoch_2.pth"],
+        ["epoch_1", "epoch_2"],
+        "20240102-*_epoch_*.pth",
+    ),
+    "the same epoch in two folders": (
+        ["a/epoch_1.pth", "a/epoch_2.pth", "b/epoch_1.pth"],
+        ["a/epoch_1", "a/epoch_2", "b/epoch_1"],
+        "*/epoch_*.pth",
+    ),
+    "folders": (["a/model.pth", "b/model.pth"], ["a", "b"], "*/model.pth"),
+    "steps of the Trainer": (
+        ["checkpoint-500/pytorch_model.bin", "checkpoint-1000/pytorch_model.bin"],
+        ["checkpoint-500", "checkpoint-1000"],
+        "checkpoint-*/pytorch_model.bin",
+    ),
+    "Lightning": (
+        ["epoch=1-step=100.ckpt", "epoch=2-step=200.ckpt", "last.ckpt"],
+        ["epoch=1", "epoch=2", "last"],
+        "*.ckpt",
+    ),
+    "a number or a word": (["epoch_1.pth", "epoch_last.pth"], ["epoch_1", "epoch_last"], "epoch_*.pth"),
+    "a number at a word": (["epoch1.pth", "epoch10.pth"], ["epoch1", "epoch10"], "epoch*.pth"),
+    "words": (["bert-base.pth", "bert-large.pth"], ["base", "large"], "bert-*.pth"),
+    "small numbers": (["x-1e-05.pth", "x-1e-04.pth"], ["x-1e-05", "x-1e-04"], "x-*.pth"),
+    "two columns": (
+        ["lr-0.1-wd-0.05-epoch-1.pth", "lr-0.2-wd-0.05-epoch-1.pth", "lr-0.1-wd-0.05-epoch-2.pth"],
+        ["lr-0.1…epoch-1", "lr-0.2…epoch-1", "lr-0.1…epoch-2"],
+        "lr-*-wd-0.05-epoch-*.pth",
+    ),
+    "two series": (
+        ["a-epoch-1.pth", "a-epoch-2.pth", "b_c-epoch-1.pth", "b_c-epoch-3.pth"],
+        ["a-epoch-1", "a-epoch-2", "b_c-epoch-1", "b_c-epoch-3"],
+        "*.pth",
+    ),
+    "endings": (["epoch_1.pth", "epoch_1.pt"], ["epoch_1.pth", "epoch_1.pt"], "epoch_1.*"),
+    "one long word": (["x" * 90 + "a" + "y" * 90, "x" * 90 + "b" + "y" * 90], ["…a…", "…b…"], "*"),
+    "no mark in common": (["1", "1-1", "1_1"], ["1", "1-1", "1_1"], "*"),
+    "one name": (["epoch_1.pth"], ["epoch_1.pth"], "epoch_1.pth"),
+    "a name twice": (["epoch_1.pth", "epoch_1.pth"], ["epoch_1.pth", "epoch_1.pth"], "epoch_1.pth"),
+    "a name that is a label": (["e-1-x", "e-2-x", "e-1"], ["e-1-x", "e-2", "1"], "e-*"),
+    "nothing": ([], [], "*"),
+}
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_labels_say_what_differs(kind: str) -> None:
+    names, expected, common = SETS[kind]
+
+    assert labels(names) == expected
+    assert pattern(names) == common
+
+
+def test_labels_of_300_files_are_short() -> None:
+    long = "a_name_of_an_experiment_" * 8
+    names = [f"{long}-epoch_{epoch:04d}-loss_{1 / (epoch + 3):.12f}.pth" for epoch in range(300)]
+
+    assert labels(names) == [f"epoch_{epoch:04d}" for epoch in range(300)]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_different_names_have_different_labels(seed: int) -> None:
+    rng = random.Random(seed)
+    words = ["epoch", "loss", "best", "1", "12", "0.5", "1e-05", "v2", "x" * 50, "", "模型"]
+    marks = ["-", "_", ".", "/", "=", " ", ""]
+    names = [
+        "".join(rng.choice(words) + rng.choice(marks) for _ in range(rng.randint(1, 5))) + ".pth"
+        for _ in range(rng.randint(2, 30))
+    ]
+    found = labels(names)
+
+    assert len(found) == len(names)
+    assert len(set(found)) == len(set(names))
+    assert all(len(label) <= len(name) for label, name in zip(found, names, strict=True))
+    assert all((one == two) == (a == b) for one, a in zip(found, names, strict=True) for two, b in zip(found, names, strict=True))  # fmt: skip
