@@ -10,21 +10,23 @@ from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.reasons import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow, depth_that_fits, modules
 from ckpt.render.bars import spark
+from ckpt.render.folding import alike
 from ckpt.render.text import (
     NAME,
     Column,
     Line,
     cells,
     columns,
+    cut,
     findings_lines,
     flowed,
     height_of,
     hung,
-    shortened,
     spread,
     whole,
 )
-from ckpt.text import and_more, folded, plural, show, show_literal
+from ckpt.text import and_more, braced, plural, show, show_literal, size_text
+from ckpt.tree.find import counter, is_run_counter
 from ckpt.tree.literals import brief
 
 LETTERS = {
@@ -43,6 +45,10 @@ _ROWS = 20
 _LEAST = 3
 """Rows of changes that are listed, whatever the screen."""
 _VALUES = 12
+_STILL = 24
+"""Names of parameters that did not change, with siblings in braces."""
+_MERGED = 5000
+"""Rows of which the same may be said, and that are compared for it."""
 _LOST = 8
 _ROLES = {
     "parameter": "parameters",
@@ -67,11 +73,11 @@ def diff_lines(
     Of what changed, the rows are listed that are left on a screen of `height` rows. Bars are of modules at the deepest
     place of the names that fits, or at `depth`.
     """
-    out = _headline(report, width)
+    out = _headline(report, width) + _counters(report, width)
     for component in report.suggested:
         out += hung([], component.advice, width, 2, "warning")
     out += _counts(report, width)
-    out += _still(report, width) if show_rows in ("auto", "unchanged", "frozen", "all") else []
+    out += _still(report, width, show_rows) if show_rows in ("auto", "unchanged", "frozen", "all") else []
     if report.findings:
         out += [[], *findings_lines(report.findings, width)]
     end = _values(report, width)
@@ -87,11 +93,30 @@ def diff_lines(
     used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
     if stat:
         most = _BARS if height is None else max(height - used - 1, _LEAST)  # the header
-        out += _bars(report, width, most, depth, everything=show_rows == "all")
+        chosen = [
+            row for row in report.rows if show_rows == "all" or row.role.role in ("parameter", "unknown")
+        ]
+        out += [[], *_bars(chosen or report.rows, width, most, depth)]
     if not (stat and show_rows == "auto"):
         used = height_of([*out, *end], width) + 3
         out += _changes(report, show_rows, width, _ROWS if height is None else max(height - used, _LEAST))
     return out + end
+
+
+def _is_counter(row: ValueRow) -> bool:
+    """Tell whether a value is an epoch or a step of the run on both sides."""
+    sides = [side for side in (row.before, row.after) if side is not None and is_run_counter(side.path)]
+    return len(sides) == 2 and all(counter(side.node) is not None for side in sides)
+
+
+def _counters(report: DiffReport, width: int | None) -> list[Line]:
+    """The line of the epochs and steps that differ: `epoch 0 → 1 · step 500 → 1,000`."""
+    pieces = [
+        f"{show(row.name, 80)} {''.join(text for text, _ in _value(row))}"
+        for row in report.values
+        if _is_counter(row)
+    ]
+    return flowed([], pieces[:_VALUES], width, 2) if pieces else []
 
 
 def _apart(report: DiffReport) -> list[str]:
@@ -149,21 +174,28 @@ def _is_by_name(row: Row) -> bool:
     return row.role[:3] == ("parameter", "likely", "name")
 
 
-def _still(report: DiffReport, width: int | None) -> list[Line]:
-    """Parameters that did not change, by the reason; empty when no parameter changed."""
+def _still(report: DiffReport, width: int | None, which: str) -> list[Line]:
+    """Parameters that did not change, by the reason; empty when no parameter changed.
+
+    By default the findings say it of most of them, and it is not said again.
+    """
     moved = any(row.status == "changed" for row in report.rows)
+    told = {name for row in report.findings if row.code == "frozen" for name in row.tensors}
     still: dict[str, list[str]] = {}
     for row in report.rows:
-        if row.status == "same" and row.reason is not None:
+        if row.status == "same" and row.reason is not None and (which != "auto" or row.name not in told):
             still.setdefault(row.reason, []).append(row.label)
     if not still or not moved or report.options.structure:
         return []
-    rows = [(folded(names), reason, len(names)) for reason, names in still.items()]
-    size = min(max(cells(names) for names, _, _ in rows), _name_cells(width))
     out: list[Line] = [[], [("unchanged parameters", "head")]]
-    for names, reason, count in rows:
-        extra = f" ({count:,})" if count > 1 else ""
-        out += _row("  ", "", names, size, reason + extra, width)
+    for reason, names in still.items():
+        out += hung([("  ", "")], f"{reason} ({len(names):,}):", width, 2)
+        most = _STILL if which == "auto" else len(names)
+        shown = ", ".join(map(whole, braced([show(name, None) for name in names])[:most]))
+        rest = len(braced(names)) - most
+        out += hung(
+            [("    ", "")], shown + (f" and {rest:,} more (--show frozen)" if rest > 0 else ""), width, 4
+        )
     return out
 
 
@@ -171,21 +203,27 @@ def _name_cells(width: int | None) -> int:
     return NAME if width is None else max(min(NAME, width // 2), 16)
 
 
-def _row(letter: str, style: str, name: str, size: int, text: str, width: int | None) -> list[Line]:
-    """A name in a column of `size` cells, and what is said of it, broken to fit."""
-    name = shortened(name, size)
-    pad = " " * (size - cells(name) + 2)
-    return hung([(letter, style), (name + pad, "")], text, width)
+def _row(
+    letter: str, name: str, size: int, text: str, width: int | None, *, is_whole: bool = False
+) -> list[Line]:
+    """A name in a column of `size` cells, and what is said of it, broken to fit. A longer name has its own line."""
+    head: Line = [(f"{letter} ", _COLOURS.get(letter, ""))]
+    if cells(name) <= size or width is None:
+        return hung([*head, (name + " " * (max(size - cells(name), 0) + 2), "")], text, width)
+    shown = name if is_whole else cut(name, width - 2)
+    return [[*head, (shown, "")], *hung([("    ", "")], text, width)]
 
 
 def _changes(report: DiffReport, which: str, width: int | None, limit: int) -> list[Line]:
-    """Return the tensors on one side or of another shape, then the changed ones, parameters first.
+    """Return the tensors that differ: new NaN first, then parameters, buffers and the rest.
 
-    `limit` rows by default.
+    By default there are about `limit` lines. An optimizer that one file alone has is one of them, and where more
+    parameters changed than fit, their modules are drawn in place of them. What is left out is counted.
     """
+    differing = STATUSES[: STATUSES.index("unchecked")]
     wanted: Sequence[str] = {
-        "auto": ("reshaped", "retyped", "renamed", "added", "removed"),
-        "changed": ("changed", "reshaped", "retyped", "renamed", "added", "removed"),
+        "auto": differing,
+        "changed": differing,
         "unchanged": ("same",),
         "frozen": (),
         "buffers": STATUSES,
@@ -196,26 +234,111 @@ def _changes(report: DiffReport, which: str, width: int | None, limit: int) -> l
         for row in report.rows
         if row.status in wanted and (which != "buffers" or row.role.role == "buffer")
     ]
-    if which == "auto":
-        changed = [row for row in report.rows if row.status == "changed"]
-        rows += sorted(changed, key=lambda row: list(_ROLES).index(row.role.role))
-    if not rows:
-        return []
-    most = limit if which == "auto" else len(rows)
-    names = [_name(row) for row in rows[:most]]
-    size = min(max(map(cells, names)), _name_cells(width))
-    out: list[Line] = [[]]
-    shown = 0
-    for row, name in zip(rows, names, strict=False):
-        letter = LETTERS[row.status]
-        lines = _row(f"{letter} ", _COLOURS.get(letter, ""), name, size, _what(row), width)
-        if which == "auto" and shown and len(out) - 1 + len(lines) > most:
-            break
+    if which != "auto":
+        return [[], *_listing(sorted(rows, key=_rank), width, is_whole=True)] if rows else []
+    entire = _entire(report.rows)
+    rows = [row for row in rows if id(row) not in entire]
+    bad = [row for row in rows if _is_bad(row)]
+    others = [row for row in rows if not _is_bad(row) and (row.status != "changed" or not _is_drawn(row))]
+    said = {id(row) for row in (*bad, *others)}
+    names = [_name(row) for row in rows if row.role.role != "optimizer"]
+    size = min(max(map(cells, names), default=0), _name_cells(width))
+    out: list[Line] = []
+    for group in (bad, sorted(others, key=_rank)):
+        out += _merged(group, size, width, max((limit - len(out)) // 2, _LEAST))
+    out += [line for text in dict.fromkeys(entire.values()) for line in hung([], text, width, 4)]
+    left: list[str] = []
+    for label, roles in _GROUPS.items():
+        group = sorted((row for row in rows if row.role.role in roles and id(row) not in said), key=_rank)
+        room = max(limit - 1 - len(out), _LEAST if label == "parameters" else 0)  # a line for what is left
+        lines = _listing(group, width, size) if len(group) <= room else []
+        if (not lines and group) or len(lines) > room:
+            lines = _bars(group, width, room - 2, only_changed=True) if label == "parameters" else []
+            left.append(f"{len(group):,} {label}")
         out += lines
-        shown += 1
-    if len(rows) > shown:
-        out.append([(f"… {len(rows) - shown:,} more (--show changed, --stat)", "dim")])
-    return out
+    if left:
+        out += hung([], f"… {', '.join(left)} (--show changed)", width, 2, "dim")
+    return [[], *out] if out else []
+
+
+_GROUPS = {
+    "parameters": ("parameter", "unknown"),
+    "buffers": ("buffer",),
+    "tensors of the optimizer": ("optimizer",),
+    "other tensors": ("other",),
+}
+
+
+def _is_bad(row: Row) -> bool:
+    """Tell whether a tensor has NaN or Inf that it had not before."""
+    change = row.change
+    return change is not None and (change.nan[1] > change.nan[0] or change.inf[1] > change.inf[0])
+
+
+def _is_drawn(row: Row) -> bool:
+    """Tell whether a bar can hold the change of a tensor."""
+    return row.change is not None and row.change.squares is not None
+
+
+def _merged(rows: Sequence[Row], size: int, width: int | None, most: int) -> list[Line]:
+    """Return rows of which the same is said as one, in at most `most` lines, and how many tensors are left out."""
+    looks = [(row.status, row.role.role, _what(row)) for row in rows[:_MERGED]]
+    merged = alike([(_name(row), look) for row, look in zip(rows, looks, strict=False)])
+    blocks: list[list[Line]] = []
+    for name, indices in merged[: most + 1]:
+        times = f"  ×{len(indices)}" if len(indices) > 1 else ""
+        status, _, text = looks[indices[0]]
+        blocks.append(_row(LETTERS[status], name, size, text + times, width))
+    if sum(map(len, blocks)) <= most and len(merged) == len(blocks) and len(looks) == len(rows):
+        return [line for block in blocks for line in block]
+    out: list[Line] = []
+    shown = 0
+    for block, (_, indices) in zip(blocks, merged, strict=False):
+        if out and len(out) + len(block) > most - 1:
+            break
+        out, shown = out + block, shown + len(indices)
+    return [*out, [(f"… {len(rows) - shown:,} more (--show changed)", "dim")]]
+
+
+def _rank(row: Row) -> tuple[bool, int, bool]:
+    """The place of a row in a list: new NaN and Inf first, then by the role, and in it names and shapes before values."""
+    return not _is_bad(row), list(_ROLES).index(row.role.role), row.status == "changed"
+
+
+def _entire(rows: Sequence[Row]) -> dict[int, str]:
+    """Return the rows of optimizers that one file alone has, by their id, each with the line for all of them."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.role.role == "optimizer" and row.status in ("added", "removed"):
+            groups.setdefault((row.status, row.name.partition(".state.")[0]), []).append(row)
+    here = {
+        (side, row.name.partition(".state.")[0])
+        for row in rows
+        if row.role.role == "optimizer"
+        for side, entry in (("removed", row.after), ("added", row.before))
+        if entry is not None
+    }
+    lines: dict[int, str] = {}
+    for (status, name), group in groups.items():
+        if (status, name) not in here and len(group) > 1:
+            nbytes = sum(entry.tensor.nbytes for row in group for entry in (row.before, row.after) if entry)
+            text = f"{LETTERS[status]} {whole(show(name, 120))}  {plural(len(group), 'tensor')}, {size_text(nbytes)}"
+            lines |= {id(row): text for row in group}
+    return lines
+
+
+def _listing(
+    rows: Sequence[Row], width: int | None, size: int | None = None, *, is_whole: bool = False
+) -> list[Line]:
+    """Return the rows, one below the other. Names have `size` cells, by default those of the longest."""
+    names = [_name(row) for row in rows]
+    if size is None:
+        size = min(max(map(cells, names), default=0), _name_cells(width))
+    return [
+        line
+        for row, name in zip(rows, names, strict=True)
+        for line in _row(LETTERS[row.status], name, size, _what(row), width, is_whole=is_whole)
+    ]
 
 
 _BARS = 40
@@ -226,11 +349,19 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def _bars(
-    report: DiffReport, width: int | None, most: int, depth: int | None, *, everything: bool
+    chosen: Sequence[Row],
+    width: int | None,
+    most: int,
+    depth: int | None = None,
+    *,
+    only_changed: bool = False,
 ) -> list[Line]:
-    """One bar per module: the change of its parameters, or of everything in it, relative to the largest."""
-    chosen = [row for row in report.rows if everything or row.role.role in ("parameter", "unknown")]
-    chosen = chosen or list(report.rows)
+    """One bar per module: the change of its tensors, relative to the largest.
+
+    `only_changed`: the rows are those that changed, for without --stat no norm of the others is known.
+    """
+    heads = _MODULE_COLUMNS[1:] if only_changed else _MODULE_COLUMNS
+    more = "--stat --depth N" if only_changed else "--depth N"
     rows = modules(chosen, depth_that_fits(chosen, most) if depth is None else depth)
     if depth is None and len(rows) < _FEW:  # a screen too small for bars that say anything scrolls
         most = _BARS
@@ -243,15 +374,15 @@ def _bars(
         share = (row.rel_l2 or 0.0) / largest if largest else 0.0
         number = "from 0" if row.rel_l2 is None else f"{row.rel_l2:.3g}"
         name = show(row.name, 120) or "(the root)"
-        table.append([name, f"{row.tensors:,}", f"{row.changed:,}", number, _bar(share)])
-    out: list[Line] = [[], *columns(_MODULE_COLUMNS, table, width=width)]
+        texts = [f"{row.tensors:,}", f"{row.changed:,}", number, _bar(share)]
+        table.append([name, *texts[-len(heads) :]])
+    out = columns([Column("MODULE", gives_way=True), *heads], table, width=width)
     if len(rows) > most:
-        out.append([(f"… {len(rows) - most:,} more modules (--depth N)", "dim")])
+        out.append([(f"… {len(rows) - most:,} more modules ({more})", "dim")])
     return out
 
 
 _MODULE_COLUMNS = (
-    Column("MODULE", gives_way=True),
     *(Column(name, right=True) for name in ("TENSORS", "CHANGED", "REL. L2")),
     Column(""),
 )
@@ -266,8 +397,8 @@ def _bar(share: float) -> str:
 
 def _name(row: Row) -> str:
     if row.status == "renamed":
-        return f"{show(row.labels[0], 80)} → {show(row.labels[1], 80)}"
-    return show(row.label, 120)
+        return f"{show(row.labels[0])} → {show(row.labels[1])}"
+    return show(row.label)
 
 
 def _what(row: Row) -> str:
@@ -327,16 +458,17 @@ def _drawn(histogram: Histogram) -> str:
 
 
 def _values(report: DiffReport, width: int | None) -> list[Line]:
-    if not report.values:
+    rows = [row for row in report.values if not _is_counter(row)]
+    if not rows:
         return []
     out: list[Line] = [[]]
-    for row in report.values[:_VALUES]:
+    for row in rows[:_VALUES]:
         letter = LETTERS[row.status]
-        name = shortened(show(row.name, 80), _name_cells(width))
+        name = show(row.name)
         head: Line = [(f"{letter} ", _COLOURS.get(letter, "")), (f"{whole(name)}  ", "")]
         out += spread([*head, *_value(row)], width, 4)
-    if len(report.values) > _VALUES:
-        out.append([(f"… {len(report.values) - _VALUES:,} more values (--json)", "dim")])
+    if len(rows) > _VALUES:
+        out.append([(f"… {len(rows) - _VALUES:,} more values (--json)", "dim")])
     return out
 
 

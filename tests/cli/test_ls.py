@@ -82,10 +82,24 @@ def test_names_of_a_series_keep_what_tells_them_apart(columns: int, series: Path
     is_whole = columns >= len(SERIES[0])
     expected = SERIES if is_whole else [f"Epoch-{epoch}" for epoch in range(100, 230, 5)]
     assert lines[lines.index("NAME") + 1 :][:26] == expected
-    assert (
-        " ".join(lines[: lines.index("NAME")]).replace("·", " ").split()
-        == ["run/RFB-Epoch-*-Loss-*.pth", "26", "checkpoints", "torch-legacy", "13.8", "KiB", "each", "3.13", "K", "parameters", "float32", "cuda:0", "weights_only", "each", "with", "cuda"]
-    )
+    assert " ".join(lines[: lines.index("NAME")]).replace("·", " ").split() == [
+        "run/RFB-Epoch-*-Loss-*.pth",
+        "26",
+        "checkpoints",
+        "torch-legacy",
+        "13.8",
+        "KiB",
+        "each",
+        "3.13",
+        "K",
+        "parameters",
+        "float32",
+        "cuda:0",
+        "weights_only",
+        "each",
+        "with",
+        "cuda",
+    ]
 
 
 def test_a_pipe_has_the_whole_names_of_a_series(ckpt: Run, series: Path) -> None:

@@ -53,7 +53,7 @@ def _names(rows: Iterable[Row]) -> tuple[str, ...]:
 
 
 def _listed(rows: Iterable[Row]) -> str:
-    return folded([row.label for row in rows], limit=100)
+    return folded([row.label for row in rows], 8, 100)
 
 
 def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
@@ -74,7 +74,8 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     lost = [row for row in sure if row.cause in _PROPAGATED]
     if lost:
         certain = all(row.cause == "no-gradient" for row in lost)
-        follows = f"{UNUSED} {STOPS}" if certain else UNLESS_FROZEN
+        why = and_more(list(dict.fromkeys(str(row.reason) for row in lost)), 4, "; ")
+        follows = f"{why[:1].upper()}{why[1:]}. {f'{UNUSED} {STOPS}' if certain else UNLESS_FROZEN}"
         yield Finding("frozen", f"{_listed(lost)} {others}.", _names(lost), consequence=follows)
     still = [row for row in sure if row.cause not in _PROPAGATED | _ON_PURPOSE]
     if still:
@@ -173,17 +174,19 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
 
 
 def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
-    """NaN and infinities in what changed, on the side after."""
-    changed = [(row, row.change) for row in rows if row.change is not None]
-    for code, label, found in (
-        ("nan", "NaN", [(row, change.nan[1]) for row, change in changed]),
-        ("inf", "infinite", [(row, change.inf[1]) for row, change in changed]),
-    ):
-        bad = [(row, count) for row, count in found if count]
-        if bad:
-            total = sum(count for _, count in bad)
-            text = f"{plural(total, 'element')} {'are' if total > 1 else 'is'} {label} in {listed([row.name for row, _ in bad], 1)}."
-            yield Finding(code, text, tuple(row.name for row, _ in bad))
+    """Report NaN and infinities in what changed, on the side after. New ones are errors: they spread at the next step."""
+    for code, label in (("nan", "NaN"), ("inf", "infinite")):
+        pairs = [(row, getattr(row.change, code)) for row in rows if row.change is not None]
+        new = [(row, after) for row, (before, after) in pairs if after > before]
+        old = [(row, after) for row, (before, after) in pairs if 0 < after <= before]
+        for bad, are_new in ((new, True), (old, False)):
+            if bad:
+                total = sum(count for _, count in bad)
+                text = (
+                    f"{plural(total, 'element')} {'are' if total > 1 else 'is'} {label} in"
+                    f" {folded([row.label for row, _ in bad])}{'' if are_new else ', as before'}."
+                )
+                yield Finding(code, text, _names(row for row, _ in bad), raised="error" if are_new else None)
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,218 @@
+"""`ckpt diff` on a screen: the serious first, parameters before the rest, nothing cut and nothing said twice."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from process import SAMPLES, ckpt, terminal
+
+Tensors = dict[str, torch.Tensor]
+BLOCKS = 300
+
+
+def saved(folder: Path, before: object, after: object) -> Path:
+    torch.save(before, folder / "a.pth")
+    torch.save(after, folder / "b.pth")
+    return folder
+
+
+def lines_of(folder: Path, *options: str, code: int = 1) -> list[str]:
+    done = ckpt("diff", "a.pth", "b.pth", *options, cwd=folder)
+    assert done.code == code, done
+    return list(done.lines)
+
+
+def seen(folder: Path, *options: str, columns: int = 100, rows: int = 40) -> list[str]:
+    text = terminal(
+        "diff", "a.pth", "b.pth", *options, columns=columns, rows=rows, code=1, cwd=folder, NO_COLOR="1", TERM="dumb"
+    )  # fmt: skip
+    return text.splitlines()
+
+
+def optimizer(count: int) -> dict[str, object]:
+    state = {number: {"step": torch.tensor(3.0), "exp_avg": torch.ones(2)} for number in range(count)}
+    return {"state": state, "param_groups": [{"lr": 0.1, "params": list(range(count))}]}
+
+
+def blocks(value: float) -> Tensors:
+    return {f"layers.{number}.mlp.fc.weight": torch.full((2,), value) for number in range(BLOCKS)}
+
+
+def test_counters_stand_above_the_rows_and_nowhere_else(tmp_path: Path) -> None:
+    saved(
+        tmp_path,
+        {"epoch": 0, "global_step": 10, "lr": 0.1, "model": {"w.weight": torch.zeros(2)}},
+        {"epoch": 1, "global_step": 20, "lr": 0.2, "model": {"w.weight": torch.ones(2)}},
+    )
+    lines = lines_of(tmp_path)
+
+    assert lines[1] == "epoch 0 → 1 · global_step 10 → 20"
+    assert "M lr  0.1 → 0.2" in lines
+    assert sum("epoch" in line for line in lines) == 1
+    assert lines[-1] == "differ: 1 changed, 0 same, 3 values"
+
+
+def test_an_epoch_that_is_no_number_is_a_value(tmp_path: Path) -> None:
+    saved(
+        tmp_path,
+        {"epoch": "first", "model": {"w.weight": torch.zeros(2)}},
+        {"epoch": 1, "model": {"w.weight": torch.ones(2)}},
+    )
+
+    assert "M epoch  'first' → 1" in lines_of(tmp_path)
+
+
+@pytest.mark.parametrize("options", [(), ("--show", "changed"), ("--show", "all")])
+def test_parameters_come_first_then_buffers_then_the_optimizer(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    def saves(value: float) -> dict[str, object]:
+        state = {0: {"exp_avg": torch.full((2,), value), "step": torch.tensor(value)}}
+        return {
+            "an_optimizer": {"state": state, "param_groups": [{"lr": 0.1, "params": [0]}]},
+            "model": {"bn.running_mean": torch.full((2,), value), "fc.weight": torch.full((2,), value)},
+        }
+
+    saved(tmp_path, saves(1.0), saves(2.0))
+    names = [line.split()[1] for line in lines_of(tmp_path, *options) if line.startswith("M ")]
+
+    assert names == [
+        "fc.weight",
+        "bn.running_mean",
+        "an_optimizer.state.0.exp_avg",
+        "an_optimizer.state.0.step",
+    ]
+
+
+@pytest.mark.parametrize("side", ["added", "removed"])
+def test_an_optimizer_that_one_file_alone_has_is_one_row(side: str, tmp_path: Path) -> None:
+    model = {f"fc{number}.weight": torch.full((2,), 1.0 + number) for number in range(9)}
+    fresh = {**optimizer(9), "state": {}}
+    moved = {name: tensor + 1 for name, tensor in model.items()}
+    both = [{"model": model, "optimizer": fresh}, {"model": moved, "optimizer": optimizer(9)}]
+    saved(tmp_path, *(both if side == "added" else both[::-1]))
+    lines = lines_of(tmp_path)
+
+    rows = [line for line in lines if re.match("[AD] ", line)]
+    letter = "A" if side == "added" else "D"
+    assert f"{letter} optimizer  18 tensors, 108 B" in rows
+    assert not any(".state." in row for row in rows)
+    assert sum(line.startswith("M fc") for line in lines) == 9
+    assert sum(".state." in line for line in lines_of(tmp_path, "--show", "changed")) == 18
+
+
+def test_an_optimizer_that_grew_is_listed(tmp_path: Path) -> None:
+    model = {"fc.weight": torch.ones(2)}
+    saved(tmp_path, {"model": model, "optimizer": optimizer(1)}, {"model": model, "optimizer": optimizer(3)})
+
+    assert not any(line.startswith("A optimizer  ") for line in lines_of(tmp_path))
+
+
+@pytest.mark.parametrize("size", [20, 60, 200])
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_parameters_that_did_not_change_are_all_named(size: int, columns: int, tmp_path: Path) -> None:
+    names = [f"block{number:02d}.{'long_name_' * 20}"[: size - 7] + ".weight" for number in range(13)]
+    before = {name: torch.ones(2) for name in (*names, "moved.weight")}
+    saved(tmp_path, before, before | {"moved.weight": torch.zeros(2)})
+    done = seen(tmp_path, "--show", "frozen", columns=columns)
+
+    begin = done.index("unchanged parameters")
+    block = done[begin : done.index("", begin)]
+    words = " ".join(block).replace(",", " ").split()
+    assert [name for name in names if name not in words] == []
+    assert all(len(line) <= columns or len(line.split()) == 1 for line in block)
+    assert block[1].endswith("(13):")
+
+
+def test_the_same_is_not_said_twice(tmp_path: Path) -> None:
+    lines = list(ckpt("diff", "ddp_before.pth", "ddp_after.pth", cwd=SAMPLES).lines)
+
+    assert sum("fc3" in line for line in lines) == 1
+    assert sum("never had a gradient" in line for line in lines) == 1
+    silent = ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--ignore", "frozen", cwd=SAMPLES).lines
+    assert "    module.fc3.{weight,bias}" in silent  # where no finding says it
+
+
+@pytest.mark.parametrize("columns", [None, 80, 100, 200])
+def test_where_more_changed_than_fits_the_modules_are_drawn(columns: int | None, tmp_path: Path) -> None:
+    after = blocks(1.0)
+    for number, name in enumerate(after):
+        after[name] = after[name] + 0.001 * number
+    saved(tmp_path, blocks(1.0) | {"head.weight": torch.ones(2)}, after | {"head.weight": torch.ones(2)})
+    lines = lines_of(tmp_path) if columns is None else seen(tmp_path, columns=columns)
+
+    head = next(number for number, line in enumerate(lines) if line.startswith("MODULE"))
+    assert lines[head].split() == ["MODULE", "CHANGED", "REL.", "L2"]
+    assert not any(line.startswith("M layers") for line in lines)
+    assert "… 299 parameters (--show changed)" in lines
+    assert len(lines) <= 60
+    assert sum(line.startswith("M layers") for line in lines_of(tmp_path, "--show", "changed")) == BLOCKS - 1
+
+
+def test_the_bars_of_what_changed_are_of_what_changed(tmp_path: Path) -> None:
+    names = [f"{part}.{number}.weight" for part in ("one", "two") for number in range(40)]
+    before = {name: torch.ones(4) for name in names}
+    after = {name: tensor * (3 if name.startswith("two") else 2) for name, tensor in before.items()}
+    after["one.0.weight"] = torch.ones(4)
+    saved(tmp_path, before, after)
+    rows = {line.split()[0]: line.split()[1:3] for line in lines_of(tmp_path) if re.match("(one|two) ", line)}
+
+    assert rows == {"one": ["39", "1"], "two": ["40", "2"]}
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf"])
+def test_new_nan_is_an_error_and_comes_first(bad: str, tmp_path: Path) -> None:
+    before = blocks(1.0) | {"z.bias": torch.ones(3)}
+    after = blocks(2.0) | {"z.bias": torch.tensor([1.0, float(bad), 1.0])}
+    saved(tmp_path, before, after)
+    lines = lines_of(tmp_path)
+
+    findings = [line for line in lines if line.startswith("! ")]
+    assert findings[0].split()[1] == bad
+    rows = [line for line in lines if re.match("M |MODULE", line)]
+    assert rows[0].startswith("M z.bias") and rows[1].startswith("MODULE")
+    assert ckpt("diff", "a.pth", "b.pth", "--fail-on", "error", "-q", cwd=tmp_path).code == 1
+
+
+def test_nan_that_was_there_before_is_no_error(tmp_path: Path) -> None:
+    mask = torch.tensor([0.0, float("-inf"), float("nan")])
+    saved(
+        tmp_path,
+        {"mask": mask, "w.weight": torch.ones(2)},
+        {"mask": mask + 1, "w.weight": torch.zeros(2)},
+    )
+
+    assert ckpt("diff", "a.pth", "b.pth", "--fail-on", "error", "-q", cwd=tmp_path).code == 0
+    assert ckpt("diff", "a.pth", "b.pth", "--fail-on", "nan", "-q", cwd=tmp_path).code == 1
+    assert "! nan  1 element is NaN in mask, as before." in lines_of(tmp_path)
+
+
+@pytest.mark.parametrize("size", [20, 60, 200])
+@pytest.mark.parametrize("count", [3, 30, 300])
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_no_name_loses_its_begin(size: int, count: int, columns: int, tmp_path: Path) -> None:
+    names = [f"n{number:03d}.{'a_long_name.' * 20}"[: size - 7] + ".weight" for number in range(count)]
+    saved(tmp_path, dict.fromkeys(names, torch.ones(2)), dict.fromkeys(names, torch.zeros(2)))
+    shown = seen(tmp_path, "--show", "changed", columns=columns)
+
+    assert sum(line.startswith("M n") for line in shown) == count
+    for number, line in enumerate(line for line in shown if line.startswith("M n")):
+        assert names[number] in line
+    piped = lines_of(tmp_path, "--show", "changed")
+    assert all(any(name in line for line in piped) for name in names)
+
+
+@pytest.mark.parametrize("count", [64, 2100])
+def test_names_of_one_shape_are_folded(count: int, tmp_path: Path) -> None:
+    new = {
+        f"layers.{number}.fc.{end}": torch.ones(2)
+        for number in range(count // 2)
+        for end in ("weight", "bias")
+    }
+    saved(tmp_path, {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2)} | new)
+    rows = [line for line in lines_of(tmp_path) if line.startswith("A ")]
+
+    assert rows == [f"A layers.0-{count // 2 - 1}.fc.{{weight,bias}}  [2] float32  ×{count}"]
