@@ -25,6 +25,7 @@ from ckpt.errors import (
 )
 from ckpt.io.location import locate, shown
 from ckpt.io.source import read_limited
+from ckpt.names import labels
 from ckpt.render.text import Line
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, show
@@ -170,7 +171,8 @@ def look(
     tasks = [Task(_answered, (item, answer), 1) for item in items]
     codes, seen = [], []
     several = len(tasks) >= FEW
-    with output.progress(doing, len(tasks), "files") if several else nullcontext() as progress:
+    beside = labels([item.path for item in items])
+    with output.progress(doing, len(tasks), "files", beside) if several else nullcontext() as progress:
         for item, outcome in zip(items, many(tasks, jobs).each(tasks), strict=True):
             if progress is not None:
                 progress(1)

@@ -258,8 +258,8 @@ class _Bar:
     shown: _Bar | None = None
     """The bar that is on the screen."""
 
-    def __init__(self, doing: str, total: int, unit: str) -> None:
-        self._doing, self._total, self._unit = doing, total, unit
+    def __init__(self, doing: str, total: int, unit: str, names: Sequence[str]) -> None:
+        self._doing, self._total, self._unit, self._names = doing, total, unit, names
         self._done = 0
         self._begin = _clock()
         self._next = self._begin + _PATIENCE
@@ -291,6 +291,7 @@ class _Bar:
         cells = int(share * _CELLS)
         if self._unit:
             rest = f"{self._done:,} of {self._total:,} {self._unit}"
+            rest += f"  {show(self._names[self._done])}" if self._done < len(self._names) else ""
         else:
             speed = size_text(int(self._done / seconds)) if seconds > 0 else "0 B"
             rest = f"{size_text(self._done)} of {size_text(self._total)}, {speed}/s"
@@ -309,28 +310,31 @@ def _clear() -> None:
 
 
 @contextmanager
-def progress(doing: str, total: int, unit: str = "") -> Iterator[Callable[[int], None] | None]:
+def progress(
+    doing: str, total: int, unit: str = "", names: Sequence[str] = ()
+) -> Iterator[Callable[[int], None] | None]:
     """A bar on stderr for work that takes a while; only on a terminal. Without a unit it counts bytes.
 
-    `doing` is a word such as `copying`. Whatever ends the work takes the bar off the screen.
+    `doing` is a word such as `copying`; of `names` that of the next file stands beside the count. Whatever ends the work
+    takes the bar off the screen.
     """
-    with _drawn(doing, total, unit) as bar:
+    with _drawn(doing, total, unit, names) as bar:
         yield None if bar is None else bar.advance
 
 
 @contextmanager
 def meter(doing: str, unit: str = "") -> Iterator[Callable[[int, int], None] | None]:
     """As `progress`, for work that tells how much of it is done, and how much there is."""
-    with _drawn(doing, 0, unit) as bar:
+    with _drawn(doing, 0, unit, ()) as bar:
         yield None if bar is None else bar.reach
 
 
 @contextmanager
-def _drawn(doing: str, total: int, unit: str) -> Iterator[_Bar | None]:
+def _drawn(doing: str, total: int, unit: str, names: Sequence[str]) -> Iterator[_Bar | None]:
     if _Bar.is_open or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
-    bar = _Bar(doing, total, unit)
+    bar = _Bar(doing, total, unit, names)
     _Bar.is_open = True
     try:
         yield bar

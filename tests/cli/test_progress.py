@@ -82,6 +82,17 @@ def test_files_are_counted(screen: Screen, clock: list[float]) -> None:
         assert screen().endswith("  92%  1,100 of 1,200 files\033[K")
 
 
+def test_the_file_in_work_stands_beside_the_count(screen: Screen, clock: list[float]) -> None:
+    with output.progress("checking", 3, "files", ["Epoch-100", "Epoch-105\x1b", "Epoch-110"]) as advance:
+        assert advance is not None
+        clock[0] += 9
+        advance(1)
+        assert screen().endswith("  33%  1 of 3 files  Epoch-105\\x1b\033[K")
+        clock[0] += 9
+        advance(2)
+        assert screen().endswith(" 100%  3 of 3 files\033[K")
+
+
 def test_one_bar_for_all_threads(screen: Screen, clock: list[float]) -> None:
     with output.progress("checking", 80) as advance:
         assert advance is not None
