@@ -51,6 +51,7 @@ SETS: dict[str, tuple[list[str], list[str], str]] = {
         ["a-epoch-1", "a-epoch-2", "b_c-epoch-1", "b_c-epoch-3"],
         "*.pth",
     ),
+    "a number that counts no saves": (["7b-v-1.pth", "13b-v-2.pth"], ["7b", "13b"], "*-v-*.pth"),
     "endings": (["epoch_1.pth", "epoch_1.pt"], ["epoch_1.pth", "epoch_1.pt"], "epoch_1.*"),
     "one long word": (["x" * 90 + "a" + "y" * 90, "x" * 90 + "b" + "y" * 90], ["…a…", "…b…"], "*"),
     "no mark in common": (["1", "1-1", "1_1"], ["1", "1-1", "1_1"], "*"),
