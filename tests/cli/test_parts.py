@@ -60,7 +60,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--fail-on", "frozen", "-q"),
         ("--ignore", "frozen", "--json"),
     ),
-    "verify": ((), ("--json",), ("-q",)),
+    "verify": ((), ("--json",), ("--hide-intact",), ("-q",)),
     "sum": ((),),
 }
 """What a command and the merge of its parts take alike."""

@@ -14,7 +14,7 @@ from ckpt.api.listing import lint
 from ckpt.api.settings import LintSettings, settings_at
 from ckpt.api.walk import others_text
 from ckpt.cli import output
-from ckpt.cli.inputs import listed
+from ckpt.cli.inputs import TROUBLE, listed
 from ckpt.cli.options import (
     Arg,
     FailOn,
@@ -134,9 +134,10 @@ def command(
             progress=progress,
             limits=limits,
         )
+    say = output.complain if report.exit_code == TROUBLE else output.talk
     for row in report.files:
         if row.error is not None and form == "text":
-            output.complain(f"ckpt: {show(row.path, None)}: {show_literal(str(row.error))}")
+            say(f"ckpt: {show(row.path, None)}: {show_literal(str(row.error))}")
         elif row.skipped is not None:
             output.skip(row.path, row.skipped)
     _tell_switched_off(report)

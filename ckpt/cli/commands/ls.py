@@ -32,7 +32,7 @@ from ckpt.cli.options import (
     plugins_allowed,
 )
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
-from ckpt.cli.start import Signal
+from ckpt.cli.start import TROUBLE, Signal
 from ckpt.errors import UsageError
 from ckpt.findings import Gate, Rules
 from ckpt.jobs.inspect.ls import LsReport
@@ -136,7 +136,7 @@ def _write(
     elif tsv or table is not None:
         output.write_table(ls_table(report.rows), tsv=tsv, table=table, header=header)
     elif output.is_silent():
-        for row in report.rows:
+        for row in report.rows if report.exit_code == TROUBLE else ():
             if row.error is not None:
                 output.complain(f"ckpt: {show(row.path, None)}: {show_literal(str(row.error))}")
     elif report.rows:
