@@ -196,7 +196,7 @@ WORKS: dict[str, Work] = {
         2,
     ),
     "verify": Work(
-        _verify, {**_SELECTION, "stored": "text"}, ("json", "hide_intact"), "checking", is_verdict=True
+        _verify, {**_SELECTION, "stored": "text"}, ("json",), "checking", is_verdict=True
     ),
     "sum": Work(reading.sum, {**_SELECTION, "everything": "flag"}, (), "hashing"),
 }

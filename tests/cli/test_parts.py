@@ -60,8 +60,8 @@ SHOWN: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--fail-on", "frozen", "-q"),
         ("--ignore", "frozen", "--json"),
     ),
-    "verify": ((), ("--json",), ("--hide-intact",), ("-q",)),
-    "sum": ((),),
+    "verify": ((), ("--json",), ("-q",)),
+    "sum": ((), ("-q",)),
 }
 """What a command and the merge of its parts take alike."""
 

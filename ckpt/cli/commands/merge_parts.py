@@ -132,6 +132,8 @@ def command(
     with about(part.file):
         _check_asked(name, work, options, options_given)
         refuse_far_sums(options)
+    if options.get("histogram") and output.is_silent():
+        raise UsageError("--histogram and --quiet exclude each other")
     paths = _paths(part, work, at or ())
     results = _results(parts, work, paths, options, limits, is_copy=bool(at))
     run = _COMMANDS[name]
