@@ -195,9 +195,7 @@ WORKS: dict[str, Work] = {
         "comparing",
         2,
     ),
-    "verify": Work(
-        _verify, {**_SELECTION, "stored": "text"}, ("json",), "checking", is_verdict=True
-    ),
+    "verify": Work(_verify, {**_SELECTION, "stored": "text"}, ("json",), "checking", is_verdict=True),
     "sum": Work(reading.sum, {**_SELECTION, "everything": "flag"}, (), "hashing"),
 }
 """The commands that `--part` cuts."""

@@ -141,7 +141,7 @@ def test_the_whole_help_needs_no_argument_and_reads_none() -> None:
     whole = help_of("diff", "--help-all")
 
     for words in (
-        ["no.pth", "no.pth", "--help-all"],
+        ["no.pth", "no.pth", "--atol", "x", "--help-all"],
         ["--help-all", "no.pth"],
         ["--help-all", "--json", "--tsv"],
     ):
