@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from ckpt import __version__
 from ckpt.cli import output, start
-from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT, PlainCommand, colouring, plain
+from ckpt.cli.signature import PlainCommand, plain, shared
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
 from ckpt.errors import CkptError
 from ckpt.io.far import Told
@@ -30,7 +30,6 @@ _WRONG_USAGE: type[Any] = typer.BadParameter.__mro__[2]
 """The class of all errors in the command line, which belongs to click: typer has no public name for it."""
 _CANNOT_WRITE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF))
 
-_TITLES = ("Arguments", "Options", OUTPUT, FILTER, GATE, LIMITS)
 _EXIT_CODES = (
     ("0", "Done: nothing differs, nothing was found."),
     ("1", "diff: the files differ. lint, verify, --fail-on: something was found."),
@@ -83,23 +82,6 @@ class Group(TyperGroup):
             formatter.write_dl(_EXIT_CODES)
 
 
-class Command(PlainCommand):
-    """Typer's command whose help groups the options: first the command's own, then the shared groups."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _TITLES}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                is_argument = param.param_type_name == "argument"
-                title = "Arguments" if is_argument else getattr(param, "rich_help_panel", None) or "Options"
-                groups[title].append(record)
-        for title, rows in groups.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
-
-
 def _answered(step: Callable[[], _R]) -> _R:
     """Return the result of a step. A failure becomes a line on stderr and a code."""
     try:
@@ -120,20 +102,20 @@ def _answered(step: Callable[[], _R]) -> _R:
         code = PIPE_CLOSED
     except OSError as error:
         if error.errno in TOO_MANY:
-            output.talk(f"ckpt: {TOO_MANY_TEXT}")
+            output.complain(f"ckpt: {TOO_MANY_TEXT}")
         elif error.errno in _CANNOT_WRITE:
             output.discard()
-            output.talk(f"ckpt: the output cannot be written: {(error.strerror or '').lower()}")
+            output.complain(f"ckpt: the output cannot be written: {(error.strerror or '').lower()}")
         else:
             raise
         code = TROUBLE
     except ImportError as error:  # a library of numpy
         if os.strerror(errno.EMFILE) not in str(error):
             raise
-        output.talk(f"ckpt: {TOO_MANY_TEXT}")
+        output.complain(f"ckpt: {TOO_MANY_TEXT}")
         code = TROUBLE
     except MemoryError:
-        output.talk("ckpt: out of memory")
+        output.complain("ckpt: out of memory")
         code = TROUBLE
     raise typer.Exit(code)
 
@@ -181,10 +163,10 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        command = colouring(import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
+        command = shared(name, import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
             command = import_module("ckpt.cli.completion").completing(command)
-        app.command(name, cls=Command, short_help=COMMANDS[name])(command)
+        app.command(name, cls=PlainCommand, short_help=COMMANDS[name])(command)
     return app
 
 

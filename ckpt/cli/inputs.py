@@ -130,7 +130,7 @@ def each(
             index = len(codes)
             rest = [show(path, 80) for path in paths[index + 1 :]]
             begun = f"stopped at {show(paths[index], 80)}, {index:,} of {len(paths):,} before it are through"
-            output.talk(f"ckpt: {begun}" + (f"; not begun: {and_more(rest, 3)}" if rest else ""))
+            output.complain(f"ckpt: {begun}" + (f"; not begun: {and_more(rest, 3)}" if rest else ""))
         raise
     return worst(codes)
 
@@ -208,8 +208,9 @@ def _written(
             output.write_json(json(path, outcome))
         output.fail(outcome)
         return TROUBLE
+    say = output.complain if outcome.code == TROUBLE else output.talk
     for text in outcome.talk:
-        output.talk(text)
+        say(text)
     if outcome.document is not None:
         output.write_json(outcome.document)
     elif outcome.rows is not None and tables is not None:

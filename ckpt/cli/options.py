@@ -119,7 +119,6 @@ SkipUnreadable = Annotated[
     bool,
     typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.", rich_help_panel=GATE),
 ]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.", rich_help_panel=OUTPUT)]
 Jobs = Annotated[
     int | None,
     typer.Option(
@@ -131,10 +130,6 @@ Jobs = Annotated[
         help="Read N files at once. The output is the same for any N.",
         rich_help_panel=LIMITS,
     ),
-]
-Silent = Annotated[
-    bool,
-    typer.Option("-q", "--quiet", help="Print nothing; the exit code answers.", rich_help_panel=OUTPUT),
 ]
 Recursive = Annotated[
     bool,

@@ -59,6 +59,25 @@ def set_color(when: str | None) -> None:
 
 
 COLORS = ("auto", "always", "never")
+_is_silent = _is_unsummed = False
+"""The values of `--quiet`, and of `--no-summary`."""
+
+
+def is_silent() -> bool:
+    """Tell whether `--quiet` drops all lines but errors. A command need not make what is dropped."""
+    return _is_silent
+
+
+@contextmanager
+def silenced(*, all: bool = False, summary: bool = False) -> Iterator[None]:
+    """Drop all lines but errors and alarms, or the closing line on stderr."""
+    global _is_silent, _is_unsummed
+    before = _is_silent, _is_unsummed
+    _is_silent, _is_unsummed = all, summary
+    try:
+        yield
+    finally:
+        _is_silent, _is_unsummed = before
 
 
 def prepare() -> None:
@@ -124,6 +143,8 @@ def _screen(stream: TextIO) -> os.terminal_size | None:
 
 
 def write_lines(lines: Sequence[Line]) -> None:
+    if _is_silent:
+        return
     _clear()
     lines = list(map(_shown, lines))
     if not coloured():
@@ -163,6 +184,8 @@ def _shown(line: Line) -> Line:
 
 def write_text(line: str) -> None:
     """One line of exact text, made safe already: what the encoding lacks is escaped, and has no stand-in."""
+    if _is_silent:
+        return
     line = show_line(line)
     if not line.isascii():
         encoding = sys.stdout.encoding or "utf-8"
@@ -331,7 +354,7 @@ def meter(doing: str, unit: str = "") -> Iterator[Callable[[int, int], None] | N
 
 @contextmanager
 def _drawn(doing: str, total: int, unit: str, names: Sequence[str]) -> Iterator[_Bar | None]:
-    if _Bar.is_open or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if _is_silent or _Bar.is_open or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     bar = _Bar(doing, total, unit, names)
@@ -356,6 +379,12 @@ def list_others(paths: Sequence[str]) -> None:
 
 def talk(text: str, hint: str | None = None) -> None:
     """Lines on stderr, made safe by whoever made them, broken at words where they do not fit the terminal."""
+    if not _is_silent:
+        complain(text, hint)
+
+
+def complain(text: str, hint: str | None = None) -> None:
+    """As `talk`, about trouble: `--quiet` does not drop it."""
     _say([part for line in text.split("\n") for part in talk_lines(line, hint, screen_width(sys.stderr))])
 
 
@@ -369,14 +398,15 @@ def _say(lines: Sequence[str]) -> None:
 def conclude(text: str) -> None:
     """The line on stderr that sums up what stdout shows, after it."""
     sys.stdout.flush()
-    talk(text)
+    if not _is_unsummed:
+        talk(text)
 
 
 def alarm(text: str) -> None:
-    """A sentence on stderr, in red where it gets colour."""
+    """A sentence on stderr, in red where it gets colour. `--quiet` does not drop it."""
     is_red = coloured(sys.stderr)
     sys.stderr.write("\033[1;31m" if is_red else "")
-    talk(text)
+    complain(text)
     sys.stderr.write("\033[0m" if is_red else "")
     sys.stderr.flush()
 
@@ -401,4 +431,4 @@ def fail(error: Exception) -> None:
     text = text.removesuffix(f" ({hint})")
     if len(text) + len(hint or "") > _LONGEST:
         text, hint = str(error)[:_LONGEST], None
-    talk(f"ckpt: {show_literal(text)}", hint and show_literal(hint))
+    complain(f"ckpt: {show_literal(text)}", hint and show_literal(hint))

@@ -176,7 +176,7 @@ WORKS: dict[str, Work] = {
             "threshold": "number",
             "histogram": "flag",
         },
-        ("json", "tsv", "table", "no_header", "modules", "sort", "quiet", *_GATE),
+        ("json", "tsv", "table", "no_header", "modules", "sort", *_GATE),
     ),
     "diff": Work(
         partial(reading.diff, check=False),
@@ -191,11 +191,11 @@ WORKS: dict[str, Work] = {
             "strict": "flag",
             "histogram": "flag",
         },
-        ("json", "tsv", "no_header", "name_only", "which", "quiet", *_GATE),
+        ("json", "tsv", "no_header", "name_only", "which", *_GATE),
         "comparing",
         2,
     ),
-    "verify": Work(_verify, {**_SELECTION, "stored": "text"}, ("json", "quiet"), "checking", is_verdict=True),
+    "verify": Work(_verify, {**_SELECTION, "stored": "text"}, ("json",), "checking", is_verdict=True),
     "sum": Work(reading.sum, {**_SELECTION, "everything": "flag"}, (), "hashing"),
 }
 """The commands that `--part` cuts."""

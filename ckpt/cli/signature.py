@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter, Signature, cleandoc, signature
@@ -16,16 +17,113 @@ from ckpt.rows import NamedTuple
 
 OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
 """Groups of options in the help, in this order. Options without a group stand before them."""
+EXCLUSIONS = "Not together"
+"""The title of the options that exclude each other."""
+_TITLES = ("Arguments", "Options", OUTPUT, FILTER, GATE, LIMITS)
+
+_GATES = ("--select", "--ignore", "--level")
+RARE: Mapping[str, frozenset[str]] = {
+    "": frozenset(
+        (
+            *(
+                "--help-all",
+                "--color",
+                "--no-summary",
+                "--no-header",
+                "--table",
+                "--others",
+                "--skip-unreadable",
+            ),
+            *(
+                "--files-from",
+                "--jobs",
+                "--limit",
+                "--cluster",
+                "--part",
+                "--no-align",
+                "--histogram",
+                "--strict",
+            ),
+            *("--copy", "--link", "--partial", "--verify", "--keep-damaged", "--keep-code"),
+        )
+    ),
+    "inspect": frozenset(("--textconv", "--model", "--arg", *_GATES)),
+    "ls": frozenset(_GATES),
+    "diff": frozenset(("--sub", "--depth", "--force", "--model", "--arg", *_GATES)),
+    "stats": frozenset(("--threshold", *_GATES)),
+    "lint": frozenset(("--arg", "--skip-others", "--no-config")),
+    "merge-parts": frozenset(("--at", *_GATES)),
+    "rehome": frozenset(("--objects",)),
+    "slim": frozenset(("--like",)),
+    "convert": frozenset(
+        (
+            *("--encoding", "--weights", "--ranks", "--optimizer-keys", "--complete-optimizer"),
+            *("--model", "--arg", "--like"),
+        )
+    ),
+    "warmstart": frozenset(
+        (
+            *("--by-shape", "--fuse", "--split", "--count-sliced", "--ignore-layout", "--keep-optimizer"),
+            *("--into-section", "--init"),
+        )
+    ),
+}
+"""Command, or `` for all -> the options that a first look at its help does not need. `--help-all` shows them."""
 
 Command = Callable[..., int]
+_FORMS = (
+    *(
+        "--json",
+        "--tsv",
+        "--table",
+        "--name-only",
+        "--output-format",
+        "--statistics",
+        "--others",
+        "--histogram",
+    ),
+    *("--bars", "--index", "--textconv", "--print-code", "--part"),
+)
+"""Options that ask for something to be printed."""
+_STREAMS = ("--output", "--html")
+"""Options whose value `-` is stdout."""
+_CONCLUDING = ("inspect", "ls", "stats", "report", "lint", "verify", "sum")
+"""Commands that end with a line on stderr, which sums up their answer."""
+
+
+def _help_all(context: typer.Context, is_wanted: bool) -> None:
+    if is_wanted:
+        context.meta[_ALL] = True
+        sys.stdout.write(f"{context.get_help()}\n")
+        sys.stdout.flush()
+        raise typer.Exit
+
+
+_ALL = "ckpt.all"
 Color = Annotated[
     str | None,
     typer.Option("--color", metavar="WHEN", help="Use colour: auto, always or never.", show_default=False),
 ]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "-q", "--quiet", help="Print nothing but errors; the exit code answers.", rich_help_panel=OUTPUT
+    ),
+]
+NoSummary = Annotated[
+    bool, typer.Option("--no-summary", help="Leave out the closing line.", rich_help_panel=OUTPUT)
+]
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", help="Show all options and exit.", callback=_help_all, is_eager=True)
+]
 
 
 class PlainCommand(TyperCommand):
-    """A command whose values need no pydantic, and whose help is the same with every typer."""
+    """A command whose values need no pydantic, and whose help is the same with every typer.
+
+    Its help groups the options, first the command's own. Rare options, and those that exclude each other, are shown
+    with `--help-all` only.
+    """
 
     def get_params(self, ctx: Any) -> Any:
         params = plain(super().get_params(ctx))
@@ -34,6 +132,31 @@ class PlainCommand(TyperCommand):
                 param.get_usage_pieces = partial(_usage, param)
                 param.get_help_record = partial(_record, self, param)
         return params
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _TITLES}
+        rare = frozenset() if ctx.meta.get(_ALL) else RARE[""] | RARE.get(self.name or "", frozenset())
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and rare.isdisjoint(param.opts):
+                is_argument = param.param_type_name == "argument"
+                title = "Arguments" if is_argument else getattr(param, "rich_help_panel", None) or "Options"
+                groups[title].append(record)
+        for title, rows in groups.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if not ctx.meta.get(_ALL):
+            formatter.write_paragraph()
+            formatter.write_text(f"More options: {ctx.command_path} --help-all")
+            return
+        exclusions = exclusions_of(self.callback)
+        if exclusions:
+            with formatter.section(EXCLUSIONS):
+                for exclusion in exclusions:
+                    formatter.write_text(str(exclusion))
 
 
 def plain(params: Iterable[Any]) -> list[Any]:
@@ -138,31 +261,69 @@ def excluding(*exclusions: Exclusion) -> Callable[[Command], Command]:
                     raise UsageError(f"{pair[0]} and {pair[1]} exclude each other")
             return command(**values)
 
-        text = " ".join(map(str, exclusions))
-        return dressed(
-            run, command, list(parameters.values()), doc=f"{cleandoc(command.__doc__ or '')}\n\n{text}"
-        )
+        made = dressed(run, command, list(parameters.values()))
+        made.__dict__["exclusions"] = (*exclusions_of(command), *exclusions)
+        return made
 
     return decorate
 
 
-def colouring(command: Command) -> Command:
-    """Gives a command the option `--color`."""
+def exclusions_of(command: Command | None) -> tuple[Exclusion, ...]:
+    """The options of a command that exclude each other."""
+    return getattr(command, "exclusions", ())
 
-    def run(*, color: str | None = None, **values: object) -> int:
+
+def shared(name: str, command: Command) -> Command:
+    """Gives a command the options that all commands have, and moves the examples up in its help.
+
+    With `--quiet`, what asks for something to be printed is refused.
+    """
+    own = parameters_of(command)
+
+    def run(
+        *,
+        color: str | None = None,
+        quiet: bool = False,
+        no_summary: bool = False,
+        help_all: bool = False,
+        **values: object,
+    ) -> int:
         output.set_color(color)
-        return command(**values)
+        streams = [option_of(own[key]) for key, value in values.items() if value == "-"]
+        for option in _STREAMS if quiet else ():
+            if option in streams:
+                raise UsageError(f"{option} - and --quiet exclude each other")
+        with output.silenced(all=quiet, summary=no_summary):
+            return command(**values)
 
-    option = Parameter("color", Parameter.KEYWORD_ONLY, default=None, annotation=Color)
-    return dressed(run, command, [*parameters_of(command).values(), option])
+    options = {
+        "color": (Color, None),
+        "quiet": (Quiet, False),
+        **({"no_summary": (NoSummary, False)} if name in _CONCLUDING else {}),
+        "help_all": (HelpAll, False),
+    }
+    added = [
+        Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for key, (annotation, default) in options.items()
+    ]
+    made = dressed(run, command, [*own.values(), *added])
+    made.__doc__ = _examples_first(cleandoc(command.__doc__ or ""))
+    forms = tuple(option for option in map(option_of, own.values()) if option in _FORMS)
+    return excluding(Exclusion(forms, ("--quiet",)))(made) if forms else made
 
 
-def dressed(
-    run: Command, command: Command, parameters: Sequence[Parameter], doc: str | None = None
-) -> Command:
-    """A function with the signature that typer reads and the help of a command."""
+def _examples_first(text: str) -> str:
+    """A help whose examples follow its first sentence."""
+    first, *rest = text.split("\n\n")
+    rest.sort(key=lambda part: not part.startswith("\b"))
+    return "\n\n".join([first, *rest])
+
+
+def dressed(run: Command, command: Command, parameters: Sequence[Parameter]) -> Command:
+    """A function with the signature that typer reads, and the help and the exclusions of a command."""
     keyword = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
-    run.__doc__ = command.__doc__ if doc is None else doc
+    run.__doc__ = command.__doc__
+    run.__dict__["exclusions"] = exclusions_of(command)
     run.__name__ = command.__name__
     run.__module__ = command.__module__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword} | {"return": int}

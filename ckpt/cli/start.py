@@ -91,7 +91,7 @@ def _bug(error: BaseException) -> int:
     from ckpt.cli import output
 
     output.talk_traceback(error)
-    output.talk(f"ckpt: this is a bug in ckpt {__version__}, please report it with the lines above")
+    output.complain(f"ckpt: this is a bug in ckpt {__version__}, please report it with the lines above")
     return TROUBLE
 
 

@@ -176,7 +176,7 @@ def test_colour_tells_what_runs_code_and_what_is_unreadable() -> None:
 def test_what_cannot_be_read(ckpt: Run, samples: Path) -> None:
     names = ("lfs_pointer.pth", "html_page.pth", "truncated.pth", "missing.pth")
     done = ckpt("ls", *names)
-    skipped = ckpt("ls", *names, "--skip-unreadable", "-q")
+    skipped = ckpt("ls", *names, "--skip-unreadable", "--no-summary")
 
     assert (done.returncode, skipped.returncode, skipped.stderr) == (2, 0, "")
     assert done.stderr == "0 checkpoints, 0 B · 4 unreadable (ckpt lint --level error)\n"

@@ -103,15 +103,16 @@ def test_names_of_a_list(command: str, folder: Path) -> None:
     check_error(inside(command, cwd=folder), "nothing to look at (path..., or --files-from file)")
 
 
-def test_quiet_verify_prints_what_is_not_intact(folder: Path) -> None:
+def test_verify_hides_what_is_intact(folder: Path) -> None:
     data = (folder / "b.pth").read_bytes()
     (folder / "b.pth").write_bytes(data[: len(data) // 2])
 
-    done = inside("verify", "-q", "a.pth", "b.pth", cwd=folder)
+    done = inside("verify", "--hide-intact", "a.pth", "b.pth", cwd=folder)
 
     assert done.code == 1 and [line.partition(":")[0] for line in done.lines[:1]] == ["b.pth"]
     assert done.lines[1:] == ["  ckpt salvage b.pth -o b.whole.pth"]
-    assert inside("verify", "-q", "a.pth", cwd=folder).out == b""
+    assert done.complaints == ["2 files: 1 intact, 1 damaged"]
+    assert inside("verify", "--hide-intact", "a.pth", cwd=folder).out == b""
 
 
 # ------------------------------------------------------------------------------------------------------ folders
@@ -198,10 +199,10 @@ def test_verify_sums_its_verdicts_up(runs: Path) -> None:
 
     assert done.complaints[-1] == "13 files: 11 intact, 1 damaged, 1 unreadable"
     assert done.code == 2
-    quiet = inside("verify", "runs", "-q", cwd=runs)
-    (hint,) = [line for line in quiet.lines if line.startswith("  ")]
+    brief = inside("verify", "runs", "--hide-intact", "--no-summary", cwd=runs)
+    (hint,) = [line for line in brief.lines if line.startswith("  ")]
     assert hint == "  ckpt salvage runs/e3.pth -o runs/e3.whole.pth"
-    assert len(quiet.lines) == 3 and b"files:" not in quiet.err
+    assert len(brief.lines) == 3 and b"files:" not in brief.err
 
 
 @pytest.mark.parametrize("command", ["inspect", "stats"])

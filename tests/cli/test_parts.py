@@ -61,7 +61,7 @@ SHOWN: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--ignore", "frozen", "--json"),
     ),
     "verify": ((), ("--json",), ("-q",)),
-    "sum": ((),),
+    "sum": ((), ("-q",)),
 }
 """What a command and the merge of its parts take alike."""
 

@@ -74,6 +74,12 @@ def test_the_line(screen: Screen, clock: list[float]) -> None:
     assert screen() == CLEAR
 
 
+def test_quiet_has_no_bar(screen: Screen, clock: list[float]) -> None:
+    with output.silenced(all=True), output.progress("comparing", 4 << 30) as advance:
+        assert advance is None
+    assert screen() == ""
+
+
 def test_files_are_counted(screen: Screen, clock: list[float]) -> None:
     with output.progress("checking", 1200, "files") as advance:
         assert advance is not None

@@ -13,7 +13,7 @@ from typer.main import get_command
 from ckpt.cli.app import COMMANDS, program
 from ckpt.findings import CATALOGUE
 
-COLUMNS = ("-r", "--files-from", "-j", "-q", "--json", "--include", "--section", "--fail-on")
+COLUMNS = ("-r", "--files-from", "-j", "--no-summary", "--json", "--include", "--section", "--fail-on")
 TOGETHER = ("average",)
 """Commands that make one result of all their PATHs."""
 GATE = ("--select", "--ignore", "--level", "--fail-on")

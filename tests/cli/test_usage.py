@@ -46,6 +46,8 @@ LINES = {
     # options
     "inspect legacy.pth -json": "inspect: no option -json (did you mean --json?)",
     "diff a b -stat": "diff: no option -stat (did you mean --stat?)",
+    "diff a b --histgram": "diff: no option --histgram (did you mean --histogram?)",
+    "inspect legacy.pth --help-al": "inspect: no option --help-al (did you mean --help-all?)",
     "inspect legacy.pth --jsno": "inspect: no option --jsno (did you mean --json?)",
     "inspect legacy.pth --xyzzy": "inspect: no option --xyzzy (ckpt inspect --help)",
     "--versoin": "no option --versoin (did you mean --version?)",

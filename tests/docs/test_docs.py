@@ -141,7 +141,7 @@ def test_a_page_in_chinese_has_the_blocks_the_parts_and_the_links_of_the_english
 def test_the_page_of_a_command_has_its_help_and_examples_that_answer_a_question(command: str) -> None:
     text = page(f"docs/commands/{command}.md")
     blocks = re.findall(r"([^\n]+)\n\n<!-- run: (.+?) -->\n```console\n", text)
-    examples = [(before, shown) for before, shown in blocks if shown != f"ckpt {command} --help"]
+    examples = [(before, shown) for before, shown in blocks if shown != f"ckpt {command} --help-all"]
 
     assert text.startswith(f"# ckpt {command}\n\n`ckpt {command}` ")
     assert len(examples) == len(blocks) - 1 == text.count("<!-- run: ") - 1

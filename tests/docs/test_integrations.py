@@ -104,7 +104,7 @@ def test_the_action_installs_itself_and_prints_annotations(tmp_path: Path, progr
     shutil.copy(SAMPLES / "hostile.pth", tmp_path / "my file.pth")
     shutil.copy(SAMPLES / "weights.safetensors", tmp_path)
     paths = "my file.pth\nweights.safetensors\n"
-    printed = shell(lint, tmp_path, {**env, "CKPT_PATHS": paths, "CKPT_ARGS": "--level error -q"}, 1)
+    printed = shell(lint, tmp_path, {**env, "CKPT_PATHS": paths, "CKPT_ARGS": "--level error"}, 1)
     assert printed.startswith("::error file=my file.pth::called-on-load ") and printed.count("\n") == 1
     assert shell(lint, tmp_path, {**env, "CKPT_PATHS": "weights.safetensors", "CKPT_ARGS": ""}) == ""
     evil = {**env, "CKPT_PATHS": "$(touch x)", "CKPT_ARGS": "; touch x"}
@@ -221,7 +221,7 @@ def test_the_rules_of_a_gate_are_rules(tmp_path: Path, programs: dict[str, str])
     for name in ("whole_model.pth", "compiled.pth"):
         shutil.copy(SAMPLES / name, tmp_path)
     (tmp_path / "pyproject.toml").write_text(block("[tool.ckpt.lint]", GATE))
-    said = shell("ckpt lint . -q", tmp_path, programs, code=1)
+    said = shell("ckpt lint . --no-summary", tmp_path, programs, code=1)
 
     assert "unknown-import" in said and "weights-only" in said
     assert "prefix" not in said and "list-modules" not in said

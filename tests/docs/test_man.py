@@ -14,6 +14,7 @@ from process import ROOT, TIMEOUT
 from typer.main import get_command
 
 from ckpt.cli.app import COMMANDS, program
+from ckpt.cli.signature import exclusions_of
 
 
 def maker() -> ModuleType:
@@ -38,7 +39,7 @@ def test_there_is_a_page_for_each_command(pages: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_page_has_every_option(name: str, pages: dict[str, str]) -> None:
+def test_a_page_has_every_option_and_exclusion(name: str, pages: dict[str, str]) -> None:
     command = get_command(program([name]))
     command = getattr(command, "commands", {name: command})[name]
     page = pages[f"ckpt-{name}.1"].replace("\\-", "-")
@@ -46,6 +47,8 @@ def test_a_page_has_every_option(name: str, pages: dict[str, str]) -> None:
     for param in command.params:
         shown = ", ".join(param.opts) if param.param_type_name == "option" else param.metavar.strip("{}")
         assert f".TP\n.B {shown}" in page, shown
+    for exclusion in exclusions_of(command.callback):
+        assert f".PP\n{exclusion}\n" in page
     titles = re.findall(r"^\.SH (.*)$", page, re.MULTILINE)
     wanted = "NAME SYNOPSIS DESCRIPTION ARGUMENTS OPTIONS EXIT STATUS ENVIRONMENT SEE ALSO"
     assert " ".join(titles) == wanted

@@ -46,17 +46,17 @@ _SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
 
 
 @excluding(
-    Exclusion(("--json", "--tsv", "--name-only", "--quiet")),
+    Exclusion(("--json", "--tsv", "--name-only")),
     Exclusion(("--structure", "--quick", "--stat")),
     Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol")),
-    Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only", "--quiet")),
+    Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only")),
     Exclusion(("--structure",), ("--fail-on",)),
     Exclusion(("--close",), ("--atol", "--rtol")),
     Exclusion(("--structure", "--quick"), ("--cluster",)),
     Exclusion(
         ("--part",),
         (
-            *("--json", "--tsv", "--name-only", "--quiet", "--show", "--structure", "--quick"),
+            *("--json", "--tsv", "--name-only", "--show", "--structure", "--quick"),
             *("--html", "--force", "--depth", "--cluster"),
             *("--model", "--select", "--ignore", "--level", "--fail-on"),
         ),
@@ -71,10 +71,6 @@ def command(
     name_only: Annotated[
         bool,
         typer.Option("--name-only", help="Print only the names of what differs.", rich_help_panel=OUTPUT),
-    ] = False,
-    quiet: Annotated[
-        bool,
-        typer.Option("-q", "--quiet", help="Print nothing; the exit code answers.", rich_help_panel=OUTPUT),
     ] = False,
     which: Annotated[
         str,
@@ -222,7 +218,6 @@ def command(
     if html == "-" and (json or tsv or name_only):
         raise UsageError("--html - writes to stdout, as --json, --tsv and --name-only do")
     page = None if html is None else _page(html, force)
-    quiet = quiet or html == "-"
 
     def side(path: str) -> Checkpoint:
         with documented(path, schema), nullcontext() if page is None else page.told(path, "ckpt.diff"):
@@ -275,12 +270,12 @@ def command(
         output.write_table(diff_table(report), tsv=True, table=None, header=not no_header)
     elif name_only:
         output.write_lines(name_lines(report))
-    elif not quiet:
+    elif html != "-" and not output.is_silent():
         width, height = output.screen_width(), output.screen_height()
         output.write_lines(
             diff_lines(report, width=width, height=height, show_rows=which, stat=stat, depth=depth)
         )
-    if page is not None and not quiet:
+    if page is not None:
         page.tell(1)
     report.check()
     return report.exit_code

@@ -27,7 +27,6 @@ from ckpt.cli.options import (
     Paths,
     SectionOption,
     Select,
-    Silent,
     Table,
     Tsv,
     check_table,
@@ -53,10 +52,10 @@ _VIEWS = ("--storages", "--values", "--imports")
 
 
 @excluding(
-    Exclusion(("--json", "--tsv", "--table", "--quiet")),
+    Exclusion(("--json", "--tsv", "--table")),
     Exclusion(("--json", "--index"), _VIEWS),
-    Exclusion(("--bars",), ("--json", "--index", "--tsv", "--table", "--quiet", *_VIEWS)),
-    Exclusion(("--index",), ("--tsv", "--table", "--quiet")),
+    Exclusion(("--bars",), ("--json", "--index", "--tsv", "--table", *_VIEWS)),
+    Exclusion(("--index",), ("--tsv", "--table")),
     Exclusion(
         ("--textconv",),
         (
@@ -69,7 +68,6 @@ _VIEWS = ("--storages", "--values", "--imports")
             "--exclude",
             "--section",
             "--fail-on",
-            "--quiet",
             "--bars",
         ),
     ),
@@ -137,7 +135,6 @@ def command(
     level: LevelOption = None,
     fail_on: FailOn = None,
     files_from: FilesFrom = None,
-    quiet: Silent = False,
     limit: LimitOption = None,
 ) -> int:
     """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values, imports, and how to load it.
@@ -176,7 +173,7 @@ def command(
         return max(_write_textconv(path, limits) for path in names)
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
-    as_list = not (json or rows.asked or views or bars or indices or section or fail_on or live or quiet)
+    as_list = not (json or rows.asked or views or bars or indices or section or fail_on or live)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -205,7 +202,7 @@ def command(
                 fail_on=fail_on,
                 hints=not rows.asked,
             )
-            if quiet:
+            if output.is_silent():
                 pass  # the exit code answers
             elif json:
                 output.write_json(done.to_json())

@@ -14,7 +14,7 @@ from ckpt.api.listing import lint
 from ckpt.api.settings import LintSettings, settings_at
 from ckpt.api.walk import others_text
 from ckpt.cli import output
-from ckpt.cli.inputs import listed
+from ckpt.cli.inputs import TROUBLE, listed
 from ckpt.cli.options import (
     Arg,
     FailOn,
@@ -25,7 +25,6 @@ from ckpt.cli.options import (
     LimitOption,
     Others,
     Paths,
-    Quiet,
     RewriteJson,
     Select,
     SkipUnreadable,
@@ -87,7 +86,6 @@ def command(
         bool,
         typer.Option("--statistics", help="Print how often each code was found.", rich_help_panel=OUTPUT),
     ] = False,
-    quiet: Quiet = False,
     jobs: Jobs = None,
     no_config: Annotated[
         bool,
@@ -136,16 +134,17 @@ def command(
             progress=progress,
             limits=limits,
         )
+    say = output.complain if report.exit_code == TROUBLE else output.talk
     for row in report.files:
         if row.error is not None and form == "text":
-            output.talk(f"ckpt: {show(row.path, None)}: {show_literal(str(row.error))}")
+            say(f"ckpt: {show(row.path, None)}: {show_literal(str(row.error))}")
         elif row.skipped is not None:
             output.skip(row.path, row.skipped)
     _tell_switched_off(report)
     if others:
         output.list_others(report.others)
     _write(report, form, statistics=statistics)
-    if form == "text" and not quiet:
+    if form == "text":
         more = f" · {others_text(report.others)}" + ("" if others else " (--others)")
         output.conclude(summary(report.files) + (more if report.others else ""))
     return report.exit_code

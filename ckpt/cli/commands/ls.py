@@ -23,7 +23,6 @@ from ckpt.cli.options import (
     NoHeader,
     Others,
     Paths,
-    Quiet,
     Select,
     SkipUnreadable,
     Table,
@@ -33,13 +32,13 @@ from ckpt.cli.options import (
     plugins_allowed,
 )
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
-from ckpt.cli.start import Signal
+from ckpt.cli.start import TROUBLE, Signal
 from ckpt.errors import UsageError
 from ckpt.findings import Gate, Rules
 from ckpt.jobs.inspect.ls import LsReport
 from ckpt.limits import Limits
 from ckpt.render.ls import ls_lines, ls_table, summary
-from ckpt.text import show
+from ckpt.text import show, show_literal
 
 
 @excluding(Exclusion(("--json", "--tsv", "--table")))
@@ -64,7 +63,6 @@ def command(
     ignore: Ignore = None,
     level: LevelOption = None,
     fail_on: FailOn = None,
-    quiet: Quiet = False,
     jobs: Jobs = None,
     limit: LimitOption = None,
 ) -> int:
@@ -107,8 +105,7 @@ def command(
     write()
     if others:
         output.list_others(report.others)
-    if not quiet:
-        output.conclude(summary(report.rows, report.others))
+    output.conclude(summary(report.rows, report.others))
     return report.exit_code
 
 
@@ -138,6 +135,10 @@ def _write(
             output.write_json(document)
     elif tsv or table is not None:
         output.write_table(ls_table(report.rows), tsv=tsv, table=table, header=header)
+    elif output.is_silent():
+        for row in report.rows if report.exit_code == TROUBLE else ():
+            if row.error is not None:
+                output.complain(f"ckpt: {show(row.path, None)}: {show_literal(str(row.error))}")
     elif report.rows:
         folder = names[0] if len(names) == 1 and os.path.isdir(names[0]) else ""
         output.write_lines(ls_lines(report.rows, output.screen_width(), folder))

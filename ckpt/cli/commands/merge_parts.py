@@ -23,7 +23,6 @@ from ckpt.cli.options import (
     LimitOption,
     NoHeader,
     Select,
-    Silent,
     Table,
     Tsv,
     limits_of,
@@ -92,7 +91,6 @@ def command(
     which: Annotated[
         str | None, typer.Option("--show", metavar="WHAT", help="As in ckpt diff.", rich_help_panel=OUTPUT)
     ] = None,
-    quiet: Silent = False,
     select: Select = None,
     ignore: Ignore = None,
     level: LevelOption = None,
@@ -127,13 +125,15 @@ def command(
     options = checked_options(part, work.options)
     shown: dict[str, object] = {
         **{"json": json, "tsv": tsv, "table": table, "no_header": no_header, "modules": modules},
-        **{"sort": sort, "name_only": name_only, "which": which, "quiet": quiet, "select": select},
+        **{"sort": sort, "name_only": name_only, "which": which, "select": select},
         **{"ignore": ignore, "level": level, "fail_on": fail_on},
     }
     options_given = {key: value for key, value in shown.items() if value is not None and value is not False}
     with about(part.file):
         _check_asked(name, work, options, options_given)
         refuse_far_sums(options)
+    if options.get("histogram") and output.is_silent():
+        raise UsageError("--histogram and --quiet exclude each other")
     paths = _paths(part, work, at or ())
     results = _results(parts, work, paths, options, limits, is_copy=bool(at))
     run = _COMMANDS[name]

@@ -27,7 +27,6 @@ from ckpt.cli.options import (
     Paths,
     SectionOption,
     Select,
-    Silent,
     Table,
     Tsv,
     check_table,
@@ -44,13 +43,13 @@ from ckpt.text import plural
 
 
 @excluding(
-    Exclusion(("--json", "--tsv", "--table", "--quiet")),
-    Exclusion(("--histogram",), ("--tsv", "--table", "--quiet")),
+    Exclusion(("--json", "--tsv", "--table")),
+    Exclusion(("--histogram",), ("--tsv", "--table")),
     Exclusion(("--cluster", "--jobs")),
     Exclusion(
         ("--part",),
         (
-            *("--json", "--tsv", "--table", "--modules", "--sort", "--quiet"),
+            *("--json", "--tsv", "--table", "--modules", "--sort"),
             *("--cluster", "--select", "--ignore", "--level", "--fail-on"),
         ),
     ),
@@ -109,7 +108,6 @@ def command(
     level: LevelOption = None,
     fail_on: FailOn = None,
     files_from: FilesFrom = None,
-    quiet: Silent = False,
     jobs: Jobs = None,
     cluster: Cluster = None,
     limit: LimitOption = None,
@@ -163,8 +161,6 @@ def command(
             doubtful = notices(checkpoint)
         gone = unread(item.path, "measured", [(row.entry.name, row.why) for row in report.unread])
         result = Answer(report.exit_code, talk=[*doubtful, *gone])
-        if quiet:
-            return result
         if json:
             return result._replace(document=report.to_json())
         if rows.asked:
@@ -184,7 +180,7 @@ def command(
             tables=rows,
             apart=True,
         )
-    if len(codes) > 1 and not json and not quiet:
+    if len(codes) > 1 and not json:
         output.conclude(_summary(codes))
     return worst(codes)
 

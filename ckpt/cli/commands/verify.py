@@ -11,7 +11,7 @@ from ckpt.api.reading import verify
 from ckpt.api.stored import NOT_WITH_LISTS, Stored, checked_with, recorded_lists
 from ckpt.api.walk import Found, is_concern, looked
 from ckpt.cli import output
-from ckpt.cli.inputs import Answer, Cluster, listed, look, working, worst
+from ckpt.cli.inputs import TROUBLE, Answer, Cluster, listed, look, working, worst
 from ckpt.cli.options import (
     Exclude,
     FilesFrom,
@@ -31,15 +31,16 @@ from ckpt.errors import CkptError, UnsupportedError, UsageError
 from ckpt.jobs.check.recorded import list_of
 from ckpt.jobs.check.verify import EXIT_CODES, Problem, unreadable, with_recorded
 from ckpt.names import Globs
+from ckpt.render.text import plain_text
 from ckpt.render.verify import verify_lines
 from ckpt.text import Json as JsonValue
 from ckpt.text import and_more, plural, show
 
 
 @excluding(
-    Exclusion(("--json", "--quiet")),
+    Exclusion(("--json", "--hide-intact")),
     Exclusion(("--cluster", "--jobs")),
-    Exclusion(("--part",), ("--quick", "--json", "--quiet", "--cluster", "--like")),
+    Exclusion(("--part",), ("--quick", "--json", "--hide-intact", "--cluster", "--like")),
 )
 def command(
     paths: Paths = None,
@@ -59,9 +60,9 @@ def command(
     exclude: Exclude = None,
     section: SectionOption = None,
     json: Json = False,
-    quiet: Annotated[
+    hide_intact: Annotated[
         bool,
-        typer.Option("-q", "--quiet", help="Print only files that are not intact.", rich_help_panel=OUTPUT),
+        typer.Option("--hide-intact", help="Print only files that are not intact.", rich_help_panel=OUTPUT),
     ] = False,
     files_from: FilesFrom = None,
     jobs: Jobs = None,
@@ -117,7 +118,9 @@ def command(
             report = with_recorded(report, (problem,), "", quick=quick)
         if json:
             return Answer(report.exit_code, document=report.to_json())
-        shown = [] if quiet and not report.exit_code else verify_lines(report, output.screen_width())
+        if output.is_silent() and report.exit_code == TROUBLE:  # on stderr, as other errors
+            return Answer(TROUBLE, talk=[f"ckpt: {plain_text(verify_lines(report)).rstrip()}"])
+        shown = [] if hide_intact and not report.exit_code else verify_lines(report, output.screen_width())
         return Answer(report.exit_code, lines=shown)
 
     items = looked(names, limits, plugins=plugins)
@@ -131,7 +134,7 @@ def command(
         output.talk(f"ckpt: {show(stored, None)}: not compared, no such checkpoint here: {listed_paths}")
         if any(not item.named for item in items):  # a folder that should hold them all
             codes.append(EXIT_CODES["damaged"])
-    if len(codes) > 1 and not json and not quiet:
+    if len(codes) > 1 and not json:
         output.conclude(_summary(codes))
     return worst(codes)
 
