@@ -21,11 +21,12 @@ EXCLUSIONS = "Not together"
 """The title of the options that exclude each other."""
 _TITLES = ("Arguments", "Options", OUTPUT, FILTER, GATE, LIMITS)
 
-_GATES = ("--select", "--ignore", "--level")
+_GATES = {"--select", "--ignore", "--level"}
 RARE: Mapping[str, frozenset[str]] = {
-    "": frozenset(
-        (
-            *(
+    command: frozenset(options)
+    for command, options in {
+        "": {
+            *[
                 "--help-all",
                 "--color",
                 "--no-summary",
@@ -33,62 +34,73 @@ RARE: Mapping[str, frozenset[str]] = {
                 "--table",
                 "--others",
                 "--skip-unreadable",
-            ),
-            *(
                 "--files-from",
-                "--jobs",
-                "--limit",
-                "--cluster",
-                "--part",
-                "--no-align",
-                "--histogram",
-                "--strict",
-            ),
-            *("--copy", "--link", "--partial", "--verify", "--keep-damaged", "--keep-code"),
-        )
-    ),
-    "inspect": frozenset(("--textconv", "--model", "--arg", *_GATES)),
-    "ls": frozenset(_GATES),
-    "diff": frozenset(("--sub", "--depth", "--force", "--model", "--arg", *_GATES)),
-    "stats": frozenset(("--threshold", *_GATES)),
-    "lint": frozenset(("--arg", "--skip-others", "--no-config")),
-    "merge-parts": frozenset(("--at", *_GATES)),
-    "rehome": frozenset(("--objects",)),
-    "slim": frozenset(("--like",)),
-    "convert": frozenset(
-        (
-            *("--encoding", "--weights", "--ranks", "--optimizer-keys", "--complete-optimizer"),
-            *("--model", "--arg", "--like"),
-        )
-    ),
-    "warmstart": frozenset(
-        (
-            *("--by-shape", "--fuse", "--split", "--count-sliced", "--ignore-layout", "--keep-optimizer"),
-            *("--into-section", "--init"),
-        )
-    ),
+            ],
+            *["--jobs", "--limit", "--cluster", "--part", "--no-align", "--histogram", "--strict"],
+            *["--copy", "--link", "--partial", "--verify", "--keep-damaged", "--keep-code"],
+        },
+        "inspect": {"--textconv", "--model", "--arg", *_GATES},
+        "ls": _GATES,
+        "diff": {"--sub", "--depth", "--force", "--model", "--arg", *_GATES},
+        "stats": {"--threshold", *_GATES},
+        "lint": {"--arg", "--skip-others", "--no-config"},
+        "merge-parts": {"--at", *_GATES},
+        "rehome": {"--objects"},
+        "slim": {"--like"},
+        "convert": {
+            *[
+                "--encoding",
+                "--weights",
+                "--ranks",
+                "--optimizer-keys",
+                "--complete-optimizer",
+                "--model",
+                "--arg",
+                "--like",
+            ],
+        },
+        "warmstart": {
+            *[
+                "--by-shape",
+                "--fuse",
+                "--split",
+                "--count-sliced",
+                "--ignore-layout",
+                "--keep-optimizer",
+                "--into-section",
+            ],
+            "--init",
+        },
+    }.items()
 }
 """Command, or `` for all -> the options that a first look at its help does not need. `--help-all` shows them."""
 
 Command = Callable[..., int]
-_FORMS = (
-    *(
-        "--json",
-        "--tsv",
-        "--table",
-        "--name-only",
-        "--output-format",
-        "--statistics",
-        "--others",
-        "--histogram",
-    ),
-    *("--bars", "--index", "--textconv", "--print-code", "--part"),
+_FORMS = frozenset(
+    (
+        *[
+            "--json",
+            "--tsv",
+            "--table",
+            "--name-only",
+            "--output-format",
+            "--statistics",
+            "--others",
+            "--histogram",
+            "--bars",
+        ],
+        *["--index", "--textconv", "--print-code", "--part"],
+    )
 )
 """Options that ask for something to be printed."""
 _STREAMS = ("--output", "--html")
 """Options whose value `-` is stdout."""
 _CONCLUDING = ("inspect", "ls", "stats", "report", "lint", "verify", "sum")
 """Commands that end with a line on stderr, which sums up their answer."""
+
+
+_ALL = "ckpt.all"
+"""The mark of a context whose help shows all options."""
 
 
 def _help_all(context: typer.Context, is_wanted: bool) -> None:
@@ -99,7 +111,6 @@ def _help_all(context: typer.Context, is_wanted: bool) -> None:
         raise typer.Exit
 
 
-_ALL = "ckpt.all"
 Color = Annotated[
     str | None,
     typer.Option("--color", metavar="WHEN", help="Use colour: auto, always or never.", show_default=False),
@@ -289,10 +300,9 @@ def shared(name: str, command: Command) -> Command:
         **values: object,
     ) -> int:
         output.set_color(color)
-        streams = [option_of(own[key]) for key, value in values.items() if value == "-"]
-        for option in _STREAMS if quiet else ():
-            if option in streams:
-                raise UsageError(f"{option} - and --quiet exclude each other")
+        for key, value in values.items():
+            if quiet and value == "-" and option_of(own[key]) in _STREAMS:
+                raise UsageError(f"{option_of(own[key])} - and --quiet exclude each other")
         with output.silenced(all=quiet, summary=no_summary):
             return command(**values)
 
