@@ -380,3 +380,49 @@ def test_first_bytes_say_what_a_folder_holds(runs: Path, samples: Path) -> None:
         *(".cache/hidden", "BEST.PTH", "epoch_9.pth.bak", "best", "tokens.bin"),
     }
     assert [Path(path).name for path in shards] == ["sharded"]  # one checkpoint
+
+
+def test_files_whose_numbers_are_no_order_of_saves_stay_in_the_order_of_their_names(
+    ckpt: Run, tmp_path: Path
+) -> None:
+    import torch
+
+    for name, epoch in (("fold_1", 9), ("fold_2", 4), ("best", 5)):
+        torch.save({"epoch": epoch, "model": {"w.weight": torch.zeros(2)}}, tmp_path / f"{name}.pth")
+    rows = ckpt("ls", str(tmp_path), "--tsv", "--no-header").stdout.splitlines()
+
+    assert [Path(row.split("\t")[0]).stem for row in rows] == ["best", "fold_1", "fold_2"]
+
+
+def test_an_epoch_below_0_is_none(ckpt: Run, samples: Path) -> None:
+    lines = ckpt("ls", "yolo_style.pt", "ddp_after.pth").stdout.splitlines()
+    document = json.loads(ckpt("ls", "yolo_style.pt", "--json").stdout)
+
+    assert lines[1].split()[:2] == ["NAME", "EPOCH"]
+    assert not any("-1" in line for line in lines)
+    assert document["counters"] == {"epoch": -1}
+
+
+def test_one_file_and_danger_stay_rows(ckpt: Run, samples: Path, tmp_path: Path) -> None:
+    one = ckpt("ls", "train_cuda.pth").stdout.splitlines()
+    for name in ("a.pth", "b.pth"):
+        shutil.copy(samples / "hostile.pth", tmp_path / name)
+    two = ckpt("ls", "a.pth", "b.pth", cwd=tmp_path).stdout.splitlines()
+
+    assert one[0].split() == [
+        "NAME",
+        "EPOCH",
+        "FORMAT",
+        "SIZE",
+        "PARAMS",
+        "DTYPE",
+        "DEVICE",
+        "LOADS",
+        "FINDINGS",
+    ]
+    assert len(one) == 2
+    assert [line.split() for line in two[1:]] == [
+        ["NAME", "LOADS"],
+        ["a.pth", "RUNS", "CODE"],
+        ["b.pth", "RUNS", "CODE"],
+    ]
