@@ -33,7 +33,7 @@ _STYLES = {
     "error": f"{_BOLD};{_RED}",
     "warning": _YELLOW,
     "info": _CYAN,
-    "command": "text-decoration:underline",
+    "command": "text-decoration:underline;text-underline-offset:0.3em",  # else it hides underscores
     "group": _BOLD,
     "good": _GREEN,
     "added": _GREEN,
