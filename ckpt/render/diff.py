@@ -10,6 +10,7 @@ from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.reasons import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow, depth_that_fits, modules
 from ckpt.render.bars import spark
+from ckpt.render.tables import value_text
 from ckpt.render.text import (
     NAME,
     Column,
@@ -20,11 +21,12 @@ from ckpt.render.text import (
     flowed,
     height_of,
     hung,
+    pasted_line,
     shortened,
     spread,
     whole,
 )
-from ckpt.text import and_more, folded, plural, show, show_literal
+from ckpt.text import and_more, folded, pasted, pasted_path, plural, show, show_literal
 from ckpt.tree.literals import brief
 
 LETTERS = {
@@ -69,7 +71,8 @@ def diff_lines(
     """
     out = _headline(report, width)
     for component in report.suggested:
-        out += hung([], component.advice, width, 2, "warning")
+        out += hung([], f"{component.advice}:", width, 2, "warning")
+        out.append(pasted_line(_again(report, component.option), width))
     out += _counts(report, width)
     out += _still(report, width) if show_rows in ("auto", "unchanged", "frozen", "all") else []
     if report.findings:
@@ -92,6 +95,14 @@ def diff_lines(
         used = height_of([*out, *end], width) + 3
         out += _changes(report, show_rows, width, _ROWS if height is None else max(height - used, _LEAST))
     return out + end
+
+
+def _again(report: DiffReport, option: str) -> str:
+    """Return the command of the comparison with one more option."""
+    words = ["ckpt diff", *(pasted_path(side.path) or "…" for side in (report.before, report.after))]
+    if report.options.section is not None:
+        words += ["--section", pasted(report.options.section) or "…"]
+    return " ".join([*words, option])
 
 
 def _apart(report: DiffReport) -> list[str]:
@@ -343,7 +354,7 @@ def _values(report: DiffReport, width: int | None) -> list[Line]:
 def _value(row: ValueRow) -> Line:
     """The old value and the new one, in the colours of git."""
     sides = [
-        (show_literal(brief(side.node, 40)), style)
+        (value_text(side, 40) if side.fields is not None else show_literal(brief(side.node, 40)), style)
         for side, style in ((row.before, "removed"), (row.after, "added"))
         if side is not None
     ]
