@@ -98,6 +98,28 @@ def test_danger_comes_first_and_red_and_commands_are_underlined(monkeypatch: pyt
     assert ("ckpt slim hostile.pth -o hostile.slim.pth", notebook._STYLES["command"]) in spans
 
 
+def test_the_findings_of_files_have_their_colours_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SAMPLES)
+    shown = Spans(
+        ckpt.lint(["hostile.pth", "weights.safetensors", "compiled.pth", "truncated.pth"])._repr_html_()
+    )
+
+    lines = shown.text.splitlines()
+    hostile = lines.index("hostile.pth")
+    assert lines[hostile + 1].startswith("! called-on-load  DANGER: loading this file runs posix.system(")
+    assert [line.strip() for line in lines[hostile + 3 : hostile + 5]] == [
+        "For the weights alone:",
+        "ckpt slim hostile.pth -o hostile.slim.pth",
+    ]
+    assert {
+        ("called-on-load", notebook._STYLES["error"]),
+        ("prefix", notebook._STYLES["warning"]),
+        ("ckpt slim hostile.pth -o hostile.slim.pth", notebook._STYLES["command"]),
+    } <= set(shown.spans)
+    assert "weights.safetensors" not in shown.text and "truncated.pth: cut off: " in shown.text
+    assert lines[-1] == "3 findings (1 error, 2 warnings) in 2 of 3 files · 1 unreadable"
+
+
 @pytest.mark.parametrize("path", sorted(SAMPLES.iterdir()), ids=lambda path: path.name)
 def test_an_open_checkpoint_shows_what_its_report_shows(path: Path) -> None:
     try:
