@@ -187,7 +187,7 @@ def test_words_that_readers_stumbled_over_are_gone() -> None:
         top = ROOT / place
         paths = [top] if top.is_file() else [path for path in top.rglob("*") if path.suffix in (".py", ".md")]
         assert paths
-        found = {path.name: re.findall(words, path.read_text(encoding="utf-8")) for path in paths}
+        found = {path: re.findall(words, path.read_text(encoding="utf-8")) for path in paths}
         assert {name: rows for name, rows in found.items() if rows} == {}
 
 

@@ -351,6 +351,18 @@ def test_the_suggested_options_work_as_they_are_printed(tmp_path: Path) -> None:
             assert met == (21 if command[0] == "d" else 20)
 
 
+def test_the_command_that_matches_names_keeps_the_section(tmp_path: Path) -> None:
+    rewriting.saved({"net": state(TWINS), "ema": state(BODY)}, tmp_path / "a b.pth")
+    rewriting.saved({"net": state(BODY), "ema": state(BODY)}, tmp_path / "b.pth")
+
+    done = inside("diff", "a b.pth", "b.pth", "--section", "net", "--structure", cwd=tmp_path)
+    lines = done.out.decode().splitlines()
+    at = lines.index("not aligned: 20 of 20 names match with:")
+    assert lines[at + 1] == "  ckpt diff 'a b.pth' b.pth --section net --sub 's/^rgb\\.//'"
+    again = inside(*shlex.split(lines[at + 1])[1:], cwd=tmp_path)
+    assert "not aligned" not in again.out.decode() and not again.err
+
+
 def test_one_suggestion_goes_for_all_weights_of_a_file(tmp_path: Path) -> None:
     both = {"model": state(TWINS), "ema": state(TWINS)}
     plain = {"model": state(BODY), "ema": state(BODY)}
