@@ -39,7 +39,7 @@ docs: .venv/.dev
 	$(BIN)/python tools/refresh.py
 	$(BIN)/python tests/lib/house.py
 
-site: .site/.made
+site: .site/.made .venv/.base
 	@.site/bin/python tools/website.py
 
 .site/.made: tools/site.lock

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import shutil
 import struct
 import subprocess
@@ -57,6 +58,7 @@ THEMES = {
     ),
 }
 """GitHub's colours, on which pages of both schemes are read."""
+# Nothing cuts off the underscores of the last line.
 _FORMAT = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -65,8 +67,7 @@ _FORMAT = """\
 {styles}
 </style>
 <defs>
-<clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}"/></clipPath>
-{lines}
+<clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{height}"/></clipPath>
 </defs>
 {chrome}
 <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
@@ -104,7 +105,23 @@ def drawn(shown: str, command: str, name: str, scheme: str) -> str:
     svg = console.export_svg(
         title=f"$ {command}", theme=THEMES[scheme], code_format=_FORMAT, unique_id=f"{name}-{scheme}"
     )
+    svg = re.sub(r' clip-path="url\(#[^)]*-line-\d+\)"', "", svg)  # it would cut underscores and underlines
+    svg = _underlined(svg)
     return "".join(f"{line.strip()}\n" for line in svg.splitlines() if line.strip())
+
+
+def _underlined(svg: str) -> str:
+    """The picture with each underline as a line of its own: that of a browser hides underscores."""
+    styles = re.findall(r"\.(\S+) { fill: (\S+?);[^}]*text-decoration: underline;", svg)
+    for style, colour in styles:
+        svg = re.sub(
+            rf'(<text class="{style}" x="(\S+)" y="(\S+)" textLength="(\S+)">)',
+            lambda found, fill=colour: (
+                f'<rect x="{found[2]}" y="{float(found[3]) + 5.5:g}" width="{found[4]}" height="1" fill="{fill}"/>{found[1]}'
+            ),
+            svg,
+        )
+    return svg.replace("text-decoration: underline;", "")
 
 
 def screen(command: str) -> str:

@@ -47,23 +47,31 @@ def refreshed_pages(names: Iterable[str]) -> dict[str, str]:
 
 def refreshed(page: str) -> str:
     """A page with every block as its command prints it today."""
+    texts = iter(printed(page))
+    return _BLOCK.sub(lambda block: f"{block[1]}```console\n{next(texts)}\n```\n", page)
+
+
+def blocks(page: str) -> list[str]:
+    """The blocks of a page that commands have printed, with their fences."""
+    return [block[0].removeprefix(block[1]) for block in _BLOCK.finditer(page)]
+
+
+def printed(page: str, python: str = sys.executable, **settings: str) -> list[str]:
+    """Each command of a page with what it prints today, by a Python that has ckpt, with more settings."""
     with tempfile.TemporaryDirectory() as temporary:
         folder, programs = Path(temporary) / "samples", Path(temporary) / "bin"
         shutil.copytree(ROOT / "sample_checkpoints", folder)
         programs.mkdir()
         program = programs / "ckpt"
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ckpt "$@"\n', encoding="utf-8")
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(python)} -m ckpt "$@"\n', encoding="utf-8")
         program.chmod(0o755)
-        return _BLOCK.sub(lambda block: f"{block[1]}{_shown(block[2], folder, programs)}", page)
+        commands = [block[2] for block in _BLOCK.finditer(page)]
+        outputs = [(command, output_of(command, folder, programs, **settings)) for command in commands]
+        return ["\n".join(filter(None, (f"$ {command}", text.rstrip()))) for command, text in outputs]
 
 
-def _shown(command: str, folder: Path, programs: Path) -> str:
-    lines = [f"$ {command}", output_of(command, folder, programs).rstrip()]
-    return "```console\n" + "\n".join(filter(None, lines)) + "\n```\n"
-
-
-def output_of(command: str, folder: Path, programs: Path) -> str:
-    """What a command prints, both streams in their order, as a pipe of 100 columns sees it."""
+def output_of(command: str, folder: Path, programs: Path, **more: str) -> str:
+    """What a command prints, both streams in their order, as a pipe of 100 columns sees it, with `more` settings."""
     assert command.startswith("ckpt "), command
     settings = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
     done = subprocess.run(
@@ -76,6 +84,7 @@ def output_of(command: str, folder: Path, programs: Path) -> str:
             "PYTHONIOENCODING": "utf-8",
             "COLUMNS": "100",
             "CKPT_NO_PLUGINS": "1",
+            **more,
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -22,6 +22,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -78,6 +80,7 @@ _ATTRIBUTE = re.compile(r'(\b(?:src|href|srcset)=")([^"]+)(")')
 _PICTURE = re.compile(
     r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="(.+?)">\s*<img alt="(.+?)" src="(.+?)">\s*</picture>'
 )
+_SGR = re.compile(r"\x1b\[([\d;]*)m")
 _MADE = re.compile(r"^<!-- (?:run: .+?|fields: .+?|/fields) -->\n", re.MULTILINE)
 
 
@@ -151,20 +154,89 @@ def slug(title: str, separator: str = "-") -> str:
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", separator)
 
 
-def assemble(folder: Path, root: Path = ROOT) -> None:
+def assemble(folder: Path, root: Path = ROOT, shown: Mapping[str, Iterable[Block]] | None = None) -> None:
     """Write the pages as the site has them, and what lies beside them, into a new folder. Raises SiteError."""
+    shown = shown or {}
     found = sources(root)
     places = {name: place for place, name in found.items()}
     for place, name in found.items():
         to = folder / place
         to.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith(".md"):
-            to.write_text(page((root / name).read_text(encoding="utf-8"), name, places), encoding="utf-8")
+            text = page((root / name).read_text(encoding="utf-8"), name, places)
+            to.write_text(in_colours(text, shown.get(name, ())), encoding="utf-8")
         else:
             shutil.copyfile(root / name, to)
     (folder / "assets").mkdir()
     shutil.copyfile(HERE / "iframe-worker.js", folder / "assets" / "iframe-worker.js")
     shutil.copyfile(HERE / "iframe-worker.LICENSE", folder / "assets" / "iframe-worker.LICENSE")
+
+
+# ---------------------------------------------------------------------------------------------- outputs in colours
+
+
+class Block(NamedTuple):
+    """An output on a page: as the page has it, and as HTML in the colours of a terminal."""
+
+    plain: str
+    html: str
+
+
+def outputs(root: Path = ROOT) -> dict[str, list[Block]]:
+    """The outputs of each page in colours, run again by the Python of .venv.
+
+    An output is left out where today's lines are others than the page has: there the page stays plain. Their order may be
+    that of a terminal, which shows a complaint where it is made.
+    """
+    python = root / ".venv" / "bin" / "python"
+    if not python.exists():
+        return {}
+    sys.path.insert(0, str(HERE.parent))
+    import refresh
+
+    sys.path.remove(str(HERE.parent))
+
+    def of_page(name: str) -> list[Block]:
+        text = (root / name).read_text(encoding="utf-8")
+        try:
+            rows = zip(refresh.blocks(text), refresh.printed(text, str(python), FORCE_COLOR="1"), strict=True)
+        except OSError:
+            return []
+        return [
+            Block(plain, terminal(shown))
+            for plain, shown in rows
+            if sorted(plain.splitlines()) == sorted(["```console", *_SGR.sub("", shown).splitlines(), "```"])
+        ]
+
+    names = [name for name in refresh.pages(root) if name in sources(root).values()]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return dict(zip(names, pool.map(of_page, names), strict=True))
+
+
+def terminal(text: str) -> str:
+    """What a terminal shows, as a block of HTML: the numbers of SGR become classes."""
+    out: list[str] = []
+    styles: list[str] = []
+    for at, piece in enumerate(_SGR.split(text)):
+        if at % 2:
+            codes = [code for code in piece.split(";") if code.strip("0")]
+            styles = [*styles, *codes] if codes else []
+        elif piece:
+            words = escape(piece, quote=False)
+            classes = " ".join(f"sgr-{code}" for code in styles)
+            out.append(f'<span class="{classes}">{words}</span>' if styles else words)
+    return f'<div class="highlight terminal"><pre><code>{"".join(out)}\n</code></pre></div>\n'
+
+
+def in_colours(text: str, blocks: Iterable[Block]) -> str:
+    """A page with its outputs in colours."""
+    start = 0
+    for block in blocks:
+        found = text.find(block.plain, start)
+        if found >= 0:
+            text = f"{text[:found]}{block.html}{text[found + len(block.plain) :]}"
+            start = found + len(block.html)
+    return text
 
 
 # ---------------------------------------------------------------------------------------------- what is built
@@ -224,8 +296,9 @@ def settings(pages: Path, out: Path, root: Path = ROOT) -> dict[str, Any]:
                     "lang": ["en"],
                     # Dots and dashes part names, and each Chinese character is a word: there is no dictionary.
                     "separator": r"[\s\-,:!=\[\]()\"'`/.*]+|(?=[\u3400-\u9fff])|(?<=[\u3400-\u9fff])",
-                    # The stemmer would hide words from their beginnings, the trimmer all that is not ASCII.
-                    "pipeline": ["stopWordFilter"],
+                    # The stemmer would hide words from their beginnings, the trimmer all that is not ASCII, the filter
+                    # of stop words options such as --all and --into.
+                    "pipeline": [],
                 }
             },
             "offline",
@@ -248,8 +321,8 @@ def settings(pages: Path, out: Path, root: Path = ROOT) -> dict[str, Any]:
     }
 
 
-def build(out: Path, root: Path = ROOT) -> None:
-    """Build the site into a folder, which is replaced. Raises SiteError."""
+def build(out: Path, root: Path = ROOT, shown: Mapping[str, Iterable[Block]] | None = None) -> None:
+    """Build the site into a folder, which is replaced, with outputs in colours. Raises SiteError."""
     from mkdocs.commands.build import build as mkdocs_build
     from mkdocs.config.base import load_config
     from mkdocs.exceptions import Abort, ConfigurationError
@@ -257,7 +330,7 @@ def build(out: Path, root: Path = ROOT) -> None:
     with tempfile.TemporaryDirectory() as folder:
         pages, config_file = Path(folder, "pages"), Path(folder, "mkdocs.yml")
         pages.mkdir()
-        assemble(pages, root)
+        assemble(pages, root, shown)
         config_file.write_text("site_name: ckpt\n", encoding="utf-8")
         try:
             config = load_config(str(config_file), **settings(pages, out, root))
@@ -389,11 +462,16 @@ def _wrong(
             yield f"{target} has no such anchor"
 
 
+def _text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8") if name.endswith(".md") else ""
+
+
 def main(out: str = "site") -> None:
     """Build into a folder, and check."""
     site = (ROOT / out).resolve()
+    shown = outputs()
     try:
-        build(site)
+        build(site, shown=shown)
         found = problems(site)
     except SiteError as error:
         found = str(error).splitlines()
@@ -401,6 +479,10 @@ def main(out: str = "site") -> None:
         sys.exit("\n".join(found))
     print(
         f"{out}/index.html: {len(list(site.rglob('*.html')))} pages, every link leads somewhere, nothing is loaded from elsewhere"
+    )
+    runs = sum(text.count("<!-- run: ") for text in map(_text_of, sources().values()))
+    print(
+        f"{sum(map(len, shown.values())):,} of {runs:,} outputs in colours (the others need `make docs` or .venv)"
     )
 
 

@@ -150,8 +150,13 @@ class Rename(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """The sentence with the option that uses it."""
-        return f"not aligned: {self.met:,} of {plural(self.of, 'name')} meet with --sub {quote(self.substitution)}"
+        """The sentence that `option` ends."""
+        return f"not aligned: {self.met:,} of {plural(self.of, 'name')} match with"
+
+    @property
+    def option(self) -> str:
+        """The option that uses it, as a shell takes it."""
+        return f"--sub {quote(self.substitution)}"
 
 
 def begin_pattern(one: str, two: str) -> tuple[str, str]:

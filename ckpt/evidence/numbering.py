@@ -31,7 +31,7 @@ _MOST = 10_000
 _LISTED = 100_000
 """Candidates of all numbers together that are listed."""
 
-_COMPLETE = "these are all numbers of the error"
+_COMPLETE = "these are all numbers that DDP printed"
 _NO_SEARCH = "find_unused_parameters is off"
 _NO_FIRST = "no parameter got its first gradient in that step"
 _IN_OPTIMIZER = "each parameter that requires a gradient is in the optimizer"

@@ -11,6 +11,7 @@ from ckpt.jobs.diff.reasons import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow, depth_that_fits, modules
 from ckpt.render.bars import spark
 from ckpt.render.folding import alike
+from ckpt.render.tables import value_text
 from ckpt.render.text import (
     NAME,
     Column,
@@ -22,10 +23,11 @@ from ckpt.render.text import (
     flowed,
     height_of,
     hung,
+    pasted_line,
     spread,
     whole,
 )
-from ckpt.text import and_more, braced, plural, show, show_literal, size_text
+from ckpt.text import and_more, braced, pasted, pasted_path, plural, show, show_literal, size_text
 from ckpt.tree.find import counter, is_run_counter
 from ckpt.tree.literals import brief
 
@@ -75,7 +77,8 @@ def diff_lines(
     """
     out = _headline(report, width) + _counters(report, width)
     for component in report.suggested:
-        out += hung([], component.advice, width, 2, "warning")
+        out += hung([], f"{component.advice}:", width, 2, "warning")
+        out.append(pasted_line(_again(report, component.option), width))
     out += _counts(report, width)
     out += _still(report, width, show_rows) if show_rows in ("auto", "unchanged", "frozen", "all") else []
     if report.findings:
@@ -117,6 +120,14 @@ def _counters(report: DiffReport, width: int | None) -> list[Line]:
         if _is_counter(row)
     ]
     return flowed([], pieces[:_VALUES], width, 2) if pieces else []
+
+
+def _again(report: DiffReport, option: str) -> str:
+    """Return the command of the comparison with one more option."""
+    words = ["ckpt diff", *(pasted_path(side.path) or "…" for side in (report.before, report.after))]
+    if report.options.section is not None:
+        words += ["--section", pasted(report.options.section) or "…"]
+    return " ".join([*words, option])
 
 
 def _apart(report: DiffReport) -> list[str]:
@@ -475,7 +486,7 @@ def _values(report: DiffReport, width: int | None) -> list[Line]:
 def _value(row: ValueRow) -> Line:
     """The old value and the new one, in the colours of git."""
     sides = [
-        (show_literal(brief(side.node, 40)), style)
+        (value_text(side, 40) if side.fields is not None else show_literal(brief(side.node, 40)), style)
         for side, style in ((row.before, "removed"), (row.after, "added"))
         if side is not None
     ]

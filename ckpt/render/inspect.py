@@ -140,35 +140,38 @@ def headline(report: Inspection, width: int | None = None) -> list[Line]:
     if checkpoint.byteorder == "big":
         pieces.append("big-endian")
     tensors = looks_of(rows)
+    every = looks_of(report.survey.tensors)
+    chosen, unknown = report.survey.parameters, report.survey.unknown
     if report.selected:
+        here = {row.position for row in report.rows}
+        chosen, unknown = ([index for index in indices if index in here] for indices in (chosen, unknown))
         pieces.append(f"{plural(len(rows), 'tensor')} selected")
-        numel, nbytes = sum([tensor.numel for tensor in tensors]), sum([tensor.nbytes for tensor in tensors])
-        pieces += [plural(numel, "element"), size_text(nbytes)] if rows else []
-        dtypes = {tensor.dtype.name: None for tensor in dict.fromkeys(tensors)}
     else:
         pieces.append(size_text(checkpoint.nbytes))
         if not any(part.path for part in report.sections) or not rows:
             pieces.append(plural(len(rows), "tensor"))
-        dtypes = {}
-        every = looks_of(report.survey.tensors)
-        chosen = [every[index] for index in report.survey.parameters]
-        if chosen:
-            count = sum([tensor.numel for tensor in chosen])
-            pieces.append(f"{count_text(count)} {'parameter' if count == 1 else 'parameters'}")
-            unknown = sum([every[index].numel for index in report.survey.unknown])
-            pieces += [f"{count_text(unknown)} unknown"] if unknown else []
-        elif rows:
-            count = sum([tensor.numel for tensor in tensors])
-            pieces.append(f"{count_text(count)} {'element' if count == 1 else 'elements'}")
-        for tensor in dict.fromkeys(chosen or tensors):
-            dtypes[tensor.dtype.name] = None
-            # A wrapper shows a dtype that none of its parts may have.
-            if type(tensor) is Composite and tensor.layout == "wrapper":
-                dtypes.update((part.dtype.name, None) for _, part in tensor.parts)
+    if chosen:
+        pieces.append(_counted(sum([every[index].numel for index in chosen]), "parameter"))
+        count = sum([every[index].numel for index in unknown])
+        pieces += [f"{count_text(count)} unknown"] if count else []
+    elif rows:
+        pieces.append(_counted(sum([tensor.numel for tensor in tensors]), "element"))
+    if report.selected and rows:
+        pieces.append(size_text(sum([tensor.nbytes for tensor in tensors])))
+    dtypes: dict[str, None] = {}
+    for tensor in dict.fromkeys(tensors if report.selected or not chosen else [every[i] for i in chosen]):
+        dtypes[tensor.dtype.name] = None
+        # A wrapper shows a dtype that none of its parts may have.
+        if type(tensor) is Composite and tensor.layout == "wrapper" and not report.selected:
+            dtypes.update((part.dtype.name, None) for _, part in tensor.parts)
     if dtypes:
         pieces.append(and_more(list(dtypes), 3))
     pieces += _places(report)
     return flowed([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count_text(count)} {noun if count == 1 else noun + 's'}"
 
 
 def _places(report: Inspection) -> list[str]:
@@ -327,7 +330,10 @@ def _loading(report: Inspection, head: Line, width: int | None) -> list[Line]:
         ]
     if load.expression is None:
         runs = any(row.group == "called" and is_own(row.module) for row in report.checkpoint.imports)
-        out = hung(head, safe(load.reason or ""), width, style="error" if runs else "warning")
+        reason = safe(load.reason or "")
+        if runs and reason.startswith("loading this file runs "):
+            reason = "do not load it"  # DANGER stands above, with the call
+        out = hung(head, reason, width, style="error" if runs else "warning")
     else:
         verdict = _verdict(report)
         out = hung(head, verdict, width, style="good" if verdict.startswith("safe") else "")

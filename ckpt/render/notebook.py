@@ -12,11 +12,13 @@ from itertools import groupby
 from ckpt.api.advice import planning
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
+from ckpt.jobs.check.lint import LintReport
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.inspect.inspect import Inspection, inspect
 from ckpt.render.diff import diff_lines
 from ckpt.render.inspect import inspect_lines
-from ckpt.render.text import Line
+from ckpt.render.lint import summary
+from ckpt.render.text import Line, findings_lines, hung, safe
 from ckpt.text import show_literal
 
 WIDTH = 100
@@ -33,7 +35,7 @@ _STYLES = {
     "error": f"{_BOLD};{_RED}",
     "warning": _YELLOW,
     "info": _CYAN,
-    "command": "text-decoration:underline",
+    "command": "text-decoration:underline;text-underline-offset:0.3em",  # else it hides underscores
     "group": _BOLD,
     "good": _GREEN,
     "added": _GREEN,
@@ -59,6 +61,17 @@ def html_inspect(report: Inspection) -> str:
 def html_diff(report: DiffReport) -> str:
     """Return the lines of `ckpt diff`."""
     return html_of(diff_lines(report, width=WIDTH))
+
+
+def html_lint(report: LintReport) -> str:
+    """Return the findings of each file with their commands, the files that cannot be read, and the sum."""
+    lines: list[Line] = []
+    for file in report.files:
+        if file.findings:
+            lines += [[(safe(file.path), "name")], *findings_lines(file.findings, WIDTH), []]
+        if file.error is not None:
+            lines += [*hung([(safe(file.path), "name"), (": ", "")], safe(str(file.error)), WIDTH), []]
+    return html_of([*lines, [(summary(report.files), "head")]])
 
 
 def html_of(lines: Sequence[Line]) -> str:

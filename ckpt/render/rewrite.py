@@ -176,7 +176,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     """The report as a person reads it."""
     tensors, of = coverage.tensors
     loaded, whole = coverage.elements
-    parts = [f"loads {tensors:,} of {plural(of, 'tensor')}, {percent(loaded, whole)} of elements"]
+    parts = [f"loads {tensors:,} of {plural(of, 'tensor')}, {percent(loaded, whole)} of the model"]
     in_part = (
         ("cast", coverage.of("cast")),
         ("in part", coverage.of("sliced")),
@@ -204,7 +204,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     if len(rules) > _RULES:
         out.append([(f"… {len(rules) - _RULES:,} more renames (--json)", "dim")])
     for rename in coverage.suggested:
-        out += hung([], rename.advice, width, 2, "warning")
+        out += hung([], f"{rename.advice} {rename.option}", width, 2, "warning")
     body, head = coverage.halves()
     if coverage.head and tensors < of:
         names = folded([row.name for row in coverage.pairings if row.name in coverage.head], 2)
@@ -214,7 +214,7 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         heads = (
             Column("MODULE", gives_way=True),
             Column("TENSORS", right=True),
-            Column("ELEMENTS", right=True),
+            Column("SHARE", right=True),
             Column(""),
         )
         table: list[list[str]] = []

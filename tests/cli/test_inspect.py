@@ -78,7 +78,7 @@ DANGER  loading this file runs posix.system('echo ckpt-sample') (stored at
         ckpt slim hostile.pth -o hostile.slim.pth
 hostile.pth   PyTorch zip · 1.67 KiB · 1 tensor · 16 elements · float32
   saved on cpu
-  loads   loading this file runs posix.system
+  loads   do not load it
   values  version posix.system('echo ckpt-sample')
 
 ! weights-only  weights_only=True refuses posix.system at version.
@@ -215,7 +215,7 @@ scaler._growth_tracker  int    0
 | bn.weight              | float32 | 8       |          | 32      | parameter | 4         |
 """,
     "tied_and_bloated.pth --all --include lstm* --exclude *hh*": """\
-tied_and_bloated.pth   PyTorch zip · 2 tensors selected · 144 elements · 576 B · float32 · saved on cpu
+tied_and_bloated.pth   PyTorch zip · 2 tensors selected · 144 parameters · 576 B · float32 · saved on cpu
   loads   safe: weights_only=True loads it
           torch.load("tied_and_bloated.pth", map_location="cpu")
 

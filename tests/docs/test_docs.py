@@ -149,6 +149,48 @@ def test_the_page_of_a_command_has_its_help_and_examples_that_answer_a_question(
     assert [shown for before, shown in examples if not before.endswith("?")] == []
 
 
+SHOWN = re.compile(r"^```\w+\n(?:(?!^```$).)*?\bckpt\b.*?^```$", re.DOTALL | re.MULTILINE)
+"""A block with a command or a script of ours."""
+ASKED = re.compile(r"^(?:I|My|We|Our) [^\n]*\?\n\n(?:<!-- run: .+? -->\n)?```", re.MULTILINE)
+"""The question of a person, and what answers it."""
+PASTED = re.compile(r"^```text\n(?:\w+Error|.*Warning): ", re.MULTILINE)
+"""The message that a person has on the screen."""
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+)
+def test_an_example_of_a_page_begins_with_the_words_of_a_person(name: str) -> None:
+    text = page(name)
+
+    assert ASKED.search(text) or PASTED.search(text) or not SHOWN.search(text), name
+
+
+def test_a_page_that_only_shows_is_found() -> None:
+    block = "<!-- run: ckpt ls -->\n```console\n$ ckpt ls\n```\n"
+    assert SHOWN.search(block) and not ASKED.search(f"Which files are here?\n\n{block}")
+    assert not ASKED.search(f"My files are here.\n\n{block}")
+    assert ASKED.search(f"My folder is full. What is in it?\n\n{block}")
+    assert not SHOWN.search("```console\n$ make bench\n```\n")
+
+
+GONE = {
+    "ckpt": r"names? meet with|of (?:the )?elements of the model|%[^\n\"]{0,3} of (?:the )?elements|replaces them by None",
+    "docs": r"names? meet with|% of (?:the )?elements|replaces them by None|loads +loading this file runs",
+    "README.zh-CN.md": "结论代码|某条结论|制定方案",
+}
+"""Words that a reader stumbled over, below each place; the size of a model is its parameters."""
+
+
+def test_words_that_readers_stumbled_over_are_gone() -> None:
+    for place, words in GONE.items():
+        top = ROOT / place
+        paths = [top] if top.is_file() else [path for path in top.rglob("*") if path.suffix in (".py", ".md")]
+        assert paths
+        found = {path: re.findall(words, path.read_text(encoding="utf-8")) for path in paths}
+        assert {name: rows for name, rows in found.items() if rows} == {}
+
+
 def test_every_finding_has_its_place_on_the_page() -> None:
     made = page("docs/findings.md")
     titles = re.compile(r"^### ([a-z-]+)$", re.MULTILINE)

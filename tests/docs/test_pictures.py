@@ -56,6 +56,26 @@ def test_a_picture_shows_the_screen_with_its_colours() -> None:
     assert "it&#160;runs&#160;&lt;x&gt;&#160;&amp;" in svg and "$&#160;ckpt&#160;inspect&#160;x" in svg
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_hides_the_underscores_of_a_picture(name: str) -> None:
+    """They reach 5 pixels below the line: no clip ends above, and an underline lies lower."""
+    svg = text(name)
+    clip = re.search(r'<clipPath id="\S+-clip-terminal"><rect x="0" y="0" width="\S+" height="(\S+)"/>', svg)
+    lines = [float(y) for y in re.findall(r'<text class="\S+" x="\S+" y="(\S+)" textLength', svg)]
+
+    assert clip is not None and float(clip[1]) >= max(lines) + 5
+    assert svg.count("clip-path=") == 1 and "underline" not in svg
+    drawn = {float(y) for y in re.findall(r'<rect x="\S+" y="(\S+)" width="\S+" height="1" ', svg)}
+    assert {round(y - 5.5, 6) for y in drawn} <= set(lines)
+
+
+def test_an_underline_is_a_line_in_the_colour_of_its_text() -> None:
+    svg = pictures.drawn("ab \x1b[4;31mc_d\x1b[0m\n", "ckpt ls .", "ls", "dark")
+    (line,) = re.findall(r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="1" fill="(\S+)"/><text', svg)
+
+    assert line == ("36.6", "25.5", "36.6", "#ff7b72")
+
+
 def test_every_picture_stands_on_a_page_in_both_schemes() -> None:
     pages = [*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")]
     shown = set()

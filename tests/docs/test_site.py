@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
+import browser
 import pytest
 from process import ROOT, TIMEOUT
 
@@ -143,6 +144,62 @@ def test_the_settings_name_nothing_elsewhere(tmp_path: Path) -> None:
     assert "MIT" in (website.HERE / "iframe-worker.LICENSE").read_text()
 
 
+# ---------------------------------------------------------------------------------------------- outputs in colours
+
+
+def test_the_colours_of_a_terminal_become_classes() -> None:
+    html = website.terminal("$ ckpt x\n\x1b[1;31mDANGER <b>\x1b[0m \x1b[4m& a_b\x1b[m plain\x1b[36mc\x1b[1md")
+
+    assert html == (
+        '<div class="highlight terminal"><pre><code>$ ckpt x\n<span class="sgr-1 sgr-31">DANGER &lt;b&gt;</span> '
+        '<span class="sgr-4">&amp; a_b</span> plain<span class="sgr-36">c</span><span class="sgr-36 sgr-1">d</span>'
+        "\n</code></pre></div>\n"
+    )
+
+
+def test_each_code_of_a_terminal_has_its_style() -> None:
+    """Those that the commands print, in the colours of both schemes."""
+    style = (website.HERE / "main.html").read_text(encoding="utf-8")
+
+    for code in (1, 2, 4, 31, 32, 33, 36):
+        assert f".sgr-{code}{{" in style
+    assert all(style.count(f"--sgr-{code}:#") == 2 for code in (31, 32, 33, 36))
+
+
+def test_a_page_gets_its_outputs_in_their_order() -> None:
+    same = "```console\n$ ckpt ls\na\n```\n"
+    blocks = [
+        website.Block(same, "<1>\n"),
+        website.Block("```console\ngone\n```\n", "<2>\n"),
+        website.Block(same, "<3>\n"),
+    ]
+
+    assert website.in_colours(f"x\n{same}y\n{same}z\n{same}", blocks) == f"x\n<1>\ny\n<3>\nz\n{same}"
+
+
+def test_outputs_are_run_again_where_there_is_a_python(tmp_path: Path) -> None:
+    """One block in colours; the one whose text is of another day stays as it is."""
+    root = tmp_path / "root"
+    (root / "docs" / "commands").mkdir(parents=True)
+    (root / ".venv" / "bin").mkdir(parents=True)
+    page = ROOT / "docs" / "strangers.md"
+    block = re.search(
+        r"<!-- run: ckpt inspect hostile\.pth -->\n```console\n.*?\n```\n", page.read_text("utf-8"), re.DOTALL
+    )
+    assert block is not None
+    (root / "docs" / "strangers.md").write_text(
+        f"{block[0]}\n{block[0].replace('do not', 'do')}", encoding="utf-8"
+    )
+    assert website.outputs(root) == {}
+
+    python = root / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    (shown,) = website.outputs(root)["docs/strangers.md"]
+    assert shown.plain == block[0].partition("\n")[2]
+    assert '<span class="sgr-1 sgr-31">do not load it</span>' in shown.html
+
+
 # ---------------------------------------------------------------------------------------------- the check
 
 POLICY = re.search(r"<meta http-equiv.*?>", (website.HERE / "main.html").read_text())
@@ -239,6 +296,43 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def test_the_site_shows_outputs_in_colours(built: Path) -> None:
+    text = (built / "strangers.html").read_text(encoding="utf-8")
+
+    assert re.search(r'<span class="sgr-1 sgr-31">DANGER  </span>', text)
+    pages = [
+        (built / place.replace(".md", ".html")).read_text(encoding="utf-8")
+        for name, place in PLACES.items()
+        if name.endswith(".md")
+    ]
+    runs = sum(
+        (ROOT / name).read_text(encoding="utf-8").count("\n<!-- run: ")
+        for name in PAGES
+        if name != "CONTRIBUTING.md"
+    )
+    assert sum(page.count('<div class="highlight terminal">') for page in pages) == runs
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not there")
+def test_no_page_is_wider_than_a_telephone(built: Path) -> None:
+    """Lines of outputs break; at the width of a desk they need not."""
+    shown = browser.browser()
+    fits = "(code) => code.scrollWidth <= code.clientWidth"
+    for name, width in (
+        (name, width) for name in ("commands/ls.html", "strangers.html") for width in (390, 1300)
+    ):
+        shown.open(built / name, width=width, wait="document.readyState === 'complete'")
+        assert shown.run("document.documentElement.scrollWidth") == width
+        assert shown.run(f"[...document.querySelectorAll('pre>code')].every({fits})")
+        shown.run(
+            "document.querySelectorAll('pre>code').forEach((code) => { code.style.whiteSpace = 'pre'; })"
+        )
+        short = "(code) => code.textContent.split('\\n').every((line) => line.length <= 100)"
+        outputs = f"[...document.querySelectorAll('.terminal pre>code')].filter({short})"
+        assert shown.run(f"{outputs}.length") > 2
+        assert shown.run(f"{outputs}.every({fits})") == (width > 1000)
+
+
 def test_the_site_is_built_and_whole(built: Path) -> None:
     wanted = {re.sub(r"\.md$", ".html", place) for place in SOURCES}
 
@@ -278,6 +372,11 @@ def test_the_start_page_shows_what_the_readme_shows(built: Path, name: str) -> N
         ("called-on-load", "findings.html"),
         ("did not receive grad", "errors.html"),
         ("失效通道", "index.zh-CN.html"),  # in the middle of a sentence
+        ("--sub", "commands/rename.html"),
+        ("--in-place", "commands/rehome.html"),
+        ("--map", "commands/rehome.html"),
+        ("-q", "commands/lint.html"),
+        ("weights_only", "strangers.html"),
     ],
 )
 def test_search_works_from_a_folder(built: Path, tmp_path: Path, words: str, place: str) -> None:

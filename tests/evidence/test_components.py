@@ -338,16 +338,29 @@ def test_the_suggested_options_work_as_they_are_printed(tmp_path: Path) -> None:
     rewriting.saved(state(BODY), tmp_path / "plain.pth")
     for command in ("diff moco.pth plain.pth", "warmstart moco.pth --into plain.pth --dry-run"):
         done = inside(*shlex.split(command), cwd=tmp_path)
-        lines = [line for line in done.out.decode().splitlines() if line.startswith("not aligned: ")]
-        assert [line.partition(" with ")[2] for line in lines] == [
+        text = done.out.decode().replace(" match with:\n  ckpt diff moco.pth plain.pth", " match with")
+        lines = [line for line in text.splitlines() if line.startswith("not aligned: ")]
+        assert [line.partition(" match with ")[2] for line in lines] == [
             "--sub 's/^rgb\\.//'",
             "--sub 's/^flow\\.//'",
         ]
         for line in lines:
-            options = shlex.split(line.partition(" with ")[2])
+            options = shlex.split(line.partition(" match with ")[2])
             report = said(inside(*shlex.split(command), *options, "--json", cwd=tmp_path))
             met = report["totals"]["removed"] if command[0] == "d" else report["coverage"]["tensors"][0]
             assert met == (21 if command[0] == "d" else 20)
+
+
+def test_the_command_that_matches_names_keeps_the_section(tmp_path: Path) -> None:
+    rewriting.saved({"net": state(TWINS), "ema": state(BODY)}, tmp_path / "a b.pth")
+    rewriting.saved({"net": state(BODY), "ema": state(BODY)}, tmp_path / "b.pth")
+
+    done = inside("diff", "a b.pth", "b.pth", "--section", "net", "--structure", cwd=tmp_path)
+    lines = done.out.decode().splitlines()
+    at = lines.index("not aligned: 20 of 20 names match with:")
+    assert lines[at + 1] == "  ckpt diff 'a b.pth' b.pth --section net --sub 's/^rgb\\.//'"
+    again = inside(*shlex.split(lines[at + 1])[1:], cwd=tmp_path)
+    assert "not aligned" not in again.out.decode() and not again.err
 
 
 def test_one_suggestion_goes_for_all_weights_of_a_file(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from typing import Any
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _TIMEOUT = 300.0
 """Seconds for one answer: a busy machine is no failure, only a browser that never answers is."""
+_DRAWN = 'document.documentElement.dataset.ready === "yes"'
+"""The sign of our reports that they are drawn."""
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -131,8 +133,10 @@ class Browser:
         elif method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
 
-    def open(self, path: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
-        """Show a page of this machine, and wait until it is drawn."""
+    def open(
+        self, path: Path, *, width: int = 1200, height: int = 900, dark: bool = False, wait: str = _DRAWN
+    ) -> None:
+        """Show a page of this machine, and wait until it is drawn: until an expression is true."""
         self.resize(width, height)
         self.scheme("dark" if dark else "light")
         self.errors.clear(), self.requests.clear()
@@ -141,10 +145,10 @@ class Browser:
         while not self._is_loaded:
             self._note(self._message())
         self.run(
-            """new Promise((done) => {
-              const look = () => document.documentElement.dataset.ready === "yes" ? done() : setTimeout(look, 20);
+            f"""new Promise((done) => {{
+              const look = () => {wait} ? done() : setTimeout(look, 20);
               look();
-            })"""
+            }})"""
         )
         self.move(0, 0)  # a place that nothing reacts to
         self.settle()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import traceback
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import oracle
 import pytest
@@ -93,7 +95,29 @@ def test_danger_comes_first_and_red_and_commands_are_underlined(monkeypatch: pyt
     text, style = spans[0]
     assert text.startswith("DANGER  loading this file runs posix.system")
     assert style == "font-weight:bold;color:#e54949"
-    assert ("ckpt slim hostile.pth -o hostile.slim.pth", "text-decoration:underline") in spans
+    assert ("ckpt slim hostile.pth -o hostile.slim.pth", notebook._STYLES["command"]) in spans
+
+
+def test_the_findings_of_files_have_their_colours_and_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(SAMPLES)
+    shown = Spans(
+        ckpt.lint(["hostile.pth", "weights.safetensors", "compiled.pth", "truncated.pth"])._repr_html_()
+    )
+
+    lines = shown.text.splitlines()
+    hostile = lines.index("hostile.pth")
+    assert lines[hostile + 1].startswith("! called-on-load  DANGER: loading this file runs posix.system(")
+    assert [line.strip() for line in lines[hostile + 3 : hostile + 5]] == [
+        "For the weights alone:",
+        "ckpt slim hostile.pth -o hostile.slim.pth",
+    ]
+    assert {
+        ("called-on-load", notebook._STYLES["error"]),
+        ("prefix", notebook._STYLES["warning"]),
+        ("ckpt slim hostile.pth -o hostile.slim.pth", notebook._STYLES["command"]),
+    } <= set(shown.spans)
+    assert "weights.safetensors" not in shown.text and "truncated.pth: cut off: " in shown.text
+    assert lines[-1] == "3 findings (1 error, 2 warnings) in 2 of 3 files · 1 unreadable"
 
 
 @pytest.mark.parametrize("path", sorted(SAMPLES.iterdir()), ids=lambda path: path.name)
@@ -154,7 +178,11 @@ def test_any_line_is_text(lines: list[list[tuple[str, str]]]) -> None:
 
 
 def test_each_style_of_the_terminal_has_its_own() -> None:
-    words = {"bold": "font-weight:bold", "dim": "opacity:0.7", "underline": "text-decoration:underline"}
+    words = {
+        "bold": "font-weight:bold",
+        "dim": "opacity:0.7",
+        "underline": "text-decoration:underline;text-underline-offset:0.3em",
+    }
     words |= {
         "red": "color:#e54949",
         "green": "color:#089637",
@@ -200,3 +228,43 @@ def test_what_has_no_room_is_counted() -> None:
     assert len(html) < 201_000 and lines[0] == "DANGER" and len(lines) > 30
     assert lines[-1] == f"… {1001 - (len(lines) - 1)} more lines in a terminal"
     assert "more lines" not in html_of([[("a" * 190_000, "")]])
+
+
+def shown(error: ckpt.CkptError) -> list[str]:
+    lines: list[str] = error._render_traceback_()  # as IPython asks
+    return lines
+
+
+def test_an_error_shows_the_caller_and_one_line(tmp_path: Path) -> None:
+    def caller() -> None:
+        ckpt.open(SAMPLES / "truncated.pth")
+
+    with pytest.raises(ckpt.CkptError) as caught:
+        caller()
+
+    lines = shown(caught.value)
+    problem = "cut off: the zip archive has no directory, the file ends at 13,687 bytes"
+    assert lines[-1] == f"CutOffError: {SAMPLES}/truncated.pth: {problem} (an unfinished download or save?)"
+    frames = [line for line in lines if line.startswith("  File ")]
+    assert len(frames) == 2 and all(Path(__file__).name in frame for frame in frames)
+    assert frames[1].endswith("in caller") and "    ckpt.open(SAMPLES" in lines[-2]
+    assert len(list(traceback.walk_tb(caught.value.__traceback__))) > 4, "Python keeps all frames"
+
+
+def test_an_error_shows_no_frames_of_ipython(tmp_path: Path) -> None:
+    source = "def run_code(cell):\n    cell()\n"
+    kernel: dict[str, Any] = {"__name__": "IPython.core.interactiveshell"}
+    exec(compile(source, "/lib/kernel.py", "exec"), kernel)
+
+    with pytest.raises(ckpt.CkptError) as caught:
+        kernel["run_code"](lambda: ckpt.open(tmp_path / "none.pth"))
+
+    lines = shown(caught.value)
+    assert not any("in run_code" in line for line in lines) and lines[2].endswith("in <lambda>")
+    assert len([line for line in lines if line.startswith("  File ")]) == 2
+
+
+def test_an_error_that_was_not_raised_and_a_hostile_name() -> None:
+    error = UnreadableError("gone\x1b[31m\ud800\n", path="a\u202e\x1b]0;x", hint="é 张")
+
+    assert shown(error) == [r"UnreadableError: a\u202e\x1b]0;x: gone\x1b[31m\ud800\n (é 张)"]

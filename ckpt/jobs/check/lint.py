@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import Failure
@@ -120,6 +121,12 @@ class LintReport(NamedTuple):
         return (
             f"<ckpt.LintReport: {plural(len(self.findings), 'finding')} in {plural(len(self.files), 'file')}>"
         )
+
+    def _repr_html_(self) -> str:
+        """Return the findings with their commands as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.render.notebook").html_lint(self)
+        return html
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -59,9 +59,7 @@ def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Optio
     rules = next((rules for rules in _rules(coverage) if _renamed(rules, shapes, own) == whole), None)
     modules = {"torch", *re.findall(_MODULES, expression)} | ({"re"} if rules else set())
     some, number = coverage.tensors
-    what = (
-        f"{some:,} of {plural(number, 'tensor')}, {percent(*coverage.elements)} of the elements of the model"
-    )
+    what = f"{some:,} of {plural(number, 'tensor')}, {percent(*coverage.elements)} of the model"
     note = f"  # {show(load.note, 200)}" if load.note else ""
     return [
         *(f"import {module}" for module in sorted(modules)),

@@ -442,7 +442,7 @@ def losses_of(
         raise LossError(
             f"cannot be made plain: {listed}",
             path=checkpoint.path,
-            hint="--drop-other replaces them by None",
+            hint="--drop-other replaces them with None",
         )
     return rows
 

@@ -70,7 +70,7 @@ class Options(NamedTuple):
     ignore_layout: bool = False
     keep_optimizer: bool = False
     min_coverage: float | None = None
-    """The share of elements that must be loaded. None refuses less than a tenth, and less than a half where more is known to fit."""
+    """The share of the model that must be loaded. None refuses less than a tenth, and less than a half where more is known to fit."""
 
 
 def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | None = None) -> RewriteReport:
@@ -252,15 +252,15 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
         return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
     if least is not None:
         few = coverage.share < least
-        why = f"less than --min-coverage {least:g} of the elements"
+        why = f"less than --min-coverage {least:g} of the model"
         return coverage._replace(refusal=why, way=way) if few else coverage
     if halves:
         why = "query, key and value are one tensor on one side, three on the other"
         return coverage._replace(refusal=why, way=way)
     if way is not None and coverage.share < HALF:
-        return coverage._replace(refusal="less than half of the elements, and more would fit", way=way)
+        return coverage._replace(refusal="less than half of the model, and more would fit", way=way)
     if coverage.share < LEAST:
-        why = f"less than {LEAST:.0%} of the elements"
+        why = f"less than {LEAST:.0%} of the model"
         return coverage._replace(refusal=why, way=("--min-coverage", "0"))
     return coverage
 

@@ -111,3 +111,12 @@ def test_a_rename_has_a_colour(tmp_path: Path) -> None:
     text = inside("diff", "a.pt", "b.pt", cwd=tmp_path, FORCE_COLOR="1").out.decode()
 
     assert "\x1b[36mR \x1b[0ma.w → z.w" in text
+
+
+def test_an_object_is_named_by_its_class(samples: Path) -> None:
+    done = inside("diff", "hostile.pth", "objects.pth", cwd=samples)
+
+    assert "A train  my_project.config.TrainConfig, 4 fields" in done.out.decode().splitlines()
+    assert not any(
+        line.startswith("A ") and line.endswith("  None") for line in done.out.decode().splitlines()
+    )

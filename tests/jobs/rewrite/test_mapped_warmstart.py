@@ -241,7 +241,7 @@ def test_less_than_a_tenth_is_refused_and_a_number_accepts_it(tmp_path: Path) ->
     one = {"stem.weight": torch.ones(3, 3), "other.weight": torch.ones(7)}
     two = {"stem.weight": torch.zeros(3, 3), "body.weight": torch.zeros(300)}
     done = refused(one, two, tmp_path)
-    assert "less than 10% of the elements: nothing was written" in done.complaints[0]
+    assert "less than 10% of the model: nothing was written" in done.complaints[0]
     words = again(done)
     assert words[words.index("--min-coverage") + 1] == "0"
     assert inside(*words, cwd=tmp_path).code == 0
@@ -256,7 +256,7 @@ def test_less_than_a_half_is_refused_where_more_would_fit(tmp_path: Path) -> Non
     two = net(1).state_dict() | {"extra.weight": torch.zeros(40)}
     one["extra.weight"] = torch.ones(40)
     done = refused(one, two, tmp_path)
-    assert "less than half of the elements, and more would fit" in done.complaints[0]
+    assert "less than half of the model, and more would fit" in done.complaints[0]
     assert inside(*again(done), cwd=tmp_path).code == 0
     assert torch.equal(torch.load(tmp_path / "c.pth")["fc.weight"], given["fc.weight"])
 

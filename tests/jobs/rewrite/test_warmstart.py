@@ -368,7 +368,7 @@ def test_it_never_goes_by_shape(tmp_path: Path) -> None:
         done = inside("warmstart", "a.pth", "--into", "b.pth", *options, cwd=tmp_path)
 
         assert done.code == 1
-        assert "loads 0 of 2 tensors, 0 % of elements; 2 missing; 2 unexpected" in done.lines[0]
+        assert "loads 0 of 2 tensors, 0 % of the model; 2 missing; 2 unexpected" in done.lines[0]
         (line,) = done.complaints
         assert line.startswith(
             "ckpt: b.pth: no tensor of PRETRAINED fits: nothing was written (ckpt warmstart a.pth"
@@ -384,16 +384,16 @@ def test_screen(tmp_path: Path) -> None:
     done = ckpt("warmstart", tmp_path / "a.pth", "--into", tmp_path / "b.pth", "--dry-run")
 
     assert done.lines == [
-        "loads 13 of 16 tensors, 83.7 % of elements; 2 kept; 1 missing; 0 unexpected",
+        "loads 13 of 16 tensors, 83.7 % of the model; 2 kept; 1 missing; 0 unexpected",
         "aligned: module.* → * (pretrained)",
         "body 99.6 % · head 0 % (head.{weight,bias})",
         "",
-        "MODULE  TENSORS  ELEMENTS",
-        "stem     2 of 2     100 %",
-        "norm     5 of 5     100 %",
-        "blocks   6 of 6     100 %",
-        "head     0 of 2       0 %  kept: [1000, 8] → [10, 8] and 1 more",
-        "new      0 of 1       0 %  not in PRETRAINED",
+        "MODULE  TENSORS  SHARE",
+        "stem     2 of 2  100 %",
+        "norm     5 of 5  100 %",
+        "blocks   6 of 6  100 %",
+        "head     0 of 2    0 %  kept: [1000, 8] → [10, 8] and 1 more",
+        "new      0 of 1    0 %  not in PRETRAINED",
         "not in PRETRAINED, kept as they were: new.weight",
         "loaded   13 tensors, 1.85 KiB",
         "nothing was written (--dry-run)",
