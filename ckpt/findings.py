@@ -176,9 +176,9 @@ class Finding(NamedTuple):
 
 
 def order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings with the most serious first: errors, then all others in the order of the catalogue."""
+    """Findings with the most serious first: by level, then in the order of the catalogue."""
     rank = {code: index for index, code in enumerate(CATALOGUE)}
-    return tuple(sorted(findings, key=lambda finding: (finding.level != "error", rank[finding.code])))
+    return tuple(sorted(findings, key=lambda finding: (LEVELS.index(finding.level), rank[finding.code])))
 
 
 class Rules(NamedTuple):

@@ -27,7 +27,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import LEVELS, Finding, Gate, Rules
 from ckpt.io.executor import Task
 from ckpt.jobs.check.lint import FileGate, FileReport, LintReport
-from ckpt.jobs.inspect.ls import RUNS_CODE, LsReport, LsRow
+from ckpt.jobs.inspect.ls import RUNS_CODE, LsReport, LsRow, in_order
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.rows import NamedTuple
@@ -43,13 +43,13 @@ Sources = Path | Checkpoint | Sequence[Path | Checkpoint]
 
 # --- ls ---------------------------------------------------------------------------------------------------------------
 
-_ORDERS: dict[str, Callable[[LsRow], tuple[object, object]]] = {
-    "name": lambda row: (0, natural(row.path)),
-    "size": lambda row: (-row.nbytes, natural(row.path)),
-    "params": lambda row: (-row.parameters - row.unknown, natural(row.path)),
-    "findings": lambda row: (_worst(row), natural(row.path)),
+_ORDERS: dict[str, Callable[[LsRow], tuple[int, ...]] | None] = {
+    "name": None,
+    "size": lambda row: (-row.nbytes,),
+    "params": lambda row: (-row.parameters - row.unknown,),
+    "findings": lambda row: _worst(row),
 }
-"""Words of `--sort` -> the key of a row: the largest first, then by name."""
+"""Words of `--sort` -> the key of a row: the largest first. Equal rows stay in the order of their names."""
 
 
 def _worst(row: LsRow) -> tuple[int, int, int]:
@@ -128,7 +128,9 @@ class Listing:
     @property
     def report(self) -> LsReport:
         """The report on what was read so far."""
-        rows = sorted(self._rows, key=self._order)
+        rows = in_order(self._rows)
+        if self._order is not None:
+            rows.sort(key=self._order)
         return LsReport(
             tuple(rows), tuple(self._others), tuple(self._skipped), self._gate, self._skip_unreadable
         )

@@ -6,61 +6,119 @@ import os
 from collections.abc import Sequence
 
 from ckpt.jobs.inspect.ls import RUNS_CODE, UNREADABLE, LsRow
-from ckpt.render.text import Column, Line, cells, columns, narrowed, wrapped
+from ckpt.names import labels, pattern
+from ckpt.render.text import Column, Line, cells, columns, flowed, narrowed, wrapped
 from ckpt.text import count_text, plural, show, show_literal, size_text
 
 _COLUMNS = (
-    Column("NAME", gives_way=True, least=24),
+    Column("NAME", gives_way=True, is_file=True),
+    Column("EPOCH", right=True, given_up=4),
+    Column("STEP", right=True, given_up=2),
     Column("FORMAT", given_up=1),
-    Column("SIZE", right=True, given_up=5),
-    Column("PARAMS", right=True, given_up=4),
-    Column("DTYPE", given_up=2),
-    Column("DEVICE", given_up=3),
+    Column("SIZE", right=True, given_up=7),
+    Column("PARAMS", right=True, given_up=6),
+    Column("DTYPE", given_up=3),
+    Column("DEVICE", given_up=5),
     Column("LOADS"),
     Column("FINDINGS", least=18),
 )
-_ALWAYS = ("NAME", "LOADS", "FINDINGS")
+_ALIKE = {
+    "EPOCH": "epoch {}",
+    "STEP": "step {}",
+    "SIZE": "{} each",
+    "PARAMS": "{} parameters",
+    "FINDINGS": "each with {}",
+}
+"""Columns -> the words in the headline for their cell, where all rows have the same one."""
+_LOADS, _FINDINGS = (
+    next(i for i, head in enumerate(_COLUMNS) if head.name == name) for name in ("LOADS", "FINDINGS")
+)
+_LEAST = 24
+"""Cells of a name that columns are given up for."""
 _STYLES = {RUNS_CODE: "error", UNREADABLE: "warning"}
 
 
 def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") -> list[Line]:
     """The rows as a table of at most `width` cells. Names are shown below `folder`.
 
-    Columns that are empty are left out, and those that least matter where the screen is narrow.
+    A column that says the same of every checkpoint stands in a headline above the table. Columns that are empty are left
+    out, and those that least matter where the screen is narrow. Names that do not fit are shortened to what differs.
     """
-    table = [_cells(row, folder) for row in rows]
-    filled = [i for i, head in enumerate(_COLUMNS) if head.name in _ALWAYS or any(row[i] for row in table)]
-    (*others, last), texts = narrowed(
-        [_COLUMNS[i] for i in filled], [[row[i] for i in filled] for row in table], width
-    )
-    findings = [row[-1] for row in texts]
-    least = min(max(cells(text) for text in (last.name, *findings)), last.least or 0)
-    lines = columns(
-        others, [row[:-1] for row in texts], width=None if width is None else max(width - 2 - least, 0)
-    )
-    position = [head.name for head in others].index("LOADS")
-    out: list[Line] = [[*lines[0], ("  FINDINGS", "head")]]
-    for line, cell, row in zip(lines[1:], findings, rows, strict=True):
-        line[position] = (line[position][0], _STYLES.get(row.loads, ""))
+    names = [os.path.relpath(row.path, folder) if folder else row.path for row in rows]
+    table = [[show(name, None), *_cells(row)] for name, row in zip(names, rows, strict=True)]
+    alike = _alike(rows, table)
+    always = {0} if alike else {0, _LOADS, _FINDINGS}
+    kept = [
+        i for i in range(len(_COLUMNS)) if i not in alike and (i in always or any(row[i] for row in table))
+    ]
+    heads = [_COLUMNS[i] for i in kept]
+    heads[0] = heads[0]._replace(least=min(max(map(cells, labels(names)), default=0), _LEAST))
+    out, is_short = _table(rows, *narrowed(heads, [[row[i] for i in kept] for row in table], width), width)
+    if not alike and not is_short:
+        return out
+    read = sum(row.error is None for row in rows)
+    said = [_ALIKE.get(_COLUMNS[i].name, "{}").format(text) for i, text in alike.items()]
+    head: Line = [(show(os.path.join(folder, pattern(names)), None) + "   ", "head")]
+    return [*flowed(head, [plural(read, "checkpoint"), *dict.fromkeys(said)], width, 2), *out]
+
+
+def _alike(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict[int, str]:
+    """Return the columns in which all checkpoints have one cell, and that cell. Danger stays in its rows."""
+    read = [cells for row, cells in zip(rows, table, strict=True) if row.error is None]
+    if len(read) < 2:
+        return {}
+    return {
+        i: text
+        for i, (text, *others) in enumerate(zip(*read, strict=True))
+        if text and i and text != RUNS_CODE and all(other == text for other in others)
+    }
+
+
+def _table(
+    rows: Sequence[LsRow], heads: Sequence[Column], texts: Sequence[Sequence[str]], width: int | None
+) -> tuple[list[Line], bool]:
+    """Return the table, and a flag: names are shortened. The last column is broken at its blanks."""
+    findings = [""] * len(rows)
+    title: Line = []
+    room, least = width, 0
+    if heads[-1].name == "FINDINGS":
+        *heads, last = heads
+        findings, texts = [row[-1] for row in texts], [row[:-1] for row in texts]
+        least = min(max(cells(text) for text in (last.name, *findings)), last.least or 0)
+        room = None if width is None else max(width - 2 - least, 0)
+        title = [("  FINDINGS", "head")]
+    first, *lines = columns(heads, texts, width=room)
+    is_short = any(line[0][0].rstrip() != row[0] for line, row in zip(lines, texts, strict=True))
+    loads = next((i for i, head in enumerate(heads) if head.name == "LOADS"), None)
+    out: list[Line] = [[*first, *title]]
+    for line, cell, row in zip(lines, findings, rows, strict=True):
         if row.error is not None:  # its other columns are empty
-            line, cell = [line[0], (UNREADABLE, _STYLES[UNREADABLE])], show_literal(str(row.error))
+            name = line[0][0].rstrip().ljust(len(line[0][0]) + (2 if len(heads) == 1 else 0))
+            line, cell = [(name, ""), (UNREADABLE, _STYLES[UNREADABLE])], show_literal(str(row.error))
+        elif loads is not None:
+            line[loads] = (line[loads][0], _STYLES.get(row.loads, ""))
+        if not cell:
+            out.append(line)
+            continue
         indent = sum(cells(text) for text, _ in line) + 2
-        first, *more = wrapped(cell, None if width is None else max(width - indent, last.least or 0), 0)
-        out.append([*line, (f"  {first}", "")])
+        begin, *more = wrapped(cell, None if width is None else max(width - indent, least), 0)
+        out.append([*line, (f"  {begin}", "")])
         out += [[(" " * indent + text, "")] for text in more]
-    return out
+    return out, is_short
 
 
-def _cells(row: LsRow, folder: str) -> list[str]:
-    name = show(os.path.relpath(row.path, folder) if folder else row.path, None)
+def _cells(row: LsRow) -> list[str]:
+    """The cells of a row but for its name."""
     if row.error is not None:
-        return [name, "", "", "", "", "", UNREADABLE, ""]
+        return [""] * (_LOADS - 1) + [UNREADABLE, ""]
     parameters = count_text(row.parameters) if row.parameters else ""
     if row.unknown and not row.parameters:
         parameters = f"{count_text(row.unknown)}?"
+    counts = (row.highest("epoch"), row.highest("step"))
+    epoch, step = ("" if count is None else f"{count:,.15g}" for count in counts)
     dtype, device = _first(row.dtypes), _first(row.devices)
-    codes = " ".join(row.codes)
-    return [name, row.format, size_text(row.nbytes), parameters, dtype, device, show(row.loads, 40), codes]
+    size, loads, codes = size_text(row.nbytes), show(row.loads, 40), " ".join(row.codes)
+    return [epoch, step, row.format, size, parameters, dtype, device, loads, codes]
 
 
 def _first(names: Sequence[str]) -> str:

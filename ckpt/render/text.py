@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ckpt.findings import Finding
+from ckpt.names import labels
 from ckpt.rows import NamedTuple
 from ckpt.text import show_cell, show_literal
 
@@ -35,6 +36,8 @@ class Column(NamedTuple):
     """Its cells are shortened to fit."""
     least: int | None = None
     """The most cells that it insists on, before others are given up for it."""
+    is_file: bool = False
+    """Its cells are the names of files. They are shortened to what tells them apart, and without a width not at all."""
     given_up: int = 0
     """The place in the order of the columns that a narrow screen does without; 0 is never given up."""
 
@@ -76,14 +79,19 @@ def columns(
     else:
         room = width - 2 * (len(widths) - 1) - sum(size for i, size in enumerate(widths) if i not in give)
         level = max(_level([widths[i] for i in give], room), _LEAST)
+    texts = [list(row) for row in rows]
     for i in give:
         widths[i] = min(widths[i], level)
+        files = [row[i] for row in texts]
+        if heads[i].is_file and width is not None:
+            files = fitted(files, widths[i])
+            widths[i] = max(map(cells, (heads[i].name, *files)))
+        for row, file in zip(texts, files, strict=True):
+            row[i] = file if heads[i].is_file else shortened(row[i], widths[i])
     lines: list[Line] = []
-    for number, row in enumerate([[head.name for head in heads], *rows]):
+    for number, row in enumerate([[head.name for head in heads], *texts]):
         line: Line = []
         for i, (head, text) in enumerate(zip(heads, row, strict=True)):
-            if head.gives_way:
-                text = shortened(text, widths[i])
             pad = " " * (widths[i] - cells(text))
             padded = pad + text if head.right else text + pad
             line.append((padded + ("  " if i < len(row) - 1 else ""), head.style if number else "head"))
@@ -211,6 +219,37 @@ def shortened(name: str, width: int) -> str:
         kept = kept[1:]
     behind = kept.partition(".")[2]
     return f"{indent}…{behind if 2 * cells(behind) >= room else kept}"
+
+
+def fitted(names: Sequence[str], width: int) -> list[str]:
+    """Names of files that stand together, in at most `width` cells each: whole where all fit, else their labels.
+
+    A label that is too long is shortened too, unless two would be the same.
+    """
+    if max(map(cells, names), default=0) <= width:
+        return list(names)
+    short = labels(names)
+    for way in (cut, _head, _tail):
+        texts = [way(label, width) for label in short]
+        if len(set(texts)) == len(set(names)):
+            return texts
+    return short
+
+
+def _head(text: str, width: int) -> str:
+    """The begin of a text, in at most `width` cells."""
+    kept = text
+    while cells(kept) > width - (kept != text):
+        kept = kept[:-1]
+    return kept if kept == text else f"{kept}…"
+
+
+def _tail(text: str, width: int) -> str:
+    """The end of a text, in at most `width` cells."""
+    kept = text
+    while cells(kept) > width - (kept != text):
+        kept = kept[1:]
+    return kept if kept == text else f"…{kept}"
 
 
 def hung(head: Line, text: str, width: int | None, indent: int | None = None, style: str = "") -> list[Line]:

@@ -161,7 +161,12 @@ _FORMS = {"float32": "<f", "float64": "<d", "int64": "<q", "int32": "<i", "float
 
 def is_counter(path: Path) -> bool:
     """Tell whether the value at a path is one that all ranks count alike."""
-    return path[-1] == "step" or (len(path) <= _OUTER and path[-1] in COUNTERS)
+    return path[-1] == "step" or is_run_counter(path)
+
+
+def is_run_counter(path: Path) -> bool:
+    """Tell whether a path is of a counter of the run: `epoch`, `train_state.epoch`."""
+    return 0 < len(path) <= _OUTER and path[-1] in COUNTERS
 
 
 def counter(node: Node) -> float | None:

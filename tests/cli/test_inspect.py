@@ -25,14 +25,14 @@ train_cuda.pth   PyTorch zip · 80.3 KiB · 3.96 K parameters · float32
   values     epoch 12 · best_acc 0.7615 · args argparse.Namespace, 12 fields
              args.device = torch.device cuda:0: map_location does not change it
 
+! prefix  all 46 names of model begin with module. (DataParallel or DDP).
+          ckpt strip train_cuda.pth -o train_cuda.stripped.pth
 ! unused  If the optimizer got model.parameters(), module.aux_head.{weight,bias}
           (2 parameters) never had a gradient.
           Unless frozen, DDP stops: "Expected to have finished reduction".
 ! cuda    A bare torch.load puts 46.2 KiB on cuda:0 and 92 B on cuda:1.
           Each process opens a CUDA context (some hundred MiB). It needs 2 GPUs.
           ckpt rehome train_cuda.pth -o train_cuda.cpu.pth
-! prefix  all 46 names of model begin with module. (DataParallel or DDP).
-          ckpt strip train_cuda.pth -o train_cuda.stripped.pth
 ! optimizer-heavy  The optimizer holds 30.4 KiB, the model 16.0 KiB.
           ckpt slim train_cuda.pth -o train_cuda.slim.pth
 

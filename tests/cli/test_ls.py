@@ -49,13 +49,95 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
         " stops unless they are frozen · 3 not looked at (--others)\n",
     )
     assert done.stdout == (
-        "NAME                      FORMAT           SIZE  PARAMS  DTYPE    DEVICE  LOADS               FINDINGS\n"
-        "epoch_9.pth               torch-zip    60.2 KiB  4.16 K  float32  cpu     weights_only        unused prefix\n"
-        "epoch_10.pth              torch-zip    60.1 KiB  4.16 K  float32  cpu     weights_only        unused prefix\n"
-        "export/model.safetensors  safetensors  12.9 KiB  3.13 K  float32          safetensors\n"
-        "old/best.pth.tar          torch-zip    80.3 KiB  3.96 K  float32  cuda:0  weights_only=False  unused cuda prefix\n"
-        "stranger.pt               torch-zip    1.67 KiB          float32  cpu     RUNS CODE           called-on-load\n"
+        f"{runs}/*   5 checkpoints · float32\n"
+        "NAME                      EPOCH  FORMAT           SIZE  PARAMS  DEVICE  LOADS               FINDINGS\n"
+        "epoch_9.pth                   0  torch-zip    60.2 KiB  4.16 K  cpu     weights_only        prefix unused\n"
+        "epoch_10.pth                  1  torch-zip    60.1 KiB  4.16 K  cpu     weights_only        prefix unused\n"
+        "export/model.safetensors         safetensors  12.9 KiB  3.13 K          safetensors\n"
+        "old/best.pth.tar             12  torch-zip    80.3 KiB  3.96 K  cuda:0  weights_only=False  prefix unused cuda\n"
+        "stranger.pt                      torch-zip    1.67 KiB          cpu     RUNS CODE           called-on-load\n"
     )
+
+
+SERIES = [
+    f"RFB-Epoch-{epoch}-Loss-{2.9 - epoch / 1000 + 0.000068074816749:.15f}.pth"
+    for epoch in range(100, 230, 5)
+]
+
+
+@pytest.fixture
+def series(samples: Path, tmp_path: Path) -> Path:
+    """A folder with the saves of one training, whose names are long."""
+    (tmp_path / "run").mkdir()
+    for name in SERIES:
+        shutil.copy(samples / "legacy.pth", tmp_path / "run" / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("columns", [30, 40, 44, 80, 200])
+def test_names_of_a_series_keep_what_tells_them_apart(columns: int, series: Path) -> None:
+    seen = terminal("ls", "run", columns=columns, cwd=series, NO_COLOR="1", TERM="dumb")
+
+    lines = [line.rstrip() for line in seen.splitlines()]
+    is_whole = columns >= len(SERIES[0])
+    expected = SERIES if is_whole else [f"Epoch-{epoch}" for epoch in range(100, 230, 5)]
+    assert lines[lines.index("NAME") + 1 :][:26] == expected
+    assert (
+        " ".join(lines[: lines.index("NAME")]).replace("·", " ").split()
+        == ["run/RFB-Epoch-*-Loss-*.pth", "26", "checkpoints", "torch-legacy", "13.8", "KiB", "each", "3.13", "K", "parameters", "float32", "cuda:0", "weights_only", "each", "with", "cuda"]
+    )
+
+
+def test_a_pipe_has_the_whole_names_of_a_series(ckpt: Run, series: Path) -> None:
+    done = ckpt("ls", str(series / "run"))
+
+    assert done.stdout.splitlines() == [
+        f"{series}/run/RFB-Epoch-*-Loss-*.pth   26 checkpoints · torch-legacy · 13.8 KiB each · 3.13 K parameters"
+        " · float32 · cuda:0 · weights_only · each with cuda",
+        "NAME",
+        *SERIES,
+    ]
+
+
+@pytest.mark.parametrize("size", [20, 60, 200])
+@pytest.mark.parametrize("count", [3, 30, 300])
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_names_of_any_length_stay_apart_on_any_screen(
+    size: int, count: int, columns: int, samples: Path, tmp_path: Path
+) -> None:
+    names = [f"{'a_long_word_' * 20}"[: size - 8] + f"-{number:03d}.pt" for number in range(count)]
+    for name in names:
+        os.symlink(samples / ("legacy.pth" if name.endswith("1.pt") else "ddp_after.pth"), tmp_path / name)
+    seen = terminal("ls", ".", columns=columns, cwd=tmp_path, NO_COLOR="1", TERM="dumb")
+
+    lines = seen.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("NAME"))
+    assert max(map(len, lines[first:-1])) <= columns
+    shown = [line.split()[0] for line in lines[first + 1 : first + 1 + count]]
+    assert len(set(shown)) == count
+    assert all(f"{number:03d}" in text for number, text in enumerate(shown))
+    assert not any("…" in text for text in shown)
+
+
+def test_best_and_last_stand_where_their_values_put_them(ckpt: Run, tmp_path: Path) -> None:
+    import torch
+
+    for name, epoch in (("epoch_1", 1), ("epoch_2", 2), ("epoch_10", 10), ("best", 2), ("last", 10)):
+        torch.save({"epoch": epoch, "model": {"w.weight": torch.zeros(2)}}, tmp_path / f"{name}.pth")
+    rows = ckpt("ls", str(tmp_path), "--tsv", "--no-header").stdout.splitlines()
+    documents = map(json.loads, ckpt("ls", str(tmp_path), "--json").stdout.splitlines())
+
+    expected = ["epoch_1", "epoch_2", "best", "epoch_10", "last"]
+    assert [Path(row.split("\t")[0]).stem for row in rows] == expected
+    assert [document["counters"] for document in documents] == [{"epoch": n} for n in (1, 2, 2, 10, 10)]
+
+    torch.save(
+        {"model": {"w.weight": torch.zeros(2)}}, tmp_path / "epoch_3.pth"
+    )  # which epoch it is of, nothing says
+    rows = ckpt("ls", str(tmp_path), "--tsv", "--no-header").stdout.splitlines()
+    assert [Path(row.split("\t")[0]).stem for row in rows] == [
+        "best", "epoch_1", "epoch_2", "epoch_3", "epoch_10", "last",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 200])
@@ -67,7 +149,8 @@ def test_a_screen_breaks_no_word_and_keeps_its_width(columns: int) -> None:
     for name in ("branch.rank0.pth", "weights_only", "unused", "called-on-load", "list-modules", "RUNS"):
         assert name in words
     assert "a Git LFS pointer, not the file" in " ".join(seen.split())
-    assert ("DTYPE" in words) == (columns >= 100)
+    assert ("EPOCH" in words) == (columns >= 100)
+    assert ("FORMAT" in words) == (columns > 100)
 
 
 def test_colour_tells_what_runs_code_and_what_is_unreadable() -> None:

@@ -247,10 +247,11 @@ TOO = {
         "tensors[].channels.dim": "NoneType",
         **dict.fromkeys(("findings[].consequence", "findings[].hint"), "str"),
     },
+    "ls": {"counters.*": "float"},
     "rewrite": {"left_alone[].bytes": "int", "changes[].from": "NoneType", "coverage.pairs[].why": "str"},
 }
 """What a field may be too, although no document here has it so."""
-MAPS = ("totals.dtypes", "totals.devices", "totals.roles", "totals.roles.*", "verified")
+MAPS = ("totals.dtypes", "totals.devices", "totals.roles", "totals.roles.*", "verified", "counters")
 """Mappings whose keys are words of the file, or not always there: each key is `*`."""
 
 

@@ -177,9 +177,14 @@ def as_nobody(*arguments: str, cwd: Path) -> Done:
 
 
 def terminal(
-    *arguments: str | os.PathLike[str], columns: int = 80, rows: int = 50, code: int = 0, **changes: str
+    *arguments: str | os.PathLike[str],
+    columns: int = 80,
+    rows: int = 50,
+    code: int = 0,
+    cwd: Path = SAMPLES,
+    **changes: str,
 ) -> str:
-    """What a person sees of `ckpt ARGUMENTS` in the folder of samples, on a terminal of so many columns and rows.
+    """What a person sees of `ckpt ARGUMENTS` in a folder, that of the samples, on a terminal of so many columns and rows.
 
     The command must end with the exit code `code`.
     """
@@ -188,7 +193,7 @@ def terminal(
     env = environment(**changes)
     forks = server(env)
     assert forks is not None, "a terminal is for forks"
-    forks.start([*map(os.fspath, arguments)], os.fspath(SAMPLES), env, [theirs] * 3)
+    forks.start([*map(os.fspath, arguments)], os.fspath(cwd), env, [theirs] * 3)
     seen = b""
     while True:
         try:

@@ -38,7 +38,7 @@ def test_a_file_is_text_whatever_its_path_is(tmp_path: Path) -> None:
     assert (done.code, done.err, done.out) == (0, b"", here.out)
     assert done.lines[0] == "format torch-zip"
     assert [line.split(":")[0] for line in done.lines if line.startswith("finding ")] == [
-        f"finding {code}" for code in ("weights-only", "unused", "cuda", "prefix", "optimizer-heavy")
+        f"finding {code}" for code in ("weights-only", "prefix", "unused", "cuda", "optimizer-heavy")
     ]
     assert "value epoch = 12" in done.lines and "import known argparse.Namespace" in done.lines
     assert "tensor optimizer.state.0.step float32 [] cuda:1 6ce1f51ef5a9afdd" in done.lines

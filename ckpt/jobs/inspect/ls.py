@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, overload
 
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import Failure
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Gate, Plan
 from ckpt.jobs.inspect.inspect import inspect
+from ckpt.names import natural
 from ckpt.pickles.known import is_own
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural
+from ckpt.tree.find import counter, is_run_counter
 
 SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 2}
 _ELSEWHERE = frozenset(("weights-only", "unknown-import", "optimizer-heavy", "tied"))
@@ -41,6 +46,24 @@ class LsRow(NamedTuple):
     loads: str = UNREADABLE
     findings: tuple[Finding, ...] = ()
     error: Failure | None = None
+    counters: tuple[tuple[str, float], ...] = ()
+    """The epochs and steps that the file records, by the names of the values."""
+
+    @property
+    def reached(self) -> tuple[float, float] | None:
+        """The epoch and the step of the save, each -1 where it is not recorded; None where neither is."""
+        counts = self.highest("epoch"), self.highest("step")
+        epoch, step = (-1.0 if count is None else count for count in counts)
+        return None if counts == (None, None) else (epoch, step)
+
+    def highest(self, what: Literal["epoch", "step"]) -> float | None:
+        """The largest counter of epochs or of steps; None where the file records none. YOLO writes -1 at the end."""
+        counts = [
+            value
+            for name, value in self.counters
+            if value >= 0 and ("epoch" in name.rpartition(".")[2]) == (what == "epoch")
+        ]
+        return max(counts, default=None)
 
     @property
     def codes(self) -> list[str]:
@@ -66,8 +89,42 @@ class LsRow(NamedTuple):
             "dtypes": list(self.dtypes),
             "devices": list(self.devices),
             "loads": self.loads,
+            "counters": {name: int(value) if value.is_integer() else value for name, value in self.counters},
             "findings": [finding.to_json() for finding in self.findings],
         }
+
+
+def in_order(rows: Iterable[LsRow]) -> list[LsRow]:
+    """Return the rows in the natural order of their paths; a file without a number, such as `best.pth`, by its values.
+
+    It stands behind the last numbered file of its folder that has reached no more, where all of those are in the order
+    of what they record.
+    """
+    out = sorted(rows, key=lambda row: natural(row.path))
+    folders: dict[str, list[int]] = {}
+    for index, row in enumerate(out):
+        folders.setdefault(os.path.dirname(row.path), []).append(index)
+    for indices in folders.values():
+        for index, row in zip(indices, _by_values([out[index] for index in indices]), strict=True):
+            out[index] = row
+    return out
+
+
+def _by_values(rows: list[LsRow]) -> list[LsRow]:
+    """The rows of one folder in the order that `in_order` describes."""
+    numbered: list[tuple[tuple[float, float], LsRow]] = []
+    named: list[tuple[tuple[float, float], LsRow]] = []
+    for row in rows:
+        is_numbered = re.search("[0-9]", os.path.basename(row.path)) is not None
+        if row.reached is not None:
+            (numbered if is_numbered else named).append((row.reached, row))
+        elif is_numbered:
+            return rows  # nothing says where in the series it stands
+    reached = [values for values, _ in numbered]
+    if not numbered or reached != sorted(reached):
+        return rows
+    rest = [row for row in rows if row.reached is None]
+    return [*(row for _, row in sorted([*numbered, *named], key=lambda pair: pair[0])), *rest]
 
 
 class LsReport(Sequence[LsRow]):
@@ -147,7 +204,17 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
         tuple(name for name, _ in devices.most_common()),
         _loads(survey),
         inspect(survey, plan=plan).findings,
+        counters=tuple(_counters(checkpoint)),
     )
+
+
+def _counters(checkpoint: Checkpoint) -> Iterator[tuple[str, float]]:
+    """Yield the names and the numbers of the epochs and steps among the values near the root."""
+    for value in checkpoint.values:
+        if value.node is not None and is_run_counter(value.path):
+            count = counter(value.node)
+            if count is not None:
+                yield value.name, count
 
 
 def _loads(survey: Survey) -> str:
