@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from ckpt.errors import CkptError, UnreadableError
-from ckpt.names import labels
+from ckpt.jobs.inspect.ls import LsRow, in_order
+from ckpt.names import labels, natural
 from ckpt.text import Json, plural, show
 
 _LONGEST = 2000
@@ -51,16 +53,22 @@ def checkpoints(documents: Iterable[Document]) -> list[str]:
     return list(paths)
 
 
-def recorded(rows: Sequence[Document]) -> list[tuple[float, ...]]:
-    """The places of some rows of `ls` in a series: the counters that all of them record; equal ones without any."""
-    known = [_numbers(row.get("counters")) for row in rows]
-    names = [name for name in known[0] if all(name in counts for counts in known)] if known else []
-    return [tuple(counts[name] for name in names) for counts in known]
+def in_series(rows: Iterable[LsRow]) -> list[LsRow]:
+    """Return the rows of a series in the order of the epochs and steps that they record, if all of them do.
 
-
-def _numbers(counters: Json) -> dict[str, float]:
-    fields = counters if isinstance(counters, Mapping) else {}
-    return {name: value for name, value in fields.items() if isinstance(value, (int, float))}
+    Else they are in the order of `ls`. Where folders hold several files, a series is one folder after the other.
+    """
+    out = in_order(rows)
+    folders = [natural(os.path.dirname(row.path)) for row in out]
+    is_run = len(set(folders)) < len(out)
+    places = [row.reached for row in out]
+    if None in places:
+        return out
+    keyed = [
+        (folder if is_run else (), place or (), row)
+        for folder, place, row in zip(folders, places, out, strict=True)
+    ]
+    return [row for _, _, row in sorted(keyed, key=lambda each: each[:2])]
 
 
 def error_document(path: str, schema: str, error: CkptError, version: str) -> dict[str, Json]:

@@ -115,7 +115,7 @@ def test_files_that_the_shell_sorts_come_in_the_order_of_what_they_record(folder
     assert order("a_9.pth", "best.pth", "last.pth") == ["best.pth", "a_9.pth", "last.pth"]
     assert order("best.pth", "a_9.pth", "last.pth") == ["best.pth", "a_9.pth", "last.pth"]
     assert order("last.pth", "best.pth", "a_9.pth") == ["last.pth", "best.pth", "a_9.pth"]
-    torch.save({"fc.weight": torch.zeros(3, 3)}, folder / "last.pth")
+    torch.save({"fc.weight": torch.zeros(3, 3)}, folder / "a_9.pth")
     assert order("a_9.pth", "best.pth", "last.pth") == ["a_9.pth", "best.pth", "last.pth"]
 
 

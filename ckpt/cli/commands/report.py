@@ -35,7 +35,8 @@ from ckpt.formats import save
 from ckpt.formats.listing import open_documents
 from ckpt.io import target
 from ckpt.io.far import is_url
-from ckpt.jobs.report import checkpoints, error_document, is_error, payload, recorded
+from ckpt.jobs.inspect.ls import LsRow
+from ckpt.jobs.report import checkpoints, error_document, in_series, is_error, payload
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.html import html_page
@@ -282,22 +283,20 @@ class _Documents:
 
     def _several(self, items: Sequence[Found], *, by_shell: bool, measured: bool) -> None:
         """The rows of the files, then a series, or the comparison of two: in the order of what they record."""
-        rows: dict[str, Sequence[Document]] = {}
+        rows: list[LsRow] = []
+        read: dict[str, Found] = {}
 
         def take(item: Found) -> None:
             with self._opened(item.path) as checkpoint:
-                rows[item.path] = ls(checkpoint).to_json()
+                rows.extend(ls(checkpoint))
+            read[rows[-1].path] = item
 
         self._each(items, take)
-        readable = [item for item in items if item.path in rows]
-        if by_shell:
-            places = recorded([rows[item.path][0] for item in readable])
-            readable = [
-                item for _, item in sorted(zip(places, readable, strict=True), key=lambda pair: pair[0])
-            ]
-        self._series(readable, rows, whole=len(items) == 2 and not measured)
+        order = in_series(rows) if by_shell else rows
+        documents = {read[row.path].path: row.to_json() for row in order}
+        self._series([read[row.path] for row in order], documents, whole=len(items) == 2 and not measured)
 
-    def _series(self, items: Sequence[Found], rows: Mapping[str, Sequence[Document]], *, whole: bool) -> None:
+    def _series(self, items: Sequence[Found], rows: Mapping[str, Document], *, whole: bool) -> None:
         """The row of each file, its numbers, and its changes from the file before; `whole` compares all of two."""
         with ExitStack() as stack:
             last: list[tuple[Checkpoint, ExitStack]] = []
@@ -305,9 +304,9 @@ class _Documents:
             def take(item: Found) -> None:
                 with ExitStack() as inner:
                     checkpoint = inner.enter_context(opened(item.path, self._limits, tell=False))
-                    documents = (
-                        [*rows[item.path]] if whole else [*rows[item.path], self._measured(checkpoint)]
-                    )
+                    documents = [rows[item.path]]
+                    if not whole:
+                        documents.append(self._measured(checkpoint))
                     if last:
                         documents.append(self._compared(last[0][0], checkpoint, whole=whole))
                         last.pop()[1].close()

@@ -13,6 +13,7 @@ from reports import compared, inspected, listed, measured
 
 from ckpt.errors import UnreadableError
 from ckpt.jobs import report
+from ckpt.jobs.inspect.ls import LsRow
 from ckpt.jobs.report import packed, payload
 from ckpt.text import Json
 
@@ -147,18 +148,25 @@ def test_the_checkpoints_of_documents_are_counted_once() -> None:
     assert report.checkpoints(documents) == paths
 
 
+def row(path: str, **counters: float) -> LsRow:
+    """A row of a series that records these counters."""
+    return LsRow(path, counters=tuple(counters.items()))
+
+
 @pytest.mark.parametrize(
-    ("counters", "places"),
+    "order",
     [
-        ([{"epoch": 2, "step": 9}, {"epoch": 1, "step": 50}], [(2, 9), (1, 50)]),
-        ([{"epoch": 2, "step": 9}, {"step": 50}], [(9,), (50,)]),
-        ([{"epoch": 2}, {"step": 50}], [(), ()]),
-        ([{"epoch": 2}, None], [(), ()]),
-        ([], []),
+        [row("best", epoch=2), row("a_3", epoch=3), row("last", epoch=10)],
+        [row("b", epoch=1, step=20), row("a", epoch=1, step=100), row("c", epoch=2, step=3)],
+        [row("a", epoch=9), row("b", epoch=1), row("last")],
+        [row("e_2", epoch=1), row("e_10", epoch=1)],
+        [row("y/s", step=100), row("x/s", step=200)],
+        [row("x/best", step=3), row("x/a", step=9), row("y/best", step=2), row("y/a", step=7)],
     ],
 )
-def test_files_have_a_place_by_the_counters_that_all_record(counters: list[Any], places: list[Any]) -> None:
-    assert report.recorded([{"counters": each} for each in counters]) == places
+def test_a_series_is_in_the_order_of_what_all_of_its_files_record(order: list[LsRow]) -> None:
+    for rows in (order, order[::-1], sorted(order)):
+        assert report.in_series(rows) == order
 
 
 def test_a_page_takes_the_fields_that_it_draws_and_changes_none() -> None:
