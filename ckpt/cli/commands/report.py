@@ -330,7 +330,7 @@ class _Documents:
         ).to_json()
 
     def _compared(self, before: Checkpoint, after: Checkpoint, *, whole: bool) -> Document:
-        """Return the changes between two files, those of a series in their models.
+        """Return the changes between two files: all of them, or the changes of a series in its models.
 
         They are in the model when both files have one of the same name.
         """
