@@ -238,7 +238,7 @@ def test_layers_are_folded_where_there_is_room() -> None:
     assert call("(names) => layer_depth(names.map((name) => ({ name })))", LAYERS) == 3
     assert call(see, LAYERS, 48)["chosen"] == 3 and call(DEPTHS, LAYERS, 48)["chosen"] != 3
     assert call(see, LAYERS, 4)["chosen"] == call(DEPTHS, LAYERS, 4)["chosen"]
-    plain = ["a.w", "a.b", "b.w", "c.0"]  # a number at the end is a tensor and no layer
+    plain = ["a.0", "a.1", "b.w", "c.0"]  # a number at the end is a tensor and no layer
     assert call(see, plain, 48) == call(DEPTHS, plain, 48) and call("layer_depth", []) == 0
 
 

@@ -165,7 +165,7 @@ function bars_option(groups, palette, width, colour) {
   const size = label_size(width);
   const names = groups.map((group) => group.name);
   const zoomed = groups.length > 56;
-  const length = (group) => (group.is_same || group.bad || group.value === null ? 0 : Math.log10(group.value) - low);
+  const length = (group) => (group.bad || group.value === null ? 0 : Math.log10(group.value) - low);
   const mark = (group) => (group.bad ? palette.bad : group.still ? palette.alarm : palette.soft);
   const data = groups.map((group) => ({
     value: length(group),
