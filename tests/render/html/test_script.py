@@ -240,6 +240,7 @@ def test_layers_are_folded_where_there_is_room() -> None:
     assert call(see, LAYERS, 4)["chosen"] == call(DEPTHS, LAYERS, 4)["chosen"]
     plain = ["a.0", "a.1", "b.w", "c.0"]  # a number at the end is a tensor and no layer
     assert call(see, plain, 48) == call(DEPTHS, plain, 48) and call("layer_depth", []) == 0
+    assert call("(names) => layer_depth(names.map((name) => ({ name })))", plain) == 0
 
 
 def test_a_sort_is_natural_and_puts_what_is_missing_last() -> None:
