@@ -394,8 +394,9 @@ def test_a_folder_is_a_table_with_all_findings(show: Any) -> None:
     shown = show("folder")
     rows = {Path(row[0]).name: row for row in rows_of(shown, '[data-part="Files"] table')}
 
-    assert rows["hostile.pth"][6] == "RUNS CODE" and "called-on-load" in rows["hostile.pth"][7]
+    assert rows["hostile.pth"][-2] == "RUNS CODE" and "called-on-load" in rows["hostile.pth"][-1]
     assert rows["train_cuda.pth"][2:6] == ["80.3 KiB", "3.96 K", "float32", "cuda:0"]
+    assert rows["train_cuda.pth"][6].startswith("epoch 12")
     (danger,) = texts(shown, ".danger")
     assert "1 of " in danger and "files runs code when loaded: do not load it" in danger
     assert danger.endswith("hostile.pth")
