@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from ckpt.errors import CkptError, UnreadableError
-from ckpt.text import Json, show
+from ckpt.jobs.inspect.ls import LsRow, in_order
+from ckpt.names import labels, natural
+from ckpt.text import Json, plural, show
 
 _LONGEST = 2000
 """Characters of one value that a page shows."""
 _NUMBERS = ("differing", "other_bytes", "numel", "max_abs", "rms", "rel_l2")
 _PAIRS = ("nan", "inf", "at")
+_SIDES = ("before", "after")
+_KIN = 20
+"""Two files are of one model if at least one tensor of so many is in both."""
 
 Document = Mapping[str, Json]
 
@@ -36,6 +42,35 @@ def payload(documents: Iterable[Document], version: str) -> dict[str, Json]:
     return {"ckpt": version, "views": list(_views(views)), "unreadable": unreadable}
 
 
+def checkpoints(documents: Iterable[Document]) -> list[str]:
+    """The PATHs of the checkpoints that some documents are about, each once, without what cannot be read."""
+    paths: dict[str, None] = {}
+    for document in documents:
+        if not is_error(document):
+            sides = [document, *(document.get(name) for name in ("file", "before", "after"))]
+            found = [side.get("path") for side in sides if isinstance(side, Mapping)]
+            paths |= {path: None for path in found if isinstance(path, str)}
+    return list(paths)
+
+
+def in_series(rows: Iterable[LsRow]) -> list[LsRow]:
+    """Return the rows of a series in the order of the epochs and steps that they record, if all of them do.
+
+    Else they are in the order of `ls`. Where folders hold several files, a series is one folder after the other.
+    """
+    out = in_order(rows)
+    folders = [natural(os.path.dirname(row.path)) for row in out]
+    is_run = len(set(folders)) < len(out)
+    places = [row.reached for row in out]
+    if None in places:
+        return out
+    keyed = [
+        (folder if is_run else (), place or (), row)
+        for folder, place, row in zip(folders, places, out, strict=True)
+    ]
+    return [row for _, _, row in sorted(keyed, key=lambda each: each[:2])]
+
+
 def error_document(path: str, schema: str, error: CkptError, version: str) -> dict[str, Json]:
     """The document of an error about a PATH, as `--json` prints it."""
     return {
@@ -50,18 +85,34 @@ def _views(by_schema: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
     """The views in the order of the page: what is about all files first."""
     inspected, compared = by_schema["ckpt.inspect"], by_schema["ckpt.diff"]
     measured, listed = by_schema["ckpt.stats"], by_schema["ckpt.ls"]
-    if len(measured) > 1 or len(compared) > 1:
-        files = {"files": listed} if listed else {}
-        yield {"kind": "series", "title": "Series", "stats": measured, "diffs": compared, **files}
+    files = {"files": listed} if listed else {}
+    strangers = [document["strangers"] for document in compared if document["strangers"] is not None]
+    if len(listed) > 1 and 0 < len(compared) == len(strangers):
+        note = (
+            f"These files have {strangers[0]}."
+            if len(listed) == 2
+            else "These files have next to no tensor in common."
+        )
+        yield {"kind": "folder", "title": "Files", "note": note, **_labelled(listed, by_schema), **files}
         measured, compared, listed = [], [], []
-    if listed:
-        yield {"kind": "folder", "title": "Files", "files": listed}
-    for document in compared:
+    elif len(measured) > 1 or len(compared) > 1:
         yield {
-            "kind": "diff",
-            "title": f"{_path(document, 'before')} → {_path(document, 'after')}",
-            **document,
+            "kind": "series",
+            "title": "Series",
+            "stats": measured,
+            "diffs": compared,
+            **_labelled(listed, by_schema),
+            **files,
         }
+        measured, compared, listed = [], [], []
+    is_pair = len(compared) == 1 and {_path(compared[0], side) for side in _SIDES} == {
+        row["path"] for row in listed
+    }
+    if listed and not is_pair:
+        yield {"kind": "folder", "title": "Files", "note": None, **_labelled(listed, by_schema), **files}
+    for document in compared:
+        title = " → ".join(_path(document, side) for side in _SIDES)
+        yield {"kind": "diff", "title": title, **document, **(files if is_pair else {})}
     unpaired = list(measured)
     for document in inspected:
         path = _path(document, "file")
@@ -71,6 +122,13 @@ def _views(by_schema: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
         yield {"kind": "checkpoint", "title": path, **document, **({"stats": own} if own is not None else {})}
     for document in unpaired:
         yield {"kind": "stats", "title": _path(document, "file"), "stats": document}
+
+
+def _labelled(listed: Sequence[Document], by_schema: dict[str, list[dict[str, Json]]]) -> dict[str, Json]:
+    """`labels`: pairs of a path and the label that tells its file from the others of the view."""
+    compared, measured = by_schema["ckpt.diff"], by_schema["ckpt.stats"]
+    paths = checkpoints([*listed, *measured, *compared])
+    return {"labels": [[path, label] for path, label in zip(paths, labels(paths), strict=True)]}
 
 
 def _path(document: Document, name: str) -> str:
@@ -145,9 +203,20 @@ def _compared(document: Document, schema: str) -> dict[str, Json]:
         for row in rows_of(document, "values", columns["values"])
     ]
     view = _drawn(document, schema, tensors=tensors, values=values)
-    for side in ("before", "after"):
+    for side in _SIDES:
         _path(view, side)
+    view["strangers"] = _strangers(tensors)
     return view
+
+
+def _strangers(rows: Sequence[Document]) -> str | None:
+    """Say that two files have next to no tensor in common. State of an optimizer is numbered alike in all files."""
+    rows = [row for row in rows if row["role"] != "optimizer"] or rows
+    met = sum(row["before"] is not None and row["after"] is not None for row in rows)
+    least = min((sum(row[side] is not None for row in rows) for side in _SIDES), default=0)
+    if met * _KIN >= least:
+        return None
+    return f"{met:,} of {plural(least, 'tensor')} in common" if met else "no tensor in common"
 
 
 def _change(row: dict[str, Json]) -> dict[str, Json]:
@@ -360,6 +429,7 @@ HEADS: dict[str, Columns] = {
         "dtypes": LIST,
         "devices": LIST,
         "loads": maybe(TEXT),
+        "counters": maybe(OBJECT),
     },
 }
 """The same for what is no list of rows."""

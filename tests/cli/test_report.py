@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 import torch
 from process import SAMPLES, check_error, ckpt
 from reports import payload_of
+
+from ckpt.text import size_text
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -29,6 +32,11 @@ def drawn(path: Path) -> dict[str, Any]:
     return payload_of(path.read_bytes())
 
 
+def weight(path: Path) -> str:
+    """The size of a page as its line says it."""
+    return size_text(path.stat().st_size)
+
+
 def kinds(path: Path) -> list[str]:
     return [view["kind"] for view in drawn(path)["views"]]
 
@@ -37,7 +45,7 @@ def test_one_file_is_a_checkpoint(folder: Path) -> None:
     done = ckpt("report", "train_cuda.pth", "-o", "out.html", cwd=folder)
 
     assert (done.code, done.out) == (0, b"")
-    assert done.complaints == ["wrote out.html, 1 document"]
+    assert done.complaints == [f"wrote out.html, 1 checkpoint, {weight(folder / 'out.html')}"]
     page = drawn(folder / "out.html")
     assert [view["kind"] for view in page["views"]] == ["checkpoint"] and page["unreadable"] == []
     inspected = json.loads(ckpt("inspect", "--json", "train_cuda.pth", cwd=folder).out)
@@ -82,22 +90,63 @@ def test_several_files_are_a_series_in_natural_order(folder: Path) -> None:
         (["e_2.pth", "e_10.pth", "e_1.pth"], ["e_2.pth", "e_10.pth", "e_1.pth"]),
     ):
         done = ckpt("report", *names, "-o", "out.html", "--force", cwd=folder)
-        assert (done.code, done.complaints) == (0, ["wrote out.html, 8 documents"])
+        wrote = f"wrote out.html, 3 checkpoints, {weight(folder / 'out.html')}"
+        assert (done.code, done.complaints) == (0, [wrote])
         (view,) = drawn(folder / "out.html")["views"]
         assert view["kind"] == "series"
         assert [each["file"]["path"] for each in view["stats"]] == order
         assert [each["path"] for each in view["files"]] == order
+        assert view["labels"] == [[name, name.removesuffix(".pth")] for name in order]
         pairs = [(each["before"]["path"], each["after"]["path"]) for each in view["diffs"]]
         assert pairs == list(itertools.pairwise(order))
         causes = view["diffs"][0]["tensors"]["columns"]
         assert causes["status"]["is"] == ["changed", "same"] and causes["rel_l2"]["is"][1] in (0, 0.0, None)
 
 
-def test_a_series_compares_the_models_alone(folder: Path) -> None:
-    assert ckpt("report", "ddp_before.pth", "ddp_after.pth", "-o", "out.html", cwd=folder).code == 0
+def test_files_that_the_shell_sorts_come_in_the_order_of_what_they_record(folder: Path) -> None:
+    for name, epoch in (("best", 7), ("last", 12), ("a_9", 9)):
+        torch.save({"fc.weight": torch.ones(3, 3) * epoch, "epoch": epoch}, folder / f"{name}.pth")
+
+    def order(*names: str) -> list[str]:
+        done = ckpt("report", *names, "-o", "out.html", "--force", cwd=folder)
+        assert done.code == 0, done
+        return [each["path"] for each in drawn(folder / "out.html")["views"][0]["files"]]
+
+    assert order("a_9.pth", "best.pth", "last.pth") == ["best.pth", "a_9.pth", "last.pth"]
+    assert order("best.pth", "a_9.pth", "last.pth") == ["best.pth", "a_9.pth", "last.pth"]
+    assert order("last.pth", "best.pth", "a_9.pth") == ["last.pth", "best.pth", "a_9.pth"]
+    torch.save({"fc.weight": torch.zeros(3, 3)}, folder / "a_9.pth")
+    assert order("a_9.pth", "best.pth", "last.pth") == ["a_9.pth", "best.pth", "last.pth"]
+
+
+def test_two_files_are_compared_whole(folder: Path) -> None:
+    done = ckpt("report", "ddp_after.pth", "ddp_before.pth", "-o", "out.html", cwd=folder)
+    assert done.complaints == [f"wrote out.html, 2 checkpoints, {weight(folder / 'out.html')}"]
+    (view,) = drawn(folder / "out.html")["views"]
+    assert view["kind"] == "diff" and view["tensors"]["count"] == 48
+    sides = [view[side]["path"] for side in ("before", "after")]
+    assert sides == ["ddp_before.pth", "ddp_after.pth"] == [each["path"] for each in view["files"]]
+    ckpt("diff", "ddp_before.pth", "ddp_after.pth", "-q", "--html", "diff.html", cwd=folder)
+    (other,) = drawn(folder / "diff.html")["views"]
+    assert {name: view[name] for name in other} == other and "files" not in other
+
+
+def test_two_files_that_are_measured_are_a_series_of_their_models(folder: Path) -> None:
+    done = ckpt("report", "ddp_before.pth", "ddp_after.pth", "--stats", "-o", "out.html", cwd=folder)
+    assert done.code == 0
     (view,) = drawn(folder / "out.html")["views"]
     roles = view["diffs"][0]["tensors"]["columns"]["role"]
+    assert view["kind"] == "series" and len(view["stats"]) == 2
     assert set(roles["of"]) == {"parameter", "buffer"} and view["diffs"][0]["tensors"]["count"] == 18
+
+
+def test_files_of_different_models_are_a_list_that_says_so(folder: Path) -> None:
+    torch.save({"encoder.wte": torch.ones(5, 7), "encoder.wpe": torch.ones(9, 7)}, folder / "other.pth")
+    done = ckpt("report", "other.pth", "ddp_after.pth", "-o", "out.html", cwd=folder)
+    assert done.code == 0
+    (view,) = drawn(folder / "out.html")["views"]
+    assert (view["kind"], view["note"]) == ("folder", "These files have no tensor in common.")
+    assert [each["path"] for each in view["files"]] == ["other.pth", "ddp_after.pth"]
 
 
 def test_a_series_goes_on_after_a_file_that_cannot_be_read(folder: Path) -> None:
@@ -107,11 +156,25 @@ def test_a_series_goes_on_after_a_file_that_cannot_be_read(folder: Path) -> None
     assert done.code == 2 and done.out == b""
     assert done.complaints[0].startswith("ckpt: truncated.pth: cut off")
     assert done.complaints[1].startswith("ckpt: nothing.pth: no such file")
-    assert done.complaints[2] == "wrote out.html, 5 documents, 2 unreadable"
+    size = weight(folder / "out.html")
+    assert done.complaints[2] == f"wrote out.html, 2 checkpoints, 2 unreadable, {size}"
     page = drawn(folder / "out.html")
     assert [row["path"] for row in page["unreadable"]] == ["truncated.pth", "nothing.pth"]
     assert [row["code"] for row in page["unreadable"]] == ["cut-off", "not-opened"]
-    assert len(page["views"][0]["diffs"]) == 1
+    assert page["views"][0]["kind"] == "series" and len(page["views"][0]["diffs"]) == 1
+
+
+def test_a_page_has_the_day_on_which_it_is_drawn(folder: Path) -> None:
+    for seconds, day in (("0", "1970-01-01"), ("1700000000", "2023-11-14")):
+        done = ckpt(
+            "report", "legacy.pth", "-o", "out.html", "--force", cwd=folder, SOURCE_DATE_EPOCH=seconds
+        )
+        assert done.code == 0 and drawn(folder / "out.html")["date"] == day
+    today = time.time()
+    for seconds in ("", "x", "-5", "9" * 40):
+        ckpt("report", "legacy.pth", "-o", "out.html", "--force", cwd=folder, SOURCE_DATE_EPOCH=seconds)
+        days = {time.strftime("%Y-%m-%d", time.gmtime(at)) for at in (today, today + 3600)}
+        assert drawn(folder / "out.html")["date"] in days
 
 
 def test_quick_and_folders_are_lists(folder: Path) -> None:
@@ -166,9 +229,9 @@ def test_stored_documents_are_drawn(folder: Path) -> None:
     assert "stats" in drawn(folder / "out.html")["views"][0]
     assert views("l.json") == ["folder"] and len(drawn(folder / "out.html")["unreadable"]) == 1
     assert views("d.json", "legacy.pth") == ["diff", "checkpoint"]
-    direct = ckpt("report", "train_cuda.pth", "-o", "-", cwd=folder).out
+    direct = ckpt("report", "train_cuda.pth", "-o", "-", cwd=folder, SOURCE_DATE_EPOCH="0").out
     (folder / "one.json").write_bytes(ckpt("inspect", "--json", "train_cuda.pth", cwd=folder).out)
-    assert ckpt("report", "one.json", "-o", "-", cwd=folder).out == direct
+    assert ckpt("report", "one.json", "-o", "-", cwd=folder, SOURCE_DATE_EPOCH="0").out == direct
 
 
 @pytest.mark.parametrize(
@@ -243,20 +306,23 @@ def test_a_source_is_never_replaced(folder: Path, name: str) -> None:
 
 
 def test_a_page_on_stdout_is_the_same_page(folder: Path) -> None:
-    assert ckpt("report", "legacy.pth", "-o", "out.html", cwd=folder).code == 0
-    done = ckpt("report", "legacy.pth", "-o", "-", cwd=folder)
+    assert ckpt("report", "legacy.pth", "-o", "out.html", cwd=folder, SOURCE_DATE_EPOCH="0").code == 0
+    done = ckpt("report", "legacy.pth", "-o", "-", cwd=folder, SOURCE_DATE_EPOCH="0")
     assert (done.code, done.err, done.out) == (0, b"", (folder / "out.html").read_bytes())
 
 
-def test_who_may_not_read_the_checkpoint_may_not_read_the_page(folder: Path) -> None:
+def test_a_page_has_the_mode_of_any_new_file(folder: Path) -> None:
     os.chmod(folder / "legacy.pth", 0o600)
     (folder / "d.json").write_bytes(ckpt("inspect", "--json", "legacy.pth", cwd=folder).out)
     os.chmod(folder / "d.json", 0o600)
+    plain = folder / "plain"
+    plain.write_text("")
     for name, out in (("legacy.pth", "a.html"), ("d.json", "b.html")):
         assert ckpt("report", "ddp_after.pth", name, "--quick", "-o", out, cwd=folder).code == 0
-        assert stat.S_IMODE((folder / out).stat().st_mode) == 0o600
-    assert ckpt("report", "ddp_after.pth", "-o", "c.html", cwd=folder).code == 0
-    assert (folder / "c.html").stat().st_mode & stat.S_IROTH
+        assert (folder / out).stat().st_mode == plain.stat().st_mode
+    os.chmod(folder / "a.html", 0o640)
+    assert ckpt("report", "ddp_after.pth", "-o", "a.html", "--force", cwd=folder).code == 0
+    assert stat.S_IMODE((folder / "a.html").stat().st_mode) == 0o640
 
 
 # --- diff --html ------------------------------------------------------------------------------------------------------
@@ -266,7 +332,8 @@ def test_a_comparison_is_drawn_beside_its_text(folder: Path) -> None:
     plain = ckpt("diff", "ddp_before.pth", "ddp_after.pth", cwd=folder)
     done = ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--html", "out.html", cwd=folder)
 
-    assert (done.code, done.out) == (1, plain.out) and done.complaints == ["wrote out.html, 1 document"]
+    assert (done.code, done.out) == (1, plain.out)
+    assert done.complaints == [f"wrote out.html, 2 checkpoints, {weight(folder / 'out.html')}"]
     (view,) = drawn(folder / "out.html")["views"]
     assert view["kind"] == "diff" and view["tensors"]["count"] == 48
     stored = json.loads(ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--json", cwd=folder).out)

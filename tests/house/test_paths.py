@@ -117,6 +117,7 @@ LIMITS = [
     "jobs.parts._NAMED",
     "jobs.parts._MOST",
     "jobs.parts._TEXT",
+    "jobs.report._KIN",
     "jobs.report._SHARE",
     "jobs.report._LONGEST",
     "jobs.rewrite.plain._INT_BITS",

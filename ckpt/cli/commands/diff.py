@@ -276,7 +276,7 @@ def command(
             diff_lines(report, width=width, height=height, show_rows=which, stat=stat, depth=depth)
         )
     if page is not None:
-        page.tell(1)
+        page.tell()
     report.check()
     return report.exit_code
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Annotated
 
@@ -36,11 +35,12 @@ from ckpt.formats import save
 from ckpt.formats.listing import open_documents
 from ckpt.io import target
 from ckpt.io.far import is_url
-from ckpt.jobs.report import error_document, payload
+from ckpt.jobs.inspect.ls import LsRow
+from ckpt.jobs.report import checkpoints, error_document, in_series, is_error, payload
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.html import html_page
-from ckpt.text import Json, plural, show
+from ckpt.text import Json, plural, show, size_text
 
 Document = dict[str, Json]
 Force = Annotated[
@@ -72,7 +72,7 @@ def command(
     force: Force = False,
     measured: Annotated[
         bool,
-        typer.Option("--stats", help="Read and measure the tensors of a file, or of all files of a folder."),
+        typer.Option("--stats", help="Read and measure the tensors of each file."),
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="List several files as ckpt ls does, and read no tensors.")
@@ -83,8 +83,9 @@ def command(
 ) -> int:
     """Draw checkpoints as one page of HTML: what they hold, how tensors are spread, what moved over time.
 
-    One file is drawn as inspect and a folder as ls, without reading tensor data. Several files are a series, which is
-    read whole: the norm of each layer, and its change from file to file. The page requests nothing.
+    One file is drawn as inspect and a folder as ls, without reading tensor data. Two files are compared as diff does.
+    More are a series, which is read whole: the norm of each layer, and its change from file to file. The page requests
+    nothing.
 
     \b
     ckpt report runs/epoch_12.pth -o report.html
@@ -98,7 +99,7 @@ def command(
     documents = _Documents(page, limits, section)
     documents.read(names, measured=measured, quick=quick)
     page.write(documents.found)
-    page.tell(documents.drawn, len(documents.found) - documents.drawn, documents.others)
+    page.tell(documents.others)
     return documents.code
 
 
@@ -110,26 +111,20 @@ class Page:
             raise UsageError("where to write?", hint="-o report.html")
         self.is_stdout = out == "-"
         self._to = None if self.is_stdout else target.target(out, force=force)
-        self._like: os.stat_result | None = None
+        self._wrote = ""
 
     def drawn_from(self, checkpoint: Contents) -> None:
-        """Refuse to replace a file of the checkpoint. Who may not read one of its files may not read the page."""
-        if self._to is None:
-            return
-        if self._to.replaced is not None and save.is_source(checkpoint, self._to.real):
-            raise _is_source(self._to)
-        for source in checkpoint.all_sources():
-            if source.status is not None:
-                self._read(source.status)
+        """Refuse to replace a file of the checkpoint."""
+        to = self._to
+        if to is not None and to.replaced is not None and save.is_source(checkpoint, to.real):
+            raise _is_source(to)
 
     def drawn_from_document(self, path: str) -> None:
         """The same for a stored document."""
-        if self._to is None or is_url(path):
+        if self._to is None or self._to.replaced is None or is_url(path):
             return
-        status = os.stat(path)
-        if self._to.replaced is not None and os.path.samestat(self._to.replaced, status):
+        if os.path.samestat(self._to.replaced, os.stat(path)):
             raise _is_source(self._to)
-        self._read(status)
 
     @contextmanager
     def told(self, path: str, schema: str) -> Iterator[None]:
@@ -143,34 +138,41 @@ class Page:
                 self.write([error_document(path, schema, error, __version__)])
             raise
 
-    def _read(self, status: os.stat_result) -> None:
-        readers = stat.S_IROTH | stat.S_IRGRP
-        if self._like is None or (status.st_mode & readers) < (self._like.st_mode & readers):
-            self._like = status
-
-    def write(self, documents: Iterable[Document]) -> None:
+    def write(self, documents: Sequence[Document]) -> None:
         """Draw the documents and put the page in place. Raises UnreadableError, WriteError."""
-        data = html_page(documents)
+        data = html_page(documents, date=_date())
         if self._to is None:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
             return
         if self._to.warning is not None:
             output.talk(f"ckpt: {show(self._to.path, None)}: {self._to.warning}")
-        with target.writing(self._to._replace(like=self._like), len(data)) as sink:
+        with target.writing(self._to, len(data)) as sink:
             sink.write(data)
         for text in sink.warnings:
             output.talk(f"ckpt: {text}")
+        unreadable = sum(map(is_error, documents))
+        wrote = [f"wrote {show(self._to.path, None)}", plural(len(checkpoints(documents)), "checkpoint")]
+        wrote += [f"{unreadable:,} unreadable"] if unreadable else []
+        self._wrote = ", ".join([*wrote, size_text(len(data))])
 
-    def tell(self, drawn: int, unreadable: int = 0, others: Sequence[str] = ()) -> None:
-        """Say on stderr what was written: `wrote report.html, 3 documents, 1 unreadable`, and what was left out."""
-        parts = [others_text(others)] if others else []
-        if self._to is not None:
-            wrote = [f"wrote {show(self._to.path, None)}", plural(drawn, "document")]
-            wrote += [f"{unreadable:,} unreadable"] if unreadable else []
-            parts.insert(0, ", ".join(wrote))
-        if parts:
-            output.conclude(" · ".join(parts))
+    def tell(self, others: Sequence[str] = ()) -> None:
+        """Say on stderr what was written, and what was left out.
+
+        It reads `wrote report.html, 3 checkpoints, 1 unreadable, 1.12 MiB`.
+        """
+        parts = [self._wrote, others_text(others) if others else ""]
+        if any(parts):
+            output.conclude(" · ".join(part for part in parts if part))
+
+
+def _date() -> str:
+    """The date of a page, in UTC: today, or the day that SOURCE_DATE_EPOCH names."""
+    import time  # here: one page pays for it
+
+    seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
+    is_time = seconds.isascii() and seconds.isdecimal() and len(seconds) < 12
+    return time.strftime("%Y-%m-%d", time.gmtime(int(seconds) if is_time else None))
 
 
 def _is_source(to: target.Target) -> UsageError:
@@ -183,7 +185,6 @@ class _Documents:
     def __init__(self, page: Page, limits: Limits, section: str | None) -> None:
         self.found: list[Document] = []
         self.others: list[str] = []
-        self.drawn = 0
         self.code = 0
         self._page = page
         self._limits = limits
@@ -195,7 +196,8 @@ class _Documents:
         items, self.others = parted(looked(names, self._limits, plugins=plugins_allowed()))
         items = unskipped(items)
         paths = [item.path for item in items]
-        if paths == sorted(paths):  # as the shell writes them; epoch_2 comes before epoch_10
+        by_shell = paths == sorted(paths)  # as the shell writes them; epoch_2 comes before epoch_10
+        if by_shell:
             items.sort(key=lambda item: natural(item.path))
         is_single = len(items) == 1 and items[0].folder is None
         walked = any(item.folder is not None for item in items)
@@ -204,7 +206,7 @@ class _Documents:
         elif quick or (walked and not measured):
             self._each(items, self._list)
         else:
-            self._series(items)
+            self._several(items, by_shell=by_shell, measured=measured)
         for name in empty(names, [item.path for item in items]):
             self._failed(name, nothing_in(name))
         if not self.found:
@@ -224,12 +226,8 @@ class _Documents:
         except CkptError as error:
             self._failed(path, error)
             return True
-        self._take(*documents)
-        return True
-
-    def _take(self, *documents: Document) -> None:
         self.found += documents
-        self.drawn += len(documents)
+        return True
 
     def _failed(self, path: str, error: CkptError) -> None:
         """A PATH that cannot be read stands in the page, and its line on stderr."""
@@ -275,28 +273,45 @@ class _Documents:
             if measured:
                 with output.meter("measuring") as progress:
                     documents.append(self._measured(checkpoint, progress, histogram=True))
-        self._take(*documents)
+        self.found += documents
 
     def _list(self, item: Found) -> None:
         """One row of a folder."""
         with self._opened(item.path) as checkpoint:
             documents = ls(checkpoint).to_json()
-        self._take(*documents)
+        self.found += documents
 
-    def _series(self, items: Sequence[Found]) -> None:
-        """The row of each file, its numbers, and its changes from the file before."""
+    def _several(self, items: Sequence[Found], *, by_shell: bool, measured: bool) -> None:
+        """The rows of the files, then a series, or the comparison of two: in the order of what they record."""
+        rows: list[LsRow] = []
+        read: dict[str, Found] = {}
+
+        def take(item: Found) -> None:
+            with self._opened(item.path) as checkpoint:
+                rows.extend(ls(checkpoint))
+            read[rows[-1].path] = item
+
+        self._each(items, take)
+        order = in_series(rows) if by_shell else rows
+        documents = {read[row.path].path: row.to_json() for row in order}
+        self._series([read[row.path] for row in order], documents, whole=len(items) == 2 and not measured)
+
+    def _series(self, items: Sequence[Found], rows: Mapping[str, Document], *, whole: bool) -> None:
+        """The row of each file, its numbers, and its changes from the file before; `whole` compares all of two."""
         with ExitStack() as stack:
             last: list[tuple[Checkpoint, ExitStack]] = []
 
             def take(item: Found) -> None:
                 with ExitStack() as inner:
-                    checkpoint = inner.enter_context(self._opened(item.path))
-                    documents = [*ls(checkpoint).to_json(), self._measured(checkpoint)]
+                    checkpoint = inner.enter_context(opened(item.path, self._limits, tell=False))
+                    documents = [rows[item.path]]
+                    if not whole:
+                        documents.append(self._measured(checkpoint))
                     if last:
-                        documents.append(self._compared(last[0][0], checkpoint))
+                        documents.append(self._compared(last[0][0], checkpoint, whole=whole))
                         last.pop()[1].close()
                     last.append((checkpoint, stack.enter_context(inner.pop_all())))
-                self._take(*documents)
+                self.found += documents
 
             self._each(items, take)
 
@@ -314,11 +329,13 @@ class _Documents:
             progress=progress,
         ).to_json()
 
-    def _compared(self, before: Checkpoint, after: Checkpoint) -> Document:
-        """Return the changes between two files of a series.
+    def _compared(self, before: Checkpoint, after: Checkpoint, *, whole: bool) -> Document:
+        """Return the changes between two files: all of them, or the changes of a series in its models.
 
         They are in the model when both files have one of the same name.
         """
+        if whole:
+            return diff(before, after, section=self._section, check=False).to_json()
         candidates = [side.survey.candidates for side in (before, after)]
         names = {models[0].name for models in candidates if len(models) == 1}
         both = all(len(models) == 1 for models in candidates)

@@ -25,10 +25,12 @@ SCRIPTS = (
     "charts.js",
     "treemap.js",
     "findings.js",
+    "strip.js",
     "checkpoint.js",
     "diff.js",
     "stats.js",
     "series.js",
+    "folder.js",
     "main.js",
 )
 """The parts of the script, in their order."""
@@ -58,12 +60,12 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
-def html_page(documents: Iterable[Mapping[str, Json]]) -> bytes:
+def html_page(documents: Iterable[Mapping[str, Json]], *, date: str | None = None) -> bytes:
     """The page of some documents of `inspect`, `diff`, `stats` and `ls --json`. Raises UnreadableError.
 
-    Equal documents give equal bytes.
+    `date` is the day that the page names as its own. Equal documents give equal bytes on one day.
     """
-    kind, data = embedded(payload(documents, __version__))
+    kind, data = embedded({**payload(documents, __version__), "date": date})
     library, style = _asset("echarts.min.js"), _asset("report.css")
     own = "".join(_asset(name) for name in SCRIPTS)
     script = f'(function () {{\n"use strict";\n{own}}})();\n'

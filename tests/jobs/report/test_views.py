@@ -13,6 +13,7 @@ from reports import compared, inspected, listed, measured
 
 from ckpt.errors import UnreadableError
 from ckpt.jobs import report
+from ckpt.jobs.inspect.ls import LsRow
 from ckpt.jobs.report import packed, payload
 from ckpt.text import Json
 
@@ -83,6 +84,89 @@ def test_the_documents_decide_about_the_views() -> None:
     assert views(listed(BEFORE), inspected()) == ["folder", "checkpoint"]
     with pytest.raises(UnreadableError, match="no document to draw"):
         payload([], "1")
+
+
+def test_two_files_with_their_rows_are_one_comparison() -> None:
+    rows = [listed(BEFORE), listed(AFTER)]
+    assert views(*rows, compared(BEFORE, AFTER)) == ["diff"]
+    (view,) = payload([*rows, compared(BEFORE, AFTER)], "1")["views"]  # type: ignore[misc]
+    assert [row["path"] for row in view["files"]] == [str(BEFORE), str(AFTER)]  # type: ignore[index, call-overload, union-attr]
+    assert views(*rows, listed(SAMPLES / "legacy.pth"), compared(BEFORE, AFTER)) == ["folder", "diff"]
+
+
+def test_files_of_several_have_labels() -> None:
+    measures = [measured(BEFORE), measured(AFTER)]
+    (view,) = payload(measures, "1")["views"]  # type: ignore[misc]
+    assert view["labels"] == [[str(BEFORE), "before"], [str(AFTER), "after"]]  # type: ignore[index, call-overload]
+    (view,) = payload([listed(BEFORE), listed(AFTER)], "1")["views"]  # type: ignore[misc]
+    assert [label for _, label in view["labels"]] == ["before", "after"]  # type: ignore[index, call-overload, union-attr]
+
+
+def strange(met: int, of: int, optimizer: int = 0) -> dict[str, Any]:
+    """A comparison in which `met` of `of` tensors are in both files, and `optimizer` further ones."""
+    document = compared(BEFORE, AFTER)
+    row = {**document["tensors"][0], "role": "parameter"}
+    document["tensors"] = [
+        *[row] * met,
+        *[{**row, "after": None}] * (of - met),
+        *[{**row, "before": None}] * (of - met),
+        *[{**row, "role": "optimizer"}] * optimizer,
+    ]
+    return document
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (strange(0, 1), "These files have no tensor in common."),
+        (strange(0, 30, 9), "These files have no tensor in common."),
+        (strange(1, 30), "These files have 1 of 30 tensors in common."),
+        (strange(2, 40), None),
+        (strange(0, 0, 9), None),
+        (strange(0, 0), None),
+    ],
+)
+def test_files_of_other_models_are_a_list(change: dict[str, Any], says: str | None) -> None:
+    (view,) = payload([listed(BEFORE), listed(AFTER), change], "1")["views"]  # type: ignore[misc]
+    assert view["kind"] == ("folder" if says else "diff")  # type: ignore[index, call-overload]
+    assert view.get("note") == says  # type: ignore[union-attr]
+    assert views(change) == ["diff"], "there is no row of a file"
+
+
+def test_a_series_of_strangers_is_a_list_and_one_with_a_stranger_is_a_series() -> None:
+    rows = [listed(path) for path in (BEFORE, AFTER, SAMPLES / "legacy.pth")]
+    (view,) = payload([*rows, strange(0, 3), strange(0, 3)], "1")["views"]  # type: ignore[misc]
+    assert (view["kind"], view["note"]) == ("folder", "These files have next to no tensor in common.")  # type: ignore[index, call-overload]
+    (view,) = payload([*rows, strange(3, 3), strange(0, 3)], "1")["views"]  # type: ignore[misc]
+    assert [each["strangers"] for each in view["diffs"]] == [None, "no tensor in common"]  # type: ignore[index, call-overload, union-attr]
+
+
+def test_the_checkpoints_of_documents_are_counted_once() -> None:
+    error = {"schema": {"name": "ckpt.ls", "version": 2}, "path": "x", "error": {"code": "x"}}
+    documents = [listed(BEFORE), measured(BEFORE), compared(BEFORE, AFTER), inspected(), error]
+    paths = [str(path) for path in (BEFORE, AFTER, SAMPLES / "train_cuda.pth")]
+    assert report.checkpoints(documents) == paths
+
+
+def row(path: str, **counters: float) -> LsRow:
+    """A row of a series that records these counters."""
+    return LsRow(path, counters=tuple(counters.items()))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [row("best", epoch=2), row("a_3", epoch=3), row("last", epoch=10)],
+        [row("b", epoch=1, step=20), row("a", epoch=1, step=100), row("c", epoch=2, step=3)],
+        [row("a", epoch=9), row("b", epoch=1), row("last")],
+        [row("e_2", epoch=1), row("e_10", epoch=1)],
+        [row("y/s", step=100), row("x/s", step=200)],
+        [row("x/best", step=3), row("x/a", step=9), row("y/best", step=2), row("y/a", step=7)],
+    ],
+)
+def test_a_series_is_in_the_order_of_what_all_of_its_files_record(order: list[LsRow]) -> None:
+    for rows in (order, order[::-1], sorted(order)):
+        assert report.in_series(rows) == order
 
 
 def test_a_page_takes_the_fields_that_it_draws_and_changes_none() -> None:

@@ -127,9 +127,11 @@ def test_a_page_fits_a_phone_in_both_schemes(show: Any, name: str, dark: bool) -
 def test_the_verdict_and_the_findings_come_first(show: Any) -> None:
     shown = show("checkpoint")
 
-    assert texts(shown, ".part > h2")[:3] == ["Findings", "Modules", "Optimizer"]
+    assert texts(shown, ".part > h2")[:4] == ["Findings", "Layers", "Modules", "Optimizer"]
     findings = inspected()["findings"]
-    assert texts(shown, ".finding .code") == [row["code"] for row in findings]
+    levels = ["error", "warning", "info"]
+    by_level = sorted(findings, key=lambda row: levels.index(row["level"]))
+    assert texts(shown, ".finding .code") == [row["code"] for row in by_level]
     said = "\n".join(texts(shown, ".finding"))
     for row in findings:
         assert row["message"] in said and (row["hint"] or "") in said and (row["consequence"] or "") in said
@@ -137,11 +139,13 @@ def test_the_verdict_and_the_findings_come_first(show: Any) -> None:
     assert "weights_only=False needed" in texts(shown, ".facts")[0]
 
 
-def test_what_loading_runs_stands_above_all_else(show: Any) -> None:
+def test_what_loading_runs_stands_below_the_name_and_above_all_else(show: Any) -> None:
     shown = show(html_page([inspected(SAMPLES / "hostile.pth")]))
 
-    first = shown.run("document.querySelector('#main').firstElementChild.textContent")
-    assert first.startswith(
+    first, second = shown.run(
+        "[...document.querySelector('#main').children].slice(0, 2).map((each) => each.textContent)"
+    )
+    assert "hostile.pth" in first and second.startswith(
         "DANGERloading this file runs posix.system('echo ckpt-sample') (stored at version)."
     )
     assert texts(shown, ".finding .code") == ["weights-only"]
@@ -170,9 +174,14 @@ def test_the_treemap_opens_by_a_click_and_by_its_buttons(show: Any) -> None:
     assert texts(shown, ".crumbs button") == ["all"]
     before = colours_of(shown)
 
-    shown.click(box[0] + box[2] * 0.9, box[1] + box[3] * 0.5)  # layers, in the model on the right
+    shown.click(box[0] + box[2] * 0.9, box[1] + box[3] * 0.5)  # a tensor, in the model on the right
+    assert texts(shown, ".crumbs button") == ["all"]
+    assert "parameter" in texts(shown, ".treemap .said")[0]
+    shown.click(box[0] + box[2] * 0.9, box[1] + 10)  # the title of the model
+    assert texts(shown, ".crumbs button") == ["all", "model.module"]
+    press(shown, "layers 14.3 KiB", ".treemap")
     assert texts(shown, ".crumbs button") == ["all", "model.module", "layers"]
-    assert texts(shown, ".said")[0].startswith("model.module.layers: 36 tensors, 14.3 KiB")
+    assert texts(shown, ".treemap .said")[0].startswith("model.module.layers: 36 tensors, 14.3 KiB")
     chips = texts(shown, ".chips:not(.hits) button")
     assert sorted(chips) == ["0 4.77 KiB", "1 4.77 KiB", "2 4.77 KiB"]
     assert colours_of(shown) != before
@@ -184,7 +193,7 @@ def test_the_treemap_opens_by_a_click_and_by_its_buttons(show: Any) -> None:
     assert colours_of(shown) == before
     press(shown, "Device", ".treemap")
     assert colours_of(shown) != before
-    assert texts(shown, ".treemap .legend li") == ["cuda:0", "cuda:1", "several"]
+    assert texts(shown, ".treemap .legend li") == ["cuda:0", "cuda:1"]
     write(shown, "Find a module or tensor", "aux_head")
     assert texts(shown, ".hits button") == ["model.module.aux_head"]
     press(shown, "model.module.aux_head", ".hits")
@@ -304,10 +313,13 @@ def test_what_did_not_change_stands_first_and_in_red(show: Any) -> None:
     top = shown.run("document.querySelector('.still').getBoundingClientRect().bottom")
     assert top < 400
     alarm = variable(shown, "alarm")
-    for number in (0, 1):
-        assert colours_of(shown, number)[alarm] > 5_000
+    blue = variable(shown, "role-parameter")
+    bars, tiles = colours_of(shown, 0), colours_of(shown, 1)
+    assert 100 < bars[alarm] < bars[blue] / 10, "a mark at zero, and a word"
+    assert tiles[alarm] > 5_000
     press(shown, "Buffers")
-    assert alarm not in colours_of(shown, 0)
+    bars = colours_of(shown, 0)
+    assert alarm not in bars and blue not in bars and bars[variable(shown, "role-buffer")] > 1_000
     rows = {row[0]: row[1:] for row in rows_of(shown, ".counts")}
     assert rows == {"Parameters": ["10", "2"], "Buffers": ["6", "0"], "Optimizer": ["30", "0"]}
     assert is_quiet(shown)
@@ -342,11 +354,13 @@ def test_a_histogram_is_drawn_where_a_document_has_one(show: Any) -> None:
 def test_dead_channels_and_infinities_are_marked(show: Any) -> None:
     shown = show("stats")
 
-    assert texts(shown, ".finding .code") == ["inf", "dead-channels"]
+    assert texts(shown, ".part > h2")[:3] == ["NaN or Inf", "Findings", "Layers"]
+    assert texts(shown, ".finding.error") == ["16 Inffc.weight"]
+    assert texts(shown, ".finding .code") == ["dead-channels"]
     notes = texts(shown, ".note")
     assert any("4 dead channels in 1 of" in note for note in notes)
-    alarm = variable(shown, "alarm")
-    assert colours_of(shown, 0)[alarm] > 100 and colours_of(shown, 1)[alarm] > 300
+    alarm, bad = variable(shown, "alarm"), variable(shown, "bad")
+    assert colours_of(shown, 0)[bad] > 100 and colours_of(shown, 1)[alarm] > 300
     rows = {row[0]: row for row in rows_of(shown, '[data-part="Numbers"] table')}
     assert rows["fc.weight"][-1] == "16" and rows["conv.bias"][2:5] == ["1", "1", "1"]
     before = colours_of(shown, 0)
@@ -366,9 +380,13 @@ def test_a_series_shows_who_freezes_explodes_and_dies(show: Any) -> None:
     second = colours_of(shown, 0)
     assert alarm not in second and second[bad] > 100 and second != first
     tables = texts(shown, '[data-part="Numbers"] thead')
-    assert tables[0].startswith("Nameepoch_1.pthepoch_2.pth") and tables[1].startswith(
-        "Nameepoch_0.pthepoch_1.pth"
+    assert tables[0].startswith("Nameepoch_1epoch_2") and tables[1].startswith("Nameepoch_0epoch_1")
+    changes, sizes = (
+        {row[0]: row[1:] for row in rows_of(shown, f'[data-part="Numbers"] h3:nth-of-type({at}) + div')}
+        for at in (1, 2)
     )
+    assert changes["blocks"][-1] == "NaN or Inf" == sizes["blocks"][-1]
+    assert changes["aux"][0] == "unchanged" and sizes["aux"][0] == "1"
     assert is_quiet(shown)
 
 
@@ -376,11 +394,78 @@ def test_a_folder_is_a_table_with_all_findings(show: Any) -> None:
     shown = show("folder")
     rows = {Path(row[0]).name: row for row in rows_of(shown, '[data-part="Files"] table')}
 
-    assert rows["hostile.pth"][6] == "RUNS CODE" and "called-on-load" in rows["hostile.pth"][7]
+    assert rows["hostile.pth"][-2] == "RUNS CODE" and "called-on-load" in rows["hostile.pth"][-1]
     assert rows["train_cuda.pth"][2:6] == ["80.3 KiB", "3.96 K", "float32", "cuda:0"]
-    assert any("hostile.pth: loading this file runs code." in text for text in texts(shown, ".danger"))
+    assert rows["train_cuda.pth"][6].startswith("epoch 12")
+    (danger,) = texts(shown, ".danger")
+    assert "1 of " in danger and "files runs code when loaded: do not load it" in danger
+    assert danger.endswith("hostile.pth")
+    tiles = texts(shown, ".tiles li")
+    assert tiles[1:3] == ["1runs code", "0unreadable"] and tiles[0].endswith("safe to load")
     write(shown, "Filter files", "RUNS CODE")
     assert [Path(row[0]).name for row in rows_of(shown, '[data-part="Files"] table')] == ["hostile.pth"]
+
+
+def test_files_of_several_folders_open_close_and_sort_below_them(show: Any) -> None:
+    from reports import listed
+
+    rows = [listed(SAMPLES / name) for name in ("legacy.pth", "llama_bf16.pth", "train_cuda.pth")]
+    for row, path in zip(rows, ("b/one.pth", "a/two.pth", "b/three.pth"), strict=True):
+        row["path"] = row["file"]["path"] = path
+    shown = show(html_page(rows, date="2026-03-01"))
+    part = '[data-part="Files"]'
+
+    assert "drawn on 2026-03-01" in texts(shown, ".pieces")[0]
+    assert texts(shown, f"{part} tbody th") == [
+        "a 1 file, 63.4 KiB", "two.pth", "b 2 files, 94.1 KiB", "one.pth", "three.pth",
+    ]  # fmt: skip
+    press(shown, "Size", part)
+    assert texts(shown, f"{part} tbody th")[3:] == ["three.pth", "one.pth"]
+    press(shown, "b", part)
+    assert texts(shown, f"{part} tbody th")[1:] == ["two.pth", "b 2 files, 94.1 KiB"]
+    press(shown, "b", part)
+    assert len(texts(shown, f"{part} tbody th")) == 5
+    assert is_quiet(shown)
+
+
+def test_the_strip_shows_layers_in_their_order_and_says_what_a_cell_is(show: Any) -> None:
+    shown = show("checkpoint")
+    titles = texts(shown, ".strip .title")
+    assert (
+        titles.index("model.module.layers") > titles.index("model.module")
+        and "model.module.aux_head" not in titles
+    )
+    see = "(() => { const e = document.querySelectorAll('.cell'); return [e.length, new Set([...e].map((each) => each.style.background)).size]; })()"
+    count, colours = shown.run(see)
+    assert count > 9 and colours > 3
+    box = shown.run(
+        "(() => { const e = document.querySelector('.cell'); e.scrollIntoView({ block: 'center' });"
+        " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+    )
+    shown.click(*box)
+    title = shown.run("document.querySelector('.cell').title")
+    assert texts(shown, '[data-part="Layers"] .said') == [title] and title.startswith("model.module.conv1: ")
+    press(shown, "Role", '[data-part="Layers"]')
+    assert texts(shown, '[data-part="Layers"] .legend li') == ["parameter", "buffer"]
+    assert is_quiet(shown)
+
+
+def test_few_tensors_fill_no_page(show: Any) -> None:
+    shown = show(html_page([inspected(SAMPLES / "hostile.pth")]))
+    assert texts(shown, ".chart") == [] and "Modules" not in texts(shown, ".part > h2")
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "series", "folder"])
+def test_no_name_of_a_table_breaks_within_a_word(show: Any, name: str) -> None:
+    """Each piece of a name that lies between two places to break stands on one line."""
+    shown = show(name, width=390, height=800)
+    code = """[...document.querySelectorAll("table .name")].filter((each) => each.checkVisibility()).flatMap((name) =>
+      [...name.childNodes].filter((each) => each.nodeType === 3).filter((text) => {
+        const range = document.createRange();
+        range.selectNodeContents(text);
+        return range.getClientRects().length > 1;
+      }).map((text) => text.data))"""
+    assert len(texts(shown, "table .name")) > 5 and shown.run(code) == []
 
 
 def test_what_is_unreadable_stands_in_the_page(show: Any) -> None:
@@ -421,7 +506,7 @@ def test_the_scheme_can_be_chosen_and_charts_follow(show: Any) -> None:
     press(shown, "Dark", ".top")
     assert shown.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 23, 25)"
     dark = colours_of(shown, 0)
-    assert dark != light and dark[variable(shown, "accent")] > 1_000
+    assert dark != light and dark[variable(shown, "role-parameter")] > 1_000
     assert texts(shown, ".theme") == ["Light"]
     press(shown, "Light", ".top")
     assert colours_of(shown, 0) == light

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import string
 from collections.abc import Iterator
 from typing import Any
@@ -228,6 +229,20 @@ def test_the_deepest_groups_that_have_room(
     assert call(DEPTHS, names, most) == {"options": options, "chosen": chosen}
 
 
+LAYERS = ["stem.w", *(f"net.blocks.{at}.{part}.w" for at in range(3) for part in ("a.0", "b")), "head"]
+
+
+def test_layers_are_folded_where_there_is_room() -> None:
+    see = "(names, most) => folded(names.map((name) => ({ name })), most)"
+
+    assert call("(names) => layer_depth(names.map((name) => ({ name })))", LAYERS) == 3
+    assert call(see, LAYERS, 48)["chosen"] == 3 and call(DEPTHS, LAYERS, 48)["chosen"] != 3
+    assert call(see, LAYERS, 4)["chosen"] == call(DEPTHS, LAYERS, 4)["chosen"]
+    plain = ["a.0", "a.1", "b.w", "c.0"]  # a number at the end is a tensor and no layer
+    assert call(see, plain, 48) == call(DEPTHS, plain, 48) and call("layer_depth", []) == 0
+    assert call("(names) => layer_depth(names.map((name) => ({ name })))", plain) == 0
+
+
 def test_a_sort_is_natural_and_puts_what_is_missing_last() -> None:
     sort = "(values, up) => [...values].sort((one, two) => compared(one, two, up))"
     values = ["layer.10", "layer.2", None, "layer.1"]
@@ -253,6 +268,236 @@ def test_a_sort_is_natural_and_puts_what_is_missing_last() -> None:
 def test_a_filter_takes_words_in_any_order(text: str, names: list[str]) -> None:
     see = "(names, text) => matching(names.map((name) => ({ name })), text, (row) => row.name).map((row) => row.name)"
     assert call(see, ["A.weight", "a.bias", "b.(w)"], text) == names
+
+
+def test_rows_stand_below_their_groups_in_natural_order() -> None:
+    see = "(rows) => grouped_by(rows, (row) => row.in).map((group) => [group.name, group.rows.map((row) => row.at)])"
+    rows = [{"in": name, "at": at} for at, name in enumerate(["b10", "__proto__", "b2", "b10"])]
+    assert call(see, rows) == [["__proto__", [1]], ["b2", [2]], ["b10", [0, 3]]]
+
+
+def test_a_name_breaks_after_dots_and_within_what_is_no_word() -> None:
+    words = [["model.layers.0.w"], ["runs/a.pth"], ["a..b"], [""], ["x" * 90], ["🙂" * 41]]
+    assert calls("pieces_of", words) == [
+        ["model.", "layers.", "0.", "w"], ["runs/", "a.", "pth"], ["a..", "b"], [],
+        ["x" * 40, "x" * 40, "x" * 10], ["🙂" * 40, "🙂"],
+    ]  # fmt: skip
+    assert calls("(text) => pieces_of(text).join('')", [[text] for text in EVIL]) == list(EVIL)
+    see = "(text) => name_of(text).children.map((each) => each.tag + each.textContent)"
+    assert call(see, "a.b") == ["#texta.", "wbr", "#textb"]
+
+
+# --- the strip of layers ----------------------------------------------------------------------------------------------
+
+STRETCHES = """(names, most) => stretches_of(modules_of(names.map((name) => ({ name })), most)).map(
+  (stretch) => [stretch.title, stretch.blocks.map((block) => [block.label, block.cells.map((cell) => cell.name)])])"""
+
+
+def test_the_modules_of_a_layer_stand_together() -> None:
+    blocks = [[str(at), [f"net.blocks.{at}.a.0", f"net.blocks.{at}.b"]] for at in range(3)]
+    assert call(STRETCHES, LAYERS, 480) == [
+        ["stem", [["", ["stem"]]]], ["net.blocks", blocks], ["head", [["", ["head"]]]],
+    ]  # fmt: skip
+    blocks = [[str(at), [f"net.blocks.{at}"]] for at in range(3)]
+    assert call(STRETCHES, LAYERS, 7)[1] == ["net.blocks", blocks]
+    assert call(STRETCHES, ["a.w", "b.w", "m.x.w", "m.y.w"], 480) == [
+        ["a, b", [["", ["a", "b"]]]], ["m", [["", ["m.x", "m.y"]]]],
+    ]  # fmt: skip
+    assert len(call("(names) => modules_of(names.map((name) => ({ name })), 2)", ["a.w", "b.w", "c.w"])) == 3
+
+
+def row(name: str, **more: Any) -> dict[str, Any]:
+    """A tensor of a checkpoint, with the numbers of its values where they are known."""
+    return {"name": name, "role": "parameter", "dtype": "float32", "bytes": 16, "numel": 4, **more}
+
+
+def test_a_module_is_what_its_tensors_are_together() -> None:
+    rows = [
+        row("m.w", rms=3.0, zeros=1, nan=2, inf=0),
+        row("m.b", rms=1.0, zeros=0, nan=0, inf=1, numel=12, bytes=48, dtype="bfloat16"),
+        row("m.n", rms=None, zeros=None, role="odd"),
+    ]
+    assert call("measured_module", {"name": "m", "rows": rows}) == {
+        "name": "m", "tensors": 3, "bytes": 80, "dtype": "bfloat16", "role": "parameter",
+        "rms": pytest.approx(math.sqrt((9 * 4 + 12) / 16)), "zeros": 1 / 16, "bad": 3,
+    }  # fmt: skip
+    plain = call("measured_module", {"name": "m", "rows": [row("m.n", role="odd")]})
+    assert (plain["rms"], plain["zeros"], plain["bad"], plain["role"]) == (None, None, 0, "other")
+    assert call("module_text", plain) == "m: 1 tensor, 16 B, float32"
+
+
+def cell(**more: Any) -> dict[str, Any]:
+    """A module of the strip."""
+    plain = {"name": "m", "tensors": 1, "bytes": 4, "dtype": "float32", "role": "parameter"}
+    return {**plain, "rms": None, "zeros": None, "bad": 0, **more}
+
+
+def test_a_strip_is_coloured_by_what_is_known_and_differs() -> None:
+    keys = "(cells) => strip_modes(cells).map(([key]) => key)"
+    assert call(keys, [cell(), cell()]) == ["bytes"]
+    assert call(keys, [cell(), cell(dtype="bfloat16", role="buffer")]) == ["dtype", "bytes", "role"]
+    assert call(keys, [cell(rms=1.0), cell(bytes=0)]) == ["rms", "zeros", "bad", "bytes"]
+    assert call(keys, [cell(bytes=0)]) == []
+
+
+GREYS = {
+    "ramp": ["#000000", "#646464", "#c8c8c8"], "none": "none", "bad": "bad", "kinds": ["k1", "k2"],
+    "roles": {"parameter": "p", "buffer": "b"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mode", "cells", "colours", "legend"),
+    [
+        (
+            "rms",
+            [cell(rms=0.1), cell(rms=1), cell(rms=10), cell(rms=0), cell(), cell(rms=5, bad=1)],
+            ["rgb(0,0,0)", "rgb(100,100,100)", "rgb(200,200,200)", "none", "none", "bad"],
+            ["0.1, the smallest", "10, the largest", "zero, or no number", "NaN or Inf"],
+        ),
+        ("bytes", [cell(), cell()], ["rgb(100,100,100)"] * 2, ["4 B"]),
+        (
+            "zeros",
+            [cell(zeros=0), cell(zeros=1), cell()],
+            ["rgb(0,0,0)", "rgb(200,200,200)", "none"],
+            ["no zeros", "all zero"],
+        ),
+        ("bad", [cell(bad=2), cell()], ["bad", "#000000"], ["none", "NaN or Inf"]),
+        ("bad", [cell()], ["#000000"], ["none"]),
+        ("role", [cell(role="buffer"), cell()], ["b", "p"], ["buffer", "parameter"]),
+        ("dtype", [cell(dtype=each) for each in "abca"], ["k1", "k2", "k2", "k1"], ["a", "b"]),
+    ],
+)
+def test_the_colours_of_a_strip(mode: str, cells: list[Any], colours: list[str], legend: list[str]) -> None:
+    found = call("strip_colours", cells, mode, GREYS)
+    assert found["colours"] == colours and [text for _, text in found["legend"]] == legend
+
+
+def test_a_strip_is_of_the_model() -> None:
+    see = "(rows) => { const made = strip_part(rows, null); return made && made.children[1].textContent; }"
+    optimizer = [row(f"o.{at}.x", role="optimizer") for at in range(3)]
+
+    assert call(see, [row("a.w"), *optimizer]) is None
+    assert call(see, optimizer) == "One cell for each module, in the order of the model."
+    many = [row(f"m{at}") for at in range(700)]
+    assert "The first 480 of 700." in call(see, many)
+
+
+# --- the map of modules -----------------------------------------------------------------------------------------------
+
+
+def test_few_tensors_have_no_map_or_a_low_one() -> None:
+    assert calls("map_height", [[count] for count in (0, 3, 4, 12, 13, 40, 41, 10_000)]) == [
+        0, 0, 160, 160, 280, 280, 460, 460,
+    ]  # fmt: skip
+
+
+def test_a_number_is_named_with_what_it_is_a_part_of() -> None:
+    see = "(names, path) => { let at = tree_of(names.map((name) => ({ name }))); for (const key of path) at = at.children.get(key); return tile_name(at); }"
+    names = ["net.layers.0.w", "net.layers.1.w", "1.w", "1.b"]
+    assert call(see, names, ["net", "0"]) == "layers.0"
+    assert call(see, names, ["1"]) == "1" and call(see, names, ["net", "1", "=w"]) == "w"
+
+
+def test_a_module_has_the_colour_of_most_of_its_bytes() -> None:
+    see = """(rows, key, palette, is_role) => {
+      const painter = by_word(rows, (row) => row[key], is_role)(palette);
+      return [painter.of(tree_of(rows)), painter.legend];
+    }"""
+    rows = [row("m.w", bytes=9), row("m.n", role="buffer", dtype="int64", bytes=80), row("m.b", bytes=8)]
+    assert call(see, rows, "role", GREYS, True) == ["b", [["b", "buffer"], ["p", "parameter"]]]
+    assert call(see, rows, "dtype", GREYS, False)[0] == "k1"
+    shades = calls("shaded", [["#000000", place, "#646464"] for place in range(4)])
+    assert shades[0] == shades[3] == "#000000" and len(set(shades)) == 3
+
+
+@pytest.mark.parametrize("role", ["parameter", "unknown", "buffer", "optimizer", "other", "odd"])
+def test_each_role_has_a_colour_of_its_own_on_all_pages(role: str) -> None:
+    key = call("role_key", {"role": role})
+    style = (node.ASSETS / "report.css").read_text(encoding="utf-8")
+    colours = re.findall(r"--role-(\w+): (#[0-9a-f]{6});", style)
+
+    assert key == ("other" if role == "odd" else role)
+    assert len(colours) == 15 and len({name for name, _ in colours}) == 5 and key in dict(colours)
+    assert len(set(dict(colours[:5]).values())) == len(set(dict(colours[5:10]).values())) == 5
+    assert colours[5:10] == colours[10:], "as chosen, and as the user prefers"
+
+
+# --- findings and folders ---------------------------------------------------------------------------------------------
+
+
+def finding(code: str, level: str) -> dict[str, Any]:
+    """A finding of a document."""
+    plain = {"message": f"about {code}.", "consequence": None, "hint": None, "tensors": [], "where": []}
+    return {"code": code, "level": level, **plain}
+
+
+def test_findings_stand_by_level() -> None:
+    levels = ["info", "warning", "odd", "error", "warning"]
+    see = "(findings) => by_level(findings).map((each) => each.code)"
+    assert call(see, [finding(str(at), level) for at, level in enumerate(levels)]) == list("31402")
+    see = "(findings, apart) => findings_part(findings, apart)?.children.at(-1).textContent ?? null"
+    found = [finding("b", "info"), finding("nan", "warning"), finding("a", "error")]
+    assert call(see, found, ["nan"]) == "errora about a.infob about b."
+    assert call(see, found[1:2], ["nan", "inf"]) is None
+
+
+@pytest.mark.parametrize(
+    ("loads", "safe"),
+    [
+        ("weights_only", True),
+        ("safetensors", True),
+        ("gguf", True),
+        ("weights_only=False", False),
+        ("RUNS CODE", False),
+        ("needs mmcv", False),
+        ("torch.jit", False),
+        ("torch.export", False),
+        ("not by torch", False),
+        ("unreadable", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_what_is_safe_to_load(loads: str | None, safe: bool) -> None:
+    assert call("is_safe", {"loads": loads}) is safe
+
+
+def file(path: str, loads: str = "weights_only", **more: Any) -> dict[str, Any]:
+    """A row of a folder."""
+    plain = {"format": "torch-zip", "bytes": 1024, "parameters": 9, "dtypes": [], "devices": []}
+    return {"path": path, "loads": loads, "findings": [], **plain, **more}
+
+
+def test_a_folder_says_what_is_safe_runs_code_is_unreadable_and_was_found() -> None:
+    files = [file("a"), file("b", "RUNS CODE", findings=[finding("x", "info"), finding("y", "error")])]
+    assert call("folder_counts", files, [1, 2]) == [
+        [1, "safe to load", "good"], [1, "runs code", "error"], [2, "unreadable", "error"],
+        [2, "findings", "error"],
+    ]  # fmt: skip
+    assert call("folder_counts", files[:1], []) == [
+        [1, "safe to load", "good"], [0, "run code", ""], [0, "unreadable", ""], [0, "findings", ""],
+    ]  # fmt: skip
+
+
+def test_danger_is_counted_in_one_line() -> None:
+    see = "(files, count) => runs_code(files, count)?.textContent ?? null"
+    files = [file(name) for name in "abcdef"]
+    assert call(see, files[:1], 12) == "DANGER1 of 12 files runs code when loaded: do not load ita"
+    assert call(see, files, 12) == "DANGER6 of 12 files run code when loaded: do not load themabcdand 2 more"
+    assert call(see, [], 12) is None
+
+
+def test_files_stand_below_their_folders() -> None:
+    paths = ["a.pth", "x/a.pth", "/a.pth", "x/y/", "hf://a/b/c.bin"]
+    assert calls("folder_of", [[path] for path in paths]) == [".", "x", "/", "x/y", "hf://a/b"]
+    see = "(files) => file_table(files).textContent"
+    text = call(see, [file("x/b.pth", counters={"epoch": 7, "step": 3000}), file("x/a.pth"), file("w/c.pth")])
+    heads = ["w 1 file, 1.00 KiB", "c.pth", "x 2 files, 2.00 KiB", "b.pth", "epoch 7, step 3,000", "a.pth"]
+    places = [text.find(head) for head in heads]
+    assert -1 not in places and places == sorted(places) and "Records" in text
+    text = call(see, [file("x/b.pth"), file("x/a.pth")])
+    assert "2 files" not in text and "Records" not in text
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------
@@ -458,18 +703,57 @@ def test_a_bar_is_the_largest_change_of_its_rows() -> None:
     assert call(see, [change("changed", rel_l2=0)])[0] is None
 
 
-def test_bars_are_decades_above_the_smallest_change() -> None:
-    see = """(groups) => {
-      const option = bars_option(groups.map((rows) => measured_group({ name: "a", rows })), { alarm: "#ff0000", none: "#888888" }, 900);
-      return [option.xAxis.max, option.series[0].data.map((row) => row.value), option.xAxis.axisLabel.formatter(0)];
+MARKED = {"alarm": "#ff0000", "soft": "#888888", "bad": "#880088"}
+
+
+def test_bars_are_decades_above_the_smallest_change_and_what_has_none_is_a_mark_at_zero() -> None:
+    see = """(groups, palette) => {
+      const option = bars_option(groups.map((rows) => measured_group({ name: "a", rows })), palette, 900, "#0000ff");
+      const [bars, marks] = option.series;
+      return [option.xAxis.max, bars.data.map((row) => row.value), option.xAxis.axisLabel.formatter(0),
+        bars.data.map((row) => [row.label.formatter, row.label.color]), marks.data.map((row) => [...row.value, row.itemStyle.color])];
     }"""
     bars = [[change("changed", rel_l2=value)] for value in (0.01, 0.1, 5)]
     still = [{**change("same"), "still": True}]
+    bad = [change("changed", rel_l2="nan", nan=[0, 3], inf=[1, 1])]
+    grey, red, purple = MARKED["soft"], MARKED["alarm"], MARKED["bad"]
 
-    high, values, low = call(see, [*bars, still, [change("same", role="buffer")], [change("changed")]])
+    groups = [*bars, still, [change("same", role="buffer")], [change("changed")], bad]
+    high, values, low, texts, marks = call(see, groups, MARKED)
     assert high == 4 and low == "0.001"
-    assert values == [pytest.approx(1), pytest.approx(2), pytest.approx(3 + math.log10(5)), 4, 0, 4]
-    assert call(see, [still]) == [1, [1], "0.001"]
+    assert values == [pytest.approx(1), pytest.approx(2), pytest.approx(3 + math.log10(5)), 0, 0, 0, 0]
+    assert texts[3:] == [
+        ["did not change", red], ["did not change", grey], ["from zero", grey], ["4 NaN or Inf", purple],
+    ]  # fmt: skip
+    assert [text for text, _ in texts[:3]] == ["0.01", "0.1", "5"]
+    assert marks == [[0, 3, red], [0, 4, grey], [0, 5, grey], [0, 6, purple]]
+    assert call(see, [still], MARKED)[:3] == [1, [0], "0.001"]
+
+
+def test_a_wide_bar_says_what_of_it_did_not_change() -> None:
+    group = {"bad": 0, "is_same": False, "value": 0.5, "same": 1, "rows": [0, 0, 0]}
+    assert calls("bar_text", [[group, False], [group, True]]) == ["0.5, 1 of 3 did not change", "0.5"]
+
+
+def test_nan_and_inf_stand_at_the_top() -> None:
+    rows = [
+        change("changed", nan=[2, 3], inf=[0, 0]),
+        change("changed", nan=[4, 0], inf=[0, 0]),
+        change("changed", nan=None, inf=[0, 1200]),
+        change("same"),
+    ]
+    assert call("bad_rows", rows) == [
+        {"name": "a.w", "nan": 3, "inf": 0, "before": 2},
+        {"name": "a.w", "nan": 0, "inf": 1200, "before": 0},
+    ]
+    see = """(rows, count) => {
+      const made = bad_part(rows, count);
+      return made && made.children.map((each) => each.textContent);
+    }"""
+    title, note, body = call(see, call("bad_rows", rows), 4)
+    assert (title, note) == ("NaN or Inf", "2 tensors of 4.")
+    assert "3 NaNa.w 2 in the file before" in body and "1,200 Infa.w" in body and "0 in the" not in body
+    assert call(see, [{"name": "x", "nan": 0, "inf": 0}], 1) is None
 
 
 @pytest.mark.parametrize(
@@ -574,7 +858,7 @@ STANDS_OUT = """(view) => {
 
 def test_what_stands_out_in_a_series() -> None:
     assert call(STANDS_OUT, SERIES) == [
-        "warning1 tensor with NaN or Inf, first in e2.w",
+        "error1 tensor with NaN or Inf, first in e2.w",
         "info1 tensor did not change after e1, while other parameters did.v",
         "info1 tensor did not change in any file, while other parameters did.w",
         "info1 tensor with ten times the RMS or more in e1 than in the file before.w",
@@ -651,6 +935,47 @@ def test_the_map_of_a_series_leaves_out_the_change_to_the_first_file() -> None:
     assert call(see, SERIES, "change") == [2, 8]
 
 
+def test_a_series_names_its_files_by_their_labels() -> None:
+    labelled = {**SERIES, "labels": [["e1", "one"], ["__proto__", "x"]]}
+    assert call("series_of", labelled)["labels"] == ["e0", "one", "e2"]
+    assert "info1 tensor did not change after one, while other parameters did.v" in call(STANDS_OUT, labelled)
+    see = """(view) => {
+      const option = heat_option(series_of(view), [], "rms", { ramp: ["#000000", "#ffffff"] }, 900);
+      return [0, 1, 2].map((at) => option.xAxis.axisLabel.formatter(String(at)));
+    }"""
+    assert call(see, labelled) == ["e0", "one", "e2"]
+    assert calls("label_depth", [[["ab"]], [["a" * 24]], [["a" * 99]]]) == [30, 145, 145]
+
+
+def test_a_series_names_files_of_other_models() -> None:
+    see = "(view, files) => strangers_part(view, files, files)?.textContent ?? null"
+    diffs = [
+        {**diff_of("e0", "e1"), "strangers": None},
+        {**diff_of("e1", "e2"), "strangers": "no tensor in common"},
+    ]
+    text = call(see, {"diffs": diffs}, ["e0", "e1", "e2"])
+    assert text == "Files of other modelswarninge1 and e2 have no tensor in common."
+    assert call(see, {"diffs": diffs[:1]}, ["e0", "e1"]) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (None, ""),
+        ({"kind": "bad", "text": "3 elements are NaN or Inf"}, "NaN or Inf"),
+        ({"kind": "still", "text": "did not change"}, "unchanged"),
+        ({"kind": "none", "text": "did not change"}, "unchanged"),
+        ({"kind": "none", "text": "all zero"}, "0"),
+        ({"kind": "none", "text": "added"}, "added"),
+        ({"value": 0.12345, "text": "RMS 0.123"}, "0.123"),
+    ],
+)
+def test_a_cell_as_a_number(cell: Any, text: str) -> None:
+    assert (
+        call("(cell) => { const made = number_cell(cell); return made.textContent ?? made; }", cell) == text
+    )
+
+
 # --- whole documents --------------------------------------------------------------------------------------------------
 
 
@@ -670,10 +995,10 @@ def test_a_real_series_says_who_freezes_explodes_and_dies() -> None:
     said = call(STANDS_OUT, views("series")[0])
 
     assert [text.partition("block")[0].partition("aux")[0] for text in said] == [
-        "warning1 tensor with NaN or Inf, first in epoch_10.pth.",
-        "info1 tensor did not change after epoch_4.pth, while other parameters did.",
-        "info1 tensor with ten times the RMS or more in epoch_6.pth than in the file before.",
-        "info1 tensor all zero in epoch_8.pth, and not in the file before.",
+        "error1 tensor with NaN or Inf, first in epoch_10.",
+        "info1 tensor did not change after epoch_4, while other parameters did.",
+        "info1 tensor with ten times the RMS or more in epoch_6 than in the file before.",
+        "info1 tensor all zero in epoch_8, and not in the file before.",
         "info1 tensor did not change in any file, while other parameters did.",
     ]
 

@@ -65,7 +65,12 @@ function emptied(parent, ...children) {
   return add(parent, children);
 }
 
-const name_of = (text, limit) => el("bdi", { class: "name" }, show(text, limit));
+// A name in pieces between which a line may break: after dots and slashes, and within what is no word any more.
+const LONGEST_WORD = 40;
+const pieces_of = (text) => (text.match(/[^./]*[./]+|[^./]+/g) || []).flatMap((piece) => piece.match(new RegExp(`.{1,${LONGEST_WORD}}`, "gsu")) || []);
+
+const name_of = (text, limit, title) =>
+  el("bdi", { class: "name", title: title || null }, pieces_of(show(text, limit)).map((piece, at) => [at > 0 && el("wbr", {}), piece]));
 const code_of = (text) => el("code", { class: "command", translate: "no" }, sentence(text));
 
 const whole = (count) => Number(count).toLocaleString("en-US");
@@ -114,6 +119,19 @@ function and_more(texts, count) {
   const more = texts.length - count;
   return texts.slice(0, count).join(", ") + (more > 0 ? ` and ${whole(more)} more` : "");
 }
+
+// --- roles -------------------------------------------------------------------------------------------------------
+
+const is_parameter = (row) => row.role === "parameter" || row.role === "unknown";
+// The roles of tensors on all pages: key, label, what has it. The colour is the variable `role-` and the key.
+const ROLES = [
+  ["parameter", "Parameters", (row) => row.role === "parameter"],
+  ["unknown", "Parameters (not sure)", (row) => row.role === "unknown"],
+  ["buffer", "Buffers", (row) => row.role === "buffer"],
+  ["optimizer", "Optimizer", (row) => row.role === "optimizer"],
+  ["other", "Other", (row) => !is_parameter(row) && row.role !== "buffer" && row.role !== "optimizer"],
+];
+const role_key = (row) => ROLES.find(([, , has]) => has(row))[0];
 
 // --- the page ---------------------------------------------------------------------------------------------------
 

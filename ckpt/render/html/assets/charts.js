@@ -20,6 +20,7 @@ function colours() {
     none: value("none"),
     bad: value("bad"),
     ramp: ["ramp-1", "ramp-2", "ramp-3", "ramp-4", "ramp-5"].map(value),
+    roles: Object.fromEntries(ROLES.map(([key]) => [key, value(`role-${key}`)])),
     kinds: ["kind-1", "kind-2", "kind-3", "kind-4", "kind-5", "kind-6", "kind-7", "kind-8"].map(value),
   };
 }

@@ -7,9 +7,10 @@ function checkpoint_view(view) {
   const imports = rows_of(view.imports);
   const sections = rows_of(view.sections);
   const { file, totals } = view;
+  const stats = view.stats ? stats_rows(view.stats, tensors.map((row) => row.name)) : null;
   return [
-    danger(view.findings),
     headline(name_of(file.path, 400), headline_pieces(view, tensors, sections)),
+    danger(view.findings),
     facts([
       ["loads", loads_of(view)],
       ...sections.map((section) => [section.name ? name_of(section.name, 60) : "tensors", section_text(section)]),
@@ -19,12 +20,14 @@ function checkpoint_view(view) {
       ]),
       ["values", top_values(values)],
     ]),
-    findings_part(view.findings),
-    tensors.length > 0 && part("Modules", null, () => module_map(view, tensors, storages)),
+    stats && bad_part(stats),
+    findings_part([...view.findings, ...(stats ? view.stats.findings : [])], stats ? BAD_CODES : []),
+    strip_part(tensors, stats),
+    map_height(tensors.length) > 0 && part("Modules", null, () => module_map(view, tensors, storages)),
     optimizer_part(tensors),
     ranks_part(file),
     tensors.length > 0 && part("Tensors", null, () => tensor_list(tensors)),
-    ...(view.stats ? stats_parts(view.stats, tensors.map((row) => row.name)) : []),
+    ...(stats ? stats_parts(stats, view.stats.threshold) : []),
     values.length > 0 && part("Values", "What is no tensor.", () => value_list(values)),
     imports.length > 0 && part("Imports", "What the pickles name. Nothing of it was run.", () => import_list(imports)),
     storages.length > 0 && part("Storages", storage_note(totals, storages), () => storage_list(storages)),
@@ -81,14 +84,15 @@ function module_map(view, tensors, storages) {
     ["numel", "Elements", (node) => node.numel, (value) => `${count_text(value)} elements`],
   ];
   const words = [
-    ["role", "Role", (row) => row.role],
+    ["role", "Role", role_key],
     ["dtype", "dtype", (row) => row.dtype],
     ["device", "Device", (row) => row.device || "no device"],
     ["sharing", "Sharing", (row) => kinds.get(row.storage) || "own"],
     ["finding", "Finding", (row) => findings.get(row.name) || "none"],
   ];
-  const telling = words.filter(([key, , word]) => key === "role" || new Set(tensors.map(word)).size > 1);
-  return treemap(tensors, areas, telling.map(([key, label, word]) => [key, label, by_word(tensors, word)]), tensor_line, "Modules by size");
+  const differing = words.filter(([, , word]) => new Set(tensors.map(word)).size > 1);
+  const telling = differing.length ? differing : words.slice(0, 1);
+  return treemap(tensors, areas, telling.map(([key, label, word]) => [key, label, by_word(tensors, word, key === "role")]), tensor_line, "Modules by size");
 }
 
 const tensor_line = (row) =>
@@ -116,7 +120,7 @@ function tensor_list(tensors) {
 function role_cell(row) {
   const { trust, note } = row.evidence || {};
   const title = [trust, note].filter((text) => typeof text === "string" && text).map(sentence).join(": ");
-  return el("span", { title: title || null, class: trust === "likely" || trust === "none" ? "soft" : "" }, sentence(row.role));
+  return el("span", { title: title || null, class: `role ${role_key(row)}${trust === "likely" || trust === "none" ? " soft" : ""}` }, sentence(row.role));
 }
 
 // What the optimizer knows of each layer: steps, never a gradient.
@@ -148,7 +152,7 @@ function optimizer_part(tensors) {
     lagging.length ? ` ${plural(lagging.length, "counter")} of steps lag.` : "",
   ].join("");
   return part("Optimizer", verdict, () =>
-    filtered(columns, [...first, ...rest], { label: "Steps of the optimizer", text: (row) => row.name, filter: "Filter parameters", step: 25 })
+    filtered(columns, [...first, ...rest], { label: "Steps of the optimizer", text: (row) => row.name, filter: "Filter parameters", step: 12 })
   );
 }
 
@@ -173,7 +177,7 @@ function size_bars(rows, title) {
     const names = shown.map((row) => row.name);
     return {
       grid: { left: label_room(names, size), right: 64, top: 4, bottom: 24 },
-      tooltip: tooltip(palette, ({ dataIndex }) => `${show(names[dataIndex])}\n${size_text(shown[dataIndex].bytes)}`),
+      tooltip: tooltip(palette, ({ dataIndex }) => `${show(shown[dataIndex].title || names[dataIndex])}\n${size_text(shown[dataIndex].bytes)}`),
       xAxis: { ...axis(palette), type: "value", axisLabel: { color: palette.soft, fontSize: 11, formatter: size_text, hideOverlap: true }, splitNumber: 3 },
       yAxis: names_axis(palette, names, size),
       series: [

@@ -123,6 +123,25 @@ function grouped(rows, depth, name = (row) => row.name) {
   return [...groups.values()];
 }
 
+// The depth at which most names have the number of their layer: `blocks.3`. 0 where most have none.
+function layer_depth(rows, name = (row) => row.name) {
+  const counts = new Map();
+  for (const row of rows) {
+    const words = String(name(row)).split(".").slice(0, -1);
+    const depth = words.findIndex((word) => /^\d+$/.test(word)) + 1;
+    counts.set(depth, (counts.get(depth) || 0) + 1);
+  }
+  return counts.size ? [...counts].reduce((most, each) => (each[1] > most[1] ? each : most))[0] : 0;
+}
+
+// The choices of depth, of which one row for each layer is chosen where there is room for them.
+function folded(rows, most) {
+  const found = depths(rows, most);
+  const depth = layer_depth(rows);
+  const has_room = depth > 0 && found.options.some(([each]) => each === depth) && grouped(rows, depth).length <= most;
+  return has_room ? { ...found, chosen: depth } : found;
+}
+
 // The depths that differ, as choices, and the deepest of them with at most `most` groups.
 function depths(rows, most, name) {
   const choices = [];

@@ -2,16 +2,8 @@
 
 const BARS = 48;
 const label_of = (row) => row.after || row.before || "";
-const is_parameter = (row) => row.role === "parameter" || row.role === "unknown";
 // Whether a parameter did not change although others did, and the comparison says why or that it cannot.
 const is_still = (row, moved) => moved && is_parameter(row) && row.status === "same" && row.reason !== null;
-const ROLES = [
-  ["parameter", "Parameters", (row) => row.role === "parameter"],
-  ["unknown", "Parameters (not sure)", (row) => row.role === "unknown"],
-  ["buffer", "Buffers", (row) => row.role === "buffer"],
-  ["optimizer", "Optimizer", (row) => row.role === "optimizer"],
-  ["other", "Other", (row) => !is_parameter(row) && row.role !== "buffer" && row.role !== "optimizer"],
-];
 
 function diff_view(view) {
   const rows = rows_of(view.tensors);
@@ -27,15 +19,23 @@ function diff_view(view) {
     ]),
     view.damaged && view.damaged.length > 0 &&
       el("div", { class: "danger", role: "alert" }, el("b", {}, "DAMAGED"), el("p", {}, `The bytes do not match the checksums: ${and_more(view.damaged.map((name) => show(name)), 5)}.`)),
+    bad_part(bad_rows(rows), rows.length),
     still_part(rows),
-    findings_part(view.findings),
+    findings_part(view.findings, bad_rows(rows).length ? BAD_CODES : []),
     has_values && rows.length > 0 && part("What moved", "Relative L2: the norm of the change over the norm before. From top to bottom in the order of the model.", () => moved_bars(rows)),
     counts_part(rows),
     rows.length > 0 && part("Modules", has_values ? "Area: elements. Colour: the largest relative change below." : "Area: elements.", () => change_map(rows)),
     rows.length > 0 && part("Tensors", null, () => change_list(rows)),
     values.length > 0 && part("Values", `${plural(values.length, "value")} that ${values.length === 1 ? "differs and is" : "differ and are"} no tensor.`, () => changed_values(values)),
     notes_part(view),
+    ...(view.files ? [part("Files", null, () => file_table(view.files))] : []),
   ];
+}
+
+// What holds NaN or Inf after the change, with how many elements did so before.
+function bad_rows(rows) {
+  const pair = (row, key) => (Array.isArray(row[key]) ? row[key] : [0, 0]);
+  return rows.map((row) => ({ name: row.name, nan: pair(row, "nan")[1], inf: pair(row, "inf")[1], before: pair(row, "nan")[0] + pair(row, "inf")[0] })).filter((row) => row.nan || row.inf);
 }
 
 function diff_verdict(view, rows, values) {
@@ -98,15 +98,16 @@ function moved_bars(rows) {
   let depth = 0;
   let groups = [];
   const place = el("div", { class: "inline" });
-  const drawn = chart("Relative change of each layer", () => Math.min(Math.max(groups.length * 19 + 46, 120), 1100), (palette, width) => bars_option(groups, palette, width));
+  const drawn = chart("Relative change of each layer", () => Math.min(Math.max(groups.length * 19 + 46, 120), 1100), (palette, width) => bars_option(groups, palette, width, palette.roles[role.key]));
 
   const regroup = () => {
-    groups = grouped(role.rows, depth).map(measured_group);
+    const some = grouped(role.rows, depth).map(measured_group);
+    groups = [...some.filter((group) => group.bad), ...some.filter((group) => !group.bad)];
     drawn.draw();
   };
   const pick = (each) => {
     role = each;
-    const found = depths(role.rows, BARS);
+    const found = folded(role.rows, BARS);
     depth = found.chosen;
     const label = "Layers";
     emptied(place, found.options.length > 1 && choice(label, found.options, depth, (value) => {
@@ -116,7 +117,7 @@ function moved_bars(rows) {
     regroup();
   };
   pick(role);
-  const key = keyed((palette) => [[palette.accent, "changed"], [palette.alarm, "parameters that did not change"], [palette.none, "from zero, or without a number"]]);
+  const key = keyed((palette) => [...roles.map((each) => [palette.roles[each.key], each.label.toLowerCase()]), [palette.alarm, "parameters that did not change"], [palette.bad, "NaN or Inf"]]);
   return el(
     "div",
     {},
@@ -136,16 +137,27 @@ function measured_group(group) {
     same,
     is_same: same === group.rows.length,
     still: group.rows.filter((row) => row.still).length,
+    bad: bad_rows(group.rows).reduce((sum, row) => sum + row.nan + row.inf, 0),
   };
 }
 
 function group_text(group) {
+  if (group.bad) return `${whole(group.bad)} NaN or Inf`;
   if (group.is_same) return "did not change";
   const text = group.value === null ? "changed, without a relative number" : number_text(group.value);
   return group.same ? `${text}, ${whole(group.same)} of ${whole(group.rows.length)} did not change` : text;
 }
 
-function bars_option(groups, palette, width) {
+// The words beside a bar. What has no number has no length: it is a mark at zero.
+function bar_text(group, is_narrow) {
+  if (group.bad) return group_text(group);
+  if (group.is_same) return "did not change";
+  if (group.value === null) return "from zero";
+  const partly = group.same && !is_narrow ? `, ${whole(group.same)} of ${whole(group.rows.length)} did not change` : "";
+  return number_text(group.value) + partly;
+}
+
+function bars_option(groups, palette, width, colour) {
   const numbers = groups.map((group) => group.value).filter((value) => value !== null);
   // Bars are drawn as decades above the smallest: an axis of logarithms has no zero to begin at.
   const low = numbers.length ? Math.floor(Math.log10(smallest_of(numbers) * 0.999)) : -3;
@@ -153,29 +165,16 @@ function bars_option(groups, palette, width) {
   const size = label_size(width);
   const names = groups.map((group) => group.name);
   const zoomed = groups.length > 56;
-  const data = groups.map((group) => {
-    const is_alarm = group.is_same && group.still > 0;
-    if (group.is_same) {
-      return {
-        value: is_alarm ? high : 0,
-        itemStyle: { color: is_alarm ? palette.alarm : palette.none, borderRadius: 0 },
-        label: { show: true, position: is_alarm ? "insideLeft" : "right", color: is_alarm ? ink(palette.alarm) : palette.soft, fontWeight: is_alarm ? 600 : 400, formatter: "did not change" },
-      };
-    }
-    const partly = group.same ? `  ${whole(group.same)} of ${whole(group.rows.length)} did not change` : "";
-    return {
-      value: group.value === null ? high : Math.log10(group.value) - low,
-      itemStyle: { color: group.value === null ? palette.none : palette.accent },
-      label: {
-        show: true,
-        position: group.value === null ? "insideLeft" : "right",
-        color: group.still ? palette.alarm : group.value === null ? ink(palette.none) : palette.soft,
-        formatter: (group.value === null ? "no relative number" : number_text(group.value)) + (width < 600 ? "" : partly),
-      },
-    };
-  });
+  const length = (group) => (group.bad || group.value === null ? 0 : Math.log10(group.value) - low);
+  const mark = (group) => (group.bad ? palette.bad : group.still ? palette.alarm : palette.soft);
+  const data = groups.map((group) => ({
+    value: length(group),
+    itemStyle: { color: colour },
+    label: { show: true, position: "right", distance: length(group) ? 5 : 8, color: mark(group), fontWeight: group.bad || group.still ? 600 : 400, formatter: bar_text(group, width < 600) },
+  }));
+  const marks = groups.map((group, at) => ({ value: [0, at], itemStyle: { color: mark(group) } })).filter((_, at) => length(groups[at]) === 0);
   return {
-    grid: { left: label_room(names, size), right: zoomed ? 78 : 64, top: 4, bottom: 26 },
+    grid: { left: label_room(names, size), right: zoomed ? 118 : 104, top: 4, bottom: 26 },
     tooltip: tooltip(palette, ({ dataIndex }) => `${show(names[dataIndex])}\n${group_text(groups[dataIndex])}`),
     xAxis: { ...axis(palette), type: "value", min: 0, max: high, minInterval: 1, axisLabel: { color: palette.soft, fontSize: 11, formatter: (value) => number_text(10 ** (value + low)), hideOverlap: true } },
     yAxis: names_axis(palette, names, size),
@@ -185,7 +184,10 @@ function bars_option(groups, palette, width) {
           { type: "inside", yAxisIndex: 0, zoomOnMouseWheel: "shift", moveOnMouseWheel: false },
         ]
       : [],
-    series: [{ type: "bar", data, barCategoryGap: "25%", barMaxWidth: 16, label: { fontSize: 11 } }],
+    series: [
+      { type: "bar", data, barCategoryGap: "25%", barMaxWidth: 16, label: { fontSize: 11 } },
+      { type: "scatter", data: marks, symbol: "rect", symbolSize: [4, 13], symbolOffset: [2, 0], silent: true, clip: false },
+    ],
   };
 }
 

@@ -2,12 +2,12 @@
 
 const NAMES = 100;
 
-function findings_part(findings) {
-  const rest = findings.filter((finding) => finding.code !== "called-on-load");
+function findings_part(findings, apart = []) {
+  const rest = findings.filter((finding) => finding.code !== "called-on-load" && !apart.includes(finding.code));
   if (!rest.length) return null;
   const said = new Set(findings.filter((finding) => finding.code === "called-on-load").map((finding) => finding.hint));
   const once = (finding) => (finding.hint && said.has(finding.hint) ? { ...finding, hint: null, consequence: null } : finding);
-  return part("Findings", null, () => el("ul", { class: "findings" }, rest.map((finding) => finding_item(once(finding)))));
+  return part("Findings", null, () => el("ul", { class: "findings" }, by_level(rest).map((finding) => finding_item(once(finding)))));
 }
 
 function finding_item(finding) {
@@ -34,7 +34,9 @@ function finding_item(finding) {
   );
 }
 
-const level_of = (finding) => (["error", "warning", "info"].includes(finding.level) ? finding.level : "info");
+const LEVELS = ["error", "warning", "info"];
+const by_level = (findings) => [...findings].sort((one, two) => LEVELS.indexOf(level_of(one)) - LEVELS.indexOf(level_of(two)));
+const level_of = (finding) => (LEVELS.includes(finding.level) ? finding.level : "info");
 
 // What loading a file calls: above everything else.
 function danger(findings) {
@@ -56,6 +58,25 @@ function danger(findings) {
     );
   });
 }
+
+// Tensors that hold NaN or Inf: above all other findings. `before` counts those of the file before.
+const BAD_CODES = ["nan", "inf"];
+
+function bad_part(rows, count = rows.length) {
+  const bad = rows.filter((row) => row.nan || row.inf);
+  if (!bad.length) return null;
+  const list = el("ul", { class: "findings" });
+  const item = (row) =>
+    el(
+      "li",
+      { class: "finding error" },
+      el("span", { class: "badge" }, bad_text(row)),
+      el("div", {}, el("p", {}, name_of(row.name, 400), row.before > 0 && el("span", { class: "soft" }, ` ${whole(row.before)} in the file before`)))
+    );
+  return part("NaN or Inf", `${plural(bad.length, "tensor")} of ${whole(count)}.`, () => [list, unfolding(bad, item, 12, list)]);
+}
+
+const bad_text = (row) => [row.nan && `${whole(row.nan)} NaN`, row.inf && `${whole(row.inf)} Inf`].filter(Boolean).join(", ");
 
 // `codes` -> the most serious finding of each tensor, for colours.
 function finding_of(findings) {

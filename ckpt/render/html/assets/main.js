@@ -28,9 +28,9 @@ function theme_button() {
   return button;
 }
 
-function drawn(view) {
+function drawn(view, data) {
   try {
-    return VIEWS[view.kind](view);
+    return VIEWS[view.kind](view, data);
   } catch (error) {
     return el("p", { class: "note" }, `This document cannot be drawn: ${sentence(error.message)}`);
   }
@@ -43,10 +43,10 @@ function page(data) {
     for (const each of charts) if (each.canvas) each.canvas.dispose();
     charts.clear();
     themed.clear();
-    emptied(main, data.views.length > 0 && drawn(data.views[at]));
+    emptied(main, data.views.length > 0 && drawn(data.views[at], data));
     const failures = unreadable_part(data.unreadable);
-    const head = main.querySelector(".headline");
-    if (failures && head) head.after(failures);
+    const first = main.querySelector(".part");
+    if (failures && first) first.before(failures);
     else if (failures) main.append(failures);
     [...tabs.querySelectorAll("button")].forEach((button, place) => button.setAttribute("aria-pressed", String(place === at)));
     for (const each of charts) each.draw();
@@ -64,7 +64,7 @@ function page(data) {
     el("div", { class: "top" }, el("span", { class: "brand" }, "ckpt report"), theme_button()),
     data.views.length > 1 && tabs,
     main,
-    el("footer", {}, `Drawn by ckpt ${sentence(data.ckpt)} from its JSON documents. This page requests nothing. Charts: Apache ECharts, Apache License 2.0.`)
+    el("footer", {}, `Drawn by ckpt ${sentence(data.ckpt)}${data.date ? ` on ${sentence(data.date)}` : ""} from its JSON documents. This page requests nothing. Charts: Apache ECharts, Apache License 2.0.`)
   );
   document.title = data.views.length ? `${show(data.views[0].title, 120)} · ckpt report` : "ckpt report";
   open(0);

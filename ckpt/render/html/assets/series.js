@@ -1,30 +1,34 @@
 // Several files of one model over time, and lists of files.
 
-const GRID_ROWS = 48;
+const GRID_ROWS = 32;
 const FILES = 400;
 
 function series_view(view) {
   const series = series_of(view);
-  const { files, rows } = series;
+  const { files, labels, rows } = series;
   return [
     headline(`${plural(files.length, "file")} of a series`, [
-      files.length > 1 && [name_of(base(files[0]), 60), " to ", name_of(base(files[files.length - 1]), 60)],
+      files.length > 1 && [name_of(labels[0], 60, show(files[0], 400)), " to ", name_of(labels[labels.length - 1], 60, show(files[files.length - 1], 400))],
       plural(rows.length, "tensor"),
     ]),
+    strangers_part(view, files, labels),
     series_facts(series),
     rows.length > 0 && part("Over time", "One row for each layer, in the order of the model. One column for each file.", () => heat_map(series)),
     rows.length > 0 && part("Numbers", null, () => series_table(series)),
-    ...(view.files ? file_parts(view.files) : []),
+    ...(view.files ? file_parts(view.files, labels_of(view)) : []),
   ];
 }
 
-const base = (path) => String(path).split("/").filter(Boolean).pop() || String(path);
+// The labels of files by their paths. A path is no key of an object: it may be `__proto__`.
+const labels_of = (view) => new Map(view.labels || []);
 
 // The tensors over the files: `rms[at]`, `change[at]` (from the file before to this one), `bad[at]`.
 function series_of(view) {
   const stats = view.stats.map((each) => ({ path: each.file.path, rows: rows_of(each.tensors) }));
   const diffs = view.diffs.map((each) => ({ before: each.before.path, after: each.after.path, rows: rows_of(each.tensors) }));
   const files = (stats.length ? stats.map((each) => each.path) : [...new Set(diffs.flatMap((each) => [each.before, each.after]))]).slice(0, FILES);
+  const known = labels_of(view);
+  const labels = files.map((path) => known.get(path) || base(path));
   const rows = new Map();
   const row_of = (name) => {
     if (!rows.has(name)) rows.set(name, { name, role: null, numel: 0, rms: [], change: [], bad: [] });
@@ -51,11 +55,21 @@ function series_of(view) {
       row.change[at] = { value: typeof each.rel_l2 === "number" ? each.rel_l2 : null, status: each.status, still: is_still(each, moved) };
     }
   }
-  return { files, rows: [...rows.values()], has_stats: stats.length > 0, has_diffs: diffs.length > 0 };
+  return { files, labels, rows: [...rows.values()], has_stats: stats.length > 0, has_diffs: diffs.length > 0 };
+}
+
+// The files that do not belong to their neighbours.
+function strangers_part(view, files, labels) {
+  const found = view.diffs.filter((each) => each.strangers);
+  if (!found.length) return null;
+  const label = (path) => labels[files.indexOf(path)] || base(path);
+  const item = (each) =>
+    el("li", { class: "finding warning" }, el("span", { class: "badge" }, "warning"), el("div", {}, el("p", {}, name_of(label(each.before.path), 60, show(each.before.path, 400)), " and ", name_of(label(each.after.path), 60, show(each.after.path, 400)), ` have ${sentence(each.strangers)}.`)));
+  return part("Files of other models", null, () => el("ul", { class: "findings" }, found.slice(0, NAMES).map(item)));
 }
 
 // What the numbers say in words.
-function series_facts({ files, rows, has_diffs }) {
+function series_facts({ files, labels, rows, has_diffs }) {
   const facts = new Map();
   const say = (key, level, text, row) => {
     if (!facts.has(key)) facts.set(key, { level, text, names: [] });
@@ -68,17 +82,17 @@ function series_facts({ files, rows, has_diffs }) {
       let at = last;
       while (at > 0 && row.change[at] && row.change[at].still) at -= 1;
       if (steps.every((step) => step.still)) say("never", "info", "did not change in any file, while other parameters did.", row);
-      else say(`still ${at}`, "info", `did not change after ${show(base(files[at]))}, while other parameters did.`, row);
+      else say(`still ${at}`, "info", `did not change after ${show(labels[at])}, while other parameters did.`, row);
     }
     const bad = files.findIndex((_, at) => row.bad[at] > 0);
-    if (bad >= 0) say(`bad ${bad}`, "warning", `with NaN or Inf, first in ${show(base(files[bad]))}.`, row);
+    if (bad >= 0) say(`bad ${bad}`, "error", `with NaN or Inf, first in ${show(labels[bad])}.`, row);
     const dead = files.findIndex((_, at) => at > 0 && row.rms[at] === 0 && row.rms[at - 1] > 0);
-    if (dead >= 0) say(`dead ${dead}`, "info", `all zero in ${show(base(files[dead]))}, and not in the file before.`, row);
+    if (dead >= 0) say(`dead ${dead}`, "info", `all zero in ${show(labels[dead])}, and not in the file before.`, row);
     const grown = files.findIndex((_, at) => at > 0 && row.role !== "buffer" && row.rms[at - 1] > 0 && row.rms[at] >= 10 * row.rms[at - 1]);
-    if (grown >= 0) say(`grown ${grown}`, "info", `with ten times the RMS or more in ${show(base(files[grown]))} than in the file before.`, row);
+    if (grown >= 0) say(`grown ${grown}`, "info", `with ten times the RMS or more in ${show(labels[grown])} than in the file before.`, row);
   }
   if (!facts.size) return null;
-  const found = [...facts.values()].sort((one, two) => (one.level === "info") - (two.level === "info"));
+  const found = by_level([...facts.values()]);
   return part("What stands out", null, () =>
     el(
       "ul",
@@ -108,14 +122,14 @@ function heat_map(series) {
   let groups = [];
   let depth = 0;
   const place = el("div", { class: "inline" });
-  const drawn = chart("Change and RMS of each layer over the files", () => Math.min(groups.length * 17 + 110, 1100), (palette, width) => heat_option(series, groups, mode, palette, width));
+  const drawn = chart("Change and RMS of each layer over the files", () => Math.min(groups.length * 17 + label_depth(series.labels) + 8, 1100), (palette, width) => heat_option(series, groups, mode, palette, width));
   const regroup = () => {
     groups = grouped(role.rows, depth);
     drawn.draw();
   };
   const pick = (each) => {
     role = each;
-    const found = depths(role.rows, GRID_ROWS);
+    const found = folded(role.rows, GRID_ROWS);
     depth = found.chosen;
     emptied(place, found.options.length > 1 && choice("Layers", found.options, depth, (value) => {
       depth = value;
@@ -137,6 +151,9 @@ function heat_map(series) {
   return [tools, drawn.element, keyed((palette) => [[palette.ramp[0], "smallest"], [palette.ramp[4], "largest (logarithmic)"], [palette.alarm, "parameters that did not change"], [palette.bad, "NaN or Inf"], [palette.none, "zero, or no number"]])];
 }
 
+// The pixels that labels take below a map.
+const label_depth = (labels) => 20 + Math.round(5.2 * Math.min(largest_of(labels.map((label) => show(label).length)), 24));
+
 // One cell: a colour and a text.
 function cell_of(group, at, mode) {
   if (group.rows.some((row) => row.bad[at] > 0)) return { kind: "bad", text: `${whole(group.rows.reduce((sum, row) => sum + (row.bad[at] || 0), 0))} elements are NaN or Inf` };
@@ -155,10 +172,10 @@ function cell_of(group, at, mode) {
   return rms > 0 ? { value: rms, text: `RMS ${number_text(rms)}` } : { kind: "none", text: "all zero" };
 }
 
-function heat_option({ files }, groups, mode, palette, width) {
+function heat_option({ files, labels }, groups, mode, palette, width) {
   const cells = [];
   const first = mode === "change" ? 1 : 0; // nothing is known of a change to the first file
-  const shown = files.slice(first);
+  const shown = labels.slice(first);
   groups.forEach((group, y) => shown.forEach((_, x) => {
     const cell = cell_of(group, x + first, mode);
     if (cell) cells.push({ x, y, ...cell });
@@ -181,33 +198,35 @@ function heat_option({ files }, groups, mode, palette, width) {
   };
   const every = Math.max(Math.ceil(shown.length / Math.max(Math.floor((width - label_room(names, size)) / 26), 1)) - 1, 0);
   return {
-    grid: { left: label_room(names, size), right: zoomed ? 26 : 8, top: 4, bottom: 96 },
+    grid: { left: label_room(names, size), right: zoomed ? 26 : 8, top: 4, bottom: label_depth(labels) },
     tooltip: tooltip(palette, ({ dataIndex }) => {
       const cell = cells[dataIndex];
-      const where = mode === "change" ? `${show(base(files[cell.x]))} → ${show(base(files[cell.x + 1]))}` : show(base(files[cell.x]));
+      const where = mode === "change" ? `${show(files[cell.x])} → ${show(files[cell.x + 1])}` : show(files[cell.x]);
       return `${show(names[cell.y])}\n${where}\n${cell.text}`;
     }),
-    xAxis: { ...axis(palette), type: "category", data: shown.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 11, rotate: 55, interval: every, formatter: (at) => shortened(base(shown[Number(at)]), 18) } },
+    xAxis: { ...axis(palette), type: "category", data: shown.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 11, rotate: 55, interval: every, formatter: (at) => shortened(shown[Number(at)], 24) } },
     yAxis: names_axis(palette, names, size),
     dataZoom: zoomed ? [{ type: "slider", yAxisIndex: 0, right: 2, width: 12, startValue: 0, endValue: 52, showDetail: false, brushSelect: false, borderColor: palette.line, fillerColor: palette.line }] : [],
     series: [{ type: "custom", renderItem: draw, data: cells.map((cell) => [cell.x, cell.y]), encode: { x: 0, y: 1 }, clip: true }],
   };
 }
 
-function series_table({ files, rows, has_stats, has_diffs }) {
+function series_table({ files, labels, rows, has_stats, has_diffs }) {
   const make = (mode) => {
-    const text = (row, at) => {
-      if (row.bad[at] > 0) return el("b", { class: "alarm" }, "NaN or Inf");
-      if (mode === "rms") return number_text(row.rms[at]);
-      const step = row.change[at];
-      if (!step) return "";
-      return step.still ? el("b", { class: "alarm" }, "unchanged") : step.value !== null && step.value > 0 ? number_text(step.value) : sentence(step.status === "same" ? "unchanged" : step.status);
-    };
+    const first = mode === "change" ? 1 : 0;
+    const shown = files.map((_, at) => at).slice(first, first + 60);
     const columns = [
       { title: "Name", cell: (row) => name_of(row.name, 400), key: (row) => row.name },
-      ...files.slice(0, 60).map((path, at) => mode === "change" && at === 0 ? null : ({ title: show(base(path), 40), right: true, cell: (row) => text(row, at), key: (row) => (mode === "rms" ? row.rms[at] : row.change[at] && row.change[at].value) })),
-    ].filter(Boolean);
-    return filtered(columns, rows, { label: mode === "rms" ? "RMS by file" : "Relative change by file", filter: "Filter tensors", text: (row) => row.name, step: Math.max(Math.floor(1200 / (files.length + 1)), 8) });
+      ...shown.map((at) => ({
+        title: el("span", { title: show(files[at], 400) }, show(labels[at], 40)),
+        right: true,
+        cell: (row) => number_cell(cell_of({ rows: [row] }, at, mode)),
+        key: (row) => (mode === "rms" ? row.rms[at] : row.change[at] && row.change[at].value),
+      })),
+    ];
+    const sums = [];
+    shown.forEach((at, place) => (sums[place + 1] = (node) => number_cell(cell_of({ rows: [...rows_below(node)] }, at, mode), true)));
+    return tensor_table(rows, columns, { sums, text: (row) => row.name, placeholder: "Filter by name", step: Math.max(Math.floor(1200 / (files.length + 1)), 8) });
   };
   return [
     has_diffs && [el("h3", {}, "Relative change from the file before"), make("change")],
@@ -215,41 +234,11 @@ function series_table({ files, rows, has_stats, has_diffs }) {
   ];
 }
 
-// --- folders ------------------------------------------------------------------------------------------------------
-
-function folder_view(view) {
-  const total = view.files.reduce((sum, file) => sum + (file.bytes || 0), 0);
-  return [
-    ...view.files.flatMap((file) => (file.loads === "RUNS CODE" ? [el("div", { class: "danger", role: "alert" }, el("b", {}, "DANGER"), el("p", {}, name_of(file.path, 400), ": loading this file runs code."))] : [])),
-    headline(plural(view.files.length, "checkpoint"), [size_text(total)]),
-    ...file_parts(view.files),
-  ];
-}
-
-function file_parts(files) {
-  const codes = (file) => [...new Set(file.findings.map((finding) => finding.code))];
-  const columns = [
-    { title: "File", cell: (file) => name_of(file.path, 400), key: (file) => file.path },
-    { title: "Format", cell: (file) => sentence(file.format || ""), key: (file) => file.format },
-    { title: "Size", cell: (file) => size_text(file.bytes), key: (file) => file.bytes, right: true },
-    { title: "Parameters", cell: (file) => count_text(file.parameters || null), key: (file) => file.parameters, right: true },
-    { title: "dtype", cell: (file) => and_more(file.dtypes.map((text) => show(text)), 2) },
-    { title: "Device", cell: (file) => and_more(file.devices.map((text) => show(text, 40)), 2) },
-    { title: "Loads", cell: (file) => el("span", { class: file.loads === "RUNS CODE" ? "alarm" : "" }, sentence(file.loads || "")), key: (file) => file.loads },
-    { title: "Findings", cell: (file) => el("span", { class: "codes" }, codes(file).map((code) => el("span", { class: `code ${level_of(file.findings.find((each) => each.code === code))}` }, sentence(code)))), key: (file) => codes(file).length },
-  ];
-  const found = files.filter((file) => file.findings.length);
-  const sized = files.filter((file) => file.bytes > 0).sort((one, two) => two.bytes - one.bytes).map((file) => ({ name: file.path, bytes: file.bytes }));
-  return [
-    part("Files", null, () => filtered(columns, files, { label: "Files", filter: "Filter files", text: (file) => `${file.path} ${file.format} ${file.loads} ${codes(file).join(" ")}` })),
-    sized.length > 1 ? part("Size by file", null, () => size_bars(sized, "Bytes of each file")) : null,
-    found.length > 0 ? part("Findings", null, () => findings_by_file(found)) : null,
-  ];
-}
-
-function findings_by_file(files) {
-  const list = el("div", {});
-  const make = (file) =>
-    el("details", { class: "file" }, el("summary", {}, name_of(file.path, 400), el("span", { class: "soft" }, ` ${plural(file.findings.length, "finding")}`)), el("ul", { class: "findings" }, file.findings.map(finding_item)));
-  return [list, unfolding(files, make, 50, list)];
+// A cell of the map as a number of the table.
+function number_cell(cell, is_sum = false) {
+  if (!cell) return "";
+  if (cell.kind === "bad") return el("b", { class: "alarm" }, "NaN or Inf");
+  if (cell.kind === "still") return el("b", { class: "alarm" }, "unchanged");
+  const text = cell.value ? number_text(cell.value) : cell.text === "did not change" ? "unchanged" : cell.text === "all zero" ? "0" : cell.text;
+  return is_sum ? el("span", { class: "soft" }, text) : text;
 }

@@ -2,6 +2,7 @@
 
 function stats_view(view) {
   const { stats } = view;
+  const rows = stats_rows(stats, null);
   return [
     headline(name_of(stats.file.path, 400), [
       sentence(stats.file.format || ""),
@@ -9,21 +10,26 @@ function stats_view(view) {
       plural(stats.totals.tensors, "tensor"),
       stats.totals.numel > 0 && `${percent(stats.totals.zeros / stats.totals.numel)} zeros`,
     ]),
-    findings_part(stats.findings),
-    ...stats_parts(stats, null),
+    bad_part(rows),
+    findings_part(stats.findings, BAD_CODES),
+    strip_part(rows, null),
+    ...stats_parts(rows, stats.threshold),
   ];
 }
 
-// `order` are the names of all tensors in the order of the model, where a document says it.
-function stats_parts(stats, order) {
+// The rows of statistics. `order` are the names of all tensors in the order of the model, where a document says it.
+function stats_rows(stats, order) {
   const places = new Map((order || []).map((name, at) => [name, at]));
   const rows = rows_of(stats.tensors);
   if (order) rows.sort((one, two) => (places.get(one.name) ?? places.size) - (places.get(two.name) ?? places.size));
+  return rows;
+}
+
+function stats_parts(rows, threshold) {
   if (!rows.length) return [];
   return [
-    order && stats.findings.length > 0 ? part("Findings of the values", null, () => el("ul", { class: "findings" }, stats.findings.map(finding_item))) : null,
-    part("Values of the tensors", `Light: minimum to maximum. Dark: mean ± std. Line: mean. One column for each ${rows.length > COLUMNS ? "module" : "tensor"}, in the order of the ${order ? "model" : "document"}.`, () => band(rows)),
-    dead_part(rows, stats.threshold),
+    part("Values of the tensors", `Light: minimum to maximum. Dark: mean ± std. Line: mean. One column for each ${rows.length > COLUMNS ? "module" : "tensor"}, in order.`, () => band(rows)),
+    dead_part(rows, threshold),
     part("Numbers", null, () => stats_list(rows)),
   ];
 }
@@ -78,7 +84,7 @@ function band(rows) {
       drawn.draw();
     }), small),
     drawn.element,
-    keyed((palette) => [[palette.ramp[0], "minimum to maximum"], [palette.accent, "mean ± std"], [palette.alarm, "holds NaN or Inf"]]),
+    keyed((palette) => [[palette.ramp[0], "minimum to maximum"], [palette.accent, "mean ± std"], [palette.bad, "holds NaN or Inf"]]),
   ];
 }
 
@@ -105,8 +111,8 @@ function band_option(rows, palette, width, to, from, is_log) {
     }
     if (row.nan || row.inf) {
       const area = params.coordSys;
-      children.push({ type: "rect", shape: { x: at - Math.max(wide, 3) / 2, y: area.y, width: Math.max(wide, 3), height: area.height }, style: { fill: palette.alarm, opacity: 0.35 } });
-      children.push({ type: "rect", shape: { x: at - Math.max(wide, 6) / 2, y: area.y, width: Math.max(wide, 6), height: 6 }, style: { fill: palette.alarm } });
+      children.push({ type: "rect", shape: { x: at - Math.max(wide, 3) / 2, y: area.y, width: Math.max(wide, 3), height: area.height }, style: { fill: palette.bad, opacity: 0.35 } });
+      children.push({ type: "rect", shape: { x: at - Math.max(wide, 6) / 2, y: area.y, width: Math.max(wide, 6), height: 6 }, style: { fill: palette.bad } });
     }
     return { type: "group", children };
   };
@@ -149,7 +155,7 @@ function dead_part(rows, threshold) {
   const total = dead.reduce((sum, row) => sum + row.channels.dead.length, 0);
   const count = total ? `${plural(total, "dead channel")} in ${whole(dead.length)} of ${plural(layers.length, "layer")}.` : `No dead channel in ${plural(layers.length, "layer")}.`;
   const note = `${count} A channel is dead below ${number_text(threshold)} times the largest one of its layer.`;
-  return part("Dead channels", note, () => (dead.length ? strips(dead) : dead_list(layers)));
+  return part("Dead channels", null, () => [el("p", { class: "note" }, note), dead.length > 0 && strips(dead)]);
 }
 
 function strips(layers) {

@@ -11,6 +11,7 @@ function sheet(columns, rows, options = {}) {
   const head = el("tr", {});
   const body = el("tbody", {});
   let order = null;
+  const closed = new Set();
   const foot = el("div", {});
   columns.forEach((column, at) => {
     const button = column.key
@@ -37,7 +38,22 @@ function sheet(columns, rows, options = {}) {
 
   function fill() {
     body.replaceChildren();
-    emptied(foot, unfolding(ordered(), (row) => line(columns, row), options.step || STEP, body));
+    emptied(foot, unfolding(lines(ordered()), (row) => (row.is_group ? head_of(row) : line(columns, row)), options.step || STEP, body));
+  }
+
+  // The rows below the head of their group, groups in natural order; those that are closed show their head alone.
+  function lines(some) {
+    if (!options.group) return some;
+    return grouped_by(some, options.group).flatMap((group) => [group, ...(closed.has(group.name) ? [] : group.rows)]);
+  }
+
+  function head_of(group) {
+    const twist = () => {
+      if (!closed.delete(group.name)) closed.add(group.name);
+      fill();
+    };
+    const button = el("button", { type: "button", class: "twist", "aria-expanded": String(!closed.has(group.name)), onclick: twist }, name_of(group.name, 400));
+    return el("tr", { class: "group" }, el("th", { scope: "rowgroup", colSpan: columns.length }, button, el("span", { class: "soft" }, ` ${options.sum(group.rows)}`)));
   }
   fill();
   return {
@@ -50,6 +66,16 @@ function sheet(columns, rows, options = {}) {
       return order !== null;
     },
   };
+}
+
+// Rows as {name, rows} of what they have in common, in natural order.
+function grouped_by(rows, key) {
+  const groups = new Map();
+  for (const row of rows) {
+    if (!groups.has(key(row))) groups.set(key(row), { is_group: true, name: key(row), rows: [] });
+    groups.get(key(row)).rows.push(row);
+  }
+  return [...groups.values()].sort((one, two) => NATURAL.compare(one.name, two.name));
 }
 
 const NATURAL = new Intl.Collator("en", { numeric: true });
@@ -105,7 +131,7 @@ function matching(rows, text, text_of) {
 // The tensors as a tree whose first two levels are open, or as a flat list where something is filtered or sorted.
 function tensor_table(rows, columns, options = {}) {
   const root = tree_of(rows);
-  const flat = sheet(columns, rows, { class: "tensors", label: "Tensors" });
+  const flat = sheet(columns, rows, { class: "tensors", label: "Tensors", step: options.step });
   const body = el("tbody", {});
   const sums = options.sums || [];
   const titles = el("tr", {}, columns.map((column) => el("th", { scope: "col", class: column.right ? "right" : "" }, column.title)));
@@ -114,7 +140,7 @@ function tensor_table(rows, columns, options = {}) {
     { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Tensors by module" },
     el("table", { class: "tensors" }, el("thead", {}, titles), body)
   );
-  const field = el("input", { type: "search", placeholder: "Filter by name, dtype, device, role", "aria-label": "Filter tensors" });
+  const field = el("input", { type: "search", placeholder: options.placeholder || "Filter by name, dtype, device, role", "aria-label": "Filter tensors" });
   const found = el("span", { class: "found", role: "status" });
   let mode = "tree";
 
@@ -150,7 +176,7 @@ function tensor_table(rows, columns, options = {}) {
 
   function place(node, depth, mark) {
     if (node.row) {
-      const row = line(columns, node.row, name_of(node.label));
+      const row = line(columns, node.row, name_of(node.label, 400, show(node.path, 400)));
       indent(row.firstChild, depth);
       row.dataset.depth = depth;
       body.insertBefore(row, mark);

@@ -2,8 +2,8 @@
 
 const TILES = 60;
 const ALL_TILES = 600;
-const FEW_TILES = 24;
 const MOST_TILES = 300;
+const FEW_TENSORS = 3;
 const CHIPS = 10;
 const HITS = 12;
 
@@ -20,17 +20,17 @@ function treemap(rows, areas, paints, about, title) {
   const said = el("p", { class: "said", role: "status" });
   const field = el("input", { type: "search", placeholder: "Find a module or tensor", "aria-label": "Find a module or tensor" });
   const hits = el("div", { class: "chips hits" });
-  const drawn = chart(title, () => (window.innerWidth < 600 ? 340 : 460), option);
+  const drawn = chart(title, () => Math.min(map_height(rows.length), window.innerWidth < 600 ? 340 : 460), option);
 
   const area_of = (node) => areas.find(([key]) => key === area)[2](node);
   const area_text = (node) => areas.find(([key]) => key === area)[3](area_of(node));
 
-  function tile(node, painter, depth, siblings) {
+  function tile(node, painter, depth, siblings, place = 0) {
     const number = nodes.push(node) - 1;
     const parts = depth > 0 ? parts_of(node) : [];
-    const colour = painter.of(node);
+    const colour = shaded(painter.of(node), painter.shades ? place : 0, painter.deep);
     return {
-      name: escaped(node.label),
+      name: escaped(tile_name(node)),
       value: area_of(node),
       at: number,
       itemStyle: { color: colour, borderColor: painter.ground },
@@ -41,7 +41,7 @@ function treemap(rows, areas, paints, about, title) {
 
   function tiles(parts, painter, depth, most) {
     const sorted = parts.filter((part) => area_of(part) > 0).sort((one, two) => area_of(two) - area_of(one));
-    const made = sorted.slice(0, most).map((part) => tile(part, painter, depth, Math.min(sorted.length, most)));
+    const made = sorted.slice(0, most).map((part, place) => tile(part, painter, depth, Math.min(sorted.length, most), place));
     const rest = sorted.slice(most);
     if (rest.length) {
       made.push({ name: `${whole(rest.length)} more`, value: rest.reduce((sum, part) => sum + area_of(part), 0), itemStyle: { color: painter.rest }, label: { color: ink(painter.rest) } });
@@ -51,18 +51,19 @@ function treemap(rows, areas, paints, about, title) {
 
   // How many levels are drawn below some parts.
   function levels_below(parts) {
+    const most = window.innerWidth < 600 ? MOST_TILES / 3 : MOST_TILES;
     let depth = 1;
     let layer = parts.slice(0, TILES).flatMap(parts_of);
-    for (let count = parts.length + layer.length; depth < 4 && count < FEW_TILES; depth++) {
+    for (let count = parts.length + layer.length; depth < 4; depth++) {
       layer = layer.flatMap(parts_of);
       count += layer.length;
-      if (!layer.length || count > MOST_TILES) break;
+      if (!layer.length || count > most) break;
     }
     return depth;
   }
 
   function option(palette) {
-    const painter = { rest: palette.none, ground: palette.hover, ...paints.find(([key]) => key === paint)[2](palette) };
+    const painter = { rest: palette.none, ground: palette.hover, deep: palette.ground, ...paints.find(([key]) => key === paint)[2](palette) };
     emptied(legend_place, legend(painter.legend));
     nodes = [];
     const data = at.row ? [tile(at, painter, 0, 1)] : tiles(parts_of(at), painter, levels_below(parts_of(at)), TILES);
@@ -82,7 +83,7 @@ function treemap(rows, areas, paints, about, title) {
           roam: false,
           nodeClick: false,
           breadcrumb: { show: false },
-          sort: "desc",
+          sort: false, // they are sorted, and equal ones stay in the order of the model
           squareRatio: 1,
           visibleMin: 4,
           itemStyle: { borderColor: palette.ground },
@@ -189,26 +190,36 @@ function treemap(rows, areas, paints, about, title) {
   );
 }
 
-// A painter by the words of rows: the word of most bytes gets the first colour.
-function by_word(rows, word) {
+// The pixels that a map of some tensors is high: a few of them need no map, and few of them no high one.
+const map_height = (tensors) => (tensors <= FEW_TENSORS ? 0 : tensors <= 12 ? 160 : tensors <= 40 ? 280 : 460);
+
+// A number alone says nothing: a layer is named with what it is a part of.
+function tile_name(node) {
+  const above = node.parent && node.parent.label.split(".").pop();
+  return /^\d+$/.test(node.label) && above ? `${above}.${node.label}` : node.label;
+}
+
+// Neighbours of one colour differ a little, so that they can be told apart.
+const shaded = (colour, place, deep) => (place % 3 === 0 ? colour : ramp([colour, deep], (place % 3) * 0.14));
+
+// A painter by the words of rows: roles have their colours, else the word of most bytes gets the first one. A module
+// has the colour of most of its bytes.
+function by_word(rows, word, is_role = false) {
   const sums = new Map();
   for (const row of rows) sums.set(word(row), (sums.get(word(row)) || 0) + (row.bytes || 0) + 1);
   const words = [...sums].sort((one, two) => two[1] - one[1]).map(([each]) => each);
   return (palette) => {
     const kinds = palette.kinds;
-    const colour = (each) => kinds[Math.min(words.indexOf(each), kinds.length - 1)];
-    const shown = words.slice(0, kinds.length - 1).map((each) => [colour(each), show(each, 60)]);
+    const colour = (each) => (is_role ? palette.roles[each] : kinds[Math.min(words.indexOf(each), kinds.length - 1)]);
+    const shown = words.slice(0, is_role ? words.length : kinds.length - 1).map((each) => [colour(each), show(each, 60)]);
     const other = words.length - shown.length;
     return {
-      of(node) {
-        const each = common(node, word);
-        return each === null ? palette.none : colour(each);
-      },
+      shades: true,
+      of: (node) => colour(heaviest([...rows_below(node)], word)),
       legend: [
         ...shown,
         ...(other === 1 ? [[kinds[kinds.length - 1], show(words[words.length - 1], 60)]] : []),
         ...(other > 1 ? [[kinds[kinds.length - 1], `${whole(other)} others`]] : []),
-        ...(words.length > 1 ? [[palette.none, "several"]] : []),
       ],
     };
   };

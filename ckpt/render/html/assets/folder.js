@@ -1,0 +1,94 @@
+// A folder of checkpoints: what is safe to load, what runs code, and each file below its folder.
+
+// Loads that build tensors and nothing else: weights_only, or a format that holds no pickle and no program.
+const CODE = ["weights_only=False", "RUNS CODE", "unreadable", "not by torch"];
+const is_safe = ({ loads }) => Boolean(loads) && !CODE.includes(loads) && !/^(needs |torch\.)/.test(loads);
+
+const base = (path) => String(path).split("/").filter(Boolean).pop() || String(path);
+const folder_of = (path) => String(path).split("/").slice(0, -1).join("/") || (String(path).startsWith("/") ? "/" : ".");
+
+function folder_view(view, { unreadable, date }) {
+  const { files } = view;
+    const codes = files.filter((file) => file.loads === "RUNS CODE");
+  return [
+    headline(plural(files.length, "checkpoint"), [size_text(bytes_of(files)), date && `drawn on ${sentence(date)}`]),
+    runs_code(codes, files.length),
+    view.note && el("div", { class: "notice" }, sentence(view.note)),
+    tiles(folder_counts(files, unreadable)),
+    ...file_parts(files, labels_of(view)),
+  ];
+}
+
+// [count, title, level] of what a reader asks first.
+function folder_counts(files, unreadable) {
+  const findings = files.flatMap((file) => file.findings);
+  const codes = files.filter((file) => file.loads === "RUNS CODE").length;
+  const worst = by_level(findings)[0];
+  return [
+    [files.filter(is_safe).length, "safe to load", "good"],
+    [codes, codes === 1 ? "runs code" : "run code", codes ? "error" : ""],
+    [unreadable.length, "unreadable", unreadable.length ? "error" : ""],
+    [findings.length, findings.length === 1 ? "finding" : "findings", worst ? level_of(worst) : ""],
+  ];
+}
+
+const tiles = (counts) =>
+  el("ul", { class: "tiles" }, counts.map(([count, title, level]) => el("li", { class: level }, el("b", {}, whole(count)), el("span", {}, title))));
+
+// What runs code, counted in one line.
+function runs_code(codes, count) {
+  if (!codes.length) return null;
+  const one = codes.length === 1;
+  return el(
+    "div",
+    { class: "danger", role: "alert" },
+    el("b", {}, "DANGER"),
+    el(
+      "div",
+      {},
+      el("p", {}, `${whole(codes.length)} of ${plural(count, "file")} ${one ? "runs" : "run"} code when loaded: do not load ${one ? "it" : "them"}`),
+      el("ul", { class: "names" }, codes.slice(0, 4).map((file) => el("li", {}, name_of(file.path, 400))), codes.length > 4 && el("li", {}, `and ${whole(codes.length - 4)} more`))
+    )
+  );
+}
+
+const counters_text = (file) => Object.entries(file.counters || {}).slice(0, 3).map(([name, value]) => `${show(name, 20)} ${typeof value === "number" ? whole(value) : show(value, 20)}`).join(", ");
+
+const codes_of = (file) => [...new Set(by_level(file.findings).map((finding) => finding.code))];
+const worst_of = (file) => smallest_of([...file.findings.map((finding) => LEVELS.indexOf(level_of(finding))), LEVELS.length]);
+const bytes_of = (files) => files.reduce((sum, file) => sum + (file.bytes || 0), 0);
+
+function file_table(files) {
+  const columns = [
+    { title: "File", cell: (file) => name_of(base(file.path), 400, show(file.path, 400)), key: (file) => base(file.path) },
+    { title: "Format", cell: (file) => sentence(file.format || ""), key: (file) => file.format },
+    { title: "Size", cell: (file) => size_text(file.bytes), key: (file) => file.bytes, right: true },
+    { title: "Parameters", cell: (file) => count_text(file.parameters || null), key: (file) => file.parameters, right: true },
+    { title: "dtype", cell: (file) => and_more(file.dtypes.map((text) => show(text)), 2), key: (file) => file.dtypes.join(" ") },
+    { title: "Device", cell: (file) => and_more(file.devices.map((text) => show(text, 40)), 2), key: (file) => file.devices.join(" ") },
+    ...(files.some(counters_text) ? [{ title: "Records", cell: counters_text, key: counters_text }] : []),
+    { title: "Loads", cell: (file) => el("span", { class: file.loads === "RUNS CODE" ? "alarm" : is_safe(file) ? "good" : "" }, sentence(file.loads || "")), key: (file) => file.loads },
+    { title: "Findings", cell: (file) => el("span", { class: "codes" }, codes_of(file).map((code) => el("span", { class: `code ${level_of(file.findings.find((each) => each.code === code))}` }, sentence(code)))), key: (file) => worst_of(file) * 1000 - file.findings.length },
+  ];
+  const group = new Set(files.map((file) => folder_of(file.path))).size > 1 ? (file) => folder_of(file.path) : null;
+  const sum = (some) => `${plural(some.length, "file")}, ${size_text(bytes_of(some))}`;
+  return filtered(columns, files, { label: "Files", filter: "Filter files", group, sum, text: (file) => `${file.path} ${file.format} ${file.loads} ${codes_of(file).join(" ")}` });
+}
+
+function file_parts(files, labels) {
+  const found = files.filter((file) => file.findings.length).sort((one, two) => worst_of(one) - worst_of(two));
+  const sized = files.filter((file) => file.bytes > 0).sort((one, two) => two.bytes - one.bytes).map((file) => ({ name: labels.get(file.path) || base(file.path), title: file.path, bytes: file.bytes }));
+  const differ = sized.length > 1 && sized[0].bytes > 1.01 * sized[sized.length - 1].bytes;
+  return [
+    part("Files", null, () => file_table(files)),
+    differ ? part("Size by file", null, () => size_bars(sized, "Bytes of each file")) : null,
+    found.length > 0 ? part("Findings", null, () => findings_by_file(found)) : null,
+  ];
+}
+
+function findings_by_file(files) {
+  const list = el("div", {});
+  const make = (file) =>
+    el("details", { class: "file" }, el("summary", {}, name_of(file.path, 400), el("span", { class: "soft" }, ` ${plural(file.findings.length, "finding")}`)), el("ul", { class: "findings" }, by_level(file.findings).map(finding_item)));
+  return [list, unfolding(files, make, 50, list)];
+}
