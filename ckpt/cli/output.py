@@ -338,8 +338,8 @@ def progress(
 ) -> Iterator[Callable[[int], None] | None]:
     """A bar on stderr for work that takes a while; only on a terminal. Without a unit it counts bytes.
 
-    `doing` is a word such as `copying`; of `names` that of the next file stands beside the count. Whatever ends the work
-    takes the bar off the screen.
+    `doing` is a word such as `copying`. The name of the next file, one of `names`, stands beside the count. Whatever
+    ends the work takes the bar off the screen.
     """
     with _drawn(doing, total, unit, names) as bar:
         yield None if bar is None else bar.advance

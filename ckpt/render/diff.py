@@ -341,7 +341,7 @@ def _entire(rows: Sequence[Row]) -> dict[int, str]:
 def _listing(
     rows: Sequence[Row], width: int | None, size: int | None = None, *, is_whole: bool = False
 ) -> list[Line]:
-    """Return the rows, one below the other. Names have `size` cells, by default those of the longest."""
+    """Return the rows, one below the other. Names have `size` cells, by default as many as the longest one."""
     names = [_name(row) for row in rows]
     if size is None:
         size = min(max(map(cells, names), default=0), _name_cells(width))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from ckpt.jobs.inspect.ls import RUNS_CODE, UNREADABLE, LsRow
@@ -33,6 +34,8 @@ _ALIKE = {
 _LOADS, _FINDINGS = (
     next(i for i, head in enumerate(_COLUMNS) if head.name == name) for name in ("LOADS", "FINDINGS")
 )
+_FEW = 3
+"""Rows of which a headline says what they have in common."""
 _LEAST = 24
 """Cells of a name that columns are given up for."""
 _STYLES = {RUNS_CODE: "error", UNREADABLE: "warning"}
@@ -58,14 +61,18 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
         return out
     read = sum(row.error is None for row in rows)
     said = [_ALIKE.get(_COLUMNS[i].name, "{}").format(text) for i, text in alike.items()]
-    head: Line = [(show(os.path.join(folder, pattern(names)), None) + "   ", "head")]
+    shared = pattern(names)
+    if not re.search(r"[^\W_]{2}", os.path.splitext(shared)[0]):  # an ending at most
+        shared = ""
+    where = show(os.path.join(folder, shared) if folder else shared, None)
+    head: Line = [(f"{where}   ", "head")] if where else []
     return [*flowed(head, [plural(read, "checkpoint"), *dict.fromkeys(said)], width, 2), *out]
 
 
 def _alike(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict[int, str]:
     """Return the columns in which all checkpoints have one cell, and that cell. Danger stays in its rows."""
     read = [cells for row, cells in zip(rows, table, strict=True) if row.error is None]
-    if len(read) < 2:
+    if len(read) < _FEW:
         return {}
     return {
         i: text

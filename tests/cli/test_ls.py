@@ -49,7 +49,7 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
         " stops unless they are frozen · 3 not looked at (--others)\n",
     )
     assert done.stdout == (
-        f"{runs}/*   5 checkpoints · float32\n"
+        f"{runs}/   5 checkpoints · float32\n"
         "NAME                      EPOCH  FORMAT           SIZE  PARAMS  DEVICE  LOADS               FINDINGS\n"
         "epoch_9.pth                   0  torch-zip    60.2 KiB  4.16 K  cpu     weights_only        prefix unused\n"
         "epoch_10.pth                  1  torch-zip    60.1 KiB  4.16 K  cpu     weights_only        prefix unused\n"
@@ -395,7 +395,7 @@ def test_files_whose_numbers_are_no_order_of_saves_stay_in_the_order_of_their_na
 
 
 def test_an_epoch_below_0_is_none(ckpt: Run, samples: Path) -> None:
-    lines = ckpt("ls", "yolo_style.pt", "ddp_after.pth").stdout.splitlines()
+    lines = ckpt("ls", "yolo_style.pt", "ddp_after.pth", "ddp_before.pth").stdout.splitlines()
     document = json.loads(ckpt("ls", "yolo_style.pt", "--json").stdout)
 
     assert lines[1].split()[:2] == ["NAME", "EPOCH"]
@@ -405,9 +405,9 @@ def test_an_epoch_below_0_is_none(ckpt: Run, samples: Path) -> None:
 
 def test_one_file_and_danger_stay_rows(ckpt: Run, samples: Path, tmp_path: Path) -> None:
     one = ckpt("ls", "train_cuda.pth").stdout.splitlines()
-    for name in ("a.pth", "b.pth"):
+    for name in ("a.pth", "b.pth", "c.pth"):
         shutil.copy(samples / "hostile.pth", tmp_path / name)
-    two = ckpt("ls", "a.pth", "b.pth", cwd=tmp_path).stdout.splitlines()
+    several = ckpt("ls", "a.pth", "b.pth", "c.pth", cwd=tmp_path).stdout.splitlines()
 
     assert one[0].split() == [
         "NAME",
@@ -421,8 +421,48 @@ def test_one_file_and_danger_stay_rows(ckpt: Run, samples: Path, tmp_path: Path)
         "FINDINGS",
     ]
     assert len(one) == 2
-    assert [line.split() for line in two[1:]] == [
+    assert several[0].startswith("3 checkpoints · torch-zip · ")
+    assert [line.split() for line in several[1:]] == [
         ["NAME", "LOADS"],
-        ["a.pth", "RUNS", "CODE"],
-        ["b.pth", "RUNS", "CODE"],
+        *([f"{name}.pth", "RUNS", "CODE"] for name in "abc"),
     ]
+
+
+def test_short_labels_leave_room_for_columns(samples: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(("train_cuda.pth", "weights.safetensors", "ddp_after.pth", "legacy.pth")):
+        os.symlink(samples / name, tmp_path / f"{'a_long_word_' * 5}-{number}.pth")
+    lines = terminal("ls", ".", columns=88, cwd=tmp_path, NO_COLOR="1", TERM="dumb").splitlines()
+
+    first = next(number for number, line in enumerate(lines) if line.startswith("NAME"))
+    assert lines[first].split() == ["NAME", "EPOCH", "SIZE", "PARAMS", "DEVICE", "LOADS", "FINDINGS"]
+    assert [line.split()[0] for line in lines[first + 1 : first + 5]] == [
+        f"word_-{number}" for number in range(4)
+    ]
+
+
+def test_two_long_names_are_named_in_a_headline(samples: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(("train_cuda.pth", "weights.safetensors")):
+        os.symlink(samples / name, tmp_path / f"{'a_long_word_' * 5}-{number}.pth")
+    lines = terminal("ls", ".", columns=80, cwd=tmp_path, NO_COLOR="1", TERM="dumb").splitlines()
+
+    assert [line.strip() for line in lines[:2]] == [f"./{'a_long_word_' * 5}-*.pth", "2 checkpoints"]
+    assert lines[2].startswith("NAME ")
+
+
+def test_a_pipe_cuts_no_name(ckpt: Run, samples: Path, tmp_path: Path) -> None:
+    names = [f"{'a_long_word_' * 16}-{number}.pth" for number in range(3)]
+    for name, sample in zip(names, ("train_cuda.pth", "weights.safetensors", "legacy.pth"), strict=True):
+        os.symlink(samples / sample, tmp_path / name)
+    lines = ckpt("ls", str(tmp_path)).stdout.splitlines()
+
+    assert [line.split()[0] for line in lines[-3:]] == names
+
+
+def test_an_epoch_deep_inside_is_no_counter(ckpt: Run, tmp_path: Path) -> None:
+    import torch
+
+    deep = {"args": {"train": {"epoch": 7}}, "state": {"epoch": 3}}
+    torch.save({"model": {"w.weight": torch.zeros(2)}, **deep}, tmp_path / "a.pth")
+    document = json.loads(ckpt("ls", str(tmp_path / "a.pth"), "--json").stdout)
+
+    assert document["counters"] == {"state.epoch": 3}

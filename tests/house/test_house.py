@@ -191,7 +191,7 @@ def test_every_code_is_in_the_catalogue_and_is_made() -> None:
     assert all(row.by for row in CATALOGUE.values())
 
 
-def test_errors_come_first() -> None:
+def test_findings_stand_by_level() -> None:
     found = [
         Finding("unused", ""),
         Finding("ranks-differ", ""),
@@ -199,7 +199,7 @@ def test_errors_come_first() -> None:
         Finding("prefix", ""),
     ]
 
-    assert [finding.code for finding in order(found)] == ["ranks-differ", "nan", "unused", "prefix"]
+    assert [finding.code for finding in order(found)] == ["ranks-differ", "nan", "prefix", "unused"]
     levels = [row.level == "error" for row in CATALOGUE.values()]
     assert levels == sorted(levels, reverse=True)
 

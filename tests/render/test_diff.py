@@ -174,6 +174,8 @@ def test_new_nan_is_an_error_and_comes_first(bad: str, tmp_path: Path) -> None:
     assert findings[0].split()[1] == bad
     rows = [line for line in lines if re.match("M |MODULE", line)]
     assert rows[0].startswith("M z.bias") and rows[1].startswith("MODULE")
+    listed = [line for line in lines_of(tmp_path, "--show", "changed") if line.startswith("M ")]
+    assert listed[0].startswith("M z.bias") and len(listed) == BLOCKS + 1
     assert ckpt("diff", "a.pth", "b.pth", "--fail-on", "error", "-q", cwd=tmp_path).code == 1
 
 
@@ -216,3 +218,13 @@ def test_names_of_one_shape_are_folded(count: int, tmp_path: Path) -> None:
     rows = [line for line in lines_of(tmp_path) if line.startswith("A ")]
 
     assert rows == [f"A layers.0-{count // 2 - 1}.fc.{{weight,bias}}  [2] float32  ×{count}"]
+
+
+def test_tensors_of_many_shapes_are_counted_where_they_do_not_fit(tmp_path: Path) -> None:
+    new = {f"fc{number}.weight": torch.ones(number + 1) for number in range(100)}
+    saved(tmp_path, {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2)} | new)
+    lines = lines_of(tmp_path)
+
+    rows = [line for line in lines if line.startswith("A ")]
+    assert 3 <= len(rows) <= 12
+    assert f"… {100 - len(rows)} more (--show changed)" in lines

@@ -10,6 +10,7 @@ from ckpt.render.text import (
     Column,
     cells,
     columns,
+    fitted,
     hung,
     narrowed,
     plain_text,
@@ -185,3 +186,28 @@ def test_a_name_in_markdown_is_code_where_it_holds_markup(name: str) -> None:
         fence = "``" if "`" in name else "`"
         assert fence in row and name in row
     assert "`" not in table_lines([["name"], ["layer.0.w_b"]], tsv=False, table="github")[-1]
+
+
+@pytest.mark.parametrize(
+    ("names", "width", "expected"),
+    [
+        (["run-epoch-1.pth", "run-epoch-2.pth"], 15, ["run-epoch-1.pth", "run-epoch-2.pth"]),
+        (["run-epoch-1.pth", "run-epoch-2.pth"], 14, ["epoch-1", "epoch-2"]),
+        (["abcdefghij", "klmnopqrst"], 5, ["ab…ij", "kl…st"]),
+        (["a1zzzzzb-x.pth", "a2zzzzzb.pth"], 5, ["a1…-x", "a2…zb"]),
+        (["ab3cdxyz", "ab4cdxyz"], 4, ["ab3…", "ab4…"]),
+        (["ab.c1ef", "ab.c2ef.x"], 3, ["…ef", "…ef.x"]),
+    ],
+)
+def test_names_of_files_keep_what_tells_them_apart(names: list[str], width: int, expected: list[str]) -> None:
+    shown = fitted(names, width)
+
+    assert len(set(shown)) == len(names)
+    if expected[0] != "…ef":
+        assert shown == expected
+
+
+def test_names_that_no_cut_tells_apart_stay_whole() -> None:
+    names = [f"{begin}{'x' * 20}{middle}{'y' * 20}{end}" for begin in "ab" for middle in "cd" for end in "ef"]
+
+    assert fitted(names, 12) == names

@@ -175,8 +175,11 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
 
 def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
     """Report NaN and infinities in what changed, on the side after. New ones are errors: they spread at the next step."""
-    for code, label in (("nan", "NaN"), ("inf", "infinite")):
-        pairs = [(row, getattr(row.change, code)) for row in rows if row.change is not None]
+    changed = [(row, row.change) for row in rows if row.change is not None]
+    for code, label, pairs in (
+        ("nan", "NaN", [(row, change.nan) for row, change in changed]),
+        ("inf", "infinite", [(row, change.inf) for row, change in changed]),
+    ):
         new = [(row, after) for row, (before, after) in pairs if after > before]
         old = [(row, after) for row, (before, after) in pairs if 0 < after <= before]
         for bad, are_new in ((new, True), (old, False)):

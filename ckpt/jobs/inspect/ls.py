@@ -51,13 +51,13 @@ class LsRow(NamedTuple):
 
     @property
     def reached(self) -> tuple[float, float] | None:
-        """The epoch and the step of the save, each -1 where it is not recorded; None where neither is."""
+        """The epoch and the step of the save, each -1 if it is not recorded. It is None if neither is."""
         counts = self.highest("epoch"), self.highest("step")
         epoch, step = (-1.0 if count is None else count for count in counts)
         return None if counts == (None, None) else (epoch, step)
 
     def highest(self, what: Literal["epoch", "step"]) -> float | None:
-        """The largest counter of epochs or of steps; None where the file records none. YOLO writes -1 at the end."""
+        """The largest counter of epochs or of steps, or None if the file records none. YOLO writes -1 at the end."""
         counts = [
             value
             for name, value in self.counters
