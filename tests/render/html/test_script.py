@@ -277,10 +277,10 @@ def test_rows_stand_below_their_groups_in_natural_order() -> None:
 
 
 def test_a_name_breaks_after_dots_and_within_what_is_no_word() -> None:
-    words = [["model.layers.0.w"], ["runs/a.pth"], ["a..b"], [""], ["x" * 90], ["🙂" * 41]]
+    words = [["model.layers.0.w"], ["runs/a.pth"], ["a..b"], [""], ["x" * 90], ["🙂" * 41], ["Loss-2.71.pth"]]
     assert calls("pieces_of", words) == [
         ["model.", "layers.", "0.", "w"], ["runs/", "a.", "pth"], ["a..", "b"], [],
-        ["x" * 40, "x" * 40, "x" * 10], ["🙂" * 40, "🙂"],
+        ["x" * 40, "x" * 40, "x" * 10], ["🙂" * 40, "🙂"], ["Loss-2.71.", "pth"],
     ]  # fmt: skip
     assert calls("(text) => pieces_of(text).join('')", [[text] for text in EVIL]) == list(EVIL)
     see = "(text) => name_of(text).children.map((each) => each.tag + each.textContent)"

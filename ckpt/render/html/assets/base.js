@@ -67,7 +67,7 @@ function emptied(parent, ...children) {
 
 // A name in pieces between which a line may break: after dots and slashes, and within what is no word any more.
 const LONGEST_WORD = 40;
-const pieces_of = (text) => (text.match(/[^./]*[./]+|[^./]+/g) || []).flatMap((piece) => piece.match(new RegExp(`.{1,${LONGEST_WORD}}`, "gsu")) || []);
+const pieces_of = (text) => (text.match(/(?:\d\.(?=\d)|[^./])*[./]+|(?:\d\.(?=\d)|[^./])+/g) || []).flatMap((piece) => piece.match(new RegExp(`.{1,${LONGEST_WORD}}`, "gsu")) || []);
 
 const name_of = (text, limit, title) =>
   el("bdi", { class: "name", title: title || null }, pieces_of(show(text, limit)).map((piece, at) => [at > 0 && el("wbr", {}), piece]));

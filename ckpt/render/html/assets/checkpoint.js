@@ -36,7 +36,7 @@ function checkpoint_view(view) {
 
 function section_text(section) {
   const kind = section.kind === section.name ? "" : `${sentence(section.kind)}, `;
-  return kind + (section.tensors ? `${plural(section.tensors, "tensor")}, ${count_text(section.numel)} elements, ${size_text(section.bytes)}` : "no tensors");
+  return kind + (section.tensors ? `${plural(section.tensors, "tensor")}, ${size_text(section.bytes)}` : "no tensors");
 }
 
 // The scalars of the root: epoch, step, a metric.

@@ -64,7 +64,7 @@ function file_table(files) {
     { title: "Format", cell: (file) => sentence(file.format || ""), key: (file) => file.format },
     { title: "Size", cell: (file) => size_text(file.bytes), key: (file) => file.bytes, right: true },
     { title: "Parameters", cell: (file) => count_text(file.parameters || null), key: (file) => file.parameters, right: true },
-    { title: "dtype", cell: (file) => and_more(file.dtypes.map((text) => show(text)), 2), key: (file) => file.dtypes.join(" ") },
+    { title: "dtype", cell: (file) => and_more(file.dtypes.map((text) => show(text)), 1), key: (file) => file.dtypes.join(" ") },
     { title: "Device", cell: (file) => and_more(file.devices.map((text) => show(text, 40)), 2), key: (file) => file.devices.join(" ") },
     ...(files.some(counters_text) ? [{ title: "Records", cell: counters_text, key: counters_text }] : []),
     { title: "Loads", cell: (file) => el("span", { class: file.loads === "RUNS CODE" ? "alarm" : is_safe(file) ? "good" : "" }, sentence(file.loads || "")), key: (file) => file.loads },
