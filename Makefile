@@ -38,6 +38,7 @@ check: .venv/.dev
 docs: .venv/.dev
 	$(BIN)/python tools/refresh.py
 	$(BIN)/python tests/lib/house.py
+	if command -v chromium >/dev/null; then $(BIN)/python tools/screens.py; fi
 
 site: .site/.made .venv/.base
 	@.site/bin/python tools/website.py

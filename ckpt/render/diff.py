@@ -219,7 +219,7 @@ def _row(
 ) -> list[Line]:
     """A name in a column of `size` cells, and what is said of it, broken to fit. A longer name has its own line."""
     head: Line = [(f"{letter} ", _COLOURS.get(letter, ""))]
-    if cells(name) <= size or width is None:
+    if cells(name) <= size or width is None or cells(name) + 4 + cells(text) <= width:
         return hung([*head, (name + " " * (max(size - cells(name), 0) + 2), "")], text, width)
     shown = name if is_whole else cut(name, width - 2)
     return [[*head, (shown, "")], *hung([("    ", "")], text, width)]
