@@ -109,7 +109,7 @@ def test_a_ready_line_for_every_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_says_what_it_does(command: str) -> None:
-    done = ckpt(command, "-h")
+    done = ckpt(command, "--help-all")
 
     assert done.code == 0 and done.lines[0].startswith(f"Usage: ckpt {command} [OPTIONS] [PATH...]")
     assert all(
