@@ -175,7 +175,7 @@ def labels(names: Sequence[str]) -> list[str]:
     several = sum(len(indices) > 1 for indices in kinds.values()) > 1
     alike = _alike(split)
     for indices in kinds.values():
-        begin = alike if several or len(indices) == 1 else None
+        begin = alike if several else None
         texts = _told_apart([split[index] for index in indices], begin)
         for index, text in zip(indices, texts, strict=True):
             shown[index] = text
@@ -185,7 +185,9 @@ def labels(names: Sequence[str]) -> list[str]:
     taken = {text: name for name in unique for text in (name, name.removesuffix(ending))}
     counts = Counter(shown)
     short = {
-        name: text if counts[text] == 1 and len(text) <= len(name) and taken.get(text, name) == name else name
+        name: text
+        if text and counts[text] == 1 and len(text) <= len(name) and taken.get(text, name) == name
+        else name
         for name, text in zip(unique, shown, strict=True)
     }
     return [short[name] for name in names]
@@ -226,14 +228,14 @@ def _ending(names: Sequence[str]) -> str:
 def _told_apart(split: Sequence[Sequence[str]], begin: int | None) -> list[str]:
     """Return the labels of names with the same marks. They keep what stands before the difference, from a token on."""
     if len(split) == 1:
-        return ["".join(split[0][begin:])]
+        return ["".join(split[0])]  # a part of a name that has no like may mean anything
     columns = list(zip(*split, strict=True))
     chosen = _chosen(columns, len(split))
     if chosen == [len(columns) - 1] and columns[chosen[0] - 1][0] == ".":
         return ["".join(tokens) for tokens in split]  # an ending alone says little
     spans: list[list[int]] = []
     for index in chosen:
-        first = index - 2 if _is_counted(columns, index) else index
+        first = _begin(columns, index)
         if spans and first <= spans[-1][1] + 2:
             spans[-1][1] = index
         else:
@@ -256,13 +258,25 @@ def _chosen(columns: Sequence[Sequence[str]], count: int) -> list[int]:
     for index in varying:
         counts = index > 1 and columns[index - 2][0].lower() in _COUNTED and _is_counted(columns, index)
         if counts and len(set(columns[index])) == count:
-            return [index]
+            before = varying[: varying.index(index)]
+            return [at for at in before if not columns[at][0][:1].isdigit() or _is_counted(columns, at)] + [
+                index
+            ]
     keys: list[tuple[str, ...]] = [()] * count
     for number, index in enumerate(varying):
         keys = [(*key, text) for key, text in zip(keys, columns[index], strict=True)]
         if len(set(keys)) == count:
             return varying[: number + 1]
     return varying
+
+
+def _begin(columns: Sequence[Sequence[str]], index: int) -> int:
+    """Return the column with which the label of a difference begins: a word that says what is counted, or the whole date."""
+    if _is_counted(columns, index):
+        return index - 2
+    while index >= 2 and all(text.isdigit() for at in (index, index - 2) for text in columns[at]):
+        index -= 2
+    return index
 
 
 def _is_counted(columns: Sequence[Sequence[str]], index: int) -> bool:
@@ -278,7 +292,10 @@ def _shorter(texts: Sequence[str]) -> list[str]:
         return list(texts)
     begin = _shared(texts)
     end = _shared([text[begin:][::-1] for text in texts])
-    return [("…" if begin else "") + text[begin : len(text) - end] + ("…" if end else "") for text in texts]
+    inner = [text[begin : len(text) - end] for text in texts]
+    if not all(inner):
+        return list(texts)
+    return [("…" if begin else "") + text + ("…" if end else "") for text in inner]
 
 
 def _shared(texts: Sequence[str] | Sequence[list[str]]) -> int:

@@ -52,12 +52,30 @@ SETS: dict[str, tuple[list[str], list[str], str]] = {
         "*.pth",
     ),
     "a number that counts no saves": (["7b-v-1.pth", "13b-v-2.pth"], ["7b", "13b"], "*-v-*.pth"),
+    "a word before the counter": (
+        ["G_epoch_0.pth", "D_epoch_1.pth", "G_epoch_2.pth"],
+        ["G_epoch_0", "D_epoch_1", "G_epoch_2"],
+        "*_epoch_*.pth",
+    ),
+    "folds before the counter": (
+        ["fold1_epoch_10.pth", "fold2_epoch_12.pth"],
+        ["fold1_epoch_10", "fold2_epoch_12"],
+        "fold*_epoch_*.pth",
+    ),
+    "nothing before the mark": (["_model.pth", "old_model.pth"], ["_model.pth", "old"], "*_model.pth"),
+    "backups": (
+        ["model.pth", "model.pth.bak", "model.pth.old"],
+        ["model.pth", "model.pth.bak", "model.pth.old"],
+        "model.*",
+    ),
+    "dates": (["run_2024-01-01.pth", "run_2024-02-01.pth"], ["2024-01", "2024-02"], "run_2024-*-01.pth"),
+    "one letter more": (["a" * 50 + ".pth", "a" * 51 + ".pth"], ["a" * 50, "a" * 51], "*.pth"),
     "endings": (["epoch_1.pth", "epoch_1.pt"], ["epoch_1.pth", "epoch_1.pt"], "epoch_1.*"),
     "one long word": (["x" * 90 + "a" + "y" * 90, "x" * 90 + "b" + "y" * 90], ["…a…", "…b…"], "*"),
     "no mark in common": (["1", "1-1", "1_1"], ["1", "1-1", "1_1"], "*"),
     "one name": (["epoch_1.pth"], ["epoch_1.pth"], "epoch_1.pth"),
     "a name twice": (["epoch_1.pth", "epoch_1.pth"], ["epoch_1.pth", "epoch_1.pth"], "epoch_1.pth"),
-    "a name that is a label": (["e-1-x", "e-2-x", "e-1"], ["e-1-x", "e-2", "1"], "e-*"),
+    "a name that is a label": (["e-1-x", "e-2-x", "e-1"], ["e-1-x", "e-2", "e-1"], "e-*"),
     "nothing": ([], [], "*"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 
 from ckpt.elements.compare import Change
 from ckpt.elements.histogram import Histogram
@@ -255,18 +256,22 @@ def _changes(report: DiffReport, which: str, width: int | None, limit: int) -> l
     names = [_name(row) for row in rows if row.role.role != "optimizer"]
     size = min(max(map(cells, names), default=0), _name_cells(width))
     out: list[Line] = []
-    for group in (bad, sorted(others, key=_rank)):
+    weight = {"added": 0, "removed": 0, "reshaped": 0}
+    for group in (bad, sorted(others, key=lambda row: (weight.get(row.status, 1), *_rank(row)))):
         out += _merged(group, size, width, max((limit - len(out)) // 2, _LEAST))
-    out += [line for text in dict.fromkeys(entire.values()) for line in hung([], text, width, 4)]
     left: list[str] = []
     for label, roles in _GROUPS.items():
         group = sorted((row for row in rows if row.role.role in roles and id(row) not in said), key=_rank)
         room = max(limit - 1 - len(out), _LEAST if label == "parameters" else 0)  # a line for what is left
         lines = _listing(group, width, size) if len(group) <= room else []
-        if (not lines and group) or len(lines) > room:
+        if label != "parameters" and group and not out:
+            widest = max(cells(_name(row)) for row in group[:_MERGED])
+            lines = _merged(group, min(widest, _name_cells(width)), width, limit)  # nothing else differs
+        elif (not lines and group) or len(lines) > room:
             lines = _bars(group, width, room - 2, only_changed=True) if label == "parameters" else []
             left.append(f"{len(group):,} {label}")
         out += lines
+    out += [line for text in dict.fromkeys(entire.values()) for line in hung([], text, width, 4)]
     if left:
         out += hung([], f"… {', '.join(left)} (--show changed)", width, 2, "dim")
     return [[], *out] if out else []
@@ -378,16 +383,16 @@ def _bars(
         most = _BARS
         rows = modules(chosen, depth_that_fits(chosen, most))
     most = most if depth is None else len(rows)
-    parts = [row for row in rows if row.rel_l2 is not None]
-    largest = max((row.rel_l2 or 0.0 for row in parts), default=0.0)
+    shares = [0.0 if row.rel_l2 is None or isnan(row.rel_l2) else row.rel_l2 for row in rows]
+    largest = max(shares, default=0.0)
     table: list[list[str]] = []
-    for row in rows[:most]:
-        share = (row.rel_l2 or 0.0) / largest if largest else 0.0
+    for row, change in list(zip(rows, shares, strict=True))[:most]:
+        share = change / largest if largest else 0.0
         number = "from 0" if row.rel_l2 is None else f"{row.rel_l2:.3g}"
         name = show(row.name, 120) or "(the root)"
         texts = [f"{row.tensors:,}", f"{row.changed:,}", number, _bar(share)]
         table.append([name, *texts[-len(heads) :]])
-    out = columns([Column("MODULE", gives_way=True), *heads], table, width=width)
+    out = columns([Column("MODULE", gives_way=True, is_file=True), *heads], table, width=width)
     if len(rows) > most:
         out.append([(f"… {len(rows) - most:,} more modules ({more})", "dim")])
     return out

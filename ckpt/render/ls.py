@@ -72,13 +72,23 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
 def _alike(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict[int, str]:
     """Return the columns in which all checkpoints have one cell, and that cell. Danger stays in its rows."""
     read = [cells for row, cells in zip(rows, table, strict=True) if row.error is None]
+    exact = [_exact(row) for row in rows if row.error is None]
     if len(read) < _FEW:
         return {}
     return {
         i: text
-        for i, (text, *others) in enumerate(zip(*read, strict=True))
-        if text and i and text != RUNS_CODE and all(other == text for other in others)
+        for i, ((text, *_), values) in enumerate(
+            zip(zip(*read, strict=True), zip(*exact, strict=True), strict=True)
+        )
+        if text and i and text != RUNS_CODE and all(value == values[0] for value in values)
     }
+
+
+def _exact(row: LsRow) -> tuple[object, ...]:
+    """The values behind the cells of a row, which may be rounded or cut."""
+    counts = (row.highest("epoch"), row.highest("step"))
+    sizes = (row.nbytes, (row.parameters, row.unknown))
+    return row.path, *counts, row.format, *sizes, row.dtypes, row.devices, row.loads, row.codes
 
 
 def _table(

@@ -81,7 +81,8 @@ def columns(
         level = max(_level([widths[i] for i in give], room), _LEAST)
     texts = [list(row) for row in rows]
     for i in give:
-        widths[i] = min(widths[i], level)
+        is_whole = heads[i].is_file and width is None
+        widths[i] = widths[i] if is_whole else min(widths[i], level)
         files = [row[i] for row in texts]
         if heads[i].is_file and width is not None:
             files = fitted(files, widths[i])

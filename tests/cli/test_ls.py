@@ -456,6 +456,20 @@ def test_a_pipe_cuts_no_name(ckpt: Run, samples: Path, tmp_path: Path) -> None:
     lines = ckpt("ls", str(tmp_path)).stdout.splitlines()
 
     assert [line.split()[0] for line in lines[-3:]] == names
+    head = next(line for line in lines if line.startswith("NAME "))
+    assert len({line.index(unit) for line in lines[-3:] for unit in (" KiB",)}) == 1
+    assert head.index("SIZE") + 4 == lines[-1].index(" KiB") + 4
+
+
+def test_what_only_looks_alike_stays_a_column(ckpt: Run, tmp_path: Path) -> None:
+    import torch
+
+    for number in range(3):
+        torch.save({"w.weight": torch.zeros(100_000 + number)}, tmp_path / f"m{number}.pth")
+    lines = ckpt("ls", str(tmp_path)).stdout.splitlines()
+
+    assert lines[1].split() == ["NAME", "SIZE", "PARAMS"]
+    assert not any("parameters" in line for line in lines)
 
 
 def test_an_epoch_deep_inside_is_no_counter(ckpt: Run, tmp_path: Path) -> None:

@@ -228,3 +228,56 @@ def test_tensors_of_many_shapes_are_counted_where_they_do_not_fit(tmp_path: Path
     rows = [line for line in lines if line.startswith("A ")]
     assert 3 <= len(rows) <= 12
     assert f"… {100 - len(rows)} more (--show changed)" in lines
+
+
+def test_bars_count_tensors_that_became_nan(tmp_path: Path) -> None:
+    after = {
+        name: torch.tensor([1.0, float("nan")]) if "layers.7." in name else tensor
+        for name, tensor in blocks(1.0).items()
+    }
+    saved(tmp_path, blocks(1.0), after)
+    rows = [
+        line.split() for line in lines_of(tmp_path, "--stat", "--depth", "2") if line.startswith("layers.7 ")
+    ]
+
+    assert rows == [["layers.7", "1", "1", "nan"]]
+
+
+def test_where_the_optimizer_alone_changed_its_tensors_are_shown(tmp_path: Path) -> None:
+    model = {"fc.weight": torch.ones(2)}
+    later = optimizer(30)
+    later["state"] = {number: {"step": torch.tensor(4.0), "exp_avg": torch.ones(2)} for number in range(30)}
+    saved(tmp_path, {"model": model, "optimizer": optimizer(30)}, {"model": model, "optimizer": later})
+    rows = [line for line in lines_of(tmp_path) if line.startswith("M ")]
+
+    assert rows == ["M optimizer.state.0-29.step  all elements, max |Δ| 1, relative L2 0.333  ×30"]
+
+
+def test_an_optimizer_that_appeared_stands_below_the_parameters(tmp_path: Path) -> None:
+    model = {"fc.weight": torch.ones(2)}
+    fresh = {**optimizer(9), "state": {}}
+    saved(
+        tmp_path,
+        {"model": model, "optimizer": fresh},
+        {"model": {"fc.weight": torch.zeros(2)}, "optimizer": optimizer(9)},
+    )
+    rows = [line.split()[1] for line in lines_of(tmp_path) if re.match("[AM] ", line)]
+
+    assert rows == ["fc.weight", "optimizer"]
+
+
+def test_names_and_shapes_come_before_dtypes(tmp_path: Path) -> None:
+    before = {f"a{number}.weight": torch.ones(number + 1) for number in range(60)}
+    after = {name: tensor.half() for name, tensor in before.items()} | {"z.weight": torch.ones(3)}
+    saved(tmp_path, before | {"y.weight": torch.ones(2)}, after | {"y.weight": torch.ones(4)})
+    rows = [line for line in lines_of(tmp_path) if re.match("[AM] ", line)]
+
+    assert {row.split()[1] for row in rows[:2]} == {"y.weight", "z.weight"}
+
+
+def test_long_names_of_modules_stay_apart(tmp_path: Path) -> None:
+    names = [f"block{number:02d}.{'a_long_name_' * 12}.weight" for number in range(40)]
+    saved(tmp_path, dict.fromkeys(names, torch.ones(2)), dict.fromkeys(names, torch.zeros(2)))
+    for lines in (seen(tmp_path, "--stat", columns=80), lines_of(tmp_path, "--stat")):
+        rows = [line.split()[0] for line in lines if "█" in line]
+        assert len(rows) == len(set(rows)) >= 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from math import sqrt
+from math import isnan, nan, sqrt
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry, Value
@@ -167,7 +167,10 @@ def _around(name: str) -> Iterator[str]:
 
 
 class Module(NamedTuple):
-    """The tensors below one name. `squares` are the sum of their squared differences, `reference` that before."""
+    """The tensors below one name. `squares` are the sum of their squared differences, `reference` that before.
+
+    `squares` is NaN where a difference has no finite norm.
+    """
 
     name: str
     tensors: int
@@ -177,7 +180,9 @@ class Module(NamedTuple):
 
     @property
     def rel_l2(self) -> float | None:
-        """The norm of the difference over the norm before, or None if that is zero and something moved."""
+        """The norm of the difference over the norm before, or None if that is zero and something moved. It may be NaN."""
+        if isnan(self.squares):
+            return nan
         if self.reference:
             return sqrt(self.squares / self.reference)
         return 0.0 if not self.squares else None
@@ -187,7 +192,7 @@ def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
     """The modules of the tensors that are compared by value, in file order; names cut to `depth` parts."""
     found: dict[str, Module] = {}
     for row in rows:
-        if row.change is None or row.change.squares is None:
+        if row.change is None or (row.change.squares is None and not row.change.differing):
             continue
         name = ".".join(_module(row).split(".")[:depth])
         old = found.get(name, Module(name, 0, 0, 0.0, 0.0))
@@ -195,7 +200,7 @@ def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
             name,
             old.tensors + 1,
             old.changed + (row.status != "same"),
-            old.squares + row.change.squares,
+            old.squares + (nan if row.change.squares is None else row.change.squares),
             old.reference + (row.change.reference or 0.0),
         )
     return list(found.values())
