@@ -270,3 +270,37 @@ def test_a_name_is_shortened_where_names_are_alike(name: str, width: int, shown:
 def test_lines_after_the_first_hang_below_the_text() -> None:
     assert plain_text(hung([("ab ", "name")], "one  two", 6)) == "ab one\n   two\n"
     assert plain_text(hung([("ab ", "name")], "one  two", None)) == "ab one  two\n"
+
+
+MANY = {
+    "inspect {files} --level info": 0,
+    "lint {files} --level info": 1,
+    "verify {files}": 0,
+    "sum {files}": 0,
+    "stats {files}": 0,
+    "ls {files}": 0,
+}
+"""Commands of many files -> their exit codes."""
+COUNTS = [3, 30, pytest.param(300, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("size", [20, 60, 200])
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("command", MANY)
+def test_many_files_with_names_of_any_length_stay_apart(
+    command: str, count: int, size: int, tmp_path: Path
+) -> None:
+    names = [f"{'a_long_name_' * 20}"[: size - 8] + f"-{number:03d}.pt" for number in range(count)]
+    for number, name in enumerate(names):
+        (tmp_path / name).symlink_to(SAMPLES / ("compiled.pth" if number % 2 else "legacy.pth"))
+    words = command.format(files=" ".join(names))
+    piped = text_of(screen(words, tmp_path, None))
+    for columns_, rows in SIZES:
+        done = screen(words, tmp_path, columns_, rows)
+        too_long = [line for line in text_of(done).splitlines() if cells(line) > columns_]
+
+        assert done.code == MANY[command], done
+        too_long = [line for line in too_long if not is_unbreakable(line, columns_)]
+        assert [line for line in too_long if not any(name in line for name in names)] == []
+        assert all(f"{number:03d}" in text_of(done) for number in range(count))
+    assert all(name in piped for name in names)
