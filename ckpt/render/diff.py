@@ -101,6 +101,15 @@ def diff_lines(
             row for row in report.rows if show_rows == "all" or row.role.role in ("parameter", "unknown")
         ]
         out += [[], *_bars(chosen or report.rows, width, most, depth)]
+        drawn = {row.role.role for row in chosen or report.rows}
+        rest = {
+            label: sum(row.status == "changed" and row.role.role in roles for row in report.rows)
+            for label, roles in _GROUPS.items()
+            if not drawn.intersection(roles)
+        }
+        left = [f"{count:,} {label}" for label, count in rest.items() if count]
+        if left:
+            out += hung([], f"… {', '.join(left)} changed too (--show all)", width, 2, "dim")
     if not (stat and show_rows == "auto"):
         used = height_of([*out, *end], width) + 3
         out += _changes(report, show_rows, width, _ROWS if height is None else max(height - used, _LEAST))

@@ -281,3 +281,13 @@ def test_long_names_of_modules_stay_apart(tmp_path: Path) -> None:
     for lines in (seen(tmp_path, "--stat", columns=80), lines_of(tmp_path, "--stat")):
         rows = [line.split()[0] for line in lines if "█" in line]
         assert len(rows) == len(set(rows)) >= 4
+
+
+def test_the_bars_count_what_they_leave_out() -> None:
+    lines = list(ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--stat", cwd=SAMPLES).lines)
+    every = list(
+        ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--stat", "--show", "all", cwd=SAMPLES).lines
+    )
+
+    assert "… 6 buffers, 30 tensors of the optimizer changed too (--show all)" in lines
+    assert not any("changed too" in line for line in every)
