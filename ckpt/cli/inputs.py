@@ -171,8 +171,11 @@ def look(
     tasks = [Task(_answered, (item, answer), 1) for item in items]
     codes, seen = [], []
     several = len(tasks) >= FEW
-    beside = labels([item.path for item in items])
-    with output.progress(doing, len(tasks), "files", beside) if several else nullcontext() as progress:
+    with (
+        output.progress(doing, len(tasks), "files", labels([item.path for item in items]))
+        if several
+        else nullcontext()
+    ) as progress:
         for item, outcome in zip(items, many(tasks, jobs).each(tasks), strict=True):
             if progress is not None:
                 progress(1)

@@ -55,7 +55,8 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
         i for i in range(len(_COLUMNS)) if i not in alike and (i in always or any(row[i] for row in table))
     ]
     heads = [_COLUMNS[i] for i in kept]
-    heads[0] = heads[0]._replace(least=min(max(map(cells, labels(names)), default=0), _LEAST))
+    if width is not None:  # else no column is given up
+        heads[0] = heads[0]._replace(least=min(max(map(cells, labels(names)), default=0), _LEAST))
     out, is_short = _table(rows, *narrowed(heads, [[row[i] for i in kept] for row in table], width), width)
     if not alike and not is_short:
         return out
@@ -72,9 +73,9 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
 def _alike(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict[int, str]:
     """Return the columns in which all checkpoints have one cell, and that cell. Danger stays in its rows."""
     read = [cells for row, cells in zip(rows, table, strict=True) if row.error is None]
-    exact = [_exact(row) for row in rows if row.error is None]
     if len(read) < _FEW:
         return {}
+    exact = [_exact(row) for row in rows if row.error is None]
     return {
         i: text
         for i, ((text, *_), values) in enumerate(

@@ -81,14 +81,17 @@ def columns(
         level = max(_level([widths[i] for i in give], room), _LEAST)
     texts = [list(row) for row in rows]
     for i in give:
-        is_whole = heads[i].is_file and width is None
-        widths[i] = widths[i] if is_whole else min(widths[i], level)
-        files = [row[i] for row in texts]
-        if heads[i].is_file and width is not None:
-            files = fitted(files, widths[i])
-            widths[i] = max(map(cells, (heads[i].name, *files)))
-        for row, file in zip(texts, files, strict=True):
-            row[i] = file if heads[i].is_file else shortened(row[i], widths[i])
+        if heads[i].is_file and width is None:
+            continue
+        names = [row[i] for row in texts]
+        if heads[i].is_file:
+            names = fitted(names, min(widths[i], level))
+            widths[i] = max(map(cells, (heads[i].name, *names)))
+        else:
+            widths[i] = min(widths[i], level)
+            names = [shortened(name, widths[i]) for name in names]
+        for row, name in zip(texts, names, strict=True):
+            row[i] = name
     lines: list[Line] = []
     for number, row in enumerate([[head.name for head in heads], *texts]):
         line: Line = []

@@ -9,6 +9,11 @@ import pytest
 import torch
 from process import SAMPLES, ckpt, terminal
 
+from ckpt import diff as ckpt_diff
+from ckpt import open as ckpt_open
+from ckpt.render.diff import diff_lines
+from ckpt.render.text import plain_text
+
 Tensors = dict[str, torch.Tensor]
 BLOCKS = 300
 
@@ -291,3 +296,16 @@ def test_the_bars_count_what_they_leave_out() -> None:
 
     assert "… 6 buffers, 30 tensors of the optimizer changed too (--show all)" in lines
     assert not any("changed too" in line for line in every)
+
+
+def test_rows_that_are_not_compared_for_folding_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = {f"layers.{number}.weight": torch.ones(2) for number in range(30)}
+    saved(tmp_path, {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2)} | new)
+    monkeypatch.setattr("ckpt.render.diff._MERGED", 10)
+    with ckpt_open(tmp_path / "a.pth") as before, ckpt_open(tmp_path / "b.pth") as after:
+        lines = plain_text(diff_lines(ckpt_diff(before, after, check=False))).splitlines()
+
+    assert "A layers.0-9.weight  [2] float32  ×10" in lines
+    assert "… 20 more (--show changed)" in lines
