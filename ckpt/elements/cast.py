@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
+from ckpt.dtypes import BY_NAME, DType
+from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -103,10 +104,12 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
         ).tobytes(), 0
     if to.name == "float64":
         return numbers(block, source).astype("<f8").tobytes(), 0
-    result, infinite = _narrowed(_as_float32(block, source), to)
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = numbers(block, source).astype("<f4", copy=False)
+    result, infinite = _narrowed(values, to)
     overflowed = int(np.count_nonzero(infinite))
     if overflowed and source.kind == "float":
-        overflowed -= int(np.count_nonzero(np.isinf(_floats(block, source))))
+        overflowed -= int(np.count_nonzero(np.isinf(numbers(block, source))))
     return result.tobytes(), overflowed
 
 
@@ -196,21 +199,21 @@ def _codes(name: str) -> tuple[Array, Array]:
     """
     import numpy as np
 
-    signed_zero = _FLOAT8[name][4]
-    values = _table(name)[:128].astype("<f8")
+    signed_zero = not name.endswith("fnuz")
+    values = numbers(bytes(range(128)), BY_NAME[name]).astype("<f8")
     values = values[np.isfinite(values)]
     ends = np.append(values, 2 * values[-1] - values[-2])
     middles = (ends[1:] + ends[:-1]) / 2
     middles[::2] = np.nextafter(middles[::2], np.inf)  # a number in the middle goes to the even code
     with np.errstate(invalid="ignore"):
-        numbers = (np.arange(1 << 16, dtype="<u4") << 16).view("<f4").astype("<f8")
-    codes = np.searchsorted(middles, np.abs(numbers), "right")
-    beyond = (codes == len(values)) & ~np.isnan(numbers)
+        singles = (np.arange(1 << 16, dtype="<u4") << 16).view("<f4").astype("<f8")
+    codes = np.searchsorted(middles, np.abs(singles), "right")
+    beyond = (codes == len(values)) & ~np.isnan(singles)
     if name == "float8_e4m3fn":
         codes[beyond] = len(values) - 1
     if signed_zero:
-        codes[np.isnan(numbers)] = 0x7F
-    codes[np.signbit(numbers) & (signed_zero | (codes > 0))] |= 0x80
+        codes[np.isnan(singles)] = 0x7F
+    codes[np.signbit(singles) & (signed_zero | (codes > 0))] |= 0x80
     return codes.astype("u1"), beyond
 
 
@@ -225,73 +228,70 @@ def overlaid(base: bytes, shape: tuple[int, ...], over: bytes, other: tuple[int,
     return whole.tobytes()
 
 
-def _floats(block: bytes | memoryview, dtype: DType) -> Array:
-    """Floating elements as float32, but float64 unchanged."""
+class _Float(NamedTuple):
+    """The layout of a float: the exponent follows the sign, the mantissa the exponent.
+
+    `beyond` is the least magnitude that stands for no number, read like the others; from there on the codes are an infinity
+    and NaN if `infinities`, else NaN. It is None of formats whose only NaN has the code of -0.
+    """
+
+    mantissa: int
+    bias: int
+    beyond: float | None
+    infinities: bool = True
+
+
+_FLOATS = {
+    "float16": _Float(10, 15, 2.0**16),
+    "bfloat16": _Float(7, 127, None),
+    "float8_e4m3fn": _Float(3, 7, 480.0, infinities=False),
+    "float8_e5m2": _Float(2, 15, 2.0**16),
+    "float8_e4m3fnuz": _Float(3, 8, None),
+    "float8_e5m2fnuz": _Float(2, 16, None),
+}
+"""OCP 8-bit floating point specification; torch/headeronly/util. bfloat16 is the upper half of float32, NaN and all."""
+AVERAGED = frozenset(("float64", "float32", *_FLOATS))
+"""The dtypes whose numbers have a mean. The numbers of float8_e8m0fnu are scales of others."""
+CASTABLE = AVERAGED | {"float8_e8m0fnu"}
+"""The floating dtypes that `cast` accepts."""
+
+
+def _decoded(block: bytes | memoryview, dtype: DType, row: int, rows: Rows) -> Array:
+    """Floats of 8 and 16 bits as float32, which has room for the exponent and the mantissa of each."""
     import numpy as np
 
-    if dtype.name in ("float64", "float32", "float16"):
-        return np.frombuffer(block, f"<f{dtype.bits // 8}")
-    if dtype.name == "bfloat16":
-        wide = np.frombuffer(block, "<u2").astype("<u4")
-        wide <<= 16
-        return wide.view("<f4")
-    values: Array = _table(dtype.name)[np.frombuffer(block, "u1")]
+    layout, width = _FLOATS[dtype.name], dtype.bits
+    words = rows.words(row, len(block) * 8 // width)
+    signed, values = words.view("<i4"), words.view("<f4")
+    shift = 23 - layout.mantissa
+    np.copyto(signed, np.frombuffer(block, f"<i{width // 8}"))  # the upper bits become those of the sign
+    np.left_shift(signed, shift, out=signed)
+    if width + shift == 32:  # bfloat16 ends where float32 does
+        return values
+    words &= np.uint32(1 << 31 | (1 << width - 1 + shift) - 1)
+    # Also right for subnormals: they are subnormals of float32 until here.
+    np.multiply(values, np.float32(2.0 ** (127 - layout.bias)), out=values)
+    if layout.beyond is None:
+        words[words == 1 << 31] = 0xFFC00000
+    elif values.size and not max(float(values.max()), -float(values.min())) < layout.beyond:
+        size = np.abs(values)
+        is_nan = size > layout.beyond if layout.infinities else size >= layout.beyond
+        words[size == layout.beyond] |= 0x7F800000
+        words[is_nan] |= 0x7FC00000
     return values
 
 
-def _as_float32(block: bytes, dtype: DType) -> Array:
+def _scales(block: bytes | memoryview, row: int, rows: Rows) -> Array:
+    """The elements of float8_e8m0fnu, which are exponents of two, as float32."""
     import numpy as np
 
-    with np.errstate(over="ignore", invalid="ignore"):
-        floats: Array = (_floats if dtype.kind == "float" else numbers)(block, dtype).astype("<f4")
-    return floats
-
-
-_FLOAT8 = {
-    # exponent bits, mantissa bits, bias, whether the format has infinities, whether it has a negative zero
-    "float8_e4m3fn": (4, 3, 7, False, True),
-    "float8_e5m2": (5, 2, 15, True, True),
-    "float8_e4m3fnuz": (4, 3, 8, False, False),
-    "float8_e5m2fnuz": (5, 2, 16, False, False),
-}
-CASTABLE = frozenset(("float64", "float32", "float16", "bfloat16", "float8_e8m0fnu", *_FLOAT8))
-"""The floating dtypes that `cast` accepts."""
-AVERAGED = CASTABLE - {"float8_e8m0fnu"}
-"""The dtypes whose numbers have a mean. The numbers of float8_e8m0fnu are scales of others."""
-
-
-@cache
-def _halves() -> Array:
-    """The value of each of the 65,536 float16."""
-    import numpy as np
-
-    return np.arange(1 << 16, dtype="<u2").view("<f2").astype("<f4")
-
-
-@cache
-def _table(name: str) -> Array:
-    """The value of each of the 256 bytes of an 8-bit float (OCP 8-bit floating point specification; c10/util)."""
-    import numpy as np
-
-    if name == "float8_e8m0fnu":
-        values = [2.0 ** (code - 127) for code in range(255)] + [float("nan")]
-        return np.array(values, "<f4")
-    exponents, mantissas, bias, infinities, signed_zero = _FLOAT8[name]
-    values = []
-    for code in range(256):
-        exponent, mantissa = (code >> mantissas) & (2**exponents - 1), code & (2**mantissas - 1)
-        if exponent == 0:
-            value = mantissa * 2.0 ** (1 - bias - mantissas)
-        else:
-            value = (1 + mantissa / 2**mantissas) * 2.0 ** (exponent - bias)
-        if infinities and exponent == 2**exponents - 1:
-            value = float("nan") if mantissa else float("inf")
-        elif not infinities and signed_zero and code & 0x7F == 0x7F:
-            value = float("nan")
-        if code & 0x80:
-            value = -value if signed_zero or code & 0x7F else float("nan")
-        values.append(value)
-    return np.array(values, "<f4")
+    codes = np.frombuffer(block, "u1")
+    words = rows.words(row, len(codes))
+    np.copyto(words, codes)
+    words <<= 23
+    words[codes == 0] = 1 << 22  # 2^-127 is a subnormal of float32
+    words[codes == 255] = 0x7FC00000  # NaN
+    return words.view("<f4")
 
 
 def has_numbers(dtype: DType) -> bool:
@@ -337,16 +337,12 @@ def numbers(block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows | 
     """
     import numpy as np
 
-    if dtype.name == "bfloat16":
-        words = (rows or scratch()).words(row, len(block) // 2)
-        np.copyto(words, np.frombuffer(block, "<u2"))
-        words <<= 16
-        return words.view("<f4")
-    if dtype.name == "float16":  # a table is twice as fast as numpy's own conversion
-        values = (rows or scratch()).words(row, len(block) // 2).view("<f4")
-        return np.take(_halves(), np.frombuffer(block, "<u2"), out=values, mode="clip")
+    if dtype.name in _FLOATS:
+        return _decoded(block, dtype, row, rows or scratch())
+    if dtype.name == "float8_e8m0fnu":
+        return _scales(block, row, rows or scratch())
     if dtype.kind == "float":
-        return _floats(block, dtype)
+        return np.frombuffer(block, f"<f{dtype.bits // 8}")
     if dtype.kind == "complex":
         parts = np.frombuffer(block, f"<f{dtype.bits // 16}")
         if dtype.bits == 32:
@@ -364,7 +360,6 @@ class Rows:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, int], Array] = {}
-        self._ones: Any = ()
 
     def row(self, kind: str, number: int, size: int) -> Array:
         """A row of `size` elements of a kind, as numpy names it."""
@@ -382,15 +377,6 @@ class Rows:
     def words(self, number: int, size: int) -> Array:
         """A row of `size` uint32."""
         return self.row("<u4", number, size)
-
-    def ones(self, size: int) -> Array:
-        """A row of `size` ones in float64. The dot product with it is a sum."""
-        import numpy as np
-
-        if len(self._ones) < size:
-            self._ones = np.ones(size)
-        row: Array = self._ones[:size]
-        return row
 
 
 class _Scratch(threading.local, Rows):

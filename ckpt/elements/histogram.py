@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import copysign, floor, frexp, isfinite, ldexp
 from sys import float_info
 from typing import TYPE_CHECKING, Any
 
 from ckpt.dtypes import DType
 from ckpt.elements.cast import numbers, scratch
-from ckpt.elements.pairs import distance, has_fast_at
+from ckpt.elements.double import distance
 from ckpt.text import Json
 
 if TYPE_CHECKING:
@@ -98,14 +99,6 @@ class Histogram:
         self._bring_up()
         self.__dict__.pop("_table", None)
         self.__dict__.pop("_held", None)
-
-    def weigh(self, values: Array, counts: Array) -> None:
-        """Count a few finite numbers, each as often as `counts` says."""
-        if not len(values):
-            return
-        self._cover(*self._both(values.min().item(), values.max().item()))
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-            self.counts[self._index(value)] += count
 
     def add_change(
         self, before: bytes | memoryview, after: bytes | memoryview, dtypes: tuple[DType, DType]
@@ -206,17 +199,12 @@ class Histogram:
             self.counts[bin_number - self.first] += count
 
 
-def halved(values: Array, block: bytes | memoryview, dtype: DType) -> Array:
-    """The finite numbers of a block: in float32 where that holds them, for it is half as wide and so twice as fast."""
+@cache
+def has_fast_at() -> bool:
+    """Tell whether `add.at` of numpy is faster than `bincount`, as it is from 1.25 on."""
     import numpy as np
 
-    if values.dtype.kind != "f" or values.itemsize == 4 or dtype.bits > 32:
-        return values
-    if dtype.name == "float32" and 4 * len(values) == len(block):
-        return np.frombuffer(block, "<f4")
-    half = scratch().row("f4", _ROW + 2, len(values))
-    np.copyto(half, values, casting="same_kind")
-    return half
+    return np.lib.NumpyVersion(np.__version__) >= "1.25.0"
 
 
 def joined(first: Histogram | None, second: Histogram | None) -> Histogram | None:
@@ -298,7 +286,7 @@ def _deltas(before: bytes | memoryview, after: bytes | memoryview, dtypes: tuple
         if max(old.itemsize, new.itemsize) < 8:
             return np.subtract(new, old, dtype="i8")
         signs = np.where(new >= old, 1.0, -1.0)
-        far: Array = distance(old, new, old.astype("f8")) * signs
+        far: Array = distance(old, new) * signs
         return far
     if old.dtype == new.dtype:
         return np.subtract(new, old, out=scratch().row(old.dtype.str[1:], _ROW + 1, len(old)))

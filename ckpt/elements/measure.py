@@ -1,4 +1,4 @@
-"""Statistics of one tensor and of the difference of two, block by block with numpy. Sums are in float64."""
+"""Statistics of one tensor and of the difference of two, block by block with numpy. Blocks are added up in float64."""
 
 from __future__ import annotations
 
@@ -6,22 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ckpt.dtypes import DType
+from ckpt.elements import double, single
 from ckpt.elements.blocks import slice_of
-from ckpt.elements.cast import numbers, scratch
-from ckpt.elements.histogram import Histogram, halved, joined
-from ckpt.elements.pairs import (
-    FEWEST,
-    Codes,
-    Delta,
-    Pairs,
-    counts_codes,
-    delta_of,
-    distance,
-    dot,
-    unequal_bytes,
-    wide_of,
-    widened,
-)
+from ckpt.elements.cast import numbers
+from ckpt.elements.histogram import Histogram, joined
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded
 from ckpt.io.executor import Task
 from ckpt.rows import NamedTuple
@@ -33,12 +21,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-_COMPLEX = 1 << 15
-"""Complex elements per step, so that their parts stay in the cache."""
-
-
 class Difference:
-    """The difference of two tensors of one shape, added up block by block. Sums are in float64.
+    """The difference of two tensors of one shape, added up block by block.
 
     `differing` counts elements with different values; NaN equals NaN. `other_bytes` counts equal values with
     different bytes (-0.0 and 0.0, another NaN). `largest` is max |Δ| over finite elements, `at` its index in the
@@ -60,8 +44,6 @@ class Difference:
         self.histogram: Histogram | None = None
         """The histogram of the finite Δ, if it was requested."""
 
-    _pairs: Pairs | None = None
-
     def add(
         self,
         before: bytes | memoryview,
@@ -72,52 +54,28 @@ class Difference:
         """Add the next elements of both. `tolerance` is (absolute, relative)."""
         import numpy as np
 
-        count = len(before) * 8 // dtypes[0].bits
-        if dtypes[0].kind == "complex" and count > _COMPLEX:
-            for position in range(0, count, _COMPLEX):
-                ends = [
-                    slice(position * dtype.bits // 8, (position + _COMPLEX) * dtype.bits // 8)
-                    for dtype in dtypes
-                ]
-                self.add(memoryview(before)[ends[0]], memoryview(after)[ends[1]], dtypes, tolerance)
-            return
         if self.histogram is not None:
             self.histogram.add_change(before, after, dtypes)
-        if self._pairs is None and count >= FEWEST and counts_codes(*dtypes):
-            self._pairs = Pairs(dtypes, tolerance, self.numel)
-        if self._pairs is not None:
-            self._pairs.add(before, after)
-            self.numel += count
-            return
+        old, new = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
         with np.errstate(all="ignore"):
-            delta = delta_of(before, after, dtypes, self.largest, tolerance)
-            if delta is None:
-                self._add_any(before, after, dtypes, tolerance)
-            else:
-                self._add_found(delta)
-                # If all finite values differ, all bytes differ too.
-                if dtypes[0] == dtypes[1] and delta.differing != count:
-                    self.other_bytes += unequal_bytes(before, after, dtypes[0]) - delta.differing
-        self.numel += count
+            found = None
+            if single.holds(dtypes[0]) and single.holds(dtypes[1]):
+                found = single.delta(old, new, self.largest, tolerance)
+            if found is None:
+                found = double.delta(old, new, self.largest, tolerance)
+        if found.at is not None:
+            self.largest, self.at = found.largest, self.numel + found.at
+        self.numel += len(old)
+        self.differing += found.differing
+        # If all values differ, all bytes differ too.
+        if dtypes[0] == dtypes[1] and found.differing != len(old):
+            self.other_bytes += _unequal_bytes(before, after, dtypes[0]) - found.differing
+        self._add(found.squares, found.reference, found.nan, found.inf, close=found.close)
 
     def settle(self) -> None:
-        """Take over what was counted, after the last block."""
+        """Bring the histogram up to date, after the last block."""
         if self.histogram is not None:
             self.histogram.settle()
-        if self._pairs is None:
-            return
-        pairs = self._pairs
-        del self._pairs  # what is left are numbers
-        result = pairs.result()
-        if pairs.at is not None and pairs.largest > self.largest:
-            self.largest, self.at = pairs.largest, pairs.at
-        self.differing += result.differing
-        self.other_bytes += result.other_bytes
-        self.squares += result.squares
-        self.reference += result.reference
-        self.nan = [first + second for first, second in zip(self.nan, result.nan, strict=True)]
-        self.inf = [first + second for first, second in zip(self.inf, result.inf, strict=True)]
-        self.close &= result.close
 
     def merge(self, later: Difference) -> None:
         """Add the difference of the elements that follow."""
@@ -126,59 +84,28 @@ class Difference:
         self.numel += later.numel
         self.differing += later.differing
         self.other_bytes += later.other_bytes
-        self.squares += later.squares
-        self.reference += later.reference
-        self.nan = [first + second for first, second in zip(self.nan, later.nan, strict=True)]
-        self.inf = [first + second for first, second in zip(self.inf, later.inf, strict=True)]
-        self.close = self.close and later.close
+        self._add(later.squares, later.reference, later.nan, later.inf, close=later.close)
         self.histogram = joined(self.histogram, later.histogram)
 
-    def _add_found(self, delta: Delta) -> None:
-        if delta.at is not None and delta.largest > self.largest:
-            self.largest, self.at = delta.largest, self.numel + delta.at
-        self.differing += delta.differing
-        self.squares += delta.squares
-        self.reference += delta.reference
-        self.close &= delta.close
-
-    def _add_any(
-        self,
-        before: bytes | memoryview,
-        after: bytes | memoryview,
-        dtypes: tuple[DType, DType],
-        tolerance: tuple[float, float] | None,
+    def _add(
+        self, squares: float, reference: float, nan: Sequence[int], inf: Sequence[int], *, close: bool
     ) -> None:
-        """Any numbers. NaN on both sides does not differ."""
-        import numpy as np
+        self.squares += squares
+        self.reference += reference
+        self.nan = [first + second for first, second in zip(self.nan, nan, strict=True)]
+        self.inf = [first + second for first, second in zip(self.inf, inf, strict=True)]
+        self.close = self.close and close
 
-        old, new = numbers(before, dtypes[0], 0), numbers(after, dtypes[1], 1)
-        unequal = old != new
-        for side, values in enumerate((old, new)):
-            if values.dtype.kind in "fc":
-                self.nan[side] += int(np.count_nonzero(np.isnan(values)))
-                self.inf[side] += int(np.count_nonzero(np.isinf(values)))
-        if old.dtype.kind in "fc" and new.dtype.kind in "fc":
-            nan = np.isnan(old) & np.isnan(new)
-            unequal = unequal & ~nan
-        wide = wide_of(old)
-        if unequal.any():
-            delta = distance(old, new, wide)
-            finite = np.isfinite(delta)
-            delta[~finite] = 0.0
-            place = int(np.argmax(delta))
-            if float(delta[place]) > self.largest:
-                self.largest, self.at = float(delta[place]), self.numel + place
-            self.squares += dot(delta, delta)
-            if tolerance is not None:
-                allowed = tolerance[0] + tolerance[1] * np.abs(wide)
-                self.close &= not bool(np.any(unequal & ~(finite & (delta <= allowed))))
-        size = np.abs(wide)
-        size[~np.isfinite(size)] = 0.0
-        self.reference += dot(size, size)
-        differing = int(np.count_nonzero(unequal))
-        self.differing += differing
-        if dtypes[0] == dtypes[1]:
-            self.other_bytes += unequal_bytes(before, after, dtypes[0]) - differing
+
+def _unequal_bytes(before: bytes | memoryview, after: bytes | memoryview, dtype: DType) -> int:
+    """The number of elements whose bytes differ."""
+    import numpy as np
+
+    width = dtype.bits // 8
+    if width in (1, 2, 4, 8):
+        return int(np.count_nonzero(np.frombuffer(before, f"u{width}") != np.frombuffer(after, f"u{width}")))
+    changed = np.frombuffer(before, "u8") != np.frombuffer(after, "u8")
+    return int(np.count_nonzero(changed.reshape(-1, width // 8).any(axis=1)))
 
 
 # --- numbers of one tensor --------------------------------------------------------------------------------------------
@@ -205,84 +132,36 @@ class Summary:
         self.histogram: Histogram | None = None
         """The histogram of the finite elements, if it was requested."""
 
-    _codes: Codes | None = None
-
     def add(self, block: bytes | memoryview, dtype: DType) -> None:
         """Add the next elements."""
         import numpy as np
 
-        if self._codes is None and dtype.bits == 8 and len(block) >= FEWEST:
-            self._codes = Codes(dtype)
-        if self._codes is not None:
-            self._codes.add(block)
-            self.numel += len(block)
-            return
+        values = numbers(block, dtype)
         with np.errstate(all="ignore"):
             if dtype.kind == "complex":
-                values = np.abs(numbers(block, dtype))
-                wide = scratch().wide(0, len(values))
-                np.copyto(wide, values)
-            else:
-                wide = widened(block, dtype, 0)
-                values = wide if dtype.kind == "float" else numbers(block, dtype)
-            self.numel += len(values)
-            total = dot(wide, scratch().ones(len(wide)))  # a third of the time of sum()
-            if not np.isfinite(total):
-                nan, inf = np.isnan(wide), np.isinf(wide)
-                self.nan += int(np.count_nonzero(nan))
-                self.inf += int(np.count_nonzero(inf))
-                values = wide = wide[~(nan | inf)]
-                total = float(wide.sum())
-            if len(values):
-                self._add_finite(values, wide, total)
-                if self.histogram is not None and self.low is not None and self.high is not None:
-                    self.histogram.add(halved(values, block, dtype), self.low, self.high)
+                values = np.abs(values)
+            found = (single.moments(values) if single.holds(dtype) else None) or double.moments(values)
+        self.numel += len(values)
+        self.nan += found.nan
+        self.inf += found.inf
+        if not found.finite:
+            return
+        self._widen(found.low, found.high)
+        self.zeros += found.zeros
+        self.squares += found.squares
+        self._join(found.finite, found.mean, found.spread)
+        if self.histogram is not None and self.low is not None and self.high is not None:
+            finite = values if found.finite == len(values) else values[np.isfinite(values)]
+            self.histogram.add(finite, self.low, self.high)
 
     def settle(self) -> None:
-        """Take over what was counted, after the last block."""
-        import numpy as np
-
+        """Bring the histogram up to date, after the last block."""
         if self.histogram is not None:
             self.histogram.settle()
-        if self._codes is None:
-            return
-        values, counts = self._codes.counts()
-        del self._codes  # what is left are numbers
-        if values.dtype.kind == "f":
-            self.nan += int(counts[np.isnan(values)].sum())
-            self.inf += int(counts[np.isinf(values)].sum())
-            is_finite = np.isfinite(values)
-            values, counts = values[is_finite], counts[is_finite]
-        self.zeros += int(counts[values == 0].sum())
-        if not len(values):
-            return
-        if self.histogram is not None:
-            self.histogram.weigh(values, counts)
-        self._widen(values.min().item(), values.max().item())
-        wide, weights, count = values.astype("f8"), counts.astype("f8"), int(counts.sum())
-        self.squares += dot(weights, wide * wide)
-        mean = dot(weights, wide) / count
-        self._join(count, mean, dot(weights, (wide - mean) ** 2))
 
     def _widen(self, low: float, high: float) -> None:
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
-
-    def _add_finite(self, values: Array, wide: Array, total: float) -> None:
-        import numpy as np
-
-        low, high = values.min().item(), values.max().item()
-        self._widen(low, high)
-        if low <= 0 <= high:
-            self.zeros += int(np.count_nonzero(values == 0))
-        squares, mean = dot(wide, wide), total / len(wide)
-        self.squares += squares
-        # The sum of the squared distances from the mean. Where the mean is large beside them, this loses digits.
-        spread = squares - total * mean
-        if not spread > squares / 64:
-            delta = np.subtract(wide, mean, out=scratch().wide(1, len(wide)))
-            spread = dot(delta, delta)
-        self._join(len(wide), mean, spread)
 
     def _join(self, count: int, mean: float, spread: float) -> None:
         """Add a part with its own mean (Chan, Golub and LeVeque 1979)."""
@@ -300,8 +179,7 @@ class Summary:
         self.histogram = joined(self.histogram, later.histogram)
         if later.low is None or later.high is None:
             return
-        self.low = later.low if self.low is None else min(self.low, later.low)
-        self.high = later.high if self.high is None else max(self.high, later.high)
+        self._widen(later.low, later.high)
         self.squares += later.squares
         self._join(later.finite, later.mean, later.spread)
 

@@ -38,6 +38,11 @@ SIZED = [
 """What `nbytes` is made of, and a dtype: all of them where that is quick."""
 
 
+def tolerance_of(dtype: torch.dtype) -> float:
+    """The relative error of sums, which float32 adds for types that it holds."""
+    return 1e-6 if dtype.itemsize < 4 or dtype is torch.float32 else 1e-9
+
+
 def change(before: torch.Tensor, after: torch.Tensor, tolerance: tuple[float, float] | None = None) -> Change:
     found = compare(
         refs.ref_of(before), refs.ref_of(after), None if tolerance is None else lambda dtype: tolerance
@@ -64,8 +69,9 @@ def test_differences_are_those_of_torch(dtype: torch.dtype, nbytes: int) -> None
     assert found.numel == len(before) and found.differing == int((delta > 0).sum())
     assert found.max_abs == pytest.approx(delta.max().item(), rel=1e-14)
     assert found.at is not None and delta[found.at].item() == pytest.approx(delta.max().item(), rel=1e-14)
-    assert found.squares == pytest.approx(delta.square().sum().item(), rel=1e-9)
-    assert found.reference == pytest.approx(wide(before).abs().square().sum().item(), rel=1e-9)
+    close = tolerance_of(dtype)
+    assert found.squares == pytest.approx(delta.square().sum().item(), rel=close)
+    assert found.reference == pytest.approx(wide(before).abs().square().sum().item(), rel=close)
     assert found.other_bytes == 0 and found.nan == found.inf == (0, 0)
 
 
@@ -115,9 +121,9 @@ def test_what_is_no_number_is_counted_and_left_out_of_sums(nbytes: int) -> None:
     assert found.nan == (2, 1) and found.inf == (2, 3)
     assert found.differing == len(before) - 3 and found.other_bytes == 1
     assert found.max_abs == finite.max().item()
-    assert found.squares == pytest.approx(finite.square().sum().item(), rel=1e-9)
+    assert found.squares == pytest.approx(finite.square().sum().item(), rel=1e-6)
     known = before.double()[before.isfinite()]
-    assert found.reference == pytest.approx(known.square().sum().item(), rel=1e-9)
+    assert found.reference == pytest.approx(known.square().sum().item(), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_merging_is_adding_what_follows() -> None:
         for name, value in vars(whole).items():
             if name == "histogram":  # not asked for; test_histogram.py has its laws
                 continue
-            assert vars(parts[0])[name] == pytest.approx(value, rel=1e-12), (cut, name)
+            assert vars(parts[0])[name] == pytest.approx(value, rel=1e-6), (cut, name)
 
 
 # --- what one holds ---------------------------------------------------------------------------------------------------
@@ -192,10 +198,11 @@ def test_summaries_are_those_of_torch(how: str, dtype: torch.dtype, nbytes: int)
     finite = values[values.isfinite()]
     assert (found.numel, found.finite, found.nan, found.inf) == (len(tensor), len(finite), odd, odd)
     assert found.zeros == int((values == 0).sum())
-    close = 1e-5 if tensor.is_complex() else 1e-9
-    assert found.low == pytest.approx(finite.min().item(), rel=close)
-    assert found.high == pytest.approx(finite.max().item(), rel=close)
-    assert found.mean == pytest.approx(finite.mean().item(), rel=close, abs=1e-9)
+    close = 1e-5 if tensor.is_complex() else tolerance_of(dtype)
+    exact = close if tensor.is_complex() else 0
+    assert found.low == pytest.approx(finite.min().item(), rel=exact, abs=0)
+    assert found.high == pytest.approx(finite.max().item(), rel=exact, abs=0)
+    assert found.mean == pytest.approx(finite.mean().item(), rel=close, abs=close * finite.std().item())
     assert found.squares == pytest.approx(finite.square().sum().item(), rel=close)
     assert found.spread == pytest.approx((finite - finite.mean()).square().sum().item(), rel=close)
 
@@ -258,7 +265,7 @@ def test_the_parts_of_a_measurement_may_begin_anywhere() -> None:
         found: Measurement = merged(parts)
         assert found.channels is not None and whole.channels is not None
         assert found.channels.sums == pytest.approx(whole.channels.sums, rel=1e-12), cut
-        assert found.summary.spread == pytest.approx(whole.summary.spread, rel=1e-12)
+        assert found.summary.spread == pytest.approx(whole.summary.spread, rel=1e-6)
 
 
 def test_channels_are_added_in_blocks_of_any_size() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from process import environment, python
 
-from ckpt.elements.pairs import PIECE, dot
+from ckpt.elements.sums import PIECE, dot
 
 COUNT = 8 * PIECE + 2341
 """Elements of a tensor: several pieces of a dot product, and a rest."""

@@ -50,7 +50,6 @@ PATHS = {
     "ckpt.elements.fill._AHEAD": Sides(1, NEVER),
     "ckpt.elements.histogram._FEW": Sides(0, NEVER),
     "ckpt.elements.histogram._FULL": Sides(64, 1 << 31),
-    "ckpt.elements.pairs._FULL": Sides(64, 1 << 31),
     "ckpt.elements.mean.ELEMENTS": Sides(5, 1 << 17),
     "ckpt.io.executor.AHEAD": Sides(1, NEVER),
 }
@@ -112,7 +111,8 @@ def asked() -> Side | None:
 
 SMALL = {
     "ckpt.elements.blocks.BLOCK": 64,
-    "ckpt.elements.pairs.PIECE": 8,
+    "ckpt.elements.sums.PIECE": 8,
+    "ckpt.elements.sums.SINGLE_PIECE": 8,
     "ckpt.elements.boxes.BAND": 64,
     "ckpt.elements.cast.BLOCK": 64,
     "ckpt.elements.fill.PIECE": 64,

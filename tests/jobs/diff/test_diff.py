@@ -192,10 +192,11 @@ def test_numbers_are_torchs(tmp_path_factory: pytest.TempPathFactory, data: st.D
     assert row.change.max_abs == pytest.approx(
         float(delta[unequal].max()) if unequal.any() else 0.0, rel=1e-12
     )
-    assert row.change.rms == pytest.approx(float(delta.square().mean().sqrt()), rel=1e-9, abs=1e-300)
+    sums = 1e-6 if dtype.itemsize < 4 or dtype is torch.float32 else 1e-9  # float32 adds what it holds
+    assert row.change.rms == pytest.approx(float(delta.square().mean().sqrt()), rel=sums, abs=1e-300)
     if finite.square().sum() > 0:
         assert row.change.rel_l2 == pytest.approx(
-            float((delta.square().sum() / finite.square().sum()).sqrt()), rel=1e-9
+            float((delta.square().sum() / finite.square().sum()).sqrt()), rel=sums
         )
     assert row.change.nan == (int(one.isnan().sum()), int(two.isnan().sum()))
     assert row.change.inf == (int(one.isinf().sum()), int(two.isinf().sum()))

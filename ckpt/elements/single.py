@@ -1,0 +1,106 @@
+"""The figures of a block in float32, for numbers that it holds: half as wide as float64, and so twice as fast.
+
+What must be exact is: counts, max |Δ| and its place, whether all are close. Sums of squares, means and spreads have a relative
+error of 1e-6 at most. A block where float32 cannot keep that has no figures here.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from ckpt.dtypes import DType
+from ckpt.elements.cast import scratch
+from ckpt.elements.double import Delta, Moments
+from ckpt.elements.sums import dot, total
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_LEAST, _MOST = 1e-30, 1e30
+"""The bounds of a sum of squares between which none that counts was lost, or infinite, in float32."""
+_ROUNDING = 1e-6
+"""More than the relative error of one number, and of |Δ|, in float32."""
+_CENTRED = 4
+"""The most that a sum of squares may be beside the spread that is left of it: each doubling costs a bit."""
+_ROW = 10
+"""The first of the rows of `scratch` that nobody else takes."""
+
+
+def holds(dtype: DType) -> bool:
+    """Tell whether float32 holds all numbers of a type."""
+    return dtype.bits <= (32 if dtype.kind == "float" else 16) and dtype.kind in ("float", "int", "bool")
+
+
+def delta(old: Array, new: Array, peak: float, tolerance: tuple[float, float] | None) -> Delta | None:
+    """The difference of two blocks of numbers that float32 holds, or None; `double.delta` has the rest."""
+    import numpy as np
+
+    old, new = _single(old, 0), _single(new, 1)
+    apart = np.subtract(new, old, out=scratch().row("<f4", _ROW + 2, len(old)))
+    reference, squares = dot(old, old), dot(apart, apart)
+    if not (_is_kept(reference, old) and _is_kept(squares, apart)):
+        return None
+    if not squares:
+        return Delta(0, 0.0, reference)
+    differing = int(np.count_nonzero(old != new))
+    np.abs(apart, out=apart)
+    rounded = apart.max()
+    largest, at = float(rounded), None
+    if largest >= peak * (1 - _ROUNDING):
+        # Rounding keeps the order: the largest |Δ| is among those that are the largest in float32.
+        may = np.flatnonzero(apart == rounded)
+        exact = np.abs(new[may].astype("f8") - old[may])
+        place = int(np.argmax(exact))
+        largest = float(exact[place])
+        at = int(may[place]) if largest > peak else None
+    close = True
+    if tolerance is not None and not float(rounded) * (1 + _ROUNDING) <= tolerance[0]:
+        wide = old.astype("f8")
+        allowed = tolerance[0] + tolerance[1] * np.abs(wide)
+        close = bool((np.abs(new - wide) <= allowed).all())
+    return Delta(differing, squares, reference, largest, at, close)
+
+
+def moments(values: Array) -> Moments | None:
+    """The figures of a block of numbers that float32 holds, or None; `double.moments` has the rest."""
+    import numpy as np
+
+    single, count = _single(values, 0), len(values)
+    low, high = values.min().item(), values.max().item()
+    squares = dot(single, single)
+    if not (isfinite(low) and isfinite(high) and _is_kept(squares, single)):
+        return None
+    zeros = int(np.count_nonzero(single == 0)) if low <= 0 <= high else 0
+    if low == high:
+        return Moments(count, 0, 0, low, high, zeros, float(low), 0.0, count * float(low) ** 2)
+    added = total(single)
+    mean = added / count
+    spread = squares - added * mean
+    if spread * _CENTRED < squares:
+        centre = np.float32(mean)
+        apart = np.subtract(single, centre, out=scratch().row("<f4", _ROW + 2, count))
+        around, added = dot(apart, apart), total(apart)
+        spread = around - added * added / count
+        if not _is_kept(around, apart) or spread * _CENTRED < around:
+            return None
+        mean = float(centre) + added / count
+    return Moments(count, 0, 0, low, high, zeros, mean, spread, squares)
+
+
+def _single(values: Array, row: int) -> Array:
+    """The numbers in float32: themselves, or in a row of the thread."""
+    import numpy as np
+
+    if values.dtype == np.float32:
+        return values
+    single = scratch().row("<f4", _ROW + row, len(values))
+    np.copyto(single, values)
+    return single
+
+
+def _is_kept(squares: float, values: Array) -> bool:
+    """Tell whether a sum of squares in float32 lost none that counts."""
+    return _LEAST < squares < _MOST or (squares == 0 and not values.any())
