@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import add
 from types import TracebackType
@@ -14,7 +14,7 @@ from ckpt.io.source import Source
 from ckpt.names import Path
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple, dataclass
-from ckpt.tensors import Storage, Tensor, TensorRef, sources_of
+from ckpt.tensors import Storage, Tensor, TensorRef, parts_of, sources_of
 
 Role = Literal["parameter", "buffer"]
 
@@ -34,6 +34,24 @@ class Entry(NamedTuple):
     source: str | None = None
     registered: bool = True
     persistent: bool = True
+
+
+class Storages(Column[Storage]):
+    """The storages of many records of one file. `ids` are their names."""
+
+    __slots__ = ("ids",)
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        make: Callable[[int, int], list[Storage]],
+        looks: Sequence[Storage],
+    ) -> None:
+        self.ids = ids
+        super().__init__(len(ids), make, looks)
+
+    def cut(self, first: int, last: int) -> Storages:
+        return self._cut(Storages(self.ids[first:last], self._make, self.looks[first:last]), first)
 
 
 class Tensors(Column[TensorRef]):
@@ -100,6 +118,20 @@ def keys_at(entries: Sequence[Entry], depth: int) -> list[str]:
         elif len(part.path) + 1 == depth:
             keys += part.keys
     return keys
+
+
+def storages_of(entries: Sequence[Entry]) -> list[str]:
+    """The names of the storages of each tensor: one, or those of its parts with commas between."""
+    ids: list[str] = []
+    for part in parts(entries):
+        storages = part.tensors.storages if isinstance(part, Entries) else ()
+        if isinstance(storages, Storages):
+            ids += storages.ids
+        else:
+            ids += [
+                ",".join(dict.fromkeys(ref.storage.id for ref in parts_of(entry.tensor))) for entry in part
+            ]
+    return ids
 
 
 def looks_of(entries: Sequence[Entry]) -> list[Tensor]:
@@ -364,8 +396,9 @@ class Checkpoint:
     def all_sources(self) -> list[Source]:
         """The files of the checkpoint, and those that its tensors come from."""
         sources = {id(source): source for source in self.sources}
-        for storage in self.storages:
-            sources.update((id(source), source) for source in sources_of(storage.place))
+        for part in parts(self.storages):
+            for storage in part[:1] if isinstance(part, Storages) else part:
+                sources.update((id(source), source) for source in sources_of(storage.place))
         return list(sources.values())
 
     def close(self) -> None:

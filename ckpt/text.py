@@ -41,7 +41,8 @@ _UNPRINTABLE = (
 )
 # What the runners of GitHub Actions, Azure Pipelines and TeamCity take for a command, anywhere in a line.
 _RUNNERS = r"#(?=#(?:\[|vso\[|teamcity\[))"
-_FORMULA = "[=+\\-@\uff1d\uff0b\uff0d\uff20]"
+FORMULA = "[=+\\-@\uff1d\uff0b\uff0d\uff20]"
+"""Characters with which a formula of a spreadsheet begins."""
 _NUMBER = r"-(?:[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|inf)"
 
 
@@ -104,7 +105,7 @@ def pasted_path(path: str) -> str | None:
 
 def show_cell(text: str, *, name: bool = False) -> str:
     """A cell of TSV, already safe, that no spreadsheet takes for a formula. A number stays, but not as a name."""
-    if not re.match(_FORMULA, text) or (not name and re.fullmatch(_NUMBER, text)):
+    if not re.match(FORMULA, text) or (not name and re.fullmatch(_NUMBER, text)):
         return text
     return f"{_code(text[0])}{text[1:]}"
 

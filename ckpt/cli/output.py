@@ -8,8 +8,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
 from typing import TextIO
 
 from ckpt.errors import CkptError, UsageError
@@ -218,15 +219,16 @@ def _compact(value: Json) -> str:
     return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("##", "#\\u0023")
 
 
-def write_table(rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True) -> None:
+def write_table(rows: Iterable[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True) -> None:
     """Rows, the first of them the header, as TSV, in a format of tabulate, or as aligned columns."""
     if tsv or table is not None:
         for line in table_lines(rows, tsv=tsv, table=table, header=header):
             write_text(line)
         return
-    numbers = frozenset(i for i, name in enumerate(rows[0]) if name in ("bytes", "used", "numel"))
-    shown = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in rows[1:]]
-    head = [cell.upper() for cell in rows[0]]
+    names, *others = rows
+    numbers = frozenset(i for i, name in enumerate(names) if name in ("bytes", "used", "numel"))
+    shown = [[cut(cell, 2 * TEXT_LIMIT) for cell in row] for row in others]
+    head = [cell.upper() for cell in names]
     write_lines(ragged([head, *shown], right=numbers, width=screen_width()))
 
 
@@ -244,11 +246,11 @@ class Tables:
         self._header = header
         self._shown = False
 
-    def write(self, path: str, rows: Sequence[Sequence[str]]) -> None:
+    def write(self, path: str, rows: Iterable[Sequence[str]]) -> None:
         """Write the rows of one file; the first is the header."""
         if self._several:
-            name = show(path, None)
-            rows = [["file", *rows[0]], *([name, *row] for row in rows[1:])]
+            files = chain(["file"], repeat(show(path, None)))
+            rows = ([file, *row] for file, row in zip(files, rows, strict=False))
         header = self._header and (not self._shown or self._table is not None)
         self._shown = True
         write_table(rows, tsv=self._tsv, table=self._table, header=header)

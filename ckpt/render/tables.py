@@ -5,11 +5,10 @@ Every form that is a table is made of these: `--tsv`, `--table`, aligned columns
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ckpt.checkpoint import Value
-from ckpt.evidence.roles import Role
-from ckpt.jobs.inspect.inspect import Inspection, Row
+from ckpt.checkpoint import Value, looks_of, names_of, storages_of
+from ckpt.jobs.inspect.inspect import Inspection
 from ckpt.pickles.known import python3_name
 from ckpt.render.folding import Fold, Leaves, Optimizer, alike, fold, leaves_of, lines
 from ckpt.render.folding import Line as Opened
@@ -20,31 +19,23 @@ from ckpt.tree.literals import BRACKETS, scalar_text
 from ckpt.tree.view import look
 
 
-def tensor_table(report: Inspection) -> list[list[str]]:
+def tensor_table(report: Inspection) -> Iterator[list[str]]:
     """One tensor a row, exact: the columns of `--tsv` and `--table`."""
-    return row_table(report.rows, report.roles())
+    yield ["name", "dtype", "shape", "device", "bytes", "role", "storage"]
+    tensors = looks_of(report.entries)
+    kinds: dict[
+        int, tuple[str, str, str, str]
+    ] = {}  # by id, because the hash of a tensor takes longer than its row
+    names, storages = names_of(report.entries), storages_of(report.entries)
+    for name, tensor, role, storage in zip(names, tensors, report.roles(), storages, strict=True):
+        kind = kinds.get(id(tensor)) or kinds.setdefault(id(tensor), _kind(tensor))
+        yield [show(name, None), *kind, role.role, show(storage, None)]
 
 
-def row_table(selected: Sequence[Row], roles: Sequence[Role]) -> list[list[str]]:
-    """The rows of some tensors, below their header."""
-    rows = [["name", "dtype", "shape", "device", "bytes", "role", "storage"]]
-    for row, role in zip(selected, roles, strict=True):
-        tensor = row.tensor
-        shape = "x".join(map(str, tensor.shape)) if tensor.shape else "()"
-        parts = dict.fromkeys(part.storage.id for _, part in tensor.parts)
-        storage = ",".join(parts) if tensor.parts else tensor.storage.id if hasattr(tensor, "storage") else ""
-        rows.append(
-            [
-                show(row.entry.name, None),
-                tensor.dtype.name,
-                shape,
-                show(tensor.device or "", None),
-                str(tensor.nbytes),
-                role.role,
-                show(storage, None),
-            ]
-        )
-    return rows
+def _kind(tensor: Tensor) -> tuple[str, str, str, str]:
+    """Its dtype, shape, device and bytes."""
+    shape = "x".join(map(str, tensor.shape)) if tensor.shape else "()"
+    return tensor.dtype.name, shape, show(tensor.device or "", None), str(tensor.nbytes)
 
 
 def storage_table(report: Inspection) -> list[list[str]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt.findings import Finding
 from ckpt.names import labels
 from ckpt.rows import NamedTuple
-from ckpt.text import show_cell, show_literal
+from ckpt.text import FORMULA, show_cell, show_literal
 
 Span = tuple[str, str]
 """Text and the name of its style, `` for plain."""
@@ -409,24 +409,32 @@ _NO_MARKUP = r"(?:[^\W_]|[ .,;/()=+%'…×-]|:(?=[0-9 ])|_(?=[^\W_]))*"
 
 
 def table_lines(
-    rows: Sequence[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True
-) -> list[str]:
+    rows: Iterable[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True
+) -> Iterator[str]:
     """Rows, the first of them the header, as TSV or in a format of tabulate."""
+    rows = iter(rows)
+    head = next(rows)
     table = _TABLES.get(table or "", table)
-    if tsv or table == "tsv":
-        rows = [rows[0], *([*map(_cell, rows[0], row)] for row in rows[1:])]
     if tsv:
-        return ["\t".join(row) for row in rows[0 if header else 1 :]]
+        if header:
+            yield "\t".join(head)
+        risky = re.compile(f"(?:^|\t){FORMULA}")
+        for row in rows:
+            line = "\t".join(row)
+            yield "\t".join(map(_cell, head, row)) if risky.search(line) else line
+        return
     from tabulate import tabulate
 
-    if table in ("github", "pipe"):
-        rows = [[_markdown(cell) for cell in row] for row in rows]
+    if table == "tsv":
+        rows = ([*map(_cell, head, row)] for row in rows)
+    elif table in ("github", "pipe"):
+        head, rows = [*map(_markdown, head)], ([*map(_markdown, row)] for row in rows)
     elif table in ("jira", "orgtbl", "pretty", "psql", "presto"):
-        rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+        rows = ([cell.replace("|", "\\|") for cell in row] for row in rows)
     text: str = tabulate(
-        rows[1:], headers=rows[0] if header else (), tablefmt=table or "plain", disable_numparse=True
+        [*rows], headers=head if header else (), tablefmt=table or "plain", disable_numparse=True
     )
-    return text.split("\n")
+    yield from text.split("\n")
 
 
 def _cell(column: str, text: str) -> str:

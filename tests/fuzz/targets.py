@@ -60,7 +60,6 @@ from ckpt.render.diff import diff_lines, diff_table
 from ckpt.render.get import content_lines, get_lines, get_text, tensor_lines
 from ckpt.render.lint import lint_lines
 from ckpt.render.numbering import numbering_lines
-from ckpt.render.tables import row_table
 from ckpt.render.text import plain_text
 from ckpt.render.verify import verify_lines
 from ckpt.tensors import TensorRef
@@ -128,7 +127,6 @@ def _got(survey: Survey, name: str) -> None:
         for item in get(survey, [name], LIMITS):
             written(item.to_json())
             if item.row is not None and item.role is not None:
-                rows(row_table([item.row], [item.role]))
                 clean(plain_text(tensor_lines(item.row, item.role, first_values(item.row.tensor, 8))))
             else:
                 clean(plain_text(get_lines(item.name, item.node)))

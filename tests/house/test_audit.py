@@ -34,7 +34,7 @@ def look(path):
             json.dumps(report.to_json(), allow_nan=False)
             inspect_lines(report)
             for table in (tensor_table, storage_table, value_table, import_table):
-                table(report)
+                list(table(report))
     except CkptError as error:
         show(str(error), 2000)
         return "error"

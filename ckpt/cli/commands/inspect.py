@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ckpt.evidence.numbering import Numbering
     from ckpt.jobs.inspect.inspect import Inspection
 
-_Table: TypeAlias = "Callable[[Inspection], list[list[str]]]"
+_Table: TypeAlias = "Callable[[Inspection], Iterable[list[str]]]"
 _VIEWS = ("--storages", "--values", "--imports")
 
 

@@ -6,8 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
-from ckpt.checkpoint import Notice
-from ckpt.columns import Column
+from ckpt.checkpoint import Notice, Storages
 from ckpt.dtypes import UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive, read_archive
@@ -77,7 +76,7 @@ class StorageFolder:
         self._big = big
         self._types: dict[Node, DType | None] = {}
         self._made: dict[str, Storage] = {}
-        self._columns: dict[int, Column[Storage]] = {}
+        self._columns: dict[int, Storages] = {}
         """By the position of the first record in the directory."""
         self._count = 0
         self._longer: list[str] = []
@@ -167,6 +166,7 @@ class StorageFolder:
             ]
         mark = self._contents.mark + self._prefix
         file, base = grounded(self._source, 0)
+        ids = [mark + key for key in keys] if mark else keys
 
         def make(begin: int, last: int) -> list[Storage]:
             span, new = slice(first + begin, first + last), tuple.__new__
@@ -176,15 +176,15 @@ class StorageFolder:
             checksums: Iterable[int | None] = records.checksums[span]
             if 0 in records.checksums[span]:
                 checksums = [records.at(index).crc for index in range(span.start, span.stop)]
-            ids = [mark + key for key in keys[begin:last]] if mark else keys[begin:last]
             _, devices, dtypes, sizes, *_ = zip(*looks[begin:last], strict=True)
             ranges = zip(
                 repeat(file), offsets, sizes, repeat(None), repeat(self._big), repeat(None), strict=False
             )
-            fields = zip(ids, devices, dtypes, sizes, map(new, repeat(Range), ranges), checksums, strict=True)
+            places = map(new, repeat(Range), ranges)
+            fields = zip(ids[begin:last], devices, dtypes, sizes, places, checksums, strict=True)
             return list(map(new, repeat(Storage), fields))
 
-        column = Column(len(keys), make, looks)
+        column = Storages(ids, make, looks)
         self._columns[first] = column
         self._contents.storages[mark + keys[0]] = column
         self._count += len(keys)

@@ -21,8 +21,9 @@ from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.pickled import Contents, interpret, run
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.dcp.alike import Alike
 from ckpt.io.far import Reading
-from ckpt.io.source import BaseSource, Memory, Source, Window
+from ckpt.io.source import BaseSource, Memory, Source, Window, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node, tensor_of
 from ckpt.rows import replace
@@ -30,7 +31,7 @@ from ckpt.tensors import TensorRef
 from ckpt.text import show
 
 _AT_ONCE = 64 << 10
-"""An object's item of at most this many bytes is read at once."""
+"""An item of at most this many bytes is read at once."""
 _EDGE = 8 << 10
 """More bytes than the archive of a tensor has before its elements, and behind them."""
 _AROUND = 64 << 10
@@ -74,6 +75,10 @@ class Bytes:
         if archive.trailing:  # no save leaves any: the length of the item is another one's
             raise UnreadableError(f"{self.what}: {archive.trailing:,} bytes follow its archive")
         return archive
+
+    def is_short(self) -> bool:
+        """Tell whether all its bytes are there, as they are, and so few that they may be read at once."""
+        return not self.codecs and self.length <= _AT_ONCE and self.offset + self.length <= self.source.size
 
     def reads(self) -> Iterator[Reading]:
         """Its bytes."""
@@ -161,17 +166,26 @@ def _root(archive: Archive, contents: Contents, limits: Limits, key: str, budget
 
 
 class TensorItem:
-    """The item of one chunk: a tensor of a known dtype and shape. `find` says where the item lies."""
+    """The item of one chunk: a tensor of a known dtype and shape. `find` says where the item lies.
 
-    __slots__ = ("_dtype", "_find", "_limits", "_ref", "_shape")
+    `alike` has the archives that were read of other items.
+    """
+
+    __slots__ = ("_alike", "_dtype", "_find", "_limits", "_ref", "_shape")
 
     def __init__(
-        self, find: Callable[[], Bytes], dtype: DType, shape: tuple[int, ...], limits: Limits
+        self,
+        find: Callable[[], Bytes],
+        dtype: DType,
+        shape: tuple[int, ...],
+        limits: Limits,
+        alike: Alike | None = None,
     ) -> None:
         self._find = find
         self._dtype = dtype
         self._shape = shape
         self._limits = limits
+        self._alike = alike
         self._ref: TensorRef | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -202,6 +216,13 @@ class TensorItem:
     def _read(self) -> TensorRef:
         item = self._find()
         what = item.what
+        file, base = grounded(item.source, item.offset)
+        data = b""
+        if self._alike is not None and item.is_short():
+            data = item.source.read(item.offset, item.length)
+            known = self._alike.tensor(self._dtype, self._shape, data, file, base)
+            if known is not None:
+                return known
         try:
             archive = item.archive(self._limits, most_of(self._dtype, self._shape))
             budget = Budget(self._limits, item.length)
@@ -222,6 +243,8 @@ class TensorItem:
             holds = f"{tensor.dtype.name} {list(tensor.shape)}"
             recorded = f"{self._dtype.name} {list(self._shape)}"
             raise DamagedDataError(f"{what} holds {holds}, .metadata says {recorded}")
+        if self._alike is not None and data:
+            self._alike.keep(data, archive, tensor, base)
         return tensor
 
 

@@ -27,6 +27,7 @@ from ckpt.formats.common.dcp import (
 from ckpt.formats.common.pickled import Contents, refuse_mixed
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.dcp import FORMAT
+from ckpt.formats.dcp.alike import Alike
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
 from ckpt.formats.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
 from ckpt.formats.dcp.skim import read_metadata
@@ -66,6 +67,7 @@ class Files:
         self.sources: dict[str, Source] = {}
         self.missing: dict[str, str] = {}
         """Data files that cannot be read, and why."""
+        self.alike = Alike()
         self._limits = limits
         try:
             self.metadata = self._read(budget)
@@ -391,7 +393,11 @@ def _ref(
         boxes: list[Box] = []
         for index, (offsets, sizes) in enumerate(row.chunks.boxes()):
             boxes.append(
-                Box(offsets, sizes, TensorItem(partial(files.chunk, row, index), row.dtype, sizes, limits))
+                Box(
+                    offsets,
+                    sizes,
+                    TensorItem(partial(files.chunk, row, index), row.dtype, sizes, limits, files.alike),
+                )
             )
         return boxes
 

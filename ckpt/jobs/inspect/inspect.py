@@ -106,6 +106,8 @@ class Inspection(NamedTuple):
     findings: tuple[Finding, ...]
     selected: bool = False
     values: tuple[Value, ...] = ()
+    positions: Sequence[int] = ()
+    """The index of each of `rows` in `Checkpoint.tensors`."""
     way: Way | None = None
     """The command that makes a file for weights_only, where this one needs it."""
 
@@ -128,7 +130,8 @@ class Inspection(NamedTuple):
 
     def roles(self) -> list[Role]:
         """The role of each of `rows`; text does not show them."""
-        return [self.survey.roles[row.position] for row in self.rows]
+        roles = self.survey.roles
+        return [roles[position] for position in self.positions]
 
     def __reduce__(self) -> tuple[object, ...]:
         return pickled(self.checkpoint.path, Inspection, *self)
@@ -194,6 +197,7 @@ def inspect(
         (),
         selected=bool(select) or section is not None,
         values=values,
+        positions=indices,
     )
     plan = plan or _no_plan
     report = report._replace(findings=order(list(_findings(report, plan))))
