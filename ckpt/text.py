@@ -6,7 +6,7 @@ Every string from a file passes `show` on its way to a terminal. Nothing here tr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
@@ -154,6 +154,103 @@ def braced(names: Sequence[str]) -> list[str]:
     return out
 
 
+# --- names that say nearly the same -------------------------------------------------------------------------------------
+
+_DEPTH = 64
+_SIBLINGS = 8
+_MOST_FOLDED = 5000
+"""Names that are compared for what they have in common."""
+
+
+def alike(rows: Sequence[tuple[str, Hashable]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Merge the rows of one look whose dotted names differ in one part into one row.
+
+    Numbers become ranges, other parts braces: `layers.0-5.self_attn.{q,k,v,o}_proj.weight`. A row is its name and the
+    indices of what it stands for, at the place of its first one.
+    """
+    groups: list[_Group] = [
+        (tuple(name.split(".", _DEPTH)), look, (index,)) for index, (name, look) in enumerate(rows)
+    ]
+    depth = max((len(parts) for parts, _, _ in groups), default=0)
+    for numbers in (True, False):
+        for position in reversed(range(depth)):
+            groups = _met(groups, position, numbers)
+    return [(".".join(parts), indices) for parts, _, indices in groups]
+
+
+_Group = tuple[tuple[str, ...], Hashable, tuple[int, ...]]
+
+
+def _met(groups: list[_Group], position: int, numbers: bool) -> list[_Group]:
+    """Groups that differ in the part `position` alone, as one: in their number, or in a word that stands for itself yet."""
+    met: dict[Hashable, list[_Group]] = {}
+    for group in groups:
+        parts, look, indices = group
+        word = parts[position] if position < len(parts) else ""
+        is_plain_number = is_number(word) and word == str(int(word))
+        fits = word and "{" not in word and (is_plain_number if numbers else number_range(word) is None)
+        key: Hashable = (parts[:position], parts[position + 1 :], look) if fits else indices
+        met.setdefault(key, []).append(group)
+    out: list[_Group] = []
+    for same in met.values():
+        parts, look, indices = same[0]
+        if len(same) > 1:
+            words = [group[0][position] for group in same]
+            label = in_ranges(sorted(words, key=int)) if numbers else in_braces(words)
+            parts = (*parts[:position], label, *parts[position + 1 :])
+            indices = tuple(sorted(index for group in same for index in group[2]))
+        out.append((parts, look, indices))
+    return sorted(out, key=lambda group: group[2][0])
+
+
+def is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 10
+
+
+def in_braces(names: list[str]) -> str:
+    """`{q,k,v,o}_proj` for names that share a beginning or an end, up to a dot or an underscore."""
+    first, last = min(names), max(names)
+    size = next(
+        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+    )
+    head = first[: max(first.rfind(mark, 0, size) for mark in "._") + 1]
+    turned = [name[len(head) :][::-1] for name in names]
+    low, high = min(turned), max(turned)
+    size = next(
+        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
+    )
+    tail = low[: max(low.rfind(mark, 0, size) for mark in "._") + 1][::-1]
+    middles = [name[len(head) : len(name) - len(tail)] for name in names]
+    if len(middles) > _SIBLINGS:
+        middles = [*middles[: _SIBLINGS - 1], f"… {len(names) - _SIBLINGS + 1} more"]
+    return f"{head}{{{','.join(middles)}}}{tail}"
+
+
+def number_range(text: str) -> tuple[int, int] | None:
+    """The numbers that `3` or `4-7` stand for."""
+    first, dash, last = text.partition("-")
+    if not is_number(first) or (dash and not is_number(last)):
+        return None
+    return int(first), int(last or first)
+
+
+def in_ranges(labels: list[str]) -> str:
+    """`{1-2,4-5}.step` for labels that begin with numbers and end alike; one range without braces."""
+    spans: list[tuple[int, int]] = []
+    for label in labels:
+        span = number_range(label.partition(".")[0])
+        assert span is not None
+        if spans and span[0] == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], span[1])
+        else:
+            spans.append(span)
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    if len(texts) > _SIBLINGS:
+        texts = [*texts[: _SIBLINGS - 1], f"… {len(texts) - _SIBLINGS + 1} more"]
+    _, dot, rest = labels[0].partition(".")
+    return (texts[0] if len(texts) == 1 else f"{{{','.join(texts)}}}") + dot + rest
+
+
 def size_text(nbytes: int) -> str:
     """Bytes as `12.6 GiB`, or exactly below 1 KiB, as `8 B`."""
     if nbytes < 1024:
@@ -197,8 +294,14 @@ def listed(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
 
 
 def folded(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
-    """As `listed`, with siblings in braces: `fc.{weight,bias}, head.scale and 3 more`."""
-    return listed(braced(names), count, limit)
+    """As `listed`, with siblings in braces and layers as ranges: `layers.0-11.bias ×12, fc.{weight,bias} and 3 more`."""
+    rows = alike([(name, None) for name in names[:_MOST_FOLDED]])
+    texts: list[str] = []
+    for name, indices in rows[:count]:
+        is_plain_list = len(indices) == name.count(",") + 1
+        texts.append(show(name, limit) + ("" if is_plain_list else f" ×{len(indices):,}"))
+    further = len(names) - sum(len(indices) for _, indices in rows[:count])
+    return ", ".join(texts) + (f" and {further:,} more" if further else "")
 
 
 def percent(part: int, whole: int) -> str:

@@ -49,6 +49,11 @@ class Change(NamedTuple):
     """The histogram of the finite differences, if it was requested."""
 
     @property
+    def is_vague(self) -> bool:
+        """Tell whether it is only known that a tensor differs, for its elements have no numbers or its indices differ."""
+        return bool(self.differing) and self.squares is None and not (any(self.nan) or any(self.inf))
+
+    @property
     def rms(self) -> float | None:
         """The root of the mean square of the difference."""
         return None if self.squares is None else sqrt(self.squares / self.numel) if self.numel else 0.0
@@ -66,6 +71,23 @@ class Change(NamedTuple):
         if self.reference:
             return sqrt(self.squares / self.reference)
         return None if self.differing else 0.0
+
+
+def together(changes: Sequence[Change]) -> Change:
+    """Return the changes of several tensors as one, without an index."""
+    measured = [change for change in changes if change.squares is not None]
+    is_finite = len(measured) == len(changes)
+    largest = [change.max_abs for change in changes if change.max_abs is not None]
+    return Change(
+        sum(change.differing for change in changes),
+        sum(change.other_bytes for change in changes),
+        sum(change.numel for change in changes),
+        max(largest, default=None),
+        sum(change.squares or 0.0 for change in changes) if is_finite else None,
+        sum(change.reference or 0.0 for change in changes) if is_finite else None,
+        nan=(sum(change.nan[0] for change in changes), sum(change.nan[1] for change in changes)),
+        inf=(sum(change.inf[0] for change in changes), sum(change.inf[1] for change in changes)),
+    )
 
 
 Tolerance = tuple[float, float]

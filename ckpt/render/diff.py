@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import isnan
 
-from ckpt.elements.compare import Change
+from ckpt.elements.compare import Change, together
 from ckpt.elements.histogram import Histogram
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.reasons import ranks_of
-from ckpt.jobs.diff.rows import STATUSES, Row, ValueRow, depth_that_fits, modules
+from ckpt.jobs.diff.rows import STATUSES, Bars, Row, ValueRow, bars_that_fit, modules
 from ckpt.render.bars import spark
-from ckpt.render.folding import alike
 from ckpt.render.tables import value_text
 from ckpt.render.text import (
     NAME,
@@ -20,6 +20,7 @@ from ckpt.render.text import (
     cells,
     columns,
     cut,
+    fewer,
     findings_lines,
     flowed,
     height_of,
@@ -28,7 +29,18 @@ from ckpt.render.text import (
     spread,
     whole,
 )
-from ckpt.text import and_more, braced, pasted, pasted_path, plural, show, show_literal, size_text
+from ckpt.text import (
+    alike,
+    and_more,
+    braced,
+    folded,
+    pasted,
+    pasted_path,
+    plural,
+    show,
+    show_literal,
+    size_text,
+)
 from ckpt.tree.find import counter, is_run_counter
 from ckpt.tree.literals import brief
 
@@ -47,6 +59,8 @@ _COLOURS = {"M": "changed", "A": "added", "D": "removed", "R": "renamed"}
 _ROWS = 20
 _LEAST = 3
 """Rows of changes that are listed, whatever the screen."""
+_MOST_OTHERS = 8
+"""Lines of what is added, removed and reshaped, whatever the screen."""
 _VALUES = 12
 _STILL = 24
 """Names of parameters that did not change, with siblings in braces."""
@@ -86,6 +100,8 @@ def diff_lines(
         out += [[], *findings_lines(report.findings, width)]
     end = _values(report, width)
     notes = [*_apart(report), *(show(note, 200) for note in report.notes[:_ROWS])]
+    if len(report.notes) > _ROWS:
+        notes.append(f"… {len(report.notes) - _ROWS:,} more (--json)")
     notes += [f"not compared: {show(name, 120)} (not in the other file)" for name in report.not_compared]
     notes += [f"not compared: {show(name, 200)}" for name in report.unjoined]
     notes += [f"not compared: {text}" for text in report.lost[:_LOST]]
@@ -96,7 +112,7 @@ def diff_lines(
     end += hung([], _verdict(report), width, 2, "head")
     used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
     if stat:
-        most = _BARS if height is None else max(height - used - 1, _LEAST)  # the header
+        most = _BARS if height is None else min(height - used - 2, _BARS)  # the header, and what is folded
         chosen = [
             row for row in report.rows if show_rows == "all" or row.role.role in ("parameter", "unknown")
         ]
@@ -112,7 +128,8 @@ def diff_lines(
             out += hung([], f"… {', '.join(left)} changed too (--show all)", width, 2, "dim")
     if not (stat and show_rows == "auto"):
         used = height_of([*out, *end], width) + 3
-        out += _changes(report, show_rows, width, _ROWS if height is None else max(height - used, _LEAST))
+        limit = _ROWS if height is None else max(height - used, _LEAST)
+        out += _changes(report, show_rows, width, limit, _FEW if height is None else _LEAST_BARS)
     return out + end
 
 
@@ -201,6 +218,8 @@ def _still(report: DiffReport, width: int | None, which: str) -> list[Line]:
     By default the findings say it of most of them, and it is not said again.
     """
     moved = any(row.status == "changed" for row in report.rows)
+    if which == "auto" and any(row.code == "step-skipped" for row in report.findings):
+        return []
     told = {name for row in report.findings if row.code == "frozen" for name in row.tensors}
     still: dict[str, list[str]] = {}
     for row in report.rows:
@@ -211,17 +230,22 @@ def _still(report: DiffReport, width: int | None, which: str) -> list[Line]:
     out: list[Line] = [[], [("unchanged parameters", "head")]]
     for reason, names in still.items():
         out += hung([("  ", "")], f"{reason} ({len(names):,}):", width, 2)
-        most = _STILL if which == "auto" else len(names)
-        shown = ", ".join(map(whole, braced([show(name, None) for name in names])[:most]))
-        rest = len(braced(names)) - most
-        out += hung(
-            [("    ", "")], shown + (f" and {rest:,} more (--show frozen)" if rest > 0 else ""), width, 4
-        )
+        if which == "auto":
+            text = folded(names, _STILL, 200)
+            text += " (--show frozen)" if len(names) > _STILL and " more" in text else ""
+        else:
+            text = ", ".join(map(whole, braced([show(name, None) for name in names])))
+        out += hung([("    ", "")], text, width, 4)
     return out
 
 
-def _name_cells(width: int | None) -> int:
-    return NAME if width is None else max(min(NAME, width // 2), 16)
+def _name_size(rows: Sequence[tuple[str, str]], width: int | None) -> int:
+    """Cells of the column of names beside some texts: as many as the longest one, unless a text would be broken for it."""
+    longest = max((cells(name) for name, _ in rows), default=0)
+    if width is None:
+        return min(longest, NAME)
+    widest = max((cells(text) for _, text in rows), default=0)
+    return min(longest, max(min(NAME, width // 2), 16, width - 4 - widest))
 
 
 def _row(
@@ -231,11 +255,19 @@ def _row(
     head: Line = [(f"{letter} ", _COLOURS.get(letter, ""))]
     if cells(name) <= size or width is None or cells(name) + 4 + cells(text) <= width:
         return hung([*head, (name + " " * (max(size - cells(name), 0) + 2), "")], text, width)
-    shown = name if is_whole else cut(name, width - 2)
-    return [[*head, (shown, "")], *hung([("    ", "")], text, width)]
+    shown = name if is_whole else _fitting(name, width - 2)
+    return [[*head, (shown, "")], *(hung([("    ", "")], text, width) if text else [])]
 
 
-def _changes(report: DiffReport, which: str, width: int | None, limit: int) -> list[Line]:
+def _fitting(name: str, width: int) -> str:
+    """A name of at most `width` cells: fewer siblings in its braces, else its middle left out, but no part of braces."""
+    short = fewer(name, width)
+    return short if short is not None else cut(re.sub(r"\{[^{}]*\}", "*", name), width)
+
+
+def _changes(
+    report: DiffReport, which: str, width: int | None, limit: int, least_bars: int = 0
+) -> list[Line]:
     """Return the tensors that differ: new NaN first, then parameters, buffers and the rest.
 
     By default there are about `limit` lines. An optimizer that one file alone has is one of them, and where more
@@ -260,24 +292,41 @@ def _changes(report: DiffReport, which: str, width: int | None, limit: int) -> l
     entire = _entire(report.rows)
     rows = [row for row in rows if id(row) not in entire]
     bad = [row for row in rows if _is_bad(row)]
-    others = [row for row in rows if not _is_bad(row) and (row.status != "changed" or not _is_drawn(row))]
-    said = {id(row) for row in (*bad, *others)}
-    names = [_name(row) for row in rows if row.role.role != "optimizer"]
-    size = min(max(map(cells, names), default=0), _name_cells(width))
-    out: list[Line] = []
+    retyped = _wholly_retyped(report.rows)
+    others = [
+        row
+        for row in rows
+        if not _is_bad(row) and id(row) not in retyped and (row.status != "changed" or not _is_drawn(row))
+    ]
+    said = {*retyped, *(id(row) for row in (*bad, *others))}
     weight = {"added": 0, "removed": 0, "reshaped": 0}
-    for group in (bad, sorted(others, key=lambda row: (weight.get(row.status, 1), *_rank(row)))):
-        out += _merged(group, size, width, max((limit - len(out)) // 2, _LEAST))
+    others.sort(key=lambda row: (weight.get(row.status, 1), *_rank(row)))
+    groups = {
+        label: sorted((row for row in rows if row.role.role in roles and id(row) not in said), key=_rank)
+        for label, roles in _GROUPS.items()
+    }
+    parameters = groups["parameters"]
+    # The bars come behind what is added, removed and reshaped, so they leave room for it.
+    least = min(len(parameters), _LEAST_BARS + 2) + 1 if any(groups.values()) else 0
+    first, then = _merged(bad), _merged(others)
+    listed = [(name, text) for _, name, text, _ in (*first, *then)]
+    listed += [(_name(row), _what(row)) for row in parameters if len(parameters) <= limit]
+    size = _name_size(listed, width)
+    out = _blocks(first, len(bad), size, width, max(limit // 2, _LEAST))
+    whole_ = [("M", *said_of, 1) for said_of in dict.fromkeys(retyped.values())]
+    out += _blocks(then, len(others), size, width, max(limit - len(out) - len(whole_) - least, _MOST_OTHERS))
+    out += _blocks(whole_, 0, size, width, len(whole_))
     left: list[str] = []
-    for label, roles in _GROUPS.items():
-        group = sorted((row for row in rows if row.role.role in roles and id(row) not in said), key=_rank)
+    for label, group in groups.items():
         room = max(limit - 1 - len(out), _LEAST if label == "parameters" else 0)  # a line for what is left
         lines = _listing(group, width, size) if len(group) <= room else []
         if label != "parameters" and group and not out:
-            widest = max(cells(_name(row)) for row in group[:_MERGED])
-            lines = _merged(group, min(widest, _name_cells(width)), width, limit)  # nothing else differs
+            merged = _merged(group)  # nothing else differs
+            size = _name_size([(name, text) for _, name, text, _ in merged], width)
+            lines = _blocks(merged, len(group), size, width, limit)
         elif (not lines and group) or len(lines) > room:
-            lines = _bars(group, width, room - 2, only_changed=True) if label == "parameters" else []
+            most = max(min(room - 3, _FEW), least_bars)
+            lines = _bars(group, width, most, only_changed=True) if label == "parameters" else []
             left.append(f"{len(group):,} {label}")
         out += lines
     out += [line for text in dict.fromkeys(entire.values()) for line in hung([], text, width, 4)]
@@ -305,24 +354,63 @@ def _is_drawn(row: Row) -> bool:
     return row.change is not None and row.change.squares is not None
 
 
-def _merged(rows: Sequence[Row], size: int, width: int | None, most: int) -> list[Line]:
-    """Return rows of which the same is said as one, in at most `most` lines, and how many tensors are left out."""
+_Merged = tuple[str, str, str, int]
+"""Rows that are shown as one: git's letter, their names, what is said of all of them, and how many they are."""
+
+
+def _merged(rows: Sequence[Row]) -> list[_Merged]:
+    """Return the first rows, those as one of which the same is said."""
     looks = [(row.status, row.role.role, _what(row)) for row in rows[:_MERGED]]
-    merged = alike([(_name(row), look) for row, look in zip(rows, looks, strict=False)])
-    blocks: list[list[Line]] = []
-    for name, indices in merged[: most + 1]:
-        times = f"  ×{len(indices)}" if len(indices) > 1 else ""
+    out: list[_Merged] = []
+    for name, indices in alike([(_name(row), look) for row, look in zip(rows, looks, strict=False)]):
         status, _, text = looks[indices[0]]
-        blocks.append(_row(LETTERS[status], name, size, text + times, width))
-    if sum(map(len, blocks)) <= most and len(merged) == len(blocks) and len(looks) == len(rows):
+        times = f"  ×{len(indices)}" if len(indices) > 1 else ""
+        out.append((LETTERS[status], name, (text + times).lstrip(), len(indices)))
+    return out
+
+
+def _blocks(merged: Sequence[_Merged], count: int, size: int, width: int | None, most: int) -> list[Line]:
+    """Return the lines of some of `count` rows, at most `most`, and how many rows are left out."""
+    blocks = [_row(letter, name, size, text, width) for letter, name, text, _ in merged[: most + 1]]
+    shown = sum(times for *_, times in merged)
+    if sum(map(len, blocks)) <= most and len(merged) == len(blocks) and shown >= count:
         return [line for block in blocks for line in block]
     out: list[Line] = []
     shown = 0
-    for block, (_, indices) in zip(blocks, merged, strict=False):
+    for block, (*_, times) in zip(blocks, merged, strict=False):
         if out and len(out) + len(block) > most - 1:
             break
-        out, shown = out + block, shown + len(indices)
-    return [*out, [(f"… {len(rows) - shown:,} more (--show changed)", "dim")]]
+        out, shown = out + block, shown + times
+    return [*out, [(f"… {count - shown:,} more (--show changed)", "dim")]]
+
+
+def _wholly_retyped(rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
+    """Return the rows of a dtype that all tensors of a role gave up for one other.
+
+    They stand by their id, each with the name and the text of the row for all of them.
+    """
+    sides = [
+        (row, row.before.tensor.dtype.name, row.after.tensor.dtype.name)
+        for row in rows
+        if row.before and row.after
+    ]
+    lines: dict[int, tuple[str, str]] = {}
+    for label, roles in _GROUPS.items():
+        pairs: dict[str, dict[str, list[Row]]] = {}
+        for row, before, after in sides:
+            if row.role.role in roles:
+                pairs.setdefault(before, {}).setdefault(after, []).append(row)
+        for before, by_dtype in pairs.items():
+            after, inside = next(iter(by_dtype.items()))
+            group = [row for row in inside if row.status == "retyped"]
+            if before == after or len(by_dtype) > 1 or len(group) < 2:
+                continue
+            changes = [row.change for row in group if row.change is not None]
+            said = f"{before} → {after}"
+            if len(changes) == len(group):
+                said += f", {change_text(together(changes))}"
+            lines |= {id(row): (f"{len(group):,} {label}", said) for row in group}
+    return lines
 
 
 def _rank(row: Row) -> tuple[bool, int, bool]:
@@ -357,18 +445,19 @@ def _listing(
 ) -> list[Line]:
     """Return the rows, one below the other. Names have `size` cells, by default as many as the longest one."""
     names = [_name(row) for row in rows]
+    texts = [_what(row) for row in rows]
     if size is None:
-        size = min(max(map(cells, names), default=0), _name_cells(width))
+        size = _name_size(list(zip(names, texts, strict=True)), width)
     return [
         line
-        for row, name in zip(rows, names, strict=True)
-        for line in _row(LETTERS[row.status], name, size, _what(row), width, is_whole=is_whole)
+        for row, name, text in zip(rows, names, texts, strict=True)
+        for line in _row(LETTERS[row.status], name, size, text, width, is_whole=is_whole)
     ]
 
 
-_BARS = 40
-_FEW = 4
-"""Fewer bars say nothing about where the change is."""
+_BARS, _FEW = 40, 16
+"""The most bars of --stat where no screen says how many fit, and the most beside other rows."""
+_LEAST_BARS = 4
 _BAR_CELLS = 30
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -385,32 +474,30 @@ def _bars(
 
     `only_changed`: the rows are those that changed, for without --stat no norm of the others is known.
     """
-    heads = _MODULE_COLUMNS[1:] if only_changed else _MODULE_COLUMNS
-    more = "--stat --depth N" if only_changed else "--depth N"
-    rows = modules(chosen, depth_that_fits(chosen, most) if depth is None else depth)
-    if depth is None and len(rows) < _FEW:  # a screen too small for bars that say anything scrolls
-        most = _BARS
-        rows = modules(chosen, depth_that_fits(chosen, most))
-    most = most if depth is None else len(rows)
-    shares = [0.0 if row.rel_l2 is None or isnan(row.rel_l2) else row.rel_l2 for row in rows]
+    if depth is None:
+        bars = bars_that_fit(chosen, max(most, _LEAST_BARS))
+    else:
+        rows = modules(chosen, depth)
+        bars = Bars(rows, depth, len(rows))
+    shares = [0.0 if row.rel_l2 is None or isnan(row.rel_l2) else row.rel_l2 for row in bars.modules]
     largest = max(shares, default=0.0)
+    retypes = any(row.retyped for row in bars.modules)
+    heads = ["TENSORS CHANGED"] if only_changed else ["TENSORS", "CHANGED", *(["RETYPED"] if retypes else [])]
     table: list[list[str]] = []
-    for row, change in list(zip(rows, shares, strict=True))[:most]:
+    for row, change in zip(bars.modules, shares, strict=True):
         share = change / largest if largest else 0.0
-        number = "from 0" if row.rel_l2 is None else f"{row.rel_l2:.3g}"
+        none = "-" if row.is_unmeasured else "from 0"
+        number = none if row.rel_l2 is None else f"{row.rel_l2:.3g}"
+        counts = [row.tensors, row.changed, row.retyped]
+        counts = [row.changed] if only_changed else counts[: len(heads)]
         name = show(row.name, 120) or "(the root)"
-        texts = [f"{row.tensors:,}", f"{row.changed:,}", number, _bar(share)]
-        table.append([name, *texts[-len(heads) :]])
-    out = columns([Column("MODULE", gives_way=True, is_file=True), *heads], table, width=width)
-    if len(rows) > most:
-        out.append([(f"… {len(rows) - most:,} more modules ({more})", "dim")])
+        table.append([name, *(f"{count:,}" for count in counts), number, _bar(share)])
+    columns_ = [Column(name, right=True) for name in (*heads, "REL. L2")]
+    out = columns([Column("MODULE", gives_way=True, is_file=True), *columns_, Column("")], table, width=width)
+    if len(bars.modules) < bars.total:
+        every = f"{'--stat ' if only_changed else ''}--depth {bars.depth}"
+        out.append([(f"… {bars.total:,} modules in {len(bars.modules):,} rows ({every})", "dim")])
     return out
-
-
-_MODULE_COLUMNS = (
-    *(Column(name, right=True) for name in ("TENSORS", "CHANGED", "REL. L2")),
-    Column(""),
-)
 
 
 def _bar(share: float) -> str:
@@ -450,6 +537,8 @@ def _what(row: Row) -> str:
 
 def change_text(change: Change) -> str:
     """`12 of 100 elements, max |Δ| 0.5 at [3, 1]`."""
+    if not change.differing and not change.other_bytes:
+        return "values are equal"
     if not change.differing and change.other_bytes:
         return f"values are equal, {plural(change.other_bytes, 'element')} differ in bytes only (-0.0, NaN)"
     share = (

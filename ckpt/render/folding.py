@@ -14,14 +14,13 @@ from ckpt.jobs.inspect.inspect import Inspection
 from ckpt.names import blocks
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor
-from ckpt.text import is_plain, show
+from ckpt.text import in_braces, in_ranges, is_number, is_plain, number_range, show
 
 LINES = 40
 SHUT = 24
 """A node with more folded children than this stays shut, unless a depth was asked for."""
 _PARTS = 64
 _INLINE = 2
-_BRACED = 8
 
 
 class Leaf(NamedTuple):
@@ -244,40 +243,17 @@ def _scaled(fold: Fold, times: int) -> Fold:
 
 def _continues(names: list[str], name: str) -> bool:
     last = names[-1]
-    if _is_number(last) or _is_number(name):
-        return _is_number(last) and _is_number(name) and int(name) == int(last) + 1
+    if is_number(last) or is_number(name):
+        return is_number(last) and is_number(name) and int(name) == int(last) + 1
     return True
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) < 10
 
 
 def _group_label(names: list[str]) -> str:
     if len(names) == 1:
         return names[0]
-    if _is_number(names[0]):
+    if is_number(names[0]):
         return f"{names[0]}-{names[-1]}"
-    return _braced(names)
-
-
-def _braced(names: list[str]) -> str:
-    """`{q,k,v,o}_proj` for names that share a beginning or an end, up to a dot or an underscore."""
-    first, last = min(names), max(names)
-    size = next(
-        (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
-    )
-    head = first[: max(first.rfind(mark, 0, size) for mark in "._") + 1]
-    turned = [name[len(head) :][::-1] for name in names]
-    low, high = min(turned), max(turned)
-    size = next(
-        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
-    )
-    tail = low[: max(low.rfind(mark, 0, size) for mark in "._") + 1][::-1]
-    middles = [name[len(head) : len(name) - len(tail)] for name in names]
-    if len(middles) > _BRACED:
-        middles = [*middles[: _BRACED - 1], f"… {len(names) - _BRACED + 1} more"]
-    return f"{head}{{{','.join(middles)}}}{tail}"
+    return in_braces(names)
 
 
 def _brace_leaves(folds: list[Fold]) -> list[Fold]:
@@ -287,7 +263,7 @@ def _brace_leaves(folds: list[Fold]) -> list[Fold]:
         number, dot, rest = fold.label.partition(".")
         if fold.children:
             groups["alone", index] = [fold]
-        elif _range(number):
+        elif number_range(number):
             groups.setdefault(("numbered", fold.look, rest), []).append(fold)
         elif "{" in fold.label:
             groups["alone", index] = [fold]
@@ -300,35 +276,10 @@ def _brace_leaves(folds: list[Fold]) -> list[Fold]:
         if len(same) == 1:
             out += same
         elif isinstance(key, tuple) and key[0] == "numbered":
-            out.append(_sum(same, _ranges(labels)))
+            out.append(_sum(same, in_ranges(labels)))
         else:
-            out.append(_sum(same, _braced(labels)))
+            out.append(_sum(same, in_braces(labels)))
     return out
-
-
-def _range(text: str) -> tuple[int, int] | None:
-    """The numbers that `3` or `4-7` stand for."""
-    first, dash, last = text.partition("-")
-    if not _is_number(first) or (dash and not _is_number(last)):
-        return None
-    return int(first), int(last or first)
-
-
-def _ranges(labels: list[str]) -> str:
-    """`{1-2,4-5}.step` for labels that begin with numbers and end alike; one range without braces."""
-    spans: list[tuple[int, int]] = []
-    for label in labels:
-        span = _range(label.partition(".")[0])
-        assert span is not None
-        if spans and span[0] == spans[-1][1] + 1:
-            spans[-1] = (spans[-1][0], span[1])
-        else:
-            spans.append(span)
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    if len(texts) > _BRACED:
-        texts = [*texts[: _BRACED - 1], f"… {len(texts) - _BRACED + 1} more"]
-    _, dot, rest = labels[0].partition(".")
-    return (texts[0] if len(texts) == 1 else f"{{{','.join(texts)}}}") + dot + rest
 
 
 def _sum(folds: list[Fold], label: str) -> Fold:
@@ -339,47 +290,6 @@ def _sum(folds: list[Fold], label: str) -> Fold:
         sum(fold.numel for fold in folds),
         sum(fold.nbytes for fold in folds),
     )
-
-
-def alike(rows: Sequence[tuple[str, Hashable]]) -> list[tuple[str, tuple[int, ...]]]:
-    """Merge the rows of one look whose dotted names differ in one part into one row.
-
-    Numbers become ranges, other parts braces: `layers.0-5.self_attn.{q,k,v,o}_proj.weight`. A row is its name and the
-    indices of what it stands for, at the place of its first one.
-    """
-    groups: list[_Group] = [
-        (tuple(name.split(".", _PARTS)), look, (index,)) for index, (name, look) in enumerate(rows)
-    ]
-    depth = max((len(parts) for parts, _, _ in groups), default=0)
-    for numbers in (True, False):
-        for position in reversed(range(depth)):
-            groups = _met(groups, position, numbers)
-    return [(".".join(parts), indices) for parts, _, indices in groups]
-
-
-_Group = tuple[tuple[str, ...], Hashable, tuple[int, ...]]
-
-
-def _met(groups: list[_Group], position: int, numbers: bool) -> list[_Group]:
-    """Groups that differ in the part `position` alone, as one: in their number, or in a word that stands for itself yet."""
-    met: dict[Hashable, list[_Group]] = {}
-    for group in groups:
-        parts, look, indices = group
-        word = parts[position] if position < len(parts) else ""
-        is_number = _is_number(word) and word == str(int(word))
-        fits = word and "{" not in word and (is_number if numbers else _range(word) is None)
-        key: Hashable = (parts[:position], parts[position + 1 :], look) if fits else indices
-        met.setdefault(key, []).append(group)
-    out: list[_Group] = []
-    for same in met.values():
-        parts, look, indices = same[0]
-        if len(same) > 1:
-            words = [group[0][position] for group in same]
-            label = _ranges(sorted(words, key=int)) if numbers else _braced(words)
-            parts = (*parts[:position], label, *parts[position + 1 :])
-            indices = tuple(sorted(index for group in same for index in group[2]))
-        out.append((parts, look, indices))
-    return sorted(out, key=lambda group: group[2][0])
 
 
 class Optimizer(NamedTuple):

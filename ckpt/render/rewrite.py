@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from ckpt.formats.save import SavedFile
 from ckpt.jobs.rewrite.report import AverageSource, Change, Coverage, Leftover, Pairing, RewriteReport, Share
-from ckpt.render.folding import alike
 from ckpt.render.text import (
     NAME,
     Column,
@@ -20,7 +19,18 @@ from ckpt.render.text import (
     whole,
     wrapped,
 )
-from ckpt.text import and_more, folded, listed, pasted_path, percent, plural, show, show_literal, size_text
+from ckpt.text import (
+    alike,
+    and_more,
+    folded,
+    listed,
+    pasted_path,
+    percent,
+    plural,
+    show,
+    show_literal,
+    size_text,
+)
 
 DRY_RUN = "nothing was written (--dry-run)"
 _CHANGES = 12

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from ckpt.jobs.check.stats import Row, StatsReport
 from ckpt.render.bars import spark
-from ckpt.render.folding import alike
 from ckpt.render.text import Column, Line, columns, findings_lines, flowed, hung, narrowed
-from ckpt.text import percent, plural, show
+from ckpt.text import alike, percent, plural, show
 
 _ROWS = 60
 _GIVEN_UP = {"RMS": 1, "MEAN": 3, "MAX": 4, "MIN": 5}

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from ckpt.checkpoint import Value, looks_of, names_of, storages_of
 from ckpt.jobs.inspect.inspect import Inspection
 from ckpt.pickles.known import python3_name
-from ckpt.render.folding import Fold, Leaves, Optimizer, alike, fold, leaves_of, lines
+from ckpt.render.folding import Fold, Leaves, Optimizer, fold, leaves_of, lines
 from ckpt.render.folding import Line as Opened
 from ckpt.render.text import Column, Line, columns
 from ckpt.tensors import Composite, Tensor
-from ckpt.text import count_text, plural, show, show_literal, size_text
+from ckpt.text import alike, count_text, plural, show, show_literal, size_text
 from ckpt.tree.literals import BRACKETS, scalar_text
 from ckpt.tree.view import look
 

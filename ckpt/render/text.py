@@ -209,20 +209,27 @@ def shortened(name: str, width: int) -> str:
         return name
     bare = name.lstrip(" ")
     indent, room = name[: len(name) - len(bare)], width - (len(name) - len(bare))
-    head, brace, rest = bare.partition("{")
-    inside, end, tail = rest.partition("}")
-    if brace and end and "," in inside:
-        items = inside.split(",")
-        for count in range(len(items) - 1, 0, -1):
-            fewer = f"{head}{{{','.join(items[:count])},…}}{tail}"
-            if cells(fewer) <= room:
-                return indent + fewer
+    short = fewer(bare, room)
+    if short is not None:
+        return indent + short
     room = max(room - 1, 1)
     kept = bare[-room:]
     while cells(kept) > room:
         kept = kept[1:]
     behind = kept.partition(".")[2]
     return f"{indent}…{behind if 2 * cells(behind) >= room else kept}"
+
+
+def fewer(name: str, width: int) -> str | None:
+    """A name of at most `width` cells with fewer siblings in its braces, or None where that is not enough."""
+    head, _, rest = name.partition("{")
+    inside, _, tail = rest.partition("}")
+    items = inside.split(",")
+    for count in range(len(items) - 1, 0, -1):
+        short = f"{head}{{{','.join(items[:count])},…}}{tail}"
+        if cells(short) <= width:
+            return short
+    return None
 
 
 def fitted(names: Sequence[str], width: int) -> list[str]:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt.render.folding import Leaf, alike, fold, lines
+from ckpt.render.folding import Leaf, fold, lines
+from ckpt.text import alike
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -86,6 +86,8 @@ def _module(module: Module) -> dict[str, Json]:
         "name": module.name,
         "tensors": module.tensors,
         "changed": module.changed,
+        "retyped": module.retyped,
+        "unmeasured": module.unmeasured,
         **number_json("rel_l2", module.rel_l2),
     }
 

@@ -369,13 +369,24 @@ def _run(tensor: Tensor) -> tuple[object, int | None] | None:
 
 
 def strict_notes(rows: Iterable[Row]) -> list[str]:
-    """Differences that do not count otherwise: devices, strides."""
+    """Differences that do not count otherwise: devices, strides.
+
+    A device that all its tensors left for one other is one note.
+    """
     notes = []
+    moved: dict[str | None, dict[str | None, list[str]]] = {}
     for row in rows:
         if row.before is not None and row.after is not None:
             one, two = row.before.tensor, row.after.tensor
-            if one.device != two.device and None not in (one.device, two.device):
-                notes.append(f"{row.label}: on {one.device}, then on {two.device}")
-            elif isinstance(one, TensorRef) and isinstance(two, TensorRef) and one.stride != two.stride:
-                notes.append(f"{row.label}: stride {list(one.stride)}, then {list(two.stride)}")
+            if None not in (one.device, two.device):
+                moved.setdefault(one.device, {}).setdefault(two.device, []).append(row.label)
+            if one.device == two.device or None in (one.device, two.device):
+                if isinstance(one, TensorRef) and isinstance(two, TensorRef) and one.stride != two.stride:
+                    notes.append(f"{row.label}: stride {list(one.stride)}, then {list(two.stride)}")
+    for before, by_device in moved.items():
+        for after, names in by_device.items():
+            if before != after:
+                is_one = len(by_device) == 1 and len(names) > 1
+                whose = [plural(len(names), "tensor")] if is_one else names
+                notes += [f"{name}: on {before}, then on {after}" for name in whose]
     return notes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from math import isnan, nan, sqrt
+from math import inf, isnan, nan, sqrt
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry, Value
@@ -169,53 +169,159 @@ def _around(name: str) -> Iterator[str]:
 class Module(NamedTuple):
     """The tensors below one name. `squares` are the sum of their squared differences, `reference` that before.
 
-    `squares` is NaN where a difference has no finite norm.
+    `squares` is NaN where a difference has no finite norm. Changes without numbers, as of the indices of a sparse tensor,
+    are in `unmeasured` alone.
     """
 
     name: str
     tensors: int
     changed: int
+    retyped: int
+    unmeasured: int
     squares: float
     reference: float
 
     @property
     def rel_l2(self) -> float | None:
-        """The norm of the difference over the norm before, or None if that is zero and something moved. It may be NaN."""
+        """The norm of the difference over the norm before, or None if there is no such number. It may be NaN.
+
+        There is none if the norm before is zero and something moved, or if no change has a norm.
+        """
         if isnan(self.squares):
             return nan
+        if not self.squares and self.is_unmeasured:
+            return None
         if self.reference:
             return sqrt(self.squares / self.reference)
         return 0.0 if not self.squares else None
 
+    @property
+    def is_unmeasured(self) -> bool:
+        """Tell whether something changed, and no change has a norm."""
+        return 0 < self.unmeasured == self.changed + self.retyped
+
 
 def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
     """The modules of the tensors that are compared by value, in file order; names cut to `depth` parts."""
-    found: dict[str, Module] = {}
+    found: dict[str, list[Module]] = {}
     for row in rows:
-        if row.change is None or (row.change.squares is None and not row.change.differing):
+        change = row.change
+        if change is None or (row.status == "same" and change.squares is None):
             continue
         name = ".".join(_module(row).split(".")[:depth])
-        old = found.get(name, Module(name, 0, 0, 0.0, 0.0))
-        found[name] = Module(
-            name,
-            old.tensors + 1,
-            old.changed + (row.status != "same"),
-            old.squares + (nan if row.change.squares is None else row.change.squares),
-            old.reference + (row.change.reference or 0.0),
+        squares, is_vague = change.squares, change.is_vague
+        found.setdefault(name, []).append(
+            Module(
+                name,
+                1,
+                row.status == "changed",
+                row.status == "retyped",
+                is_vague,
+                0.0 if is_vague else nan if squares is None else squares,
+                change.reference or 0.0,
+            )
         )
-    return list(found.values())
+    return [_together(name, inside) for name, inside in found.items()]
 
 
-def depth_that_fits(rows: Sequence[Row], most: int) -> int:
-    """The deepest cut of the names that gives at most `most` modules, or 1."""
+def _together(name: str, inside: Sequence[Module]) -> Module:
+    """Return several modules as one."""
+    return Module(name, *(sum(column) for column in list(zip(*inside, strict=True))[1:]))
+
+
+class Bars(NamedTuple):
+    """The modules that a screen has bars for, in file order. They stand for the `total` modules at `depth`."""
+
+    modules: list[Module]
+    depth: int
+    total: int
+
+
+_FEW = 4
+"""Fewer bars say nothing about where the change is."""
+
+
+def bars_that_fit(rows: Sequence[Row], most: int) -> Bars:
+    """Return at most `most` modules: those at the deepest cut of the names that fits.
+
+    Where these are few, the modules one part deeper stand for them: numbered siblings as ranges of one size,
+    else the ones that changed most, and one for all others.
+    """
     deepest = max((_module(row).count(".") + 1 for row in rows), default=1)
-    return next((depth for depth in range(deepest, 1, -1) if len(modules(rows, depth)) <= most), 1)
+    deeper = modules(rows, deepest)
+    fit: list[Module] = []
+    depth = deepest
+    while len(deeper) > most and depth:
+        depth -= 1
+        fit = modules(rows, depth) if depth else []
+        if len(fit) <= most:
+            break
+        deeper = fit
+    else:
+        return Bars(deeper, depth, len(deeper))
+    if 2 * len(fit) > most:
+        return Bars(fit, depth, len(fit))
+    ranges = _ranged(deeper, most)
+    if len(ranges) > most:
+        if len(fit) >= _FEW:
+            return Bars(fit, depth, len(fit))
+        ranges = _largest(ranges, most)
+    return Bars(ranges, depth + 1, len(deeper))
+
+
+def _ranged(every: Sequence[Module], most: int) -> list[Module]:
+    """Return modules with numbered siblings as ranges of one size, so that there are at most `most` if that can be."""
+    families: dict[tuple[str, bool], list[Module]] = {}
+    for module in every:
+        begin = module.name.rstrip(_DIGITS)
+        is_numbered = 0 < len(module.name) - len(begin) < 10
+        families.setdefault((begin if is_numbered else module.name, is_numbered), []).append(module)
+    counts = [len(family) for family in families.values()]
+
+    def length(size: int) -> int:
+        return sum(-(-count // size) for count in counts)
+
+    longest = max(counts)
+    least = next((size for size in range(1, longest + 1) if length(size) <= most), longest)
+    # Ranges that are all of one size read well, and so do those of 5, 10, 20 ...
+    size = min(
+        range(least, min(2 * least, longest) + 1),
+        key=lambda size: (
+            any(count % size for count in counts if count > size) + (str(size).rstrip("0") not in "125"),
+            size,
+        ),
+    )
+    out: dict[int, Module] = {}
+    places = {module.name: index for index, module in enumerate(every)}
+    for (begin, _), family in families.items():
+        family = sorted(family, key=lambda module: int(module.name[len(begin) :] or 0))
+        for first in range(0, len(family), size):
+            part = family[first : first + size]
+            name = part[0].name
+            if len(part) > 1:
+                name += f"-{part[-1].name[len(begin) :]}"
+            out[places[part[0].name]] = _together(name, part)
+    return [out[place] for place in sorted(out)]
+
+
+def _largest(every: Sequence[Module], most: int) -> list[Module]:
+    """Return the modules that changed most, in their order, and all others as the last one."""
+
+    def weight(module: Module) -> float:
+        share = module.rel_l2
+        return inf if share is None or isnan(share) else share
+
+    chosen = {module.name for module in sorted(every, key=weight, reverse=True)[: most - 1]}
+    others = [module for module in every if module.name not in chosen]
+    rest = _together(f"({len(others):,} others)", others)
+    return [*(module for module in every if module.name in chosen), rest]
 
 
 def _module(row: Row) -> str:
     return row.label.rpartition(".")[0]
 
 
+_DIGITS = "0123456789"
 _UNFOLDED = 1 << 30
 """Bytes to which a view of few may unfold and still be looked for."""
 _DEPTH = 32
