@@ -35,7 +35,8 @@ class NamedKey(str):
 
 
 Path = tuple[Key, ...]
-_NUMBERS = re.compile(r"([0-9]+)")
+_NUMBERS = re.compile(r"((?<=[^.0-9]0)\.[0-9]+(?!\.?[0-9])|[0-9]+)")
+"""Numbers, and the part of a decimal behind its point, as in `lr0.05`. `0.10.weight` and `1.10` count two things."""
 
 
 def dotted(path: Sequence[Key]) -> str:
@@ -74,15 +75,14 @@ def blocks(names: Sequence[str]) -> list[Block]:
 
 
 def natural(text: str) -> tuple[tuple[int, int | str], ...]:
-    """A sort key that puts `layers.2` before `layers.10`."""
+    """A sort key that puts `layers.2` before `layers.10`, and `lr0.005` before `lr0.05`. Each text has its own."""
     parts = _NUMBERS.split(text)  # every second one is a number
-    return tuple(
-        [
-            (0, int(part)) if index & 1 and len(part) < 19 else (1, part)
-            for index, part in enumerate(parts)
-            if part
-        ]
-    )
+    key: list[tuple[int, int | str]] = [
+        (0, int(part)) if index & 1 and len(part) < 19 and part[0] != "." else (1, part)
+        for index, part in enumerate(parts)
+        if part
+    ]
+    return (*key, (-1, text))
 
 
 class Globs:
@@ -199,8 +199,11 @@ def pattern(names: Sequence[str]) -> str:
     if len({tuple(tokens[1::2]) for tokens in split}) == 1:
         columns = [column[0] if len(set(column)) == 1 else "*" for column in zip(*split, strict=True)]
         return re.sub(r"\*{2,}", "*", "".join(columns))
-    begin = "".join(split[0][: _alike(split)]) if split else ""
-    return f"{begin}*{_ending(names)}"
+    if not split:
+        return "*"
+    begin = _alike(split)
+    end = min(_alike([tokens[::-1] for tokens in split]), min(map(len, split)) - begin)
+    return f"{''.join(split[0][:begin])}*{''.join(split[0][len(split[0]) - end :])}"
 
 
 def _tokens(name: str) -> list[str]:
@@ -214,7 +217,7 @@ def _tokens(name: str) -> list[str]:
 
 
 def _alike(split: Sequence[Sequence[str]]) -> int:
-    """Count the tokens with which all names begin, up to the last mark."""
+    """Count the tokens with which all names begin, up to the last mark; or end, where their tokens are turned."""
     count = _shared([*map(list, split)])
     return count - count % 2
 

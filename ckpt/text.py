@@ -59,6 +59,28 @@ def show(text: str, limit: int | None = TEXT_LIMIT) -> str:
     return _escaped(text)
 
 
+def shown_apart(texts: Sequence[str]) -> list[str]:
+    """Each text as `show` gives it, whole. Texts that look the same have their combining marks escaped, or all but ASCII."""
+    shown = [show(text, None) for text in texts]
+    if "".join(shown).isascii():
+        return shown
+    from unicodedata import combining, normalize  # here: few names need it
+
+    looks: dict[str, set[str]] = {}
+    for text in texts:
+        looks.setdefault(normalize("NFC", text), set()).add(text)
+    for index, text in enumerate(texts):
+        twins = looks[normalize("NFC", text)]
+        if len(twins) > 1:
+            marks = {twin: "".join(filter(combining, twin)) for twin in twins}
+            is_enough = len(set(marks.values())) == len(twins)
+            shown[index] = "".join(
+                _code(char) if combining(char) or not (is_enough or char.isascii()) else _escaped(char)
+                for char in text
+            )
+    return shown
+
+
 def show_literal(text: str) -> str:
     """Like `show`, for text that already holds Python literals: backslashes stay as they are."""
     if _is_safe(text):

@@ -52,6 +52,24 @@ def test_natural_order() -> None:
     assert sorted(names, key=natural) == ["9", "10", "9" * 30, "b", "layers.2.a", "layers.2.w", "layers.10.w"]
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["lr0.005", "lr0.05", "lr0.1", "lr0.10", "lr0.5", "lr1.0"],
+        ["run-0.005/a", "run-0.05/a"],
+        ["0.2.weight", "0.10.weight"],
+        ["layers.0.2.weight", "layers.0.10.weight"],
+        ["v0.2.1", "v0.10.1"],
+        ["py1.9", "py1.10"],
+        ["a", "a01", "a1", "a2", "ab"],
+    ],
+)
+def test_natural_order_is_total_and_reads_decimals(texts: list[str]) -> None:
+    mixed = texts[::-1]
+    assert sorted(mixed, key=natural) == texts
+    assert len(set(map(natural, texts))) == len(texts)
+
+
 def test_globs_cross_dots_and_exclude_wins() -> None:
     globs = Globs(["*.bias", "conv?.weight"], ["head.*"])
 

@@ -13,6 +13,7 @@ from ckpt.text import (
     percent,
     plural,
     show_literal,
+    shown_apart,
     size_text,
 )
 
@@ -28,7 +29,17 @@ def test_the_first_of_many() -> None:
 def test_names_are_made_safe() -> None:
     assert listed(["a\x1b[31m", "b" * 100], limit=10) == "a\\x1b[31m, bbbbbbbbb…"
     assert folded(["fc.weight", "fc.bias", "head.scale"]) == "fc.{weight,bias}, head.scale"
-    assert folded(["a.x", "b.x", "c.x"], 2) == "a.x, b.x and 1 more"
+    assert folded(["a.x", "b.y", "c.z"], 2) == "a.x, b.y and 1 more"
+    layers = [f"layers.{number}.{name}.bias" for number in range(12) for name in ("q", "k")]
+    assert folded([*layers, "fc.bias"]) == "layers.0-11.{q,k}.bias ×24, fc.bias"
+    assert folded(["a.x", "b.y", *layers, "c.z"], 2) == "a.x, b.y and 25 more"
+
+
+def test_texts_that_look_the_same_are_shown_apart() -> None:
+    one, two = "caf\u00e9", "cafe\u0301"
+    assert shown_apart([one, two, "a\n", "cafe\u0302"]) == [one, "cafe\\u0301", "a\\n", "cafe\u0302"]
+    assert shown_apart([two, two]) == [two, two]
+    assert shown_apart(["\u212b", "\u00c5"]) == ["\\u212b", "\\xc5"], "neither has a mark"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import TextIO
 
-from ckpt.errors import CkptError, UsageError
+from ckpt.errors import CkptError, Failure, UsageError
 from ckpt.render.text import Line, cut, plain_text, ragged, table_lines, talk_lines
 from ckpt.text import STAND_INS, TEXT_LIMIT, Json, show, show_line, show_literal, size_text
 
@@ -395,6 +395,11 @@ def _say(lines: Sequence[str]) -> None:
     for line in lines:
         sys.stderr.write(f"{show_line(show_literal(line))}\n")
     sys.stderr.flush()
+
+
+def unread(path: str, error: Failure) -> str:
+    """The line about a file of several that cannot be read."""
+    return f"ckpt: {show(path, None)}: {show_literal(str(error))}"
 
 
 def conclude(text: str) -> None:

@@ -54,7 +54,9 @@ _HTML = (b"<!doctype", b"<html", b"<head")
 def _file(probe: Probe) -> CkptError:
     head, size = probe.head, probe.size
     if not size:
-        return UnreadableError("an empty file", hint="an unfinished save, or a full disk?")
+        return UnreadableError(
+            "an empty file", hint="an unfinished save, or a full disk? use an earlier save"
+        )
     if head.startswith(b"version https://git-lfs"):
         return StandInError("a Git LFS pointer, not the file", hint="git lfs pull")
     if head.startswith(b"\x1f\x8b"):

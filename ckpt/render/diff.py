@@ -59,8 +59,6 @@ _COLOURS = {"M": "changed", "A": "added", "D": "removed", "R": "renamed"}
 _ROWS = 20
 _LEAST = 3
 """Rows of changes that are listed, whatever the screen."""
-_MOST_OTHERS = 8
-"""Lines of what is added, removed and reshaped, whatever the screen."""
 _VALUES = 12
 _STILL = 24
 """Names of parameters that did not change, with siblings in braces."""
@@ -314,7 +312,9 @@ def _changes(
     size = _name_size(listed, width)
     out = _blocks(first, len(bad), size, width, max(limit // 2, _LEAST))
     whole_ = [("M", *said_of, 1) for said_of in dict.fromkeys(retyped.values())]
-    out += _blocks(then, len(others), size, width, max(limit - len(out) - len(whole_) - least, _MOST_OTHERS))
+    out += _blocks(
+        then, len(others), size, width, max(limit - len(out) - len(whole_) - least, 2 * limit // 3, _LEAST)
+    )
     out += _blocks(whole_, 0, size, width, len(whole_))
     left: list[str] = []
     for label, group in groups.items():

@@ -91,10 +91,10 @@ def inspect_lines(
 def _findings(report: Inspection, width: int | None) -> list[Line]:
     counts: dict[str, int] = {}
     shown: list[Finding] = []
-    ways = {finding.hint for finding in report.findings if finding.code == "called-on-load"}
+    ways = {finding.hint for finding in report.findings if finding.code in _RUNS and finding.hint is not None}
     command = None if report.load.expression is None or report.way is None else report.way.command
     for finding in report.findings:
-        if finding.code == "called-on-load":
+        if finding.code in _RUNS:
             continue  # said above
         if command is not None and (finding.code, finding.hint) == ("weights-only", command):
             continue
@@ -110,13 +110,17 @@ def _findings(report: Inspection, width: int | None) -> list[Line]:
     return out
 
 
+_RUNS = ("called-on-load", "code-inside")
+"""Findings that stand above everything else."""
+
+
 def calls(report: Inspection, width: int | None = None) -> list[Line]:
     """Return what loading would run, and the command that gets the weights out.
 
     These lines stand above everything else.
     """
     out: list[Line] = []
-    dangers = [finding for finding in report.findings if finding.code == "called-on-load"]
+    dangers = [finding for finding in report.findings if finding.code in _RUNS]
     for number, finding in enumerate(dangers, 1):
         text = safe(finding.message)
         danger, text = text.startswith("DANGER: "), text.removeprefix("DANGER: ")
@@ -329,9 +333,10 @@ def _loading(report: Inspection, head: Line, width: int | None) -> list[Line]:
             pasted_line(load.expression, width, indent),
         ]
     if load.expression is None:
-        runs = any(row.group == "called" and is_own(row.module) for row in report.checkpoint.imports)
+        runs = any(row.code == "code-inside" for row in report.findings)
+        runs = runs or any(row.group == "called" and is_own(row.module) for row in report.checkpoint.imports)
         reason = safe(load.reason or "")
-        if runs and reason.startswith("loading this file runs "):
+        if runs and reason.startswith(("loading this file runs ", "loading it runs ")):
             reason = "do not load it"  # DANGER stands above, with the call
         out = hung(head, reason, width, style="error" if runs else "warning")
     else:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 
 from ckpt.jobs.inspect.ls import RUNS_CODE, UNREADABLE, LsRow
 from ckpt.names import labels, pattern
-from ckpt.render.text import Column, Line, cells, columns, flowed, narrowed, wrapped
-from ckpt.text import count_text, plural, show, show_literal, size_text
+from ckpt.render.text import NAME, Column, Line, cells, columns, cut, flowed, narrowed, wrapped
+from ckpt.text import count_text, plural, show, show_literal, shown_apart, size_text
 
 _COLUMNS = (
     Column("NAME", gives_way=True, is_file=True),
@@ -48,7 +47,8 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     out, and those that least matter where the screen is narrow. Names that do not fit are shortened to what differs.
     """
     names = [os.path.relpath(row.path, folder) if folder else row.path for row in rows]
-    table = [[show(name, None), *_cells(row)] for name, row in zip(names, rows, strict=True)]
+    shown = shown_apart(names)
+    table = [[name, *_cells(row)] for name, row in zip(shown, rows, strict=True)]
     alike = _alike(rows, table)
     always = {0} if alike else {0, _LOADS, _FINDINGS}
     kept = [
@@ -60,14 +60,13 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     out, is_short = _table(rows, *narrowed(heads, [[row[i] for i in kept] for row in table], width), width)
     if not alike and not is_short:
         return out
-    read = sum(row.error is None for row in rows)
     said = [_ALIKE.get(_COLUMNS[i].name, "{}").format(text) for i, text in alike.items()]
     shared = pattern(names)
-    if not re.search(r"[^\W_]{2}", os.path.splitext(shared)[0]):  # an ending at most
-        shared = ""
-    where = show(os.path.join(folder, shared) if folder else shared, None)
+    where = show(os.path.join(folder, "" if shared == "*" else shared), None)
+    if width is not None:
+        where = cut(where, min(max(NAME, width // 2), width))
     head: Line = [(f"{where}   ", "head")] if where else []
-    return [*flowed(head, [plural(read, "checkpoint"), *dict.fromkeys(said)], width, 2), *out]
+    return [*(flowed(head, list(dict.fromkeys(said)), width, 2) if where or said else []), *out]
 
 
 def _alike(rows: Sequence[LsRow], table: Sequence[Sequence[str]]) -> dict[int, str]:
@@ -166,6 +165,7 @@ def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
 def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
     """One checkpoint a row, exact: `--tsv` and `--table`."""
     table = [["file", "format", "bytes", "parameters", "dtypes", "devices", "loads", "findings", "error"]]
+    table[0] += ["epoch", "step"]
     for row in rows:
         is_readable = row.error is None
         table.append(
@@ -179,6 +179,10 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
                 show(row.loads, None),
                 ",".join(dict.fromkeys(finding.code for finding in row.findings)),
                 "" if row.error is None else show_literal(str(row.error)),
+                *(
+                    "" if count is None else f"{count:.17g}"
+                    for count in (row.highest("epoch"), row.highest("step"))
+                ),
             ]
         )
     return table

@@ -150,7 +150,7 @@ def test_where_more_changed_than_fits_the_modules_are_drawn(columns: int | None,
     lines = lines_of(tmp_path) if columns is None else seen(tmp_path, columns=columns)
 
     head = next(number for number, line in enumerate(lines) if line.startswith("MODULE"))
-    assert lines[head].split() == ["MODULE", "CHANGED", "REL.", "L2"]
+    assert lines[head].split() == ["MODULE", "TENSORS", "CHANGED", "REL.", "L2"]
     assert not any(line.startswith("M layers") for line in lines)
     assert "… 299 parameters (--show changed)" in lines
     assert len(lines) <= 60
@@ -163,9 +163,11 @@ def test_the_bars_of_what_changed_are_of_what_changed(tmp_path: Path) -> None:
     after = {name: tensor * (3 if name.startswith("two") else 2) for name, tensor in before.items()}
     after["one.0.weight"] = torch.ones(4)
     saved(tmp_path, before, after)
-    rows = {line.split()[0]: line.split()[1:3] for line in lines_of(tmp_path) if re.match("(one|two) ", line)}
+    rows = [line.split() for line in lines_of(tmp_path) if re.match(r"(one|two)\.[0-9]", line)]
 
-    assert rows == {"one": ["39", "1"], "two": ["40", "2"]}
+    for part, count, change in (("one", 39, "1"), ("two", 40, "2")):
+        inside = [row for row in rows if row[0].startswith(part)]
+        assert sum(int(row[1]) for row in inside) == count and {row[2] for row in inside} == {change}
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf"])
@@ -231,7 +233,7 @@ def test_tensors_of_many_shapes_are_counted_where_they_do_not_fit(tmp_path: Path
     lines = lines_of(tmp_path)
 
     rows = [line for line in lines if line.startswith("A ")]
-    assert 3 <= len(rows) <= 12
+    assert 12 <= len(rows) <= 20
     assert f"… {100 - len(rows)} more (--show changed)" in lines
 
 
@@ -309,3 +311,155 @@ def test_rows_that_are_not_compared_for_folding_are_counted(
 
     assert "A layers.0-9.weight  [2] float32  ×10" in lines
     assert "… 20 more (--show changed)" in lines
+
+
+def layers(count: int, value: float, dtype: torch.dtype = torch.float32) -> Tensors:
+    names = [
+        f"model.layers.{number}.{part}.weight" for number in range(count) for part in ("attn", "mlp", "norm")
+    ]
+    return {name: torch.full((2,), value * (1 + index / 64)).to(dtype) for index, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("count", [1, 21, 80, 700])
+@pytest.mark.parametrize("columns", [None, 80, 100, 200])
+def test_bars_are_never_one_where_there_are_many_modules(
+    count: int, columns: int | None, tmp_path: Path
+) -> None:
+    before = layers(count, 1.0)
+    saved(tmp_path, before, {name: tensor * 1.5 for name, tensor in before.items()})
+    lines = lines_of(tmp_path) if columns is None else seen(tmp_path, columns=columns, rows=24)
+    bars = [line for line in lines if "█" in line]
+
+    if count == 1:
+        assert not bars and sum(line.startswith("M ") for line in lines) == 3
+        return
+    assert 4 <= len(bars) <= 16
+    assert columns is None or len(lines) < 24
+    assert [bar.split()[0].startswith("model.layers.") for bar in bars] == [True] * len(bars)
+    assert sum(int(bar.split()[1].replace(",", "")) for bar in bars) == 3 * count
+    command = next(line for line in lines if " modules in " in line)
+    every = lines_of(tmp_path, *command.partition("(")[2].rstrip(")").split())
+    assert sum("█" in line for line in every) == int(command.split()[1].replace(",", ""))
+
+
+@pytest.mark.parametrize("rows", [24, 30])
+def test_bars_leave_room_for_what_was_added_and_removed(rows: int, tmp_path: Path) -> None:
+    before = layers(80, 1.0)
+    new = {f"new{number}.weight": torch.ones(number + 1) for number in range(30)}
+    saved(tmp_path, before, {name: tensor * 1.5 for name, tensor in before.items()} | new)
+    lines = seen(tmp_path, rows=rows)
+
+    listed = [line for line in lines if line.startswith("A ")]
+    assert len(listed) >= 6 and f"… {30 - len(listed)} more (--show changed)" in lines
+    assert sum("█" in line for line in lines) >= 4
+    assert len(lines) < rows + 2
+
+
+@pytest.mark.parametrize("count", [1, 21, 700])
+def test_a_dtype_that_all_parameters_change_is_one_row(count: int, tmp_path: Path) -> None:
+    before = layers(count, 1.0) | {"bn.num_batches_tracked": torch.tensor(3)}
+    saved(tmp_path, before, layers(count, 1.0, torch.bfloat16) | {"bn.num_batches_tracked": torch.tensor(3)})
+    rows = [line for line in lines_of(tmp_path) if line.startswith("M ")]
+
+    (row,) = rows
+    assert row.startswith(f"M {3 * count:,} parameters  float32 → bfloat16, ")
+    assert lines_of(tmp_path, "--structure")[-2] == f"M {3 * count:,} parameters  float32 → bfloat16"
+    assert sum(line.startswith("M ") for line in lines_of(tmp_path, "--show", "changed")) == 3 * count
+
+
+def test_a_dtype_that_some_parameters_keep_is_no_single_row(tmp_path: Path) -> None:
+    after = layers(21, 1.0, torch.bfloat16)
+    after["model.layers.0.norm.weight"] = after["model.layers.0.norm.weight"].float()
+    saved(tmp_path, layers(21, 1.0), after)
+
+    assert not any(" parameters  float32" in line for line in lines_of(tmp_path))
+
+
+def test_a_device_that_all_tensors_leave_is_one_note(tmp_path: Path) -> None:
+    state = torch.load(SAMPLES / "train_cuda.pth", map_location="cpu", weights_only=False)
+    torch.save(state, tmp_path / "b.pth")
+    (tmp_path / "a.pth").symlink_to(SAMPLES / "train_cuda.pth")
+    moved = [line for line in lines_of(tmp_path, "--strict") if ", then on " in line]
+
+    assert len(moved) == 1 and re.fullmatch(r"\d+ tensors: on cuda:0, then on cpu", moved[0])
+
+
+def test_equal_values_of_another_dtype_are_said_in_words(tmp_path: Path) -> None:
+    saved(tmp_path, {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2).half()})
+
+    assert "M w.weight  float32 → float16, values are equal" in lines_of(tmp_path)
+
+
+@pytest.mark.parametrize("columns", [None, 80, 100, 200])
+def test_folded_rows_stand_in_columns(columns: int | None, tmp_path: Path) -> None:
+    new = {
+        f"layers.{number}.attention.{part}.weight": torch.ones(2) for number in range(40) for part in "qkv"
+    }
+    new |= {"a.weight": torch.ones(3), "b.c.weight": torch.ones(4)}
+    saved(tmp_path, {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2)} | new)
+    lines = lines_of(tmp_path) if columns is None else seen(tmp_path, columns=columns)
+    rows = [line for line in lines if line.startswith("A ")]
+
+    assert len(rows) == 3 and len({row.index(" [") for row in rows}) == 1
+
+
+@pytest.mark.parametrize("size", [20, 60, 200])
+@pytest.mark.parametrize("columns", [None, 80, 100, 200])
+def test_quick_has_names_alone_and_breaks_no_braces(size: int, columns: int | None, tmp_path: Path) -> None:
+    parts = [f"part_{letter * 8}" for letter in "abcdefgh"]
+    long = f"{'a_long_name.' * 20}"[: max(size - 40, 0)]
+    before = {f"layers.{number}.{long}{part}.weight": torch.ones(2) for number in range(9) for part in parts}
+    saved(tmp_path, before, dict.fromkeys(before, torch.zeros(2)))
+    lines = lines_of(tmp_path, "--quick") if columns is None else seen(tmp_path, "--quick", columns=columns)
+    begin = next(number for number, line in enumerate(lines) if line.startswith("M "))
+
+    rows = lines[begin:-1]
+    assert "" not in rows and all(row == row.rstrip() for row in rows)
+    assert all(row.count("{") == row.count("}") for row in rows)
+    assert any("×72" in row for row in rows)
+
+
+@pytest.mark.parametrize("bad", ["frozen", "nan"])
+def test_names_in_findings_fold_across_layers(bad: str, tmp_path: Path) -> None:
+    before = {f"layers.{number}.attn.bias": torch.ones(2) for number in range(12)} | {
+        "fc.weight": torch.ones(2)
+    }
+    after = dict(before) | {"fc.weight": torch.zeros(2)}
+    if bad == "nan":
+        after |= {name: torch.full((2,), float("nan")) for name in before if name != "fc.weight"}
+    saved(tmp_path, before, after)
+    (line,) = [line for line in lines_of(tmp_path) if line.startswith(f"! {bad} ")]
+
+    assert "layers.0-11.attn.bias ×12" in line and "layers.1." not in line
+
+
+def test_a_skipped_step_is_said_once(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    adam = torch.optim.Adam(model.parameters(), lr=0.0)
+    for path in ("a.pth", "b.pth"):
+        model(torch.ones(1, 2)).sum().backward()
+        adam.step()
+        torch.save({"model": model.state_dict(), "optimizer": adam.state_dict()}, tmp_path / path)
+    lines = lines_of(tmp_path)
+
+    assert sum("no parameter changed" in line for line in lines) == 1
+    assert "unchanged parameters" not in lines
+    assert "unchanged parameters" in lines_of(tmp_path, "--show", "unchanged")
+
+
+def test_a_sparse_tensor_is_no_nan(tmp_path: Path) -> None:
+    before = {"w.weight": torch.ones(2, 2).to_sparse(), "v.weight": torch.ones(2)}
+    saved(tmp_path, before, before | {"w.weight": torch.eye(2).to_sparse()})
+    rows = [line.split() for line in lines_of(tmp_path, "--stat") if line.startswith("w ")]
+
+    assert rows == [["w", "1", "1", "-"]]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_file_without_tensors_is_named(order: int, tmp_path: Path) -> None:
+    saved(tmp_path, {}, {"w.weight": torch.ones(2)})
+    done = ckpt("diff", *["a.pth", "b.pth"][::order], cwd=tmp_path)
+
+    assert done.code == 2
+    text = "a.pth: no tensors, so there is nothing to compare with b.pth (what it holds: ckpt inspect a.pth)"
+    assert done.complaints == [f"ckpt: {text}"]

@@ -235,7 +235,8 @@ def test_bars_are_cut_at_a_depth(tmp_path: Path) -> None:
         "3",
         "0.5",
     ]
-    assert len(bars("", 80, 10)) == 36, "one bar for all would say nothing"
+    ranges = [line.split()[0] for line in bars("", 80, 10)[:-1]]
+    assert ranges == ["model.layers.0-2", "model.layers.3-5", "model.layers.6-8", "model.layers.9-11"]
     assert [line.split()[:3] for line in bars("--depth 1")] == [["model", "36", "36"]]
     assert len(bars("--depth 3", 80, 10)) == 12 and len(bars("--depth 9", 80, 10)) == 36
     done = screen("diff a.pt b.pt --depth 1", tmp_path, None)

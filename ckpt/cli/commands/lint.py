@@ -37,7 +37,7 @@ from ckpt.findings import CATALOGUE
 from ckpt.jobs.check.lint import LintReport
 from ckpt.names import endings
 from ckpt.render.lint import github, junit, lint_lines, sarif, statistics_lines, summary
-from ckpt.text import show, show_literal
+from ckpt.text import show
 
 _FORMS = ("text", "json", "github", "sarif", "junit")
 
@@ -137,7 +137,7 @@ def command(
     say = output.complain if report.exit_code == TROUBLE else output.talk
     for row in report.files:
         if row.error is not None and form == "text":
-            say(f"ckpt: {show(row.path, None)}: {show_literal(str(row.error))}")
+            say(output.unread(row.path, row.error))
         elif row.skipped is not None:
             output.skip(row.path, row.skipped)
     _tell_switched_off(report)

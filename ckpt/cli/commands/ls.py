@@ -38,7 +38,7 @@ from ckpt.findings import Gate, Rules
 from ckpt.jobs.inspect.ls import LsReport
 from ckpt.limits import Limits
 from ckpt.render.ls import ls_lines, ls_table, summary
-from ckpt.text import show, show_literal
+from ckpt.text import show
 
 
 @excluding(Exclusion(("--json", "--tsv", "--table")))
@@ -47,7 +47,11 @@ def command(
     sort: Annotated[
         str,
         typer.Option(
-            "--sort", metavar="BY", help="Sort by name, size, params or findings.", rich_help_panel=OUTPUT
+            "--sort",
+            metavar="BY",
+            help="Sort by name, size, params or findings. By name, files without a number, as best.pth, stand by the"
+            " epoch and step that they record.",
+            rich_help_panel=OUTPUT,
         ),
     ] = "name",
     json: Annotated[
@@ -138,7 +142,7 @@ def _write(
     elif output.is_silent():
         for row in report.rows if report.exit_code == TROUBLE else ():
             if row.error is not None:
-                output.complain(f"ckpt: {show(row.path, None)}: {show_literal(str(row.error))}")
+                output.complain(output.unread(row.path, row.error))
     elif report.rows:
         folder = names[0] if len(names) == 1 and os.path.isdir(names[0]) else ""
         output.write_lines(ls_lines(report.rows, output.screen_width(), folder))

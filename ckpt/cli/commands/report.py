@@ -97,9 +97,11 @@ def command(
     names = listed(paths, files_from)
     page = Page(out, force=force)
     documents = _Documents(page, limits, section)
-    documents.read(names, measured=measured, quick=quick)
-    page.write(documents.found)
-    page.tell(documents.others)
+    if documents.read(names, measured=measured, quick=quick):
+        page.write(documents.found)
+        page.tell(documents.others)
+    else:
+        output.conclude("nothing was written")
     return documents.code
 
 
@@ -128,14 +130,15 @@ class Page:
 
     @contextmanager
     def told(self, path: str, schema: str) -> Iterator[None]:
-        """Write the page of an error about a PATH before it ends the command."""
+        """Write the page of an error about a PATH that is there before it ends the command."""
         try:
             yield
         except UsageError:
             raise
         except CkptError as error:
-            with about(path):
-                self.write([error_document(path, schema, error, __version__)])
+            if not _is_missing(path):
+                with about(path):
+                    self.write([error_document(path, schema, error, __version__)])
             raise
 
     def write(self, documents: Sequence[Document]) -> None:
@@ -175,6 +178,11 @@ def _date() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(int(seconds) if is_time else None))
 
 
+def _is_missing(path: str) -> bool:
+    """Tell whether a PATH leads nowhere: its page would stand in the way of the page that was meant."""
+    return not is_url(path) and not os.path.lexists(path)
+
+
 def _is_source(to: target.Target) -> UsageError:
     return UsageError("OUT is a source of the page, which --force does not replace", path=to.path)
 
@@ -190,8 +198,12 @@ class _Documents:
         self._limits = limits
         self._section = section
 
-    def read(self, names: Sequence[str], *, measured: bool, quick: bool) -> None:
-        """Read what the PATHs lead to. Raises UsageError when nothing is there."""
+    def read(self, names: Sequence[str], *, measured: bool, quick: bool) -> bool:
+        """Read what the PATHs lead to; False where one of them leads nowhere. Raises UsageError when nothing is there."""
+        missing = [Found(name) for name in names if _is_missing(name)]
+        if missing:
+            self._each(missing, lambda item: self._inspect(item, measured=False))
+            return False
         names = [name for name in names if not self._stored(name)]
         items, self.others = parted(looked(names, self._limits, plugins=plugins_allowed()))
         items = unskipped(items)
@@ -211,6 +223,7 @@ class _Documents:
             self._failed(name, nothing_in(name))
         if not self.found:
             raise UsageError(f"no checkpoint in {', '.join(show(name, 80) for name in names[:3])}")
+        return True
 
     def _stored(self, path: str) -> bool:
         """Take the documents that a file holds; False for a file of another kind."""

@@ -30,7 +30,7 @@ from ckpt.jobs.diff.values import differing_values
 from ckpt.names import Globs
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, and_more, listed, plural, show
+from ckpt.text import Json, and_more, listed, pasted_path, plural, show
 
 
 class Options(NamedTuple):
@@ -446,11 +446,16 @@ def _refuse_nothing(
         return
     if options.select:
         raise UsageError("no tensor matches", path=after.path, hint="--include, --exclude")
-    listed = [
-        f"{side.path}: {', '.join(show(part.name or '(the root)', 40) for part in side.sections[:8]) or 'no tensors'}"
+    for side, other in ((before, after), (after, before)):
+        if not side.tensors:
+            path = pasted_path(side.path)
+            problem = f"no tensors, so there is nothing to compare with {show(other.path, None)}"
+            raise UsageError(problem, path=side.path, hint=path and f"what it holds: ckpt inspect {path}")
+    parts = [
+        f"{show(side.path, None)}: {', '.join(show(part.name or '(the root)', 40) for part in side.sections[:8])}"
         for side in (before, after)
     ]
-    raise UsageError("nothing to compare", path=after.path, hint="; ".join(listed))
+    raise UsageError("nothing to compare", path=after.path, hint="; ".join(parts))
 
 
 _CLOSE: dict[str, Tolerance] = {

@@ -9,7 +9,7 @@ from ckpt.jobs.diff import reasons as ranks
 from ckpt.jobs.diff.reasons import Side, at_one_step
 from ckpt.jobs.diff.rows import Row
 from ckpt.jobs.inspect.unused import STOPS, UNLESS_FROZEN, UNUSED
-from ckpt.text import and_more, folded, listed, plural
+from ckpt.text import and_more, folded, plural
 
 _PROPAGATED = frozenset(("never", "no-gradient"))
 _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
@@ -167,7 +167,7 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
     if found:
         yield Finding(
             "buffers-in-frozen",
-            f"The statistics of {listed(found, limit=60)} changed, but the parameters beside them are frozen.",
+            f"The statistics of {folded(found, limit=60)} changed, but the parameters beside them are frozen.",
             tuple(f"{module}.running_mean" for module in found),
             consequence="Call eval() on these modules to keep their statistics.",
         )
