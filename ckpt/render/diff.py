@@ -311,11 +311,11 @@ def _changes(
     listed += [(_name(row), _what(row)) for row in parameters if len(parameters) <= limit]
     size = _name_size(listed, width)
     out = _blocks(first, len(bad), size, width, max(limit // 2, _LEAST))
-    whole_ = [("M", *said_of, 1) for said_of in dict.fromkeys(retyped.values())]
-    out += _blocks(
-        then, len(others), size, width, max(limit - len(out) - len(whole_) - least, 2 * limit // 3, _LEAST)
-    )
-    out += _blocks(whole_, 0, size, width, len(whole_))
+    for_all = [
+        line for name, text in dict.fromkeys(retyped.values()) for line in _row("M", name, size, text, width)
+    ]
+    most = max(limit - len(out) - len(for_all) - least, 2 * limit // 3, _LEAST)
+    out += _blocks(then, len(others), size, width, most) + for_all
     left: list[str] = []
     for label, group in groups.items():
         room = max(limit - 1 - len(out), _LEAST if label == "parameters" else 0)  # a line for what is left
