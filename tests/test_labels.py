@@ -76,6 +76,12 @@ SETS: dict[str, tuple[list[str], list[str], str]] = {
     "one name": (["epoch_1.pth"], ["epoch_1.pth"], "epoch_1.pth"),
     "a name twice": (["epoch_1.pth", "epoch_1.pth"], ["epoch_1.pth", "epoch_1.pth"], "epoch_1.pth"),
     "a name that is a label": (["e-1-x", "e-2-x", "e-1"], ["e-1-x", "e-2", "e-1"], "e-*"),
+    "two endings": (["a.fp16.bin", "b_2.fp16.bin"], ["a.fp16", "b_2.fp16"], "*.fp16.bin"),
+    "a common ending": (
+        ["checkpoint-1.bin", "checkpoint-final-2.bin"],
+        ["checkpoint-1", "checkpoint-final-2"],
+        "checkpoint-*.bin",
+    ),
     "nothing": ([], [], "*"),
 }
 

@@ -65,7 +65,7 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     where = show(os.path.join(folder, "" if shared == "*" else shared), None)
     if width is not None:
         where = cut(where, min(max(NAME, width // 2), width))
-    head: Line = [(f"{where}   ", "head")] if where else []
+    head: Line = [(f"{where or 'all'}   ", "head")]
     return [*(flowed(head, list(dict.fromkeys(said)), width, 2) if where or said else []), *out]
 
 

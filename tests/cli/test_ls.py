@@ -49,7 +49,7 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
         " stops unless they are frozen · 3 not looked at (--others)\n",
     )
     assert done.stdout == (
-        f"{runs}/   5 checkpoints · float32\n"
+        f"{runs}/   float32\n"
         "NAME                      EPOCH  FORMAT           SIZE  PARAMS  DEVICE  LOADS               FINDINGS\n"
         "epoch_9.pth                   0  torch-zip    60.2 KiB  4.16 K  cpu     weights_only        prefix unused\n"
         "epoch_10.pth                  1  torch-zip    60.1 KiB  4.16 K  cpu     weights_only        prefix unused\n"
@@ -84,8 +84,6 @@ def test_names_of_a_series_keep_what_tells_them_apart(columns: int, series: Path
     assert lines[lines.index("NAME") + 1 :][:26] == expected
     assert " ".join(lines[: lines.index("NAME")]).replace("·", " ").split() == [
         "run/RFB-Epoch-*-Loss-*.pth",
-        "26",
-        "checkpoints",
         "torch-legacy",
         "13.8",
         "KiB",
@@ -106,7 +104,7 @@ def test_a_pipe_has_the_whole_names_of_a_series(ckpt: Run, series: Path) -> None
     done = ckpt("ls", str(series / "run"))
 
     assert done.stdout.splitlines() == [
-        f"{series}/run/RFB-Epoch-*-Loss-*.pth   26 checkpoints · torch-legacy · 13.8 KiB each · 3.13 K parameters"
+        f"{series}/run/RFB-Epoch-*-Loss-*.pth   torch-legacy · 13.8 KiB each · 3.13 K parameters"
         " · float32 · cuda:0 · weights_only · each with cuda",
         "NAME",
         *SERIES,
@@ -257,6 +255,8 @@ def test_json_and_tsv_agree_with_inspect(ckpt: Run, samples: Path) -> None:
         "loads",
         "findings",
         "error",
+        "epoch",
+        "step",
     ]
     for row in (dict(zip(table[0], cells, strict=True)) for cells in table[1:]):
         document = documents[row["file"]]
@@ -421,7 +421,7 @@ def test_one_file_and_danger_stay_rows(ckpt: Run, samples: Path, tmp_path: Path)
         "FINDINGS",
     ]
     assert len(one) == 2
-    assert several[0].startswith("3 checkpoints · torch-zip · ")
+    assert several[0].startswith("*.pth   torch-zip · ")
     assert [line.split() for line in several[1:]] == [
         ["NAME", "LOADS"],
         *([f"{name}.pth", "RUNS", "CODE"] for name in "abc"),
@@ -445,8 +445,8 @@ def test_two_long_names_are_named_in_a_headline(samples: Path, tmp_path: Path) -
         os.symlink(samples / name, tmp_path / f"{'a_long_word_' * 5}-{number}.pth")
     lines = terminal("ls", ".", columns=80, cwd=tmp_path, NO_COLOR="1", TERM="dumb").splitlines()
 
-    assert [line.strip() for line in lines[:2]] == [f"./{'a_long_word_' * 5}-*.pth", "2 checkpoints"]
-    assert lines[2].startswith("NAME ")
+    assert lines[0] == "./a_long_word_a_long_word_a_l…a_long_word_a_long_word_-*.pth"
+    assert len(lines[0]) == 60 and lines[1].startswith("NAME ")
 
 
 def test_a_pipe_cuts_no_name(ckpt: Run, samples: Path, tmp_path: Path) -> None:
@@ -480,3 +480,52 @@ def test_an_epoch_deep_inside_is_no_counter(ckpt: Run, tmp_path: Path) -> None:
     document = json.loads(ckpt("ls", str(tmp_path / "a.pth"), "--json").stdout)
 
     assert document["counters"] == {"state.epoch": 3}
+
+
+@pytest.mark.parametrize("columns", [None, 80, 200])
+def test_names_that_differ_by_their_unicode_form_are_shown_apart(
+    columns: int | None, ckpt: Run, samples: Path, tmp_path: Path
+) -> None:
+    for name in ("caf\u00e9.pth", "cafe\u0301.pth", "the.pth"):
+        os.symlink(samples / "legacy.pth", tmp_path / name)
+    if columns is None:
+        lines = ckpt("ls", str(tmp_path)).stdout.splitlines()
+    else:
+        lines = terminal("ls", ".", columns=columns, cwd=tmp_path, NO_COLOR="1", TERM="dumb").splitlines()
+
+    names = [line.split()[0] for line in lines[lines.index("NAME") + 1 :][:3]]
+    assert sorted(names) == sorted(["caf\u00e9.pth", "cafe\\u0301.pth", "the.pth"])
+
+
+def test_the_number_of_checkpoints_is_said_once(samples: Path, tmp_path: Path) -> None:
+    for number in range(3):
+        os.symlink(samples / "legacy.pth", tmp_path / f"checkpoint-{number}.bin")
+    seen = terminal("ls", ".", columns=80, cwd=tmp_path, NO_COLOR="1", TERM="dumb")
+
+    assert seen.count("3 checkpoints") == 1
+    assert seen.startswith("./checkpoint-*.bin   torch-legacy · ")
+
+
+def test_tsv_has_the_counters(ckpt: Run, tmp_path: Path) -> None:
+    import torch
+
+    torch.save(
+        {"epoch": 3, "global_step": 1_500_000, "model": {"w.weight": torch.zeros(2)}}, tmp_path / "a.pth"
+    )
+    torch.save({"w.weight": torch.zeros(2)}, tmp_path / "b.pth")
+    (tmp_path / "c.pth").write_bytes(b"")
+    head, *rows = (line.split("\t") for line in ckpt("ls", str(tmp_path), "--tsv").stdout.splitlines())
+
+    assert head[-3:] == ["error", "epoch", "step"]
+    assert [row[-2:] for row in rows] == [["3", "1500000"], ["", ""], ["", ""]]
+
+
+def test_a_line_about_an_unreadable_file_reads_alike_in_ls_and_lint(ckpt: Run, tmp_path: Path) -> None:
+    (tmp_path / "a\n.pth").write_bytes(b"")
+    lines = {
+        ckpt(*command, str(tmp_path)).stderr.splitlines()[0] for command in (("ls", "-q"), ("lint", "-q"))
+    }
+
+    assert lines == {
+        f"ckpt: {tmp_path}/a\\n.pth: an empty file (an unfinished save, or a full disk? use an earlier save)"
+    }

@@ -150,18 +150,38 @@ def test_files_of_different_models_are_a_list_that_says_so(folder: Path) -> None
 
 
 def test_a_series_goes_on_after_a_file_that_cannot_be_read(folder: Path) -> None:
-    names = ["ddp_before.pth", "truncated.pth", "nothing.pth", "ddp_after.pth"]
+    (folder / "page.pth").write_text("<!doctype html>")
+    names = ["ddp_before.pth", "truncated.pth", "page.pth", "ddp_after.pth"]
     done = ckpt("report", *names, "-o", "out.html", cwd=folder)
 
     assert done.code == 2 and done.out == b""
     assert done.complaints[0].startswith("ckpt: truncated.pth: cut off")
-    assert done.complaints[1].startswith("ckpt: nothing.pth: no such file")
+    assert done.complaints[1].startswith("ckpt: page.pth: not a checkpoint")
     size = weight(folder / "out.html")
     assert done.complaints[2] == f"wrote out.html, 2 checkpoints, 2 unreadable, {size}"
     page = drawn(folder / "out.html")
-    assert [row["path"] for row in page["unreadable"]] == ["truncated.pth", "nothing.pth"]
-    assert [row["code"] for row in page["unreadable"]] == ["cut-off", "not-opened"]
+    assert [row["path"] for row in page["unreadable"]] == ["truncated.pth", "page.pth"]
+    assert [row["code"] for row in page["unreadable"]] == ["cut-off", "stand-in"]
     assert page["views"][0]["kind"] == "series" and len(page["views"][0]["diffs"]) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "nothing.pth", "-o", "out.html"),
+        ("report", "ddp_before.pth", "nothing.pth", "-o", "out.html"),
+        ("report", "ddp_before.pth", "nothing.pth", "-o", "-"),
+        ("diff", "ddp_before.pth", "nothing.pth", "--html", "out.html"),
+        ("diff", "nothing.pth", "ddp_after.pth", "--html", "-"),
+    ],
+)
+def test_a_missing_input_writes_no_page(command: tuple[str, ...], folder: Path) -> None:
+    """Else the command, once it is corrected, would find its page in the way."""
+    done = ckpt(*command, cwd=folder)
+
+    assert done.code == 2 and done.out == b"" and not (folder / "out.html").exists()
+    assert done.complaints[0].startswith("ckpt: nothing.pth: no such file")
+    assert done.complaints[1:] == (["nothing was written"] if command[0] == "report" else [])
 
 
 def test_a_page_has_the_day_on_which_it_is_drawn(folder: Path) -> None:
