@@ -308,13 +308,17 @@ def _changes(
     least = min(len(parameters), _LEAST_BARS + 2) + 1 if any(groups.values()) else 0
     first, then = _merged(bad), _merged(others)
     listed = [(name, text) for _, name, text, _ in (*first, *then)]
-    listed += [(_name(row), _what(row)) for row in parameters if len(parameters) <= limit]
+    room = limit - len(listed) - 1
+    for group in groups.values():
+        if len(group) <= room:
+            listed += [(_name(row), _what(row)) for row in group]
+            room -= len(group)
     size = _name_size(listed, width)
     out = _blocks(first, len(bad), size, width, max(limit // 2, _LEAST))
     for_all = [
         line for name, text in dict.fromkeys(retyped.values()) for line in _row("M", name, size, text, width)
     ]
-    most = max(limit - len(out) - len(for_all) - least, 2 * limit // 3, _LEAST)
+    most = max(limit - len(out) - len(for_all) - least, limit // 2, _LEAST)
     out += _blocks(then, len(others), size, width, most) + for_all
     left: list[str] = []
     for label, group in groups.items():

@@ -86,6 +86,18 @@ def test_what_touches_files_or_never_ends_is_said(line: str, says: str, tmp_path
     assert says in message
 
 
+def test_code_that_loading_runs_is_said_once_and_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.jit.script(Loaded()).save(path)
+    line = 'torch.save(self.weight, "rung")'
+    other = changed(path, "    weight = self.weight\n", f"    {line}\n    weight = self.weight\n")
+    lines = inside("inspect", other.name, cwd=tmp_path).out.decode().splitlines()
+
+    assert lines[0].startswith("DANGER  loading this file runs its __setstate__ (code/")
+    assert sum("DANGER" in line or "runs" in line for line in lines) == 1
+    assert "  loads   do not load it" in lines
+
+
 def test_usual_programs_have_no_such_finding(tmp_path: Path) -> None:
     for number, module in enumerate((nn.LSTM(2, 2), nn.TransformerEncoderLayer(4, 2, 8), nn.BatchNorm1d(3))):
         path = tmp_path / f"{number}.pt"
