@@ -59,6 +59,8 @@ _COLOURS = {"M": "changed", "A": "added", "D": "removed", "R": "renamed"}
 _ROWS = 20
 _LEAST = 3
 """Rows of changes that are listed, whatever the screen."""
+_SMALL = 12
+"""Rows for changes, of which fewer have no room for bars beside what was added, removed and reshaped."""
 _VALUES = 12
 _STILL = 24
 """Names of parameters that did not change, with siblings in braces."""
@@ -304,9 +306,11 @@ def _changes(
         for label, roles in _GROUPS.items()
     }
     parameters = groups["parameters"]
-    # The bars come behind what is added, removed and reshaped, so they leave room for it.
-    least = min(len(parameters), _LEAST_BARS + 2) + 1 if any(groups.values()) else 0
     first, then = _merged(bad), _merged(others)
+    # What is added, removed and reshaped comes before the bars, and on a small screen in place of them.
+    least = min(len(parameters), _LEAST_BARS + 2) + 1 if any(groups.values()) else 0
+    has_bars = not then or limit >= _SMALL or len(first) + len(then) + least <= limit
+    least = least if has_bars else 1
     listed = [(name, text) for _, name, text, _ in (*first, *then)]
     room = limit - len(listed) - 1
     for group in groups.values():
@@ -330,7 +334,8 @@ def _changes(
             lines = _blocks(merged, len(group), size, width, limit)
         elif (not lines and group) or len(lines) > room:
             most = max(min(room - 3, _FEW), least_bars)
-            lines = _bars(group, width, most, only_changed=True) if label == "parameters" else []
+            is_drawn = label == "parameters" and has_bars
+            lines = _bars(group, width, most, only_changed=True) if is_drawn else []
             left.append(f"{len(group):,} {label}")
         out += lines
     out += [line for text in dict.fromkeys(entire.values()) for line in hung([], text, width, 4)]

@@ -467,3 +467,19 @@ def test_the_file_without_tensors_is_named(order: int, tmp_path: Path) -> None:
     assert done.code == 2
     text = "a.pth: no tensors, so there is nothing to compare with b.pth (what it holds: ckpt inspect a.pth)"
     assert done.complaints == [f"ckpt: {text}"]
+
+
+def test_a_small_screen_shows_what_was_added_before_bars(tmp_path: Path) -> None:
+    (tmp_path / "a.pth").symlink_to(SAMPLES / "ddp_before.pth")
+    (tmp_path / "b.pth").symlink_to(SAMPLES / "train_cuda.pth")
+    lines = seen(tmp_path, columns=80, rows=24)
+
+    assert sum(line.startswith("A module.") for line in lines) >= 4 and not any("█" in line for line in lines)
+    assert "… 3 parameters, 3 buffers, 16 tensors of the optimizer (--show changed)" in lines
+
+
+def test_a_small_screen_has_bars_where_values_alone_changed(tmp_path: Path) -> None:
+    before = layers(80, 1.0)
+    saved(tmp_path, before, {name: tensor * 1.5 for name, tensor in before.items()})
+
+    assert sum("█" in line for line in seen(tmp_path, rows=10)) == 4
