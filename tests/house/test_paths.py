@@ -251,7 +251,7 @@ REQUESTS = [
 ]
 """How much is read, sent or kept at once: `tests/io` and `tests/elements` have their tests."""
 
-SHOWN = ("render.", "cli.", "api.", "names._LONG")
+SHOWN = ("render.", "cli.", "api.", "names._LONG", "text._SIBLINGS", "jobs.diff.rows._FEW")
 """Rooms whose constants decide what is shown, and what decides it elsewhere."""
 
 
