@@ -226,7 +226,12 @@ def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
 
 def _together(name: str, inside: Sequence[Module]) -> Module:
     """Return several modules as one."""
-    return Module(name, *(sum(column) for column in list(zip(*inside, strict=True))[1:]))
+    if len(inside) == 1:
+        return inside[0] if inside[0].name == name else inside[0]._replace(name=name)
+    _, tensors, changed, retyped, unmeasured, squares, reference = zip(*inside, strict=True)
+    return Module(
+        name, sum(tensors), sum(changed), sum(retyped), sum(unmeasured), sum(squares), sum(reference)
+    )
 
 
 class Bars(NamedTuple):
@@ -247,13 +252,12 @@ def bars_that_fit(rows: Sequence[Row], most: int) -> Bars:
     Where these are few, the modules one part deeper stand for them: numbered siblings as ranges of one size,
     else the ones that changed most, and one for all others.
     """
-    deepest = max((_module(row).count(".") + 1 for row in rows), default=1)
-    deeper = modules(rows, deepest)
+    deeper = modules(rows)
+    depth = max((module.name.count(".") + 1 for module in deeper), default=1)
     fit: list[Module] = []
-    depth = deepest
     while len(deeper) > most and depth:
         depth -= 1
-        fit = modules(rows, depth) if depth else []
+        fit = _cut(deeper, depth) if depth else []
         if len(fit) <= most:
             break
         deeper = fit
@@ -269,6 +273,14 @@ def bars_that_fit(rows: Sequence[Row], most: int) -> Bars:
     return Bars(ranges, depth + 1, len(deeper))
 
 
+def _cut(every: Sequence[Module], depth: int) -> list[Module]:
+    """Return modules with their names cut to `depth` parts."""
+    found: dict[str, list[Module]] = {}
+    for module in every:
+        found.setdefault(".".join(module.name.split(".", depth)[:depth]), []).append(module)
+    return [_together(name, inside) for name, inside in found.items()]
+
+
 def _ranged(every: Sequence[Module], most: int) -> list[Module]:
     """Return modules with numbered siblings as ranges of one size, so that there are at most `most` if that can be."""
     families: dict[tuple[str, bool], list[Module]] = {}
@@ -282,7 +294,8 @@ def _ranged(every: Sequence[Module], most: int) -> list[Module]:
         return sum(-(-count // size) for count in counts)
 
     longest = max(counts)
-    least = next((size for size in range(1, longest + 1) if length(size) <= most), longest)
+    sizes = range(1, longest + 1) if len(counts) <= most else ()
+    least = next((size for size in sizes if length(size) <= most), longest)
     # Ranges that are all of one size read well, and so do those of 5, 10, 20 ...
     size = min(
         range(least, min(2 * least, longest) + 1),
