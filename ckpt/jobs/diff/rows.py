@@ -214,9 +214,9 @@ def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
             Module(
                 name,
                 1,
-                row.status == "changed",
-                row.status == "retyped",
-                is_vague,
+                int(row.status == "changed"),
+                int(row.status == "retyped"),
+                int(is_vague),
                 0.0 if is_vague else nan if squares is None else squares,
                 change.reference or 0.0,
             )
