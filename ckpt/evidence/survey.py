@@ -164,6 +164,31 @@ class Survey:
         """The parameters of each optimizer, and which tensors they are."""
         return self._evidence.matches
 
+    @cached_property
+    def state_parameters(self) -> dict[int, tuple[int, Section | None]]:
+        """Return the parameters that the state of optimizers belongs to, where they are known.
+
+        The index of a tensor in a state -> the index of its parameter, and the only model of that optimizer.
+        """
+        found: dict[int, tuple[int, Section | None]] = {}
+        for match in self.matches:
+            part = match.optimizer
+            if not match.models:
+                continue
+            depth = len(part.path)
+            indices = {
+                str(slot.key): index
+                for slot, index in zip(match.slots, match.indices, strict=True)
+                if index is not None
+            }
+            for position, entry in zip(part.indices, part.entries, strict=True):
+                path = entry.path
+                if path[depth : depth + 1] == ("state",) and len(path) == depth + 3:
+                    index = indices.get(str(path[depth + 1]))
+                    if index is not None:
+                        found[position] = index, match.model
+        return found
+
     @property
     def record(self) -> RecordMatch | None:
         """The record of a snapshot or a live model, if there is one."""

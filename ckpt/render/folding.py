@@ -361,29 +361,12 @@ def _parameter_names(report: Inspection) -> dict[int, str]:
     if not report.selected or all(part.kind != "optimizer" for part in report.sections):
         return {}
     numbers = {row.position: number for number, row in enumerate(report.rows)}
-    chosen = {row.section.path for row in report.rows if row.section and row.section.kind == "optimizer"}
+    tensors = report.survey.tensors
     names: dict[int, str] = {}
-    for match in report.survey.matches:
-        part, model = match.optimizer, match.model
-        if part.path not in chosen or not match.models:
-            continue
-        depth = len(part.path) + 1
-        names_by_key = {
-            str(slot.key): model.relative(report.survey.tensors[index].name)
-            if model
-            else report.survey.tensors[index].name
-            for slot, index in zip(match.slots, match.indices, strict=True)
-            if index is not None
-        }
-        for position, entry in zip(part.indices, part.entries, strict=True):
-            path = entry.path
-            if (
-                path[depth - 1 : depth] == ("state",)
-                and len(path) == depth + 2
-                and str(path[depth]) in names_by_key
-            ):
-                if position in numbers:
-                    names[numbers[position]] = f"{names_by_key[str(path[depth])]}.{path[-1]}"
+    for position, (index, model) in report.survey.state_parameters.items():
+        if position in numbers:
+            name = model.relative(tensors[index].name) if model else tensors[index].name
+            names[numbers[position]] = f"{name}.{tensors[position].path[-1]}"
     return names
 
 

@@ -31,6 +31,19 @@ def test_each_thing_is_worked_out_once(samples: Path) -> None:
         assert (sections.call_count, roles.call_count, uses.call_count) == (1, 1, 1)
 
 
+def test_the_state_of_an_optimizer_belongs_to_its_parameters(samples: Path) -> None:
+    with formats.open(str(samples / "train_cuda.pth")) as checkpoint:
+        survey = Survey(checkpoint)
+        names = {
+            survey.tensors[at].name: (survey.tensors[index].name, model and model.name)
+            for at, (index, model) in survey.state_parameters.items()
+        }
+        states = [row.name for row in survey.tensors if row.name.startswith("optimizer.state.")]
+
+    assert list(names) == states and len(states) == 23 * 3
+    assert names["optimizer.state.1.exp_avg"] == ("model.module.bn1.weight", "model")
+
+
 @pytest.mark.parametrize("name", ["train_cuda.pth", "lightning.ckpt", "sharded", "snapshot_after.pth"])
 def test_a_section_holds_its_entries(name: str, samples: Path) -> None:
     with formats.open(str(samples / name)) as checkpoint:

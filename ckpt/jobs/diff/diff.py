@@ -411,11 +411,14 @@ def _rows(
 def _with_optimizer(row: Row, before: Survey, after: Survey) -> Row:
     """The row with what the files say of optimizers."""
     one, two = row.indices
+    survey, index = (before, one) if two is None else (after, two)
+    parameter = None if index is None else survey.state_parameters.get(index)
     return row._replace(
+        parameter=None if parameter is None else survey.tensors[parameter[0]].name,
         in_optimizer=(
             None if one is None else before.in_optimizer[one],
             None if two is None else after.in_optimizer[two],
-        )
+        ),
     )
 
 

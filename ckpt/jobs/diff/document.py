@@ -70,6 +70,7 @@ def _row(row: Row) -> dict[str, Json]:
         "role": row.role.role,
         "evidence": {"trust": row.role.trust, "source": row.role.source, "note": row.role.note},
         "in_optimizer": list(row.in_optimizer),
+        **({} if row.parameter is None else {"parameter": row.parameter}),
         "dtype": [None if tensor is None else tensor.dtype.name for tensor in sides],
         "shape": [None if tensor is None else list(tensor.shape) for tensor in sides],
         "device": [None if tensor is None else tensor.device for tensor in sides],

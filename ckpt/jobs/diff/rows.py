@@ -67,6 +67,8 @@ class Row(NamedTuple):
     """The index of the tensor in `Checkpoint.tensors`, before and after."""
     in_optimizer: tuple[bool | None, bool | None] = (None, None)
     """A flag: an optimizer in the file holds it, before and after. None if the file does not say."""
+    parameter: str | None = None
+    """The name of the parameter whose state it is, if it is known state of an optimizer."""
     labels: tuple[str, str] = ("", "")
     """The name in text, before and after: the name inside of the only model, if it lies in one."""
     kind: str = "model"

@@ -30,6 +30,8 @@ def document(report: Inspection) -> dict[str, Json]:
     checkpoint = report.checkpoint
     refused = checkpoint.weights_only
     states = _optimizer_states(report.survey)
+    for position, (index, _) in report.survey.state_parameters.items():
+        states[position] = {"parameter": report.survey.tensors[index].name}
     return {
         "schema": SCHEMA,
         "ckpt": __version__,

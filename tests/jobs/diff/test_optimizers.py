@@ -49,6 +49,15 @@ def test_another_moment_is_found_at_its_parameter(tmp_path: Path) -> None:
     assert (row.before.name, row.after.name) == ("optim.state.2.exp_avg", "optim.state.1.weight.exp_avg")
 
 
+def test_state_names_its_parameter(tmp_path: Path) -> None:
+    one, two = both(tmp_path, nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 2)))
+    del two["optim"]
+    rows = compared(tmp_path, one, one).to_json()["tensors"]
+    (found,) = [row for row in rows if row["before"] == "optim.state.2.exp_avg"]
+    assert found["parameter"] == "model.module.1.weight"
+    assert {"parameter" in row for row in rows if row["role"] != "optimizer"} == {False}
+
+
 def test_another_order_of_the_names_is_a_difference(tmp_path: Path) -> None:
     one, two = both(tmp_path, nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 2)))
     two["optim"]["param_groups"][0]["params"].reverse()

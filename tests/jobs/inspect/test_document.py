@@ -30,6 +30,13 @@ def test_the_optimizer_tells_its_steps_of_each_parameter() -> None:
     assert all(state == {"held": True, "steps": 12, "of": 12, "zero": False} for state in rest)
 
 
+def test_the_state_of_an_optimizer_names_its_parameter() -> None:
+    rows = {row["name"]: row for row in inspected()["tensors"]}
+
+    assert rows["optimizer.state.1.exp_avg"]["parameter"] == "model.module.bn1.weight"
+    assert not [name for name, row in rows.items() if "parameter" in row and row["role"] != "optimizer"]
+
+
 def trained(path: Path, make: Any, steps: int = 3, **options: Any) -> Path:
     """A checkpoint of a model whose second layer has a gradient in the first step only, and whose third never."""
     torch.manual_seed(0)

@@ -165,6 +165,20 @@ def test_the_optimizer_tells_who_never_had_a_gradient(show: Any) -> None:
     assert "2 parameters never had a gradient in it." in texts(shown, '[data-part="Optimizer"] .note')[0]
 
 
+def test_the_state_of_an_optimizer_stands_below_its_parameters(show: Any) -> None:
+    shown = show("checkpoint")
+    write(shown, "Filter tensors", "module.bn1.weight exp_avg_sq")
+
+    code = "[...document.querySelectorAll('[data-part=Tensors] tbody th bdi')].filter((each) => each.checkVisibility()).map((each) => each.title)"
+    assert texts(shown, "[data-part=Tensors] tbody th") == [
+        "optimizer.state.model.module.bn1.weight.exp_avg_sq"
+    ]
+    assert shown.run(code) == ["optimizer.state.1.exp_avg_sq"]
+    write(shown, "Find a module or tensor", "state.model.module.bn1")
+    assert texts(shown, ".hits button") == ["optimizer.state.model.module.bn1"]
+    assert is_quiet(shown)
+
+
 def test_the_treemap_opens_by_a_click_and_by_its_buttons(show: Any) -> None:
     shown = show("checkpoint")
     box = shown.run(
@@ -282,7 +296,7 @@ def test_the_tensors_open_sort_and_filter(show: Any) -> None:
     found = texts(shown, f"{part} tbody th")
     assert len(found) == 12 and all("bn1" in name for name in found)
     assert texts(shown, f"{part} .found") == ["12 of 115 tensors"]
-    write(shown, "Filter tensors", "fc*weight")
+    write(shown, "Filter tensors", "fc*weight parameter")
     assert texts(shown, f"{part} tbody th") == ["model.module.fc.weight"]
     write(shown, "Filter tensors", "")
     press(shown, "List, sortable", part)

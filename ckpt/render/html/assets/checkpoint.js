@@ -8,6 +8,7 @@ function checkpoint_view(view) {
   const sections = rows_of(view.sections);
   const { file, totals } = view;
   const stats = view.stats ? stats_rows(view.stats, tensors.map((row) => row.name)) : null;
+  for (const row of tensors) [row.key, row.name] = [row.name, shown_name(row.name, row.parameter)];
   return [
     headline(name_of(file.path, 400), headline_pieces(view, tensors, sections)),
     danger(view.findings),
@@ -88,7 +89,7 @@ function module_map(view, tensors, storages) {
     ["dtype", "dtype", (row) => row.dtype],
     ["device", "Device", (row) => row.device || "no device"],
     ["sharing", "Sharing", (row) => kinds.get(row.storage) || "own"],
-    ["finding", "Finding", (row) => findings.get(row.name) || "none"],
+    ["finding", "Finding", (row) => findings.get(row.key) || "none"],
   ];
   const differing = words.filter(([, , word]) => new Set(tensors.map(word)).size > 1);
   const telling = differing.length ? differing : words.slice(0, 1);
@@ -100,7 +101,7 @@ const tensor_line = (row) =>
 
 function tensor_list(tensors) {
   const columns = [
-    { title: "Name", cell: (row) => name_of(row.name, 400), key: (row) => row.name },
+    { title: "Name", cell: (row) => name_of(row.name, 400, show(row.key, 400)), key: (row) => row.name },
     { title: "Shape", cell: (row) => shape_text(row.shape) },
     { title: "dtype", cell: (row) => sentence(row.dtype), key: (row) => row.dtype },
     { title: "Device", cell: (row) => (row.device === null ? "" : show(row.device, 40)), key: (row) => row.device },
@@ -113,7 +114,7 @@ function tensor_list(tensors) {
   sums[6] = (node) => size_text(node.bytes);
   return tensor_table(tensors, columns, {
     sums,
-    text: (row) => [row.name, row.dtype, row.device, row.role].join(" "),
+    text: (row) => [row.name, row.key, row.dtype, row.device, row.role].join(" "),
   });
 }
 

@@ -20,6 +20,9 @@ function rows_of(table) {
   return rows;
 }
 
+// The name of a tensor as it is shown: the state of an optimizer bears the name of its parameter, not its number.
+const shown_name = (name, parameter) => (parameter ? name.replace(/(^|\.)state\.\d+(?=\.[^.]+$)/, (_, begin) => `${begin}state.${parameter}`) : name);
+
 // A tree of dotted names. A node has `label`, `path`, `children` (a Map), `rows` below it, `bytes` and `numel`.
 function tree_of(rows) {
   const root = node_of("", "", null);

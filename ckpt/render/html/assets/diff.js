@@ -1,14 +1,14 @@
 // Two checkpoints: what did not change first, then what moved, by depth.
 
 const BARS = 48;
-const label_of = (row) => row.after || row.before || "";
+const label_of = (row) => row.after ?? row.before ?? "";
 // Whether a parameter did not change although others did, and the comparison says why or that it cannot.
 const is_still = (row, moved) => moved && is_parameter(row) && row.status === "same" && row.reason !== null;
 
 function diff_view(view) {
   const rows = rows_of(view.tensors);
   const values = rows_of(view.values);
-  for (const row of rows) row.name = label_of(row);
+  for (const row of rows) row.name = shown_name(label_of(row), row.parameter);
   const moved = rows.some((row) => is_parameter(row) && row.status === "changed");
   for (const row of rows) row.still = is_still(row, moved);
   const has_values = !view.structure_only && !view.quick;
