@@ -112,6 +112,20 @@ def test_small_words() -> None:
     assert calls("base", [["a/b.pth"], ["a/b/"], ["/"]]) == ["b.pth", "b", "/"]
 
 
+@pytest.mark.parametrize(
+    ("name", "parameter", "text"),
+    [
+        ("optimizer.state.54.exp_avg", "model.a$1.w", "optimizer.state.model.a$1.w.exp_avg"),
+        ("state.0.step", "w", "state.w.step"),
+        ("state.0.step", None, "state.0.step"),
+        ("opt.state.a.weight.step", "a.weight", "opt.state.a.weight.step"),
+        ("mystate.0.step", "w", "mystate.0.step"),
+    ],
+)
+def test_state_bears_the_name_of_its_parameter(name: str, parameter: str | None, text: str) -> None:
+    assert call("shown_name", name, parameter) == text
+
+
 # --- rows, trees and groups -------------------------------------------------------------------------------------------
 
 
@@ -397,6 +411,24 @@ def test_a_number_is_named_with_what_it_is_a_part_of() -> None:
     names = ["net.layers.0.w", "net.layers.1.w", "1.w", "1.b"]
     assert call(see, names, ["net", "0"]) == "layers.0"
     assert call(see, names, ["1"]) == "1" and call(see, names, ["net", "1", "=w"]) == "w"
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "height", "text"),
+    [
+        ("weight", 60, 20, "weight"),
+        ("weight", 60, 15, ""),
+        ("weight", 40, 40, ""),
+        ("blocks.17", 24, 20, "17"),
+        ("blocks.17", 18, 20, ""),
+        ("exp_avg_sq", 64, 20, "…_avg_sq"),
+        ("a.", 19, 20, ""),
+    ],
+)
+def test_a_tile_says_what_of_its_name_there_is_room_for(
+    name: str, width: float, height: float, text: str
+) -> None:
+    assert call("tile_text", name, width, height) == text
 
 
 def test_a_module_has_the_colour_of_most_of_its_bytes() -> None:

@@ -44,8 +44,8 @@ function chart(label, height, option) {
       const palette = colours();
       canvas.dispatchAction({ type: "hideTip" });
       canvas.clear(); // or a treemap moves its tiles from what was drawn before
-      canvas.setOption({ ...common_option(palette), ...option(palette, holder.clientWidth) }, { notMerge: true });
       made.canvas = canvas;
+      canvas.setOption({ ...common_option(palette), ...option(palette, holder.clientWidth) }, { notMerge: true });
     },
   };
   charts.add(made);

@@ -6,6 +6,8 @@ const MOST_TILES = 300;
 const FEW_TENSORS = 3;
 const CHIPS = 10;
 const HITS = 12;
+const HEADER = 20;
+const LEAST_GROUP = 6000;
 
 // `areas` are [key, label, value(node), text(value)], `paints` are [key, label, painter(palette)]; a painter gives
 // {of(node), legend: [[colour, text]]}. `about(row)` describes a tensor in a line.
@@ -86,9 +88,10 @@ function treemap(rows, areas, paints, about, title) {
           sort: false, // they are sorted, and equal ones stay in the order of the model
           squareRatio: 1,
           visibleMin: 4,
+          childrenVisibleMin: LEAST_GROUP, // or the header of a module is all that there is room for
           itemStyle: { borderColor: palette.ground },
-          label: { show: true, fontSize: 11, overflow: "truncate", position: "insideTopLeft", padding: [5, 3] },
-          upperLabel: { show: true, height: 20, fontSize: 11, fontWeight: 600, color: palette.text, overflow: "truncate" },
+          label: { show: true, fontSize: 11, formatter: fitting, position: "insideTopLeft", padding: [5, 3] },
+          upperLabel: { show: true, height: HEADER, fontSize: 11, fontWeight: 600, color: palette.text, formatter: fitting },
           emphasis: { itemStyle: { borderColor: palette.text, borderWidth: 2 }, upperLabel: { show: true } },
           levels: [
             { itemStyle: { gapWidth: 3, borderWidth: 0 }, upperLabel: { show: false } },
@@ -101,6 +104,12 @@ function treemap(rows, areas, paints, about, title) {
         },
       ],
     };
+  }
+
+  // The name of a tile as far as there is room for it.
+  function fitting({ name, dataIndex }) {
+    const box = drawn.canvas.getModel().getSeriesByIndex(0).getData().getItemLayout(dataIndex);
+    return box ? tile_text(name, box.width, box.height) : name;
   }
 
   function go(node) {
@@ -197,6 +206,16 @@ const map_height = (tensors) => (tensors <= FEW_TENSORS ? 0 : tensors <= 12 ? 16
 function tile_name(node) {
   const above = node.parent && node.parent.label.split(".").pop();
   return /^\d+$/.test(node.label) && above ? `${above}.${node.label}` : node.label;
+}
+
+// What of a name fits a tile: all of it, its last part, or its end. Less than that tells nothing.
+function tile_text(name, width, height) {
+  const room = Math.floor((width - 6) / 6.8);
+  const last = name.slice(name.lastIndexOf(".") + 1);
+  if (height < HEADER - 4) return "";
+  if (name.length <= room) return name;
+  if (last && last.length <= room) return last;
+  return room < 8 ? "" : `…${name.slice(1 - room)}`;
 }
 
 // Neighbours of one colour differ a little, so that they can be told apart.
