@@ -180,17 +180,37 @@ def labels(names: Sequence[str]) -> list[str]:
         for index, text in zip(indices, texts, strict=True):
             shown[index] = text
     ending = _ending(unique)
+    whole = dict(zip(unique, unique, strict=True))
     if len(kinds) > 1:
-        shown = [text.removesuffix(ending) or text for text in shown]
-    taken = {text: name for name in unique for text in (name, name.removesuffix(ending))}
+        root = _folder(unique)
+        whole = {name: name.removeprefix(root).removesuffix(ending) or name for name in unique}
+        crowded = {folder for folder, count in Counter(map(os.path.dirname, unique)).items() if count > 1}
+        shown = [
+            whole[name]
+            if text == name or (os.path.dirname(name) in crowded and _is_folder(text, name))
+            else text.removesuffix(ending) or text
+            for name, text in zip(unique, shown, strict=True)
+        ]
+    taken = {text: name for name, text in whole.items()}
+    taken |= {text: name for name in unique for text in (name, name.removesuffix(ending))}
     counts = Counter(shown)
-    short = {
-        name: text
-        if text and counts[text] == 1 and len(text) <= len(name) and taken.get(text, name) == name
-        else name
-        for name, text in zip(unique, shown, strict=True)
-    }
+    short = {}
+    for name, text in zip(unique, shown, strict=True):
+        is_short = text and counts[text] == 1 and len(text) <= len(name)
+        choices = [text, whole[name]] if is_short else [whole[name]]
+        short[name] = next((choice for choice in choices if taken.get(choice, name) == name), name)
     return [short[name] for name in names]
+
+
+def _folder(names: Sequence[str]) -> str:
+    """Return the folder that all names begin with, with its slash, or nothing."""
+    begin = os.path.commonprefix([*names])
+    return begin[: begin.rfind("/") + 1]
+
+
+def _is_folder(label: str, name: str) -> bool:
+    """Tell whether a label names the folder of a file, and not the file."""
+    return f"/{os.path.dirname(name)}".endswith(f"/{label}")
 
 
 def pattern(names: Sequence[str]) -> str:

@@ -26,6 +26,16 @@ SETS: dict[str, tuple[list[str], list[str], str]] = {
         ["a/epoch_1", "a/epoch_2", "b/epoch_1"],
         "*/epoch_*.pth",
     ),
+    "files of several folders": (
+        ["mix/a/evil.pt", "mix/b/run_1/ddp.pt", "mix/b/run_1/epoch_3.pt", "mix/b/run_2/nan.pt"],
+        ["a/evil", "b/run_1/ddp", "b/run_1/epoch_3", "run_2"],
+        "mix/*.pt",
+    ),
+    "names that begin alike": (
+        ["runs/legacy.pth", "runs/legacy_python2.pth", "runs/llama_bf16.pth", "runs/tied_and_bloated.pth"],
+        ["legacy", "legacy_python2", "llama", "tied_and_bloated"],
+        "runs/*.pth",
+    ),
     "folders": (["a/model.pth", "b/model.pth"], ["a", "b"], "*/model.pth"),
     "steps of the Trainer": (
         ["checkpoint-500/pytorch_model.bin", "checkpoint-1000/pytorch_model.bin"],
