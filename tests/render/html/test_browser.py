@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from browser import Browser, browser, found
 from process import ROOT, SAMPLES
-from reports import EVIL, inspected, pages
+from reports import EVIL, compared, documents, inspected, pages
 
 from ckpt.render.html import html_page
 
@@ -188,7 +189,7 @@ def test_the_treemap_opens_by_a_click_and_by_its_buttons(show: Any) -> None:
     assert texts(shown, ".crumbs button") == ["all"]
     before = colours_of(shown)
 
-    shown.click(box[0] + box[2] * 0.9, box[1] + box[3] * 0.5)  # a tensor, in the model on the right
+    shown.click(box[0] + box[2] * 0.9, box[1] + box[3] * 0.25)  # a tensor, in the model on the right
     assert texts(shown, ".crumbs button") == ["all"]
     assert "parameter" in texts(shown, ".treemap .said")[0]
     shown.click(box[0] + box[2] * 0.9, box[1] + 10)  # the title of the model
@@ -400,7 +401,7 @@ def test_a_series_shows_who_freezes_explodes_and_dies(show: Any) -> None:
         for at in (1, 2)
     )
     assert changes["blocks"][-1] == "NaN or Inf" == sizes["blocks"][-1]
-    assert changes["aux"][0] == "unchanged" and sizes["aux"][0] == "1"
+    assert changes["aux"][0] == "0" and sizes["aux"][0] == "1"
     assert is_quiet(shown)
 
 
@@ -482,6 +483,45 @@ def test_no_name_of_a_table_breaks_within_a_word(show: Any, name: str) -> None:
     assert len(texts(shown, "table .name")) > 5 and shown.run(code) == []
 
 
+def test_a_long_name_leaves_room_for_its_row_on_a_phone(show: Any, tmp_path: Path) -> None:
+    torch.save({"x" * 200: torch.ones(2), f"{'y' * 90}.w": torch.ones(2)}, tmp_path / "long.pth")
+    shown = show(html_page([inspected(tmp_path / "long.pth")]), width=390, height=800)
+
+    widths = "[...document.querySelectorAll('[data-part=Tensors] tbody th')].map((each) => each.offsetWidth)"
+    assert 0 < max(shown.run(widths)) < 240
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "diff", "stats", "folder", "evil"])
+def test_no_table_is_wider_than_a_desk(show: Any, name: str) -> None:
+    shown = show(name, width=1440)
+    code = """[...document.querySelectorAll(".scroll")].filter((each) => each.checkVisibility()
+      && each.scrollWidth > each.clientWidth + 1).map((each) => each.ariaLabel)"""
+    assert shown.run(code) == []
+
+
+def test_two_equal_files_have_no_bars_of_what_moved(show: Any) -> None:
+    shown = show(html_page([compared(SAMPLES / "ddp_before.pth", SAMPLES / "ddp_before.pth")]))
+    assert "What moved" not in texts(shown, ".part > h2") and texts(shown, "[data-part=Modules] .note") == [
+        "Area: elements."
+    ]
+
+
+def test_a_legend_has_the_colours_that_are_there(show: Any) -> None:
+    shown = show("diff")
+    assert texts(shown, '[data-part="What moved"] .legend li') == [
+        "parameters", "buffers", "optimizer", "parameters that did not change",
+    ]  # fmt: skip
+    shown = show("stats")
+    assert "holds NaN or Inf" in texts(shown, '[data-part="Values of the tensors"] .legend li')
+    shown = show("series")
+    assert "NaN or Inf" in texts(shown, '[data-part="Over time"] .legend li')
+    same = [documents("series")[at] for at in (0, 1, 12, 13, 24)]
+    shown = show(html_page(same))
+    assert texts(shown, '[data-part="Over time"] .legend li') == [
+        "smallest", "largest (logarithmic)", "parameters that did not change", "zero, or no number",
+    ]  # fmt: skip
+
+
 def test_what_is_unreadable_stands_in_the_page(show: Any) -> None:
     error = {"code": "cut-off", "message": "cut off: <b>here</b>", "hint": "download again"}
     failure = {
@@ -490,8 +530,8 @@ def test_what_is_unreadable_stands_in_the_page(show: Any) -> None:
         "file": {"path": "<x>.pth"},
         "error": error,
     }
-    for documents, first in (([failure], "Unreadable"), ([inspected(), failure], "Unreadable")):
-        shown = show(html_page(documents))
+    for made, first in (([failure], "Unreadable"), ([inspected(), failure], "Unreadable")):
+        shown = show(html_page(made))
 
         assert texts(shown, ".part > h2")[0] == first
         assert "<x>.pth: cut off: <b>here</b>" in texts(shown, ".finding.error")[0]

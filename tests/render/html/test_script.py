@@ -291,14 +291,36 @@ def test_rows_stand_below_their_groups_in_natural_order() -> None:
 
 
 def test_a_name_breaks_after_dots_and_within_what_is_no_word() -> None:
-    words = [["model.layers.0.w"], ["runs/a.pth"], ["a..b"], [""], ["x" * 90], ["🙂" * 41], ["Loss-2.71.pth"]]
+    words = [
+        ["model.layers.0.w"],
+        ["runs/a.pth"],
+        ["a..b"],
+        [""],
+        ["x" * 50],
+        ["🙂" * 25],
+        ["Loss-2.71.pth"],
+        ["query_key_value_projection.w"],
+        ["decoupled_weight_decay"],
+    ]
     assert calls("pieces_of", words) == [
         ["model.", "layers.", "0.", "w"], ["runs/", "a.", "pth"], ["a..", "b"], [],
-        ["x" * 40, "x" * 40, "x" * 10], ["🙂" * 40, "🙂"], ["Loss-2.71.", "pth"],
+        ["x" * 24, "x" * 24, "x" * 2], ["🙂" * 24, "🙂"], ["Loss-2.71.", "pth"],
+        ["query_key_value_", "projection.", "w"], ["decoupled_weight_decay"],
     ]  # fmt: skip
     assert calls("(text) => pieces_of(text).join('')", [[text] for text in EVIL]) == list(EVIL)
     see = "(text) => name_of(text).children.map((each) => each.tag + each.textContent)"
     assert call(see, "a.b") == ["#texta.", "wbr", "#textb"]
+
+
+def test_an_empty_name_can_be_seen() -> None:
+    assert call("(text) => name_of(text).textContent", "") == '""' and call("shortened", "", 8) == '""'
+    assert call("() => tile_name(tree_of([{ name: '' }, { name: 'a' }]).children.get('='))") == '""'
+
+
+def test_a_column_that_says_the_same_in_all_rows_is_told_once() -> None:
+    columns = "(rows) => telling([{ key: (row) => row.a, folds: true }, { key: (row) => row.b }, false], rows).length"
+    assert calls(columns, [[[{"a": 1, "b": 1}] * 2], [[{"a": 1, "b": 1}]]]) == [1, 2]
+    assert call(columns, [{"a": 1, "b": 1}, {"a": 2, "b": 1}]) == 2
 
 
 # --- the strip of layers ----------------------------------------------------------------------------------------------
@@ -317,6 +339,7 @@ def test_the_modules_of_a_layer_stand_together() -> None:
     assert call(STRETCHES, ["a.w", "b.w", "m.x.w", "m.y.w"], 480) == [
         ["a, b", [["", ["a", "b"]]]], ["m", [["", ["m.x", "m.y"]]]],
     ]  # fmt: skip
+    assert call(STRETCHES, ["0.w", "2.w"], 480) == [["", [["0", ["0"]], ["2", ["2"]]]]]
     assert len(call("(names) => modules_of(names.map((name) => ({ name })), 2)", ["a.w", "b.w", "c.w"])) == 3
 
 
@@ -422,7 +445,7 @@ def test_a_number_is_named_with_what_it_is_a_part_of() -> None:
         ("blocks.17", 24, 20, "17"),
         ("blocks.17", 18, 20, ""),
         ("exp_avg_sq", 64, 20, "…_avg_sq"),
-        ("a.", 19, 20, ""),
+        ("a.", 17, 20, ""),
     ],
 )
 def test_a_tile_says_what_of_its_name_there_is_room_for(
@@ -533,6 +556,26 @@ def test_files_stand_below_their_folders() -> None:
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_all_files_say_stands_above_their_table() -> None:
+    file = {"path": "a.pth", "format": "torch-zip", "bytes": 1, "parameters": 1, "dtypes": ["float32"],
+            "devices": [], "loads": "weights_only", "counters": None, "findings": []}  # fmt: skip
+    see = "(files) => file_table(files).textContent"
+    rows = [file, {**file, "path": "b.pth"}, {**file, "path": "c.pth"}]
+    assert call(see, rows[:2]).startswith("Both: torch-zip · float32 · weights_onlyFileSizeParametersa.pth")
+    assert call(see, [*rows[:2], {**rows[2], "loads": "RUNS CODE"}]).startswith(
+        "All: torch-zip · float32File"
+    )
+    assert call(see, rows[:1]).startswith("FileFormatSizeParametersdtypeDeviceLoadsa.pth")
+
+
+@pytest.mark.parametrize(
+    ("span", "most", "step"),
+    [(0.63, 8, 0.1), (6.5, 8, 1), (149, 4, 50), (4, 4, 1), (7000, 8, 1000), (0.3, 3, 0.1)],
+)
+def test_the_step_of_an_axis_is_round(span: float, most: int, step: float) -> None:
+    assert call("nice_step", span, most) == pytest.approx(step)
 
 
 def test_a_ramp_goes_through_its_colours() -> None:
@@ -652,6 +695,33 @@ def test_a_module_has_the_statistics_of_all_its_elements() -> None:
 def test_the_line_about_a_tensor_says_what_is_no_number() -> None:
     row = {"name": "a\u202e", "min": -1, "mean": 0, "max": 2.5, "std": 1, "rms": 1.25, "nan": 0, "inf": 1200}
     assert call("stats_text", row) == "a\\u202e\nmin -1, mean 0, max 2.5\nstd 1, rms 1.25\n1,200 Inf"
+
+
+def test_the_axis_of_values_ends_at_round_numbers_and_has_room_for_names() -> None:
+    see = """(name) => {
+      const rows = [{ name, min: -0.315, max: 0.316, mean: 0, std: 0.1, nan: 0, inf: 0 }];
+      const { yAxis, grid } = band_option(rows, { ramp: [] }, 800, (value) => value, (value) => value, () => false);
+      return [yAxis.min, yAxis.max, yAxis.interval, grid.bottom];
+    }"""
+    assert call(see, "a.w")[:3] == pytest.approx([-0.4, 0.4, 0.1])
+    assert call(see, "a.w")[3] < 40 and call(see, "a" * 30)[3] > 130
+
+
+def test_imports_say_where_they_are_and_what_they_call() -> None:
+    row = {"module": "collections", "name": "OrderedDict", "group": "known", "where": ["", "a"], "calls": []}
+    assert call("(rows) => import_list(rows).textContent.split('Show')[0]", [row]) == (
+        "ImportGroupWherecollections.OrderedDictknownthe root, a"
+    )
+    assert "Calls" in call("(rows) => import_list(rows).textContent", [{**row, "calls": ["f('x')"]}])
+
+
+def test_storages_say_once_where_they_are() -> None:
+    row = {"id": "0", "device": "cpu", "kind": "own", "tensors": 1, "bytes": 4, "used_bytes": 4}
+    see = "(rows) => [storage_note({ storage_bytes: 8 }, rows), storage_list(rows).textContent.split('0')[0]]"
+    assert call(see, [row, row]) == ["2 storages on cpu, 8 B.", "StorageTensorsSizeUsed"]
+    other = {**row, "device": "cuda:0", "kind": "tied"}
+    assert call(see, [row, other]) == ["2 storages, 8 B.", "StorageDeviceKindTensorsSizeUsed"]
+    assert call(see, [other, other])[1] == "StorageKindTensorsSizeUsed"
 
 
 def test_dead_channels_are_counted() -> None:
@@ -995,8 +1065,8 @@ def test_a_series_names_files_of_other_models() -> None:
     [
         (None, ""),
         ({"kind": "bad", "text": "3 elements are NaN or Inf"}, "NaN or Inf"),
-        ({"kind": "still", "text": "did not change"}, "unchanged"),
-        ({"kind": "none", "text": "did not change"}, "unchanged"),
+        ({"kind": "still", "text": "did not change"}, "0"),
+        ({"kind": "none", "text": "did not change"}, "0"),
         ({"kind": "none", "text": "all zero"}, "0"),
         ({"kind": "none", "text": "added"}, "added"),
         ({"value": 0.12345, "text": "RMS 0.123"}, "0.123"),

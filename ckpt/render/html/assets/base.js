@@ -33,9 +33,12 @@ function sentence(text) {
   return escaped(String(text).slice(0, 2000));
 }
 
+// An empty name can be seen.
+const NO_NAME = '""';
+
 // The end of a name tells it apart.
 function shortened(name, size) {
-  const text = show(name, 400);
+  const text = show(name, 400) || NO_NAME;
   return text.length > size ? "…" + text.slice(text.length - size + 1) : text;
 }
 
@@ -65,12 +68,13 @@ function emptied(parent, ...children) {
   return add(parent, children);
 }
 
-// A name in pieces between which a line may break: after dots and slashes, and within what is no word any more.
-const LONGEST_WORD = 40;
-const pieces_of = (text) => (text.match(/(?:\d\.(?=\d)|[^./])*[./]+|(?:\d\.(?=\d)|[^./])+/g) || []).flatMap((piece) => piece.match(new RegExp(`.{1,${LONGEST_WORD}}`, "gsu")) || []);
+// A name in pieces between which a line may break: after dots and slashes, and within what is no word any more, at a `_` or `-` if there is one.
+const LONGEST_WORD = 24;
+const WORDS = new RegExp(`.{8,${LONGEST_WORD - 1}}[_-]|.{1,${LONGEST_WORD}}`, "gsu");
+const pieces_of = (text) => (text.match(/(?:\d\.(?=\d)|[^./])*[./]+|(?:\d\.(?=\d)|[^./])+/g) || []).flatMap((piece) => ([...piece].length > LONGEST_WORD ? piece.match(WORDS) : [piece]));
 
 const name_of = (text, limit, title) =>
-  el("bdi", { class: "name", title: title || null }, pieces_of(show(text, limit)).map((piece, at) => [at > 0 && el("wbr", {}), piece]));
+  el("bdi", { class: "name", title: title || null }, pieces_of(show(text, limit) || NO_NAME).map((piece, at) => [at > 0 && el("wbr", {}), piece]));
 const code_of = (text) => el("code", { class: "command", translate: "no" }, sentence(text));
 
 const whole = (count) => Number(count).toLocaleString("en-US");

@@ -131,6 +131,12 @@ function keyed(items) {
   return key;
 }
 
+// The step of an axis: 1, 2 or 5 times a power of ten, so that at most `most` of them cover a span.
+function nice_step(span, most) {
+  const power = 10 ** Math.floor(Math.log10(span / most));
+  return [1, 2, 5, 10].map((times) => times * power).find((step) => span / step <= most * (1 + 1e-9));
+}
+
 // A colour between those of a ramp; `share` is from 0 to 1.
 function ramp(colours, share) {
   const place = Math.min(Math.max(share, 0), 1) * (colours.length - 1);

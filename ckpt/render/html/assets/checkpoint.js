@@ -78,7 +78,7 @@ function loads_of(view) {
 }
 
 function module_map(view, tensors, storages) {
-  const findings = finding_of(view.findings);
+  const findings = finding_of(by_level([...view.findings, ...(view.stats ? view.stats.findings : [])]));
   const kinds = new Map(storages.map((row) => [row.id, row.kind]));
   const areas = [
     ["bytes", "Bytes", (node) => node.bytes, size_text],
@@ -100,18 +100,19 @@ const tensor_line = (row) =>
   [shape_text(row.shape), row.dtype, size_text(row.bytes), row.device, row.role].filter(Boolean).map((text) => escaped(String(text))).join(", ");
 
 function tensor_list(tensors) {
-  const columns = [
+  // The headline says the dtype and the device of all.
+  const columns = telling([
     { title: "Name", cell: (row) => name_of(row.name, 400, show(row.key, 400)), key: (row) => row.name },
     { title: "Shape", cell: (row) => shape_text(row.shape) },
-    { title: "dtype", cell: (row) => sentence(row.dtype), key: (row) => row.dtype },
-    { title: "Device", cell: (row) => (row.device === null ? "" : show(row.device, 40)), key: (row) => row.device },
+    { title: "dtype", cell: (row) => sentence(row.dtype), key: (row) => row.dtype, folds: true },
+    { title: "Device", cell: (row) => (row.device === null ? "" : show(row.device, 40)), key: (row) => row.device, folds: true },
     { title: "Role", cell: role_cell, key: (row) => row.role },
     { title: "Elements", cell: (row) => whole(row.numel), key: (row) => row.numel, right: true },
     { title: "Size", cell: (row) => size_text(row.bytes), key: (row) => row.bytes, right: true },
-  ];
+  ], tensors);
   const sums = [];
-  sums[5] = (node) => whole(node.numel);
-  sums[6] = (node) => size_text(node.bytes);
+  sums[columns.length - 2] = (node) => whole(node.numel);
+  sums[columns.length - 1] = (node) => size_text(node.bytes);
   return tensor_table(tensors, columns, {
     sums,
     text: (row) => [row.name, row.key, row.dtype, row.device, row.role].join(" "),
@@ -173,13 +174,16 @@ function ranks_part(file) {
 // Sizes as bars and as a table.
 function size_bars(rows, title) {
   const shown = rows.slice(0, 60);
+  const most = largest_of(shown.map((row) => row.bytes));
+  const unit = 1024 ** Math.floor(Math.log2(Math.max(most, 1)) / 10);
+  const step = nice_step(Math.max(most, 1) / unit, 4) * unit;
   const drawn = chart(title, Math.max(shown.length * 20 + 40, 90), (palette, width) => {
     const size = label_size(width);
     const names = shown.map((row) => row.name);
     return {
       grid: { left: label_room(names, size), right: 64, top: 4, bottom: 24 },
       tooltip: tooltip(palette, ({ dataIndex }) => `${show(shown[dataIndex].title || names[dataIndex])}\n${size_text(shown[dataIndex].bytes)}`),
-      xAxis: { ...axis(palette), type: "value", axisLabel: { color: palette.soft, fontSize: 11, formatter: size_text, hideOverlap: true }, splitNumber: 3 },
+      xAxis: { ...axis(palette), type: "value", interval: step, max: Math.ceil(most / step) * step, axisLabel: { color: palette.soft, fontSize: 11, formatter: size_text, hideOverlap: true } },
       yAxis: names_axis(palette, names, size),
       series: [
         {
@@ -210,25 +214,28 @@ function import_list(imports) {
   const columns = [
     { title: "Import", cell: (row) => name_of(`${row.module}.${row.name}`, 300), key: (row) => `${row.module}.${row.name}` },
     { title: "Group", cell: (row) => el("span", { class: row.group === "known" ? "soft" : "alarm" }, sentence(row.group)), key: (row) => row.group },
-    { title: "Where", cell: (row) => el("bdi", {}, and_more(row.where.map((text) => show(text, 80)), 3)) },
-    { title: "Calls", cell: (row) => el("bdi", { class: "value" }, and_more(row.calls.map((text) => sentence(text).slice(0, 200)), 2)) },
-  ];
+    { title: "Where", cell: (row) => el("bdi", {}, and_more(row.where.map((text) => (text === "" ? "the root" : show(text, 80))), 3)) },
+    rows.some((row) => row.calls.length) && { title: "Calls", cell: (row) => el("bdi", { class: "value" }, and_more(row.calls.map((text) => sentence(text).slice(0, 200)), 2)), wraps: true },
+  ].filter(Boolean);
   return filtered(columns, rows, { label: "Imports", filter: "Filter imports", text: (row) => `${row.module}.${row.name} ${row.group}`, step: 25 });
 }
 
 function storage_note(totals, storages) {
   const unused = storages.reduce((sum, row) => sum + Math.max(row.bytes - row.used_bytes, 0), 0);
-  return `${plural(storages.length, "storage")}, ${size_text(totals.storage_bytes)}${unused ? `, ${size_text(unused)} of them unused` : ""}.`;
+  const device = is_told(STORAGE_DEVICE, storages) && storages[0].device !== null ? ` on ${show(storages[0].device, 40)}` : "";
+  return `${plural(storages.length, "storage")}${device}, ${size_text(totals.storage_bytes)}${unused ? `, ${size_text(unused)} of them unused` : ""}.`;
 }
 
+const STORAGE_DEVICE = { title: "Device", cell: (row) => (row.device === null ? "" : show(row.device, 40)), key: (row) => row.device, folds: true };
+
 function storage_list(storages) {
-  const columns = [
+  const columns = telling([
     { title: "Storage", cell: (row) => name_of(row.id), key: (row) => row.id },
-    { title: "Device", cell: (row) => (row.device === null ? "" : show(row.device, 40)), key: (row) => row.device },
-    { title: "Kind", cell: (row) => el("span", { class: row.kind === "own" ? "soft" : "" }, sentence(row.kind)), key: (row) => row.kind },
+    STORAGE_DEVICE,
+    { title: "Kind", cell: (row) => el("span", { class: row.kind === "own" ? "soft" : "" }, sentence(row.kind)), key: (row) => row.kind, folds: storages[0].kind === "own" },
     { title: "Tensors", cell: (row) => whole(row.tensors), key: (row) => row.tensors, right: true },
     { title: "Size", cell: (row) => size_text(row.bytes), key: (row) => row.bytes, right: true },
     { title: "Used", cell: (row) => size_text(row.used_bytes), key: (row) => row.used_bytes, right: true },
-  ];
+  ], storages);
   return filtered(columns, storages, { label: "Storages", filter: "Filter storages", text: (row) => `${row.id} ${row.device} ${row.kind}`, step: 25 });
 }

@@ -22,9 +22,9 @@ function diff_view(view) {
     bad_part(bad_rows(rows), rows.length),
     still_part(rows),
     findings_part(view.findings, bad_rows(rows).length ? BAD_CODES : []),
-    has_values && rows.length > 0 && part("What moved", "Relative L2: the norm of the change over the norm before. From top to bottom in the order of the model.", () => moved_bars(rows)),
+    has_values && rows.some((row) => row.status === "changed") && part("What moved", "Relative L2: the norm of the change over the norm before. From top to bottom in the order of the model.", () => moved_bars(rows)),
     counts_part(rows),
-    rows.length > 0 && part("Modules", has_values ? "Area: elements. Colour: the largest relative change below." : "Area: elements.", () => change_map(rows)),
+    rows.length > 0 && part("Modules", has_values && rows.some((row) => row.status === "changed") ? "Area: elements. Colour: the largest relative change below." : "Area: elements.", () => change_map(rows)),
     rows.length > 0 && part("Tensors", null, () => change_list(rows)),
     values.length > 0 && part("Values", `${plural(values.length, "value")} that ${values.length === 1 ? "differs and is" : "differ and are"} no tensor.`, () => changed_values(values)),
     notes_part(view),
@@ -94,6 +94,7 @@ function counts_part(rows) {
 function moved_bars(rows) {
   const roles = ROLES.map(([key, label, has]) => ({ key, label, rows: rows.filter((row) => has(row) && row.status !== "added" && row.status !== "removed") })).filter((each) => each.rows.length);
   if (!roles.length) return null;
+  const role_rows = roles.flatMap((each) => each.rows);
   let role = roles[0];
   let depth = 0;
   let groups = [];
@@ -117,7 +118,7 @@ function moved_bars(rows) {
     regroup();
   };
   pick(role);
-  const key = keyed((palette) => [...roles.map((each) => [palette.roles[each.key], each.label.toLowerCase()]), [palette.alarm, "parameters that did not change"], [palette.bad, "NaN or Inf"]]);
+  const key = keyed((palette) => [...roles.map((each) => [palette.roles[each.key], each.label.toLowerCase()]), ...(role_rows.some((row) => row.still) ? [[palette.alarm, "parameters that did not change"]] : []), ...(bad_rows(role_rows).length ? [[palette.bad, "NaN or Inf"]] : [])]);
   return el(
     "div",
     {},
@@ -249,7 +250,7 @@ function change_list(rows) {
     { title: "Max |Δ|", cell: (row) => number_text(row.max_abs), key: (row) => (typeof row.max_abs === "number" ? row.max_abs : null), right: true },
     { title: "Differing", cell: (row) => (row.differing === null ? "–" : whole(row.differing)), key: (row) => row.differing, right: true },
     ...(has_histograms ? [{ title: "Δ", cell: (row) => histogram_of(row.histogram) }] : []),
-    { title: "Reason", cell: (row) => (row.reason ? sentence(row.reason) : "") },
+    ...(rows.some((row) => row.reason) ? [{ title: "Reason", cell: (row) => (row.reason ? sentence(row.reason) : ""), wraps: true }] : []),
   ];
   const count = (node, has) => [...rows_below(node)].filter(has).length;
   const sums = [];

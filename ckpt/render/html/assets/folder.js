@@ -59,20 +59,24 @@ const worst_of = (file) => smallest_of([...file.findings.map((finding) => LEVELS
 const bytes_of = (files) => files.reduce((sum, file) => sum + (file.bytes || 0), 0);
 
 function file_table(files) {
-  const columns = [
+  const has_findings = files.some((file) => file.findings.length);
+  const all = [
     { title: "File", cell: (file) => name_of(base(file.path), 400, show(file.path, 400)), key: (file) => base(file.path) },
-    { title: "Format", cell: (file) => sentence(file.format || ""), key: (file) => file.format },
+    { title: "Format", cell: (file) => sentence(file.format || ""), key: (file) => file.format, folds: true },
     { title: "Size", cell: (file) => size_text(file.bytes), key: (file) => file.bytes, right: true },
     { title: "Parameters", cell: (file) => count_text(file.parameters || null), key: (file) => file.parameters, right: true },
-    { title: "dtype", cell: (file) => and_more(file.dtypes.map((text) => show(text)), 1), key: (file) => file.dtypes.join(" ") },
-    { title: "Device", cell: (file) => and_more(file.devices.map((text) => show(text, 40)), 2), key: (file) => file.devices.join(" ") },
+    { title: "dtype", cell: (file) => and_more(file.dtypes.map((text) => show(text)), 1), key: (file) => file.dtypes.join(" "), folds: true },
+    { title: "Device", cell: (file) => and_more(file.devices.map((text) => show(text, 40)), 2), key: (file) => file.devices.join(" "), folds: true },
     ...(files.some(counters_text) ? [{ title: "Records", cell: counters_text, key: counters_text }] : []),
-    { title: "Loads", cell: (file) => el("span", { class: file.loads === "RUNS CODE" ? "alarm" : is_safe(file) ? "good" : "" }, sentence(file.loads || "")), key: (file) => file.loads },
-    { title: "Findings", cell: (file) => el("span", { class: "codes" }, codes_of(file).map((code) => el("span", { class: `code ${level_of(file.findings.find((each) => each.code === code))}` }, sentence(code)))), key: (file) => worst_of(file) * 1000 - file.findings.length },
-  ];
+    { title: "Loads", cell: (file) => el("span", { class: file.loads === "RUNS CODE" ? "alarm" : is_safe(file) ? "good" : "" }, sentence(file.loads || "")), key: (file) => file.loads, folds: true },
+    has_findings && { title: "Findings", cell: (file) => el("span", { class: "codes" }, codes_of(file).map((code) => el("span", { class: `code ${level_of(file.findings.find((each) => each.code === code))}` }, sentence(code)))), key: (file) => worst_of(file) * 1000 - file.findings.length },
+  ].filter(Boolean);
+  const columns = telling(all, files);
+  const told = all.filter((column) => is_told(column, files) && column.key(files[0])).map((column, at) => [at > 0 && " · ", column.cell(files[0])]);
   const group = new Set(files.map((file) => folder_of(file.path))).size > 1 ? (file) => folder_of(file.path) : null;
   const sum = (some) => `${plural(some.length, "file")}, ${size_text(bytes_of(some))}`;
-  return filtered(columns, files, { label: "Files", filter: "Filter files", group, sum, text: (file) => `${file.path} ${file.format} ${file.loads} ${codes_of(file).join(" ")}` });
+  const table = filtered(columns, files, { label: "Files", filter: "Filter files", group, sum, text: (file) => `${file.path} ${file.format} ${file.loads} ${codes_of(file).join(" ")}` });
+  return el("div", {}, told.length > 0 && el("p", { class: "note told" }, files.length === 2 ? "Both: " : "All: ", told), table);
 }
 
 function file_parts(files, labels) {

@@ -148,7 +148,8 @@ function heat_map(series) {
     roles.length > 1 && choice("Role", roles.map((each) => [each, each.label]), role, pick),
     place
   );
-  return [tools, drawn.element, keyed((palette) => [[palette.ramp[0], "smallest"], [palette.ramp[4], "largest (logarithmic)"], [palette.alarm, "parameters that did not change"], [palette.bad, "NaN or Inf"], [palette.none, "zero, or no number"]])];
+  const has = (test) => series.rows.some((row) => series.files.some((_, at) => test(row, at)));
+  return [tools, drawn.element, keyed((palette) => [[palette.ramp[0], "smallest"], [palette.ramp[4], "largest (logarithmic)"], ...(has((row, at) => row.change[at] && row.change[at].still) ? [[palette.alarm, "parameters that did not change"]] : []), ...(has((row, at) => row.bad[at] > 0) ? [[palette.bad, "NaN or Inf"]] : []), [palette.none, "zero, or no number"]])];
 }
 
 // The pixels that labels take below a map.
@@ -238,7 +239,7 @@ function series_table({ files, labels, rows, has_stats, has_diffs }) {
 function number_cell(cell, is_sum = false) {
   if (!cell) return "";
   if (cell.kind === "bad") return el("b", { class: "alarm" }, "NaN or Inf");
-  if (cell.kind === "still") return el("b", { class: "alarm" }, "unchanged");
-  const text = cell.value ? number_text(cell.value) : cell.text === "did not change" ? "unchanged" : cell.text === "all zero" ? "0" : cell.text;
+  if (cell.kind === "still") return el("b", { class: "alarm", title: "did not change" }, "0");
+  const text = cell.value ? number_text(cell.value) : cell.text === "did not change" || cell.text === "all zero" ? "0" : cell.text;
   return is_sum ? el("span", { class: "soft" }, text) : text;
 }

@@ -35,6 +35,7 @@ function stats_parts(rows, threshold) {
 }
 
 const COLUMNS = 1000;
+const LABEL = 24;
 
 // More tensors than the chart has room for, as one row for each module.
 function merged(rows) {
@@ -84,7 +85,7 @@ function band(rows) {
       drawn.draw();
     }), small),
     drawn.element,
-    keyed((palette) => [[palette.ramp[0], "minimum to maximum"], [palette.accent, "mean ± std"], [palette.bad, "holds NaN or Inf"]]),
+    keyed((palette) => [[palette.ramp[0], "minimum to maximum"], [palette.accent, "mean ± std"], ...(shown.some((row) => row.nan || row.inf) ? [[palette.bad, "holds NaN or Inf"]] : [])]),
   ];
 }
 
@@ -118,23 +119,25 @@ function band_option(rows, palette, width, to, from, is_log) {
   };
   const lows = rows.map((row) => (has_numbers(row) ? to(row.min) : 0));
   const highs = rows.map((row) => (has_numbers(row) ? to(row.max) : 0));
-  const limit = (value, up) => (is_log() ? (up ? Math.ceil(value) : Math.floor(value)) : value);
+  const [low, high] = [-largest_of(lows.map((value) => -value)), largest_of(highs)];
+  const step = is_log() ? 1 : nice_step(high - low || 1, 8);
+  const longest = largest_of(names.map((name) => shortened(name, LABEL).length));
   const every = Math.max(Math.ceil((rows.length * 15) / Math.max(width - 74, 1)), 1);
   return {
-    grid: { left: 62, right: 12, top: 12, bottom: 140 },
+    grid: { left: 62, right: 12, top: 12, bottom: 20 + Math.ceil(longest * 5.2) },
     tooltip: tooltip(palette, ({ dataIndex }) => stats_text(rows[dataIndex])),
     xAxis: {
       ...axis(palette),
       type: "category",
       data: names.map((_, at) => String(at)),
-      axisLabel: { color: palette.soft, fontSize: 10, fontFamily: "ui-monospace, monospace", rotate: 60, interval: every - 1, formatter: (at) => shortened(names[Number(at)], 24) },
+      axisLabel: { color: palette.soft, fontSize: 10, fontFamily: "ui-monospace, monospace", rotate: 60, interval: every - 1, formatter: (at) => shortened(names[Number(at)], LABEL) },
     },
     yAxis: {
       ...axis(palette),
       type: "value",
-      min: limit(-largest_of(lows.map((value) => -value)), false),
-      max: limit(largest_of(highs), true),
-      minInterval: is_log() ? 1 : 0,
+      min: Math.floor(low / step) * step,
+      max: Math.ceil(high / step) * step,
+      ...(is_log() ? { minInterval: 1 } : { interval: step }),
       axisLabel: { color: palette.soft, fontSize: 11, formatter: (value) => (value === 0 ? "0" : number_text(from(value))) },
     },
     series: [{ type: "custom", renderItem: column, data: rows.map((_, at) => [at, 0]), encode: { x: 0, y: 1 }, clip: true }],

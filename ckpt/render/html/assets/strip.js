@@ -35,7 +35,7 @@ function stretches_of(modules) {
   for (const stretch of found) {
     const cells = stretch.blocks.flatMap((block) => block.cells);
     if (!stretch.is_layers && cells.length === 1) stretch.title = cells[0].name;
-    else if (!stretch.title) stretch.title = and_more(cells.map((cell) => cell.name), 3);
+    else if (!stretch.title && !stretch.is_layers) stretch.title = and_more(cells.map((cell) => cell.name), 3);
   }
   return found;
 }
@@ -152,7 +152,7 @@ function strip(modules) {
   const block_for = (block) =>
     el("span", { class: "block" }, el("span", { class: "cells" }, block.cells.map(cell_for)), block.label && el("span", { class: "number" }, show(block.label, 6)));
   const stretches = stretches_of(modules).map((stretch) =>
-    el("div", { class: "stretch" }, el("span", { class: "title" }, name_of(stretch.title, 80)), el("span", { class: "blocks" }, stretch.blocks.map(block_for)))
+    el("div", { class: "stretch" }, el("span", { class: "title" }, stretch.title ? name_of(stretch.title, 80) : "\u00a0"), el("span", { class: "blocks" }, stretch.blocks.map(block_for)))
   );
   const holder = el("div", { class: `strip ${cells.length <= 48 ? "few" : cells.length <= 144 ? "some" : ""}`, role: "img", "aria-label": `${plural(cells.length, "module")} in the order of the model` }, stretches);
   holder.addEventListener("click", ({ target }) => marks.has(target) && (said.textContent = module_text(marks.get(target))));

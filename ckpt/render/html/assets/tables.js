@@ -4,7 +4,11 @@ const STEP = 100;
 // A module with more parts is closed at first.
 const OPEN = 30;
 
-// `columns` are {title, cell(row), key(row), right}. A click on a title sorts.
+// A column that says the same in all rows is told elsewhere, once: one that `folds`.
+const is_told = (column, rows) => Boolean(column.folds) && rows.length > 1 && new Set(rows.map((row) => String(column.key(row)))).size === 1;
+const telling = (columns, rows) => columns.filter((column) => column && !is_told(column, rows));
+
+// `columns` are {title, cell(row), key(row), right, wraps, folds}. A click on a title sorts.
 function sheet(columns, rows, options = {}) {
   const table = el("table", { class: options.class });
   const holder = el("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": options.label || "table" }, table);
@@ -95,7 +99,7 @@ function line(columns, row, lead) {
       const content = at === 0 && lead ? lead : column.cell(row);
       return at === 0
         ? el("th", { scope: "row" }, content)
-        : el("td", { class: column.right ? "right" : "" }, content);
+        : el("td", { class: column.right ? "right" : column.wraps ? "wraps" : "" }, content);
     })
   );
 }
@@ -158,8 +162,9 @@ function tensor_table(rows, columns, options = {}) {
     const parts = parts_of(node);
     let shown = 0;
     const grow = () => {
-      for (const each of parts.slice(shown, shown + STEP)) place(each, depth, mark);
-      shown = Math.min(shown + STEP, parts.length);
+      const step = shown || !depth ? STEP : OPEN;
+      for (const each of parts.slice(shown, shown + step)) place(each, depth, mark);
+      shown = Math.min(shown + step, parts.length);
       if (shown < parts.length) {
         const more = el("button", { type: "button", class: "more" }, `Show ${whole(Math.min(STEP, parts.length - shown))} more of ${whole(parts.length)}`);
         const row = el("tr", {}, indent(el("td", { colSpan: columns.length }, more), depth));

@@ -205,7 +205,7 @@ const map_height = (tensors) => (tensors <= FEW_TENSORS ? 0 : tensors <= 12 ? 16
 // A number alone says nothing: a layer is named with what it is a part of.
 function tile_name(node) {
   const above = node.parent && node.parent.label.split(".").pop();
-  return /^\d+$/.test(node.label) && above ? `${above}.${node.label}` : node.label;
+  return /^\d+$/.test(node.label) && above ? `${above}.${node.label}` : node.label || NO_NAME;
 }
 
 // What of a name fits a tile: all of it, its last part, or its end. Less than that tells nothing.
@@ -215,7 +215,7 @@ function tile_text(name, width, height) {
   if (height < HEADER - 4) return "";
   if (name.length <= room) return name;
   if (last && last.length <= room) return last;
-  return room < 8 ? "" : `…${name.slice(1 - room)}`;
+  return room < 6 ? "" : `…${name.slice(1 - room)}`;
 }
 
 // Neighbours of one colour differ a little, so that they can be told apart.
