@@ -530,6 +530,10 @@ def test_a_folder_says_what_is_safe_runs_code_is_unreadable_and_was_found() -> N
         [1, "safe to load", "good"], [1, "runs code", "error"], [2, "unreadable", "error"],
         [2, "findings", "error"],
     ]  # fmt: skip
+    asked = [file("c", "needs mmcv"), file("d", "weights_only=False"), file("e", "not by torch")]
+    assert call("folder_counts", asked, [])[:3] == [
+        [0, "safe to load", "good"], [2, "safe only if trusted", "warning"], [0, "run code", ""],
+    ]  # fmt: skip
     assert call("folder_counts", files[:1], []) == [
         [1, "safe to load", "good"], [0, "run code", ""], [0, "unreadable", ""], [0, "findings", ""],
     ]  # fmt: skip

@@ -23,9 +23,11 @@ function folder_view(view, { unreadable, date }) {
 function folder_counts(files, unreadable) {
   const findings = files.flatMap((file) => file.findings);
   const codes = files.filter((file) => file.loads === "RUNS CODE").length;
+  const asked = files.filter((file) => /^(weights_only=False|needs |torch\.)/.test(file.loads || "")).length;
   const worst = by_level(findings)[0];
   return [
     [files.filter(is_safe).length, "safe to load", "good"],
+    ...(asked ? [[asked, "safe only if trusted", "warning"]] : []),
     [codes, codes === 1 ? "runs code" : "run code", codes ? "error" : ""],
     [unreadable.length, "unreadable", unreadable.length ? "error" : ""],
     [findings.length, findings.length === 1 ? "finding" : "findings", worst ? level_of(worst) : ""],
