@@ -204,8 +204,10 @@ def labels(names: Sequence[str]) -> list[str]:
 
 def _folder(names: Sequence[str]) -> str:
     """Return the folder that all names begin with, with its slash, or nothing."""
-    begin = os.path.commonprefix([*names])
-    return begin[: begin.rfind("/") + 1]
+    first, last = min(names), max(names)
+    pairs = enumerate(zip(first, last, strict=False))
+    alike = next((at for at, (one, two) in pairs if one != two), min(len(first), len(last)))
+    return first[: first.rfind("/", 0, alike) + 1]
 
 
 def _is_folder(label: str, name: str) -> bool:

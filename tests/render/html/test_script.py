@@ -439,13 +439,13 @@ def test_a_number_is_named_with_what_it_is_a_part_of() -> None:
 @pytest.mark.parametrize(
     ("name", "width", "height", "text"),
     [
-        ("weight", 60, 20, "weight"),
-        ("weight", 60, 15, ""),
-        ("weight", 40, 40, ""),
-        ("blocks.17", 24, 20, "17"),
-        ("blocks.17", 18, 20, ""),
-        ("exp_avg_sq", 64, 20, "…_avg_sq"),
-        ("a.", 17, 20, ""),
+        ("weight", 54, 20, "weight"),
+        ("weight", 54, 15, ""),
+        ("weight", 34, 40, ""),
+        ("blocks.17", 18, 20, "17"),
+        ("blocks.17", 12, 20, ""),
+        ("exp_avg_sq", 58, 20, "…_avg_sq"),
+        ("a.", 11, 20, ""),
     ],
 )
 def test_a_tile_says_what_of_its_name_there_is_room_for(

@@ -109,7 +109,8 @@ function treemap(rows, areas, paints, about, title) {
   // The name of a tile as far as there is room for it.
   function fitting({ name, dataIndex }) {
     const box = drawn.canvas.getModel().getSeriesByIndex(0).getData().getItemLayout(dataIndex);
-    return box ? tile_text(name, box.width, box.height) : name;
+    const wide = (text) => echarts.format.getTextRect(text, "600 11px system-ui, sans-serif").width;
+    return box ? tile_text(name, box.width - 6, box.height, wide) : name;
   }
 
   function go(node) {
@@ -209,13 +210,16 @@ function tile_name(node) {
 }
 
 // What of a name fits a tile: all of it, its last part, or its end. Less than that tells nothing.
-function tile_text(name, width, height) {
-  const room = Math.floor((width - 6) / 6.8);
+function tile_text(name, room, height, wide = (text) => text.length * 6.8) {
   const last = name.slice(name.lastIndexOf(".") + 1);
   if (height < HEADER - 4) return "";
-  if (name.length <= room) return name;
-  if (last && last.length <= room) return last;
-  return room < 6 ? "" : `…${name.slice(1 - room)}`;
+  if (wide(name) <= room) return name;
+  if (last && wide(last) <= room) return last;
+  for (let size = Math.min(name.length - 1, 60); size >= 5; size--) {
+    const end = `…${name.slice(-size)}`;
+    if (wide(end) <= room) return end;
+  }
+  return "";
 }
 
 // Neighbours of one colour differ a little, so that they can be told apart.
