@@ -234,6 +234,20 @@ def test_figures_of_float32_are_those_of_float64(how: str, step: int) -> None:
     assert apart.at == (int(delta.argmax()) if delta.max() else None)
 
 
+@pytest.mark.parametrize("how", SINGLES)
+def test_the_norm_before_is_that_of_float64_whatever_comes_after(how: str) -> None:
+    chance = np.random.default_rng(3)
+    one, two = SINGLES[how](chance, 5000).astype("f4"), chance.normal(size=5000).astype("f4")
+    dtypes = (BY_NAME["float32"],) * 2
+
+    for before, after in ((one, two), (two, one)):
+        found = Difference()
+        found.add(before.tobytes(), after.tobytes(), dtypes, None)
+        wide, delta = before.astype("f8"), after.astype("f8") - before
+        assert found.reference == pytest.approx(math.fsum(wide**2), rel=2 * TOLERANCE, abs=0)
+        assert found.squares == pytest.approx(math.fsum(delta**2), rel=2 * TOLERANCE, abs=0)
+
+
 def test_the_largest_change_is_told_from_one_that_float32_rounds_to_it() -> None:
     """1 + 2^-30 and 1 + 2^-29 are both 1 in float32."""
     one = np.array([0, -(2.0**-30), -(2.0**-29), -(2.0**-31)] * 2, "f4")
