@@ -1,9 +1,9 @@
 """Measures everything, and prints one table.
 
-    python -m benchmarks [GROUP ...] [--quick] [--json] [--runs 7] [--size-gb 2] [--types f32,bf16] [--keep DIR]
+    python -m benchmarks [GROUP ...] [--quick] [--json] [--runs 5] [--size-gb 2] [--types f32,bf16] [--keep DIR]
 
 Run from the root of the repository. It always exits 0 unless something could not be run, for a time is no test. Needs
-torch and safetensors, and 12 GB of disk; --keep 60 GB. What it makes goes below a temporary folder (TMPDIR) and is
+torch and safetensors, and 9 GB of disk; --keep 45 GB. What it makes goes below a temporary folder (TMPDIR) and is
 removed; --keep names a folder where it stays. The group `far` has a table of its own, and runs only where it is named.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import average, cluster, dcp, diff, inspect, many, rewrite, timing
 from benchmarks.setting import QUICK, TYPES, Case, Setting, Sizes, machine
-from benchmarks.table import Cost, Row, document, heading, missed_line, table
+from benchmarks.table import Cost, Row, document, heading, lines
 
 if TYPE_CHECKING:
     from benchmarks.far import FarRow
@@ -51,7 +51,7 @@ def measure(setting: Setting, groups: Collection[str], keys: Collection[str] | N
                 jobs, setting.sizes.runs, rotate=group in ("rewrite", "average", "dcp")
             )
             costs = {
-                job: Cost(one.name, one.seconds, one.cpu, one.peak_mb)
+                job: Cost(one.name, one.seconds, one.cpu, one.peak_mb, one.rounds)
                 for job, one in zip(jobs, results, strict=True)
             }
             rows += [
@@ -82,9 +82,9 @@ def main() -> None:
     parser.add_argument(
         "groups", nargs="*", metavar="GROUP", help=f"{', '.join(GROUPS)}, far; default: all but far"
     )
-    parser.add_argument("--quick", action="store_true", help="small files, two rounds: five minutes")
+    parser.add_argument("--quick", action="store_true", help="small files, two rounds: three minutes")
     parser.add_argument("--json", action="store_true", help="print one document instead of the table")
-    parser.add_argument("--runs", type=int, metavar="N", help="rounds that count, after a warm-up")
+    parser.add_argument("--runs", type=int, metavar="N", help="rounds of each job that is not long")
     parser.add_argument("--size-gb", type=float, metavar="N", help="each large file, in 10⁹ bytes")
     parser.add_argument("--types", metavar="LIST", help=f"of the tensors to compare: {','.join(TYPES)}")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where the files go and stay")
@@ -116,7 +116,7 @@ def main() -> None:
     if options.quick:
         print("The sizes are small: the targets are those of full sizes, and the start weighs more here.")
     if rows:
-        print(f"\n{table(rows)}\n\n{missed_line(rows)}")
+        print(f"\n{lines(rows, whole=not options.groups)}")
     if distant:
         print(f"\n{far.lines(distant)}")
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import join
 
-from benchmarks.setting import LARGE_TENSORS, Case, Setting, ckpt, tensor_name
+from benchmarks.files import ITEM_BYTES, write_state
+from benchmarks.setting import LARGE_TENSORS, PARTS, Case, Setting, ckpt, names, random_floats, rows_of
 from benchmarks.timing import Job
 
 TYPES = {"f32": "float32", "bf16": "bfloat16"}
@@ -26,15 +27,19 @@ torch.save(mean, out)
 """
 
 
-def write_state(path: Path, name: str, rows: int, seed: int) -> None:
-    """Saves a state dict of random numbers of a dtype. Imports torch."""
-    import torch
+def write_random(path: Path, name: str, rows: int, seed: int) -> None:
+    """Save a state dict of random numbers of a dtype. Imports numpy."""
+    payloads = random_floats(len(PARTS), rows, seed)
+    if name == "bfloat16":
+        payloads = [upper_halves(payload) for payload in payloads]
+    write_state(path, names(LARGE_TENSORS), (rows, 1024), name, payloads)
 
-    torch.manual_seed(seed)
-    dtype = getattr(torch, name)
-    torch.save(
-        {tensor_name(number): torch.randn(rows, 1024).to(dtype) for number in range(LARGE_TENSORS)}, path
-    )
+
+def upper_halves(data: bytes) -> bytes:
+    """Numbers of float32, cut to bfloat16. Imports numpy."""
+    import numpy
+
+    return numpy.frombuffer(data, numpy.uint16)[1::2].tobytes()
 
 
 def cases(setting: Setting) -> Iterator[list[Case]]:
@@ -43,10 +48,9 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
     out = folder / "mean.pth"
     remove = ("rm", "-f", str(out))
     for label, name in TYPES.items():
-        width = 4 if label == "f32" else 2
-        rows = max(1, round(size_gb * 1e9 / LARGE_TENSORS / 1024 / width))
+        rows = rows_of(size_gb, ITEM_BYTES[name])
         paths = [
-            setting.made(folder / f"{label}_{number}.pth", write_state, name, rows, number)
+            setting.made(folder / f"{label}_{number}.pth", write_random, name, rows, number)
             for number in range(FILES)
         ]
         given = join(map(str, paths))

@@ -98,6 +98,17 @@ from safetensors.torch import load_file
 dcp.save({"model": load_file(sys.argv[1])}, checkpoint_id=sys.argv[2])
 """
 
+SAVE_ITEMS = """\
+import sys
+import warnings
+import torch
+import torch.distributed.checkpoint as dcp
+
+warnings.simplefilter("ignore")
+state = {f"layers.{number}.weight": torch.full((4, 4), float(number)) for number in range(int(sys.argv[2]))}
+dcp.save({"model": state}, checkpoint_id=sys.argv[1], no_dist=True)
+"""
+
 PICKLE_LOAD = """\
 import pickle
 import sys
@@ -115,7 +126,10 @@ def write(path: Path, *words: str) -> None:
 
 
 def cases(setting: Setting) -> Iterator[list[Case]]:
-    """One group, none without a size. What an earlier job left is removed before the clock starts."""
+    """One group for the large checkpoint, one for many small items; none without a size.
+
+    What an earlier job left is removed before the clock starts.
+    """
     sizes, folder = setting.sizes, setting.folder
     if not sizes.dcp_gb:
         return
@@ -181,3 +195,18 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
         ),
     ]
     setting.forget(whole, tensors, large, out)
+    items = setting.made(
+        folder / f"{sizes.items}_items.dcp",
+        write,
+        *setting.script("save_items", SAVE_ITEMS),
+        "PATH",
+        str(sizes.items),
+    )
+    yield [
+        Case(
+            "dcp/items",
+            ours(f"`ckpt convert` of a DCP of {sizes.items:,} small items", "x.safetensors", items),
+            peer("`cp -r` + `sync`", "copy", "cp", "-r", str(items)),
+        )
+    ]
+    setting.forget(items, out)

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.setting import LARGE_TENSORS, TYPES, Case, Setting, ckpt, tensor_name
+from benchmarks.files import ITEM_BYTES, write_state
+from benchmarks.setting import LARGE_TENSORS, PARTS, TWICE, TYPES, Case, Setting, ckpt, names, rows_of
 from benchmarks.timing import Job
 
 SMALL = 1359
@@ -36,69 +37,75 @@ for path in sys.argv[1:]:
 """
 
 
-def write_type(path: Path, name: str, size_gb: float, moved: bool) -> None:
-    """Saves a state dict of one type, as it was or with each element moved. Imports torch."""
+def write_type(folder: Path, name: str, size_gb: float) -> None:
+    """Save `before.pth`, a copy of it, and `after.pth`, whose elements have all moved. Imports torch, which has all types.
+
+    The tensors of a block have numbers of their own; all blocks have the same ones.
+    """
+    import shutil
+
     import torch
 
+    folder.mkdir()
     torch.manual_seed(0)
-    dtype = getattr(torch, TYPES[name])
-    rows = max(1, round(size_gb * 1e9 / LARGE_TENSORS / 1024 / dtype.itemsize))
-    state = {}
-    for number in range(LARGE_TENSORS):
+    dtype = TYPES[name]
+    rows = rows_of(size_gb, ITEM_BYTES[dtype])
+    before, after = [], []
+    for _ in PARTS:
         values = torch.rand(rows, 1024) * (100 if name.startswith("i") else 1) + (name == "i8")
         if name == "bool":
-            values = (values > 0.5) ^ moved
-        elif moved:
-            values = values * 1.3 if name == "f8" else values * 1.01 + (name[0] == "i")
-        state[tensor_name(number)] = values.to(dtype)
-    torch.save(state, path)
+            values = values > 0.5
+            moved = ~values
+        else:
+            moved = values * 1.3 if name == "f8" else values * 1.01 + (name[0] == "i")
+        for payloads, tensor in ((before, values), (after, moved)):
+            cast = tensor.to(getattr(torch, dtype))
+            payloads.append(cast.view(torch.uint8).numpy().tobytes())
+    for side, payloads in (("before", before), ("after", after)):
+        write_state(folder / f"{side}.pth", names(LARGE_TENSORS), (rows, 1024), dtype, payloads)
+    shutil.copyfile(folder / "before.pth", folder / "copy.pth")
 
 
 def write_small(path: Path, factor: float) -> None:
-    """Saves many small tensors of float32, the same for any factor but for it. Imports torch."""
-    import torch
+    """Save many small tensors of float32, the same for any factor but for it. Imports numpy."""
+    import numpy
 
-    torch.manual_seed(0)
-    torch.save({f"layers.{number}.weight": torch.rand(12_000) * factor for number in range(SMALL)}, path)
-
-
-def write_copy(path: Path, source: Path) -> None:
-    """Copies a file."""
-    import shutil
-
-    shutil.copyfile(source, path)
+    random = numpy.random.default_rng(0)
+    payloads = [
+        (random.random(12_000, numpy.float32) * numpy.float32(factor)).tobytes() for _ in range(SMALL)
+    ]
+    write_state(path, [f"layers.{number}.weight" for number in range(SMALL)], (12_000,), payloads=payloads)
 
 
 def cases(setting: Setting) -> Iterator[list[Case]]:
-    """A group for equal files, one for small tensors, one for each type: no more than three pairs lie in the cache."""
+    """A group for equal files, one for small tensors, one for each type: the files of two types lie in the cache at most."""
     sizes, folder = setting.sizes, setting.folder
 
-    def pair(name: str) -> tuple[Path, Path]:
-        before, after = (folder / f"{sizes.size_gb:g}GB_{name}_{side}.pth" for side in ("before", "after"))
-        setting.made(before, write_type, name, sizes.size_gb, False)
-        setting.made(after, write_type, name, sizes.size_gb, True)
-        return before, after
+    def files(name: str) -> tuple[Path, str]:
+        size = sizes.size_gb if name in TWICE else sizes.size_gb / 2
+        return setting.made(folder / f"{size:g}GB_{name}", write_type, name, size), f"{size:g} GB"
 
     def loaded(name: str, script: tuple[str, str], *paths: Path) -> Job:
         return Job(name, (*script, *map(str, paths)))
+
+    def cmp(made: Path) -> Job:
+        return Job("`cmp` of equal files", ("cmp", str(made / "before.pth"), str(made / "copy.pth")))
 
     torch_peer, stats_peer = (
         setting.script("torch_diff", TORCH_PEER),
         setting.script("torch_stats", STATS_PEER),
     )
-    before, after = pair("f32")
-    copy = setting.made(folder / f"{sizes.size_gb:g}GB_f32_copy.pth", write_copy, before)
-    cmp = Job("`cmp` of equal files", ("cmp", str(before), str(copy)))
-    size = f"{sizes.size_gb:g} GB"
+    made, size = files("f32")
+    before, copy, after = (made / f"{side}.pth" for side in ("before", "copy", "after"))
     same = ckpt(f"`ckpt diff`, equal files of {size}", "diff", before, copy)
     zipfile = Job("`python -m zipfile -t`", (sys.executable, "-m", "zipfile", "-t", str(before)))
     yield [
-        Case("diff/equal", same, cmp),
+        Case("diff/equal", same, cmp(made)),
         Case("diff/equal-torch", same, loaded("torch.load ×2 + equal", torch_peer, before, copy)),
         Case(
             "diff/quick",
             ckpt(f"`ckpt diff --quick`, {size}, all changed", "diff", "--quick", before, after, differs=True),
-            cmp,
+            cmp(made),
         ),
         Case("verify/zip", ckpt(f"`ckpt verify`, {size}", "verify", before), zipfile),
     ]
@@ -111,12 +118,15 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
         )
     ]
     setting.forget(*small)
+    if "f32" not in sizes.types:
+        setting.forget(made)
     for name in sizes.types:
-        paths = pair(name)
+        made, size = files(name)
+        paths = made / "before.pth", made / "after.pth"
         changed = ckpt(f"`ckpt diff`, {size} of {TYPES[name]}, all changed", "diff", *paths, differs=True)
         stats = ckpt(f"`ckpt stats`, both files of {TYPES[name]}", "stats", *paths)
         group = [
-            Case(f"diff/{name}", changed, cmp),
+            Case(f"diff/{name}", changed, cmp(made)),
             Case(f"stats/{name}", stats, changed),
             Case(
                 f"stats/{name}-torch",
@@ -129,6 +139,4 @@ def cases(setting: Setting) -> Iterator[list[Case]]:
                 Case("diff/f32-torch", changed, loaded("torch.load ×2 + max |Δ|", torch_peer, *paths))
             )
         yield group
-        if name != "f32":
-            setting.forget(*paths)
-    setting.forget(before, after, copy)
+        setting.forget(made)

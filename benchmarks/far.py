@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from benchmarks import timing
 from benchmarks.distant import BUCKET, INDEX, Addresses, serving, taken, variables
-from benchmarks.inspect import write_state
+from benchmarks.inspect import write_zeros
 from benchmarks.many import write_shards
 from benchmarks.setting import LARGE_TENSORS, Setting, ckpt_command, tensor_name
 from benchmarks.timing import Job
@@ -113,9 +113,9 @@ class FarRow(NamedTuple):
 
 
 def write_model(folder: Path, tensors: int, shape: tuple[int, ...]) -> None:
-    """Saves a state dict as the one file of a folder. Imports torch."""
+    """Save a state dict as the one file of a folder."""
     folder.mkdir()
-    write_state(folder / "model.pth", tensors, shape)
+    write_zeros(folder / "model.pth", tensors, shape)
 
 
 def write_items(folder: Path, files: int) -> None:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.setting import LARGE_TENSORS, Case, Setting, ckpt, ckpt_command, tensor_name
+from benchmarks.files import write_state
+from benchmarks.setting import LARGE_TENSORS, Case, Setting, ckpt, ckpt_command, names, rows_of
 from benchmarks.timing import Job
 
 TORCH_PEER = """\
@@ -38,19 +39,17 @@ app()
 """
 
 
-def write_state(path: Path, tensors: int, shape: tuple[int, ...]) -> None:
-    """Saves a state dict of float32 zeros, each tensor with a storage of its own. Imports torch."""
-    import torch
-
-    torch.save({tensor_name(number): torch.zeros(shape) for number in range(tensors)}, path)
+def write_zeros(path: Path, tensors: int, shape: tuple[int, ...]) -> None:
+    """Save a state dict of float32 zeros."""
+    write_state(path, names(tensors), shape)
 
 
 def cases(setting: Setting) -> Iterator[list[Case]]:
     """One group. The short jobs come first and together: what runs right after a long one finds the caches cold."""
     size_gb = setting.sizes.size_gb
-    rows = max(1, round(size_gb * 1e9 / LARGE_TENSORS / 1024 / 4))
-    large = setting.made(setting.folder / f"{size_gb:g}GB.pth", write_state, LARGE_TENSORS, (rows, 1024))
-    small = setting.made(setting.folder / "small.pth", write_state, LARGE_TENSORS, (4, 4))
+    shape = (rows_of(size_gb, 4), 1024)
+    large = setting.made(setting.folder / f"{size_gb:g}GB.pth", write_zeros, LARGE_TENSORS, shape)
+    small = setting.made(setting.folder / "small.pth", write_zeros, LARGE_TENSORS, (4, 4))
     app = setting.script("empty_app", EMPTY_APP)
     empty = Job("an empty typer app", (*app, "inspect"))
     torch = Job("`torch.load(mmap=True)` + print", (*setting.script("torch_peer", TORCH_PEER), str(large)))

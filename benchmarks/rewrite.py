@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import join
 
-from benchmarks.setting import LARGE_TENSORS, Case, Setting, ckpt, file_system, tensor_name
+from benchmarks.files import write_state
+from benchmarks.setting import (
+    LARGE_TENSORS,
+    PARTS,
+    Case,
+    Setting,
+    ckpt,
+    file_system,
+    names,
+    random_floats,
+    rows_of,
+)
 from benchmarks.timing import Job
 
 SHARES = ("xfs", "btrfs")
@@ -33,23 +44,17 @@ save_file(state, sys.argv[2], {"format": "pt"})
 """
 
 
-def write_state(path: Path, rows: int) -> None:
-    """Saves a state dict of float32 numbers whose names begin with `module.` and whose tags say cuda:0. Imports torch."""
-    from unittest import mock
-
-    import torch
-
-    state = {f"module.{tensor_name(number)}": torch.rand(rows, 1024) for number in range(LARGE_TENSORS)}
-    with mock.patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
-        torch.save(state, path)
+def write_cuda(path: Path, rows: int) -> None:
+    """Save a state dict of float32 numbers whose names begin with `module.` and whose tags say cuda:0. Imports numpy."""
+    payloads = random_floats(len(PARTS), rows)
+    write_state(path, names(LARGE_TENSORS, "module."), (rows, 1024), payloads=payloads, tag="cuda:0")
 
 
 def cases(setting: Setting) -> Iterator[list[Case]]:
     """A group for what writes a new file, one for a change in place: of a file saved just now, and of one on the disk."""
     folder, size_gb = setting.folder, setting.sizes.size_gb
-    rows = max(1, round(size_gb * 1e9 / LARGE_TENSORS / 1024 / 4))
-    large = setting.made(folder / f"{size_gb:g}GB_cuda.pth", write_state, rows)
-    small = setting.made(folder / "small_cuda.pth", write_state, 1)
+    large = setting.made(folder / f"{size_gb:g}GB_cuda.pth", write_cuda, rows_of(size_gb, 4))
+    small = setting.made(folder / "small_cuda.pth", write_cuda, 1)
     out, tensors = folder / "out.pth", folder / "out.safetensors"
     remove = ("rm", "-f", str(out), str(tensors))
     shared = "shared" if file_system(folder) in SHARES else "copy"

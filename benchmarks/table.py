@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.targets import TARGETS, Target
+from benchmarks.timing import rule
 
 HEADINGS = (
     "job",
@@ -19,18 +20,23 @@ HEADINGS = (
     "met",
     "ckpt MB",
     "peer MB",
+    "rounds",
 )
-VERSION = 1
+VERSION = 2
 _NONE = "–"
 
 
 class Cost(NamedTuple):
-    """The medians of a job: seconds of wall time, CPU seconds with those of children, peak memory in 10⁶ bytes."""
+    """The medians of a job: seconds of wall time, CPU seconds with those of children, peak memory in 10⁶ bytes.
+
+    `rounds` is the number of runs that they cover.
+    """
 
     name: str
     wall: float
     cpu: float
     peak_mb: float
+    rounds: int
 
 
 class Row(NamedTuple):
@@ -117,6 +123,7 @@ def cells(row: Row) -> list[str]:
         f"missed: {', '.join(missed)}" if missed else "yes" if row.wants else _NONE,
         f"{ours.peak_mb:.1f}",
         f"{peer.peak_mb:.1f}" if peer else _NONE,
+        f"{ours.rounds} / {peer.rounds}" if peer and peer.rounds != ours.rounds else f"{ours.rounds}",
     ]
 
 
@@ -129,7 +136,7 @@ def table(rows: Sequence[Row]) -> str:
     """The rows under HEADINGS, as a GitHub table; a bar in a name is escaped."""
     from tabulate import tabulate
 
-    align = ("left", "left", *["right"] * 6, "left", "right", "right")
+    align = ("left", "left", *["right"] * 6, "left", *["right"] * 3)
     lines = [[cell.replace("|", "\\|") for cell in cells(row)] for row in rows]
     text: str = tabulate(lines, HEADINGS, tablefmt="github", colalign=align, disable_numparse=True)
     return text
@@ -141,6 +148,27 @@ def missed_line(rows: Sequence[Row]) -> str:
     missed = [row.key for row in wanting if row.missed]
     line = f"{len(wanting) - len(missed)} of {len(wanting)} targets are met."
     return f"{line} Missed: {', '.join(missed)}." if missed else line
+
+
+def left_out_line(rows: Sequence[Row]) -> str:
+    """The keys of the targets that nothing was measured for; empty where there are none.
+
+    A file is copied or shares its blocks, as the disk can: one of both rows is enough.
+    """
+    keys = {row.key for row in rows}
+    either = {"copy": "shared", "shared": "copy"}
+    left = [
+        key
+        for key, (job, _, way) in ((key, key.rpartition("/")) for key in TARGETS)
+        if key not in keys and f"{job}/{either.get(way, way)}" not in keys
+    ]
+    return f"Not measured: {', '.join(left)}." if left else ""
+
+
+def lines(rows: Sequence[Row], whole: bool = True) -> str:
+    """The table and the targets that are missed; those that are not measured too, of a `whole` run of all groups."""
+    parts = table(rows), missed_line(rows), left_out_line(rows) if whole else ""
+    return "\n\n".join(part for part in parts if part)
 
 
 def document(
@@ -190,12 +218,17 @@ def rows_of(text: str) -> tuple[dict[str, str | int], dict[str, object], list[Ro
 
 
 def heading(machine: dict[str, str | int], sizes: dict[str, object]) -> str:
-    """What the numbers depend on, in two lines."""
+    """The lines above the table: what the numbers depend on."""
+    return (
+        f"{machine_line(machine)}\n"
+        f"Whole processes, interleaved, warm cache; ckpt is {machine['ckpt']}. {rule(int(str(sizes['runs'])))}"
+    )
+
+
+def machine_line(machine: dict[str, str | int]) -> str:
+    """The machine and the versions, in one line."""
     versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "torch", "typer", "numpy"))
-    return "\n".join(
-        (
-            f"{machine['processor']}, {machine['cpus']} CPUs, {machine['memory_gb']} GB of memory, "
-            f"{machine['file_system']}; {versions}.",
-            f"Whole processes, warm cache, medians of {sizes['runs']} interleaved rounds; ckpt is {machine['ckpt']}.",
-        )
+    return (
+        f"{machine['processor']}, {machine['cpus']} CPUs, {machine['memory_gb']} GB of memory, "
+        f"{machine['file_system']}; {versions}."
     )

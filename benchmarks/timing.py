@@ -23,6 +23,10 @@ from dataclasses import dataclass
 SCREEN = (24, 80)  # rows, columns
 _BLOCK = 1 << 16  # bytes: what a pipe holds
 _TAIL = 2000  # bytes of output that a failure shows
+_LONG, _FEW = 2.0, 3
+"""A job whose warm-up took more seconds runs in so many rounds at most."""
+_VERY_LONG = 8.0
+"""A job whose warm-up took more seconds does not run again: the start of a process is nothing beside that."""
 # Settings that would make ckpt draw something else, or any Python do extra work, than it does for most users.
 _UNSET = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE", "PYTHONPROFILEIMPORTTIME")
 
@@ -51,12 +55,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The medians of a job's runs: seconds, peak memory in MB (10⁶ bytes), and CPU seconds with those of its children."""
+    """The medians of a job's runs: seconds, peak memory in MB (10⁶ bytes), and CPU seconds with those of its children.
+
+    `rounds` is the number of runs.
+    """
 
     name: str
     seconds: float
     peak_mb: float
     cpu: float
+    rounds: int
 
 
 def own_peak_mb() -> float:
@@ -71,28 +79,45 @@ def own_peak_mb() -> float:
 def interleaved(jobs: Sequence[Job], runs: int, *, rotate: bool = False) -> list[Result]:
     """The medians of `runs` rounds over the jobs, in their order, after a round that warms up and is not counted.
 
+    Long jobs take part in the first rounds only, as `rounds_of` says; of a very long one the warm-up is the result.
     With `rotate` each round begins with another job: what one leaves to do (a deleted file, pages to write)
     falls on a different one each time.
 
     Raises SystemExit with the job's output when one fails: the time of a failure means nothing.
     """
-    samples: list[list[Sample]] = [[] for _ in jobs]
-    for number in range(runs + 1):
-        print(f"round {number} of {runs}" if number else "warm-up", file=sys.stderr)
-        order = [(place + number * rotate) % len(jobs) for place in range(len(jobs))]
-        for place in order:
-            sample = run(jobs[place])
-            if number:
-                samples[place].append(sample)
+    print("warm-up", file=sys.stderr)
+    first = [run(job) for job in jobs]
+    rounds = [rounds_of(sample.seconds, runs) for sample in first]
+    samples = [[] if count else [sample] for sample, count in zip(first, rounds, strict=True)]
+    for number in range(1, max(rounds, default=0) + 1):
+        print(f"round {number} of {runs}", file=sys.stderr)
+        for place in range(len(jobs)):
+            turn = (place + number * rotate) % len(jobs)
+            if number <= rounds[turn]:
+                samples[turn].append(run(jobs[turn]))
     return [
         Result(
             job.name,
             _median([one.seconds for one in taken]),
             _median([one.peak for one in taken]) / 1e6,
             _median([one.cpu for one in taken]),
+            len(taken),
         )
         for job, taken in zip(jobs, samples, strict=True)
     ]
+
+
+def rounds_of(seconds: float, runs: int) -> int:
+    """The rounds that a job runs in after a warm-up of so many seconds: 0 where the warm-up is enough."""
+    return 0 if seconds > _VERY_LONG else min(runs, _FEW) if seconds > _LONG else runs
+
+
+def rule(runs: int) -> str:
+    """The sentence that says how many rounds a median covers."""
+    return (
+        f"Medians of {runs} rounds after a warm-up; a job of more than {_LONG:g} s runs in {min(runs, _FEW)}, "
+        f"and one of more than {_VERY_LONG:g} s once, without a warm-up."
+    )
 
 
 def _median(values: Sequence[float]) -> float:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks import page
+from benchmarks import growth, page
 from benchmarks.__main__ import GROUPS
 from benchmarks.setting import QUICK, TYPES, Sizes
-from benchmarks.table import HEADINGS, Cost, Row, cells, document, missed_line, rows_of, table, times
+from benchmarks.table import (
+    HEADINGS,
+    Cost,
+    Row,
+    cells,
+    document,
+    left_out_line,
+    lines,
+    missed_line,
+    rows_of,
+    table,
+    times,
+)
 from benchmarks.targets import TARGETS, Target
 
 MACHINE: dict[str, str | int] = {
@@ -25,11 +38,11 @@ MACHINE: dict[str, str | int] = {
     "safetensors": "0.8",
     "ckpt": "the console script",
 }
-PEER = Cost("`peer | x`", 2.0, 4.0, 50.0)
+PEER = Cost("`peer | x`", 2.0, 4.0, 50.0, 5)
 
 
 def row(key: str, wall: float = 1.0, cpu: float = 1.0, peak: float = 20.0) -> Row:
-    return Row(key, Cost("`ckpt x`", wall, cpu, peak), PEER)
+    return Row(key, Cost("`ckpt x`", wall, cpu, peak, 5), PEER)
 
 
 def cell(given: Row, heading: str) -> str:
@@ -76,7 +89,15 @@ def test_the_row_shows_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
         "yes",
         "20.0",
         "50.0",
+        "5",
     ]
+
+
+def test_the_row_says_how_many_rounds_each_side_ran() -> None:
+    given = row("k")
+    assert cell(given, "rounds") == "5"
+    assert cell(given._replace(peer=PEER._replace(rounds=1)), "rounds") == "5 / 1"
+    assert cell(given._replace(peer=None), "rounds") == "5"
 
 
 def test_no_target_is_neither_met_nor_missed() -> None:
@@ -105,8 +126,18 @@ def test_what_is_missed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missed_line(rows[:1]) == "1 of 1 targets are met."
 
 
+def test_targets_without_a_row_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ("diff/f32", "rehome/copy", "rehome/shared", "dcp/items")
+    monkeypatch.setattr("benchmarks.table.TARGETS", {key: Target(wall=1) for key in wanted})
+    rows = [row("diff/f32"), row("rehome/shared")]
+    assert left_out_line(rows) == "Not measured: dcp/items."
+    assert left_out_line([*rows, row("dcp/items")]) == ""
+    assert lines(rows).endswith("\n\nNot measured: dcp/items.")
+    assert "Not measured" not in lines(rows, whole=False)
+
+
 def test_the_document_gives_the_rows_again() -> None:
-    rows = [row("verify/zip"), Row("inspect/million", Cost("`ckpt inspect`", 3.0, 3.0, 1700.0), None)]
+    rows = [row("verify/zip"), Row("inspect/million", Cost("`ckpt inspect`", 3.0, 3.0, 1700.0, 3), None)]
     text = json.dumps(document(MACHINE, Sizes()._asdict(), rows))
     read = json.loads(text)
     assert read["machine"] == MACHINE
@@ -116,11 +147,11 @@ def test_the_document_gives_the_rows_again() -> None:
     ]
     assert read["rows"][0]["target"]["wall"] == TARGETS["verify/zip"].wall
     machine, sizes, again = rows_of(text)
-    assert (machine, sizes["runs"], again) == (MACHINE, 7, rows)
+    assert (machine, sizes["runs"], again) == (MACHINE, 5, rows)
 
 
 OTHER = json.dumps({"schema": "ckpt.diff", "version": 1, "machine": {}, "sizes": {}, "rows": []})
-LATER = json.dumps({"schema": "ckpt.benchmarks", "version": 2, "machine": {}, "sizes": {}, "rows": []})
+LATER = json.dumps({"schema": "ckpt.benchmarks", "version": 3, "machine": {}, "sizes": {}, "rows": []})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", OTHER, LATER])
@@ -131,20 +162,39 @@ def test_no_document(text: str) -> None:
 
 def test_the_page_gets_the_table_between_its_marks() -> None:
     rows = [row("verify/zip")]
-    lines = page.block(json.dumps(document(MACHINE, Sizes()._asdict(), rows)))
-    assert table(rows) in lines
-    assert "a processor, 2 CPUs, 24 GB of memory, xfs; python 3.11" in lines
-    text = f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n"
-    once = page.put(text, lines)
-    assert once == f"before\n{page.BEGIN}\n{lines}\n{page.END}\nafter\n"
-    assert page.put(once, lines) == once
-    with pytest.raises(SystemExit, match="lacks"):
-        page.put("no marks", lines)
+    mark, text = page.block(json.dumps(document(MACHINE, Sizes()._asdict(), rows)))
+    assert mark == "bench"
+    assert table(rows) in text
+    assert "a processor, 2 CPUs, 24 GB of memory, xfs; python 3.11" in text
+    assert "Medians of 5 rounds" in text
+    before = "before\n<!-- bench -->\nold\n<!-- /bench -->\n<!-- growth -->\nother\n<!-- /growth -->\n"
+    once = page.put(before, mark, text)
+    assert once == before.replace("old", text)
+    assert page.put(once, mark, text) == once
+    with pytest.raises(SystemExit, match="lacks <!-- growth -->"):
+        page.put("no marks", "growth", text)
+
+
+def test_each_document_goes_to_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "PAGE", tmp_path / "speed.md")
+    marks = "".join(f"<!-- {mark} -->\n<!-- /{mark} -->\n" for mark in page.MARKS)
+    page.PAGE.write_text(marks, encoding="utf-8")
+    point = growth.Point(1, 0.1, 20.0, 3)
+    curve = growth.Curve("`ckpt grows`", "tensors", point, [point._replace(count=10)])
+    speed, growing = tmp_path / "speed.json", tmp_path / "growth.json"
+    speed.write_text(json.dumps(document(MACHINE, Sizes()._asdict(), [row("verify/zip")])), encoding="utf-8")
+    growing.write_text(json.dumps(growth.document(MACHINE, 3, [curve])), encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["page", str(growing), str(speed)])
+    page.main()
+    bench, _, grown = page.PAGE.read_text(encoding="utf-8").partition("<!-- /bench -->")
+    assert "`ckpt x`" in bench and "grows" not in bench
+    assert "`ckpt grows`" in grown
 
 
 def test_docs_speed_has_the_marks() -> None:
     text = page.PAGE.read_text(encoding="utf-8")
-    assert text.count(page.BEGIN) == text.count(page.END) == 1
+    for mark in page.MARKS:
+        assert text.count(f"<!-- {mark} -->") == text.count(f"<!-- /{mark} -->") == 1
 
 
 def test_every_type_has_its_targets() -> None:
@@ -155,8 +205,6 @@ def test_every_type_has_its_targets() -> None:
 
 def test_every_target_is_measured_somewhere() -> None:
     """The keys of the modules' cases: a row that nobody makes would be a target without a number."""
-    from pathlib import Path
-
     import benchmarks
 
     folder = Path(benchmarks.__file__).parent

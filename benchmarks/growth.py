@@ -1,0 +1,248 @@
+"""Shows how CPU time and memory grow: one file of 1,000 to 1,000,000 tensors, and one checkpoint of 1 to 1,000 shards.
+
+    python -m benchmarks.growth [--json] [--tensors 1000,10000] [--shards 1,10] [--runs 3]
+
+Whole processes; four minutes on two cores, 2 GB of disk. An exponent of 1 means that twice as many take twice as much. The
+cost of the same command on one tensor is subtracted before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from math import log
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import timing
+from benchmarks.files import write_state
+from benchmarks.many import INDEX, write_shards
+from benchmarks.setting import Setting, Sizes, ckpt, machine, names
+from benchmarks.timing import Job
+
+TENSORS = (1_000, 10_000, 100_000, 1_000_000)
+SHARDS = (1, 10, 100, 1_000)
+RUNS = 3
+SCHEMA, VERSION = "ckpt.growth", 1
+_LEAST = 0.1
+"""A point counts where it costs so much more than the start, as a fraction of it: the rest is noise."""
+
+
+class Point(NamedTuple):
+    """The medians of a job over so many tensors or shards: CPU seconds, peak memory in 10⁶ bytes, and their rounds."""
+
+    count: int
+    cpu: float
+    peak_mb: float
+    rounds: int
+
+
+class Curve(NamedTuple):
+    """A job, what it is given more and more of (`tensors` or `shards`), its start, and its points.
+
+    The start is the same job on one tensor.
+    """
+
+    job: str
+    unit: str
+    start: Point
+    points: Sequence[Point]
+
+    @property
+    def cpu_exponent(self) -> float | None:
+        """The power of the count that CPU time grows with."""
+        return exponent([(point.count, point.cpu) for point in self.points], self.start.cpu)
+
+    @property
+    def memory_exponent(self) -> float | None:
+        """The power of the count that peak memory grows with."""
+        return exponent([(point.count, point.peak_mb) for point in self.points], self.start.peak_mb)
+
+
+def exponent(points: Sequence[tuple[int, float]], start: float) -> float | None:
+    """Return the slope of the straight line nearest to the logarithms, without the start.
+
+    Points that cost hardly more than the start are left out; None where fewer than two are left.
+    """
+    logs = [(log(count), log(cost - start)) for count, cost in points if cost - start > _LEAST * start]
+    if len(logs) < 2:
+        return None
+    x, y = (sum(values) / len(logs) for values in zip(*logs, strict=True))
+    return sum((a - x) * (b - y) for a, b in logs) / sum((a - x) ** 2 for a, _ in logs)
+
+
+def write_tensors(path: Path, count: int, fill: float) -> None:
+    """Save a state dict of tensors of one number."""
+    from struct import pack
+
+    write_state(path, names(count), (1,), payloads=[pack("<f", fill)])
+
+
+def jobs(unit: str, before: Path, after: Path) -> list[Job]:
+    """The commands that are measured, over two checkpoints whose elements all differ.
+
+    Shards of safetensors have no checksums, which `--quick` compares.
+    """
+    quick = ("--quick",) if unit == "tensors" else ()
+    return [
+        ckpt("`ckpt inspect`", "inspect", before),
+        ckpt("`ckpt inspect --tsv`", "inspect", "--tsv", before),
+        ckpt(f"`ckpt {' '.join(('diff', *quick))}`", "diff", *quick, before, after, differs=True),
+        ckpt("`ckpt stats`", "stats", before),
+    ]
+
+
+def curves(setting: Setting, tensors: Sequence[int], shards: Sequence[int]) -> Iterator[Curve]:
+    """Make the checkpoints one after the other, and measure the jobs on each."""
+
+    def pair(unit: str, count: int) -> list[Path]:
+        if unit == "tensors":
+            write, suffix, options = write_tensors, ".pth", ()
+        else:
+            write, suffix, options = write_shards, "_shards", ((16, 16),)
+        return [
+            setting.made(setting.folder / f"{side}_{count}{suffix}", write, count, *options, fill)
+            for side, fill in (("before", 0.0), ("after", 1.0))
+        ]
+
+    def points(unit: str, count: int, of: str) -> list[Point]:
+        """The points of the jobs of a unit: what they take over so many of another one."""
+        sides = pair(of, count)
+        print(f"{count:,} {of}", file=sys.stderr)
+        given = sides if of == "tensors" else [side / INDEX for side in sides]
+        results = timing.interleaved(jobs(unit, *given), setting.sizes.runs)
+        setting.forget(*sides)
+        return [Point(count, result.cpu, result.peak_mb, result.rounds) for result in results]
+
+    for unit, counts in (("tensors", tensors), ("shards", shards)):
+        starts = points(unit, 1, "tensors")
+        columns = [points(unit, count, unit) for count in counts]
+        for job, start, *row in zip(jobs(unit, Path(), Path()), starts, *columns, strict=True):
+            yield Curve(job.name, unit, start, row)
+
+
+def document(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> dict[str, object]:
+    """The one JSON document: the machine and each curve with its exponents."""
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "machine": about,
+        "runs": runs,
+        "curves": [
+            {
+                "job": curve.job,
+                "unit": curve.unit,
+                "start": curve.start._asdict(),
+                "points": [point._asdict() for point in curve.points],
+                "cpu_exponent": curve.cpu_exponent,
+                "memory_exponent": curve.memory_exponent,
+            }
+            for curve in found
+        ],
+    }
+
+
+def curves_of(text: str) -> tuple[dict[str, str | int], int, list[Curve]]:
+    """The machine, the rounds and the curves of a JSON document. Raises SystemExit for another text."""
+    import json
+
+    try:
+        found = json.loads(text)
+        if found["schema"] != SCHEMA or found["version"] != VERSION:
+            raise ValueError
+        read = [
+            Curve(
+                curve["job"],
+                curve["unit"],
+                Point(**curve["start"]),
+                [Point(**point) for point in curve["points"]],
+            )
+            for curve in found["curves"]
+        ]
+        return found["machine"], found["runs"], read
+    except (ValueError, KeyError, TypeError):
+        raise SystemExit("this is no document of `python -m benchmarks.growth --json`") from None
+
+
+def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str:
+    """The text of the page: one table for tensors, one for shards. Imports tabulate."""
+    from tabulate import tabulate
+
+    from benchmarks.table import machine_line
+
+    parts = [
+        f"{machine_line(about)}\n"
+        f"CPU seconds and peak memory of whole processes. {timing.rule(runs)} The start is the same job on one tensor; the "
+        "exponents are of what comes on top of it."
+    ]
+    for unit in dict.fromkeys(curve.unit for curve in found):
+        rows = [curve for curve in found if curve.unit == unit]
+        counts = [f"{point.count:,} {unit}" for point in rows[0].points]
+        headings = ("job", "start", *counts, "CPU grows as", "memory grows as", "rounds")
+        parts.append(
+            tabulate(
+                [cells(curve) for curve in rows],
+                headings,
+                tablefmt="github",
+                colalign=("left", *["right"] * (len(headings) - 1)),
+                disable_numparse=True,
+            )
+        )
+    return "\n\n".join(parts)
+
+
+def cells(curve: Curve) -> list[str]:
+    """A curve as the row of a table."""
+    every = (curve.start, *curve.points)
+    rounds = [str(point.rounds) for point in every]
+    return [
+        curve.job,
+        *(f"{point.cpu:.3g} s, {point.peak_mb:,.0f} MB" for point in every),
+        *(
+            "–" if power is None else f"n^{power:.2f}"
+            for power in (curve.cpu_exponent, curve.memory_exponent)
+        ),
+        rounds[0] if len(set(rounds)) == 1 else " / ".join(rounds),
+    ]
+
+
+def main() -> None:
+    """Read the options, measure, and print the tables or the document."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(word) for word in text.split(",") if word]
+
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.growth", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--json", action="store_true", help="print one document instead of the tables")
+    parser.add_argument(
+        "--tensors", type=numbers, metavar="LIST", default=TENSORS, help="tensors in one file"
+    )
+    parser.add_argument(
+        "--shards", type=numbers, metavar="LIST", default=SHARDS, help="shards of a checkpoint"
+    )
+    parser.add_argument(
+        "--runs", type=int, metavar="N", default=RUNS, help="rounds of each job that is not long"
+    )
+    options = parser.parse_args()
+    if options.runs < 1 or any(count < 1 for count in chain(options.tensors, options.shards)):
+        raise SystemExit("--runs, --tensors and --shards must be above zero")
+    with tempfile.TemporaryDirectory(prefix="ckpt-bench-") as temporary:
+        folder = Path(temporary)
+        setting = Setting(Sizes(runs=options.runs), folder, folder)
+        found = list(curves(setting, options.tensors, options.shards))
+        about = machine(folder)
+    if options.json:
+        import json
+
+        print(json.dumps(document(about, options.runs, found), indent=1, ensure_ascii=False))
+        return
+    print(lines(about, options.runs, found))
+
+
+if __name__ == "__main__":
+    main()

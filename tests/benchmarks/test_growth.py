@@ -1,0 +1,84 @@
+"""The exponents of growth, and the tables that show them. One small run looks whether the commands work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import growth
+from benchmarks.growth import Curve, Point, cells, curves_of, document, exponent, lines
+
+MACHINE: dict[str, str | int] = {
+    "processor": "a processor",
+    "cpus": 2,
+    "memory_gb": 24,
+    "file_system": "xfs",
+    "python": "3.11",
+    "torch": "2.13",
+    "typer": "0.28",
+    "numpy": "2.4",
+}
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_the_exponent_is_that_of_what_the_start_leaves(power: float) -> None:
+    points = [(count, 0.1 + 3e-4 * count**power) for count in (1_000, 10_000, 100_000)]
+    assert exponent(points, 0.1) == pytest.approx(power)
+    assert exponent(points, 0.0) != pytest.approx(power)
+
+
+def test_the_line_is_the_nearest_one() -> None:
+    assert exponent([(1, 1.0), (10, 10.0), (100, 1000.0)], 0.0) == pytest.approx(1.5)
+
+
+def test_noise_beside_the_start_is_no_growth() -> None:
+    assert exponent([(1, 1.0), (10, 1.05), (100, 2.0), (1000, 11.0)], 1.0) == pytest.approx(1.0)
+    assert exponent([(1, 1.0), (10, 0.9), (100, 2.0)], 1.0) is None
+    assert exponent([], 1.0) is None
+
+
+def curve(unit: str = "tensors") -> Curve:
+    start = Point(1, 0.1, 20.0, 3)
+    return Curve("`ckpt x`", unit, start, [Point(10, 0.2, 20.0, 3), Point(100, 1.1, 1020.0, 1)])
+
+
+def test_a_row_shows_each_point_and_the_rounds() -> None:
+    assert cells(curve()) == [
+        "`ckpt x`",
+        "0.1 s, 20 MB",
+        "0.2 s, 20 MB",
+        "1.1 s, 1,020 MB",
+        "n^1.00",
+        "–",
+        "3 / 3 / 1",
+    ]
+    steady = curve()._replace(points=[Point(10, 0.2, 20.0, 3)])
+    assert cells(steady)[-1] == "3"
+
+
+def test_the_document_gives_the_tables_again() -> None:
+    found = [curve(), curve("shards")]
+    text = json.dumps(document(MACHINE, 3, found))
+    assert curves_of(text) == (MACHINE, 3, found)
+    first = json.loads(text)["curves"][0]
+    assert (first["cpu_exponent"], first["memory_exponent"]) == (pytest.approx(1.0), None)
+    page = lines(*curves_of(text))
+    assert "10 tensors" in page and "100 shards" in page and "Medians of 3 rounds" in page
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "ckpt.growth", "version": 2}'])
+def test_no_document(text: str) -> None:
+    with pytest.raises(SystemExit, match="this is no document"):
+        curves_of(text)
+
+
+def test_a_small_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["growth", "--json", "--tensors", "5,70", "--shards", "2", "--runs", "1"])
+    growth.main()
+    machine, runs, found = curves_of(capsys.readouterr().out)
+    assert runs == 1 and machine["cpus"]
+    assert [(row.unit, [point.count for point in row.points]) for row in found] == (
+        [("tensors", [5, 70])] * 4 + [("shards", [2])] * 4
+    )
+    assert all(point.cpu > 0 and point.peak_mb > 1 for row in found for point in (row.start, *row.points))
