@@ -29,10 +29,15 @@ RUNS = 3
 SCHEMA, VERSION = "ckpt.growth", 1
 _LEAST = 0.1
 """A point counts where it costs so much more than the start, as a fraction of it: the rest is noise."""
+_MOST = 30.0
+"""CPU seconds: a job that would take more, if it grew in proportion from the point before, does not run there."""
 
 
 class Point(NamedTuple):
-    """The medians of a job over so many tensors or shards: CPU seconds, peak memory in 10⁶ bytes, and their rounds."""
+    """The medians of a job over so many tensors or shards: CPU seconds, peak memory in 10⁶ bytes, and their rounds.
+
+    Without a round, `cpu` is what was expected, and too much.
+    """
 
     count: int
     cpu: float
@@ -54,12 +59,14 @@ class Curve(NamedTuple):
     @property
     def cpu_exponent(self) -> float | None:
         """The power of the count that CPU time grows with."""
-        return exponent([(point.count, point.cpu) for point in self.points], self.start.cpu)
+        return exponent([(point.count, point.cpu) for point in self.points if point.rounds], self.start.cpu)
 
     @property
     def memory_exponent(self) -> float | None:
         """The power of the count that peak memory grows with."""
-        return exponent([(point.count, point.peak_mb) for point in self.points], self.start.peak_mb)
+        return exponent(
+            [(point.count, point.peak_mb) for point in self.points if point.rounds], self.start.peak_mb
+        )
 
 
 def exponent(points: Sequence[tuple[int, float]], start: float) -> float | None:
@@ -108,20 +115,31 @@ def curves(setting: Setting, tensors: Sequence[int], shards: Sequence[int]) -> I
             for side, fill in (("before", 0.0), ("after", 1.0))
         ]
 
-    def points(unit: str, count: int, of: str) -> list[Point]:
+    def points(unit: str, count: int, of: str, last: Sequence[Point] = ()) -> list[Point]:
         """The points of the jobs of a unit: what they take over so many of another one."""
         sides = pair(of, count)
         print(f"{count:,} {of}", file=sys.stderr)
-        given = sides if of == "tensors" else [side / INDEX for side in sides]
-        results = timing.interleaved(jobs(unit, *given), setting.sizes.runs)
+        given = jobs(unit, *(sides if of == "tensors" else [side / INDEX for side in sides]))
+        found = [expected(point, count) for point in last] or [Point(count, 0, 0, 0)] * len(given)
+        running = [place for place, point in enumerate(found) if point.cpu <= _MOST]
+        results = timing.interleaved([given[place] for place in running], setting.sizes.runs)
+        for place, result in zip(running, results, strict=True):
+            found[place] = Point(count, result.cpu, result.peak_mb, result.rounds)
         setting.forget(*sides)
-        return [Point(count, result.cpu, result.peak_mb, result.rounds) for result in results]
+        return found
 
     for unit, counts in (("tensors", tensors), ("shards", shards)):
         starts = points(unit, 1, "tensors")
-        columns = [points(unit, count, unit) for count in counts]
+        columns: list[list[Point]] = []
+        for count in counts:
+            columns.append(points(unit, count, unit, columns[-1] if columns else ()))
         for job, start, *row in zip(jobs(unit, Path(), Path()), starts, *columns, strict=True):
             yield Curve(job.name, unit, start, row)
+
+
+def expected(last: Point, count: int) -> Point:
+    """The point that a job has at a count if it grows in proportion, without a round."""
+    return Point(count, last.cpu * count / last.count, 0, 0)
 
 
 def document(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> dict[str, object]:
@@ -176,7 +194,7 @@ def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str
     parts = [
         f"{machine_line(about)}\n"
         f"CPU seconds and peak memory of whole processes. {timing.rule(runs)} The start is the same job on one tensor; the "
-        "exponents are of what comes on top of it."
+        f"exponents are of what comes on top of it. A job of more than {_MOST:g} s is not run."
     ]
     for unit in dict.fromkeys(curve.unit for curve in found):
         rows = [curve for curve in found if curve.unit == unit]
@@ -200,7 +218,12 @@ def cells(curve: Curve) -> list[str]:
     rounds = [str(point.rounds) for point in every]
     return [
         curve.job,
-        *(f"{point.cpu:.3g} s, {point.peak_mb:,.0f} MB" for point in every),
+        *(
+            f"{point.cpu:.3g} s, {point.peak_mb:,.0f} MB"
+            if point.rounds
+            else f"not run: about {point.cpu:.0f} s"
+            for point in every
+        ),
         *(
             "–" if power is None else f"n^{power:.2f}"
             for power in (curve.cpu_exponent, curve.memory_exponent)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks import growth
+from benchmarks import growth, timing
 from benchmarks.growth import Curve, Point, cells, curves_of, document, exponent, lines
+from benchmarks.setting import Setting, Sizes
+from benchmarks.timing import Job, Result
 
 MACHINE: dict[str, str | int] = {
     "processor": "a processor",
@@ -55,6 +58,29 @@ def test_a_row_shows_each_point_and_the_rounds() -> None:
     ]
     steady = curve()._replace(points=[Point(10, 0.2, 20.0, 3)])
     assert cells(steady)[-1] == "3"
+
+
+def test_a_point_that_would_take_too_long_is_not_run_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[tuple[int, list[str]]] = []
+
+    def interleaved(jobs: list[Job], runs: int) -> list[Result]:
+        name = next(word for word in jobs[0].command if "before_" in word)
+        count = int(name.rpartition("before_")[2].partition(".")[0].partition("_")[0])
+        ran.append((count, [job.name for job in jobs]))
+        return [Result(job.name, 1, 30, (4.0 if "stats" in job.name else 0.1) * count, runs) for job in jobs]
+
+    monkeypatch.setattr(timing, "interleaved", interleaved)
+    setting = Setting(Sizes(runs=1), tmp_path, tmp_path)
+    found = list(growth.curves(setting, [2, 20], [7]))
+    every = ["`ckpt inspect`", "`ckpt inspect --tsv`", "`ckpt diff --quick`", "`ckpt stats`"]
+    shards = [*every[:2], "`ckpt diff`", every[3]]
+    assert ran == [(1, every), (2, every), (20, every[:3]), (1, shards), (7, shards)]
+    stats = found[3]
+    assert [(point.cpu, point.rounds) for point in stats.points] == [(8.0, 1), (80.0, 0)]
+    assert cells(stats)[3] == "not run: about 80 s"
+    assert stats.cpu_exponent is None and found[0].cpu_exponent == pytest.approx(1.28, abs=0.01)
 
 
 def test_the_document_gives_the_tables_again() -> None:
