@@ -4,7 +4,7 @@
 # make check   run ruff and mypy
 # make docs    write the outputs and pictures in the docs again, and the map in CONTRIBUTING.md
 # make site    build README.md and docs/ as a site that needs no server: site/index.html
-# make bench   print a table of every job beside its peer; ARGS=--quick takes five minutes
+# make bench   print a table of every job beside its peer, in 20 minutes; ARGS=--quick takes small files
 # The other targets stand below, each with its comment.
 
 PYTHON ?= python3
