@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument(
         "groups", nargs="*", metavar="GROUP", help=f"{', '.join(GROUPS)}, far; default: all but far"
     )
-    parser.add_argument("--quick", action="store_true", help="small files, two rounds: three minutes")
+    parser.add_argument("--quick", action="store_true", help="small files, two rounds: five minutes")
     parser.add_argument("--json", action="store_true", help="print one document instead of the table")
     parser.add_argument("--runs", type=int, metavar="N", help="rounds of each job that is not long")
     parser.add_argument("--size-gb", type=float, metavar="N", help="each large file, in 10⁹ bytes")

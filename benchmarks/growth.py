@@ -72,7 +72,7 @@ class Curve(NamedTuple):
 def exponent(points: Sequence[tuple[int, float]], start: float) -> float | None:
     """Return the slope of the straight line nearest to the logarithms, without the start.
 
-    Points that cost hardly more than the start are left out; None where fewer than two are left.
+    Points that cost hardly more than the start are left out. Return None for fewer than two that are left.
     """
     logs = [(log(count), log(cost - start)) for count, cost in points if cost - start > _LEAST * start]
     if len(logs) < 2:
@@ -198,7 +198,7 @@ def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str
     ]
     for unit in dict.fromkeys(curve.unit for curve in found):
         rows = [curve for curve in found if curve.unit == unit]
-        counts = [f"{point.count:,} {unit}" for point in rows[0].points]
+        counts = [plural(point.count, unit) for point in rows[0].points]
         headings = ("job", "start", *counts, "CPU grows as", "memory grows as", "rounds")
         parts.append(
             tabulate(
@@ -210,6 +210,11 @@ def lines(about: dict[str, str | int], runs: int, found: Sequence[Curve]) -> str
             )
         )
     return "\n\n".join(parts)
+
+
+def plural(count: int, unit: str) -> str:
+    """A count with its unit, which is given in the plural."""
+    return f"{count:,} {unit if count != 1 else unit.removesuffix('s')}"
 
 
 def cells(curve: Curve) -> list[str]:

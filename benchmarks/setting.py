@@ -53,7 +53,7 @@ class Sizes(NamedTuple):
 
 
 QUICK = Sizes(0.2, 10_000, 0, 100, 100, ("f32", "bf16", "f8"), 0.2, 10_000, 1_000, 2, 20, 40)
-"""Three minutes in all on two cores. The start of Python weighs more than at full size, so ratios are worse."""
+"""Five minutes in all on two cores. The start of Python weighs more than at full size, so ratios are worse."""
 CHECK = Sizes(0.1, 10_000, 0, 100, 100, ("f32", "bf16", "f8"), 0, 0, 0, 7)
 """What `make bench-check` measures."""
 

@@ -90,6 +90,7 @@ def test_the_document_gives_the_tables_again() -> None:
     first = json.loads(text)["curves"][0]
     assert (first["cpu_exponent"], first["memory_exponent"]) == (pytest.approx(1.0), None)
     page = lines(*curves_of(text))
+    assert growth.plural(1, "shards") == "1 shard" and growth.plural(2000, "shards") == "2,000 shards"
     assert "10 tensors" in page and "100 shards" in page and "Medians of 3 rounds" in page
 
 
