@@ -121,7 +121,7 @@ def keys_at(entries: Sequence[Entry], depth: int) -> list[str]:
 
 
 def storages_of(entries: Sequence[Entry]) -> list[str]:
-    """The names of the storages of each tensor: one, or those of its parts with commas between."""
+    """The name of the storage of each tensor, or the names of several with commas between."""
     ids: list[str] = []
     for part in parts(entries):
         storages = part.tensors.storages if isinstance(part, Entries) else ()

@@ -36,6 +36,7 @@ PATHS = {
     "ckpt.formats.common.safetensors._LEAST": Sides(0, NEVER),
     "ckpt.formats.dcp.skim._TRIES": Sides(8, 0),
     "ckpt.formats.dcp.items._AT_ONCE": Sides(NEVER, 0),
+    "ckpt.formats.dcp.alike._KEPT": Sides(NEVER, 1),
     "ckpt.formats.dcp.verifier._AT_ONCE": Sides(2, 256),
     "ckpt.pickles.machine.STEP": Sides(7, 1 << 14),
     "ckpt.formats.common.stream._FIRST_READ": Sides(1 << 18, 64),

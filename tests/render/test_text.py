@@ -182,10 +182,10 @@ def test_a_name_is_no_markup() -> None:
 @pytest.mark.parametrize("name", ["*a*", "http://x", "@who", "www.example.org", "a`b", "_a_ b", "#1"])
 def test_a_name_in_markdown_is_code_where_it_holds_markup(name: str) -> None:
     for table in ("github", "pipe"):
-        row = table_lines([["name"], [name]], tsv=False, table=table)[-1]
+        row = [*table_lines([["name"], [name]], tsv=False, table=table)][-1]
         fence = "``" if "`" in name else "`"
         assert fence in row and name in row
-    assert "`" not in table_lines([["name"], ["layer.0.w_b"]], tsv=False, table="github")[-1]
+    assert "`" not in [*table_lines([["name"], ["layer.0.w_b"]], tsv=False, table="github")][-1]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ class _Read(NamedTuple):
     fixed: tuple[tuple[int, bytes], ...]
     """(offset, bytes) of all that another archive must have too."""
     checksums: tuple[tuple[int, ...], ...]
-    """The places of the checksum of each record that may differ, that of the elements first. All hold one number."""
+    """The places of the checksum of each record that may differ, the elements first. All places of one hold one number."""
     begin: int
     """The offset of the elements' record."""
     ref: TensorRef

@@ -106,8 +106,6 @@ class Inspection(NamedTuple):
     findings: tuple[Finding, ...]
     selected: bool = False
     values: tuple[Value, ...] = ()
-    positions: Sequence[int] = ()
-    """The index of each of `rows` in `Checkpoint.tensors`."""
     way: Way | None = None
     """The command that makes a file for weights_only, where this one needs it."""
 
@@ -131,7 +129,7 @@ class Inspection(NamedTuple):
     def roles(self) -> list[Role]:
         """The role of each of `rows`; text does not show them."""
         roles = self.survey.roles
-        return [roles[position] for position in self.positions]
+        return [roles[row.position] for row in self.rows] if self.selected else roles
 
     def __reduce__(self) -> tuple[object, ...]:
         return pickled(self.checkpoint.path, Inspection, *self)
@@ -197,7 +195,6 @@ def inspect(
         (),
         selected=bool(select) or section is not None,
         values=values,
-        positions=indices,
     )
     plan = plan or _no_plan
     report = report._replace(findings=order(list(_findings(report, plan))))
