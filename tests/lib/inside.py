@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 from collections.abc import Iterator
@@ -38,6 +39,18 @@ def folder_of(path: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+@contextlib.contextmanager
+def _no_garbage() -> Iterator[None]:
+    """As in the command: what the tests left may not end where the recursion of a file is deepest."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> Done:
     """What `ckpt ARGUMENTS` does, as far as one process can tell: without signals, and without ending it."""
     command = str(arguments[0]) if arguments else ""
@@ -47,6 +60,7 @@ def inside(*arguments: str | os.PathLike[str], cwd: Path, **variables: str) -> D
         folder_of(cwd),
         mock.patch.dict(os.environ, environment(**variables), clear=True),
         mock.patch.object(output, "_texts", 0),
+        _no_garbage(),
         _streams() as (out, err),
     ):
         code = program([*map(os.fspath, arguments)], standalone_mode=False, prog_name="ckpt")
