@@ -416,7 +416,8 @@ def test_a_folder_is_a_table_with_all_findings(show: Any) -> None:
     assert "1 of " in danger and "files runs code when loaded: do not load it" in danger
     assert danger.endswith("hostile.pth")
     tiles = texts(shown, ".tiles li")
-    assert tiles[1:3] == ["1runs code", "0unreadable"] and tiles[0].endswith("safe to load")
+    assert tiles[1:4] == ["3safe only if trusted", "1runs code", "0unreadable"]
+    assert tiles[0].endswith("safe to load")
     write(shown, "Filter files", "RUNS CODE")
     assert [Path(row[0]).name for row in rows_of(shown, '[data-part="Files"] table')] == ["hostile.pth"]
 
