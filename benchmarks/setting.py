@@ -33,7 +33,7 @@ PARTS = ("attn.qkv", "attn.out", "mlp.up", "mlp.down")
 
 
 class Sizes(NamedTuple):
-    """How large the files are, and how often each job runs. Bytes are in units of 10⁹; 0 leaves a row out.
+    """The sizes of the files, and the rounds of each job. Bytes are in units of 10⁹; 0 leaves a row out.
 
     `size_gb` holds for the types of TWICE; files of another type, and those that are averaged, have half of it.
     """

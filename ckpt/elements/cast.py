@@ -104,12 +104,12 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
         ).tobytes(), 0
     if to.name == "float64":
         return numbers(block, source).astype("<f8").tobytes(), 0
+    values = numbers(block, source)
     with np.errstate(over="ignore", invalid="ignore"):
-        values = numbers(block, source).astype("<f4", copy=False)
-    result, infinite = _narrowed(values, to)
+        result, infinite = _narrowed(values.astype("<f4", copy=False), to)
     overflowed = int(np.count_nonzero(infinite))
     if overflowed and source.kind == "float":
-        overflowed -= int(np.count_nonzero(np.isinf(numbers(block, source))))
+        overflowed -= int(np.count_nonzero(np.isinf(values)))
     return result.tobytes(), overflowed
 
 

@@ -23,9 +23,8 @@ def tensor_table(report: Inspection) -> Iterator[list[str]]:
     """One tensor a row, exact: the columns of `--tsv` and `--table`."""
     yield ["name", "dtype", "shape", "device", "bytes", "role", "storage"]
     tensors = looks_of(report.entries)
-    kinds: dict[
-        int, tuple[str, str, str, str]
-    ] = {}  # by id, because the hash of a tensor takes longer than its row
+    # By id, because the hash of a tensor takes longer than its row.
+    kinds: dict[int, tuple[str, str, str, str]] = {}
     names, storages = names_of(report.entries), storages_of(report.entries)
     for name, tensor, role, storage in zip(names, tensors, report.roles(), storages, strict=True):
         kind = kinds.get(id(tensor)) or kinds.setdefault(id(tensor), _kind(tensor))

@@ -1,4 +1,4 @@
-"""How often each job runs, and in which order. The runs are made up, so no time passes."""
+"""The rounds of each job, and their order. The runs are made up, so no time passes."""
 
 from __future__ import annotations
 
