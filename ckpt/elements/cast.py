@@ -243,54 +243,76 @@ class _Float(NamedTuple):
 
 _FLOATS = {
     "float16": _Float(10, 15, 2.0**16),
-    "bfloat16": _Float(7, 127, None),
     "float8_e4m3fn": _Float(3, 7, 480.0, infinities=False),
     "float8_e5m2": _Float(2, 15, 2.0**16),
     "float8_e4m3fnuz": _Float(3, 8, None),
     "float8_e5m2fnuz": _Float(2, 16, None),
 }
-"""OCP 8-bit floating point specification; torch/headeronly/util. bfloat16 is the upper half of float32, NaN and all."""
-AVERAGED = frozenset(("float64", "float32", *_FLOATS))
+"""OCP 8-bit floating point specification; torch/headeronly/util."""
+AVERAGED = frozenset(("float64", "float32", "bfloat16", *_FLOATS))
 """The dtypes whose numbers have a mean. The numbers of float8_e8m0fnu are scales of others."""
 CASTABLE = AVERAGED | {"float8_e8m0fnu"}
 """The floating dtypes that `cast` accepts."""
 
 
-def _decoded(block: bytes | memoryview, dtype: DType, row: int, rows: Rows) -> Array:
-    """Floats of 8 and 16 bits as float32, which has room for the exponent and the mantissa of each."""
+@cache
+def _table(name: str) -> Array:
+    """The float32 of each code of a float of 16 bits, or of each two codes of one of 8, by the little-endian number that they are.
+
+    Computing with the codes is slow where many are subnormal: each takes as long as fifty others.
+    """
     import numpy as np
 
-    layout, width = _FLOATS[dtype.name], dtype.bits
-    words = rows.words(row, len(block) * 8 // width)
-    signed, values = words.view("<i4"), words.view("<f4")
-    shift = 23 - layout.mantissa
-    np.copyto(signed, np.frombuffer(block, f"<i{width // 8}"))  # the upper bits become those of the sign
-    np.left_shift(signed, shift, out=signed)
-    if width + shift == 32:  # bfloat16 ends where float32 does
-        return values
-    words &= np.uint32(1 << 31 | (1 << width - 1 + shift) - 1)
+    codes = np.arange(1 << 16, dtype="<u2").view(f"<u{BY_NAME[name].bits // 8}")
+    words = _decoded(codes, _FLOATS[name]) if name in _FLOATS else _scales(codes)
+    table: Array = words if codes.itemsize == 2 else words.view("<u8")
+    return table
+
+
+def _decoded(codes: Array, layout: _Float) -> Array:
+    """Floats of 8 and 16 bits as words of float32, which has room for the exponent and the mantissa of each."""
+    import numpy as np
+
+    sign = 8 * codes.itemsize - 1
+    wide = codes.astype("<u4")
+    signs = wide >> sign << 31
+    unscaled = ((wide & (1 << sign) - 1) << 23 - layout.mantissa).view("<f4")
     # Also right for subnormals: they are subnormals of float32 until here.
-    np.multiply(values, np.float32(2.0 ** (127 - layout.bias)), out=values)
+    sizes = unscaled * np.float32(2.0 ** (127 - layout.bias))
+    words: Array = sizes.view("<u4") | signs
     if layout.beyond is None:
         words[words == 1 << 31] = 0xFFC00000
-    elif values.size and not max(float(values.max()), -float(values.min())) < layout.beyond:
-        size = np.abs(values)
-        is_nan = size > layout.beyond if layout.infinities else size >= layout.beyond
-        words[size == layout.beyond] |= 0x7F800000
+    else:
+        is_nan = sizes > layout.beyond if layout.infinities else sizes >= layout.beyond
+        words[sizes == layout.beyond] |= 0x7F800000
         words[is_nan] |= 0x7FC00000
-    return values
+    return words
 
 
-def _scales(block: bytes | memoryview, row: int, rows: Rows) -> Array:
-    """The elements of float8_e8m0fnu, which are exponents of two, as float32."""
-    import numpy as np
-
-    codes = np.frombuffer(block, "u1")
-    words = rows.words(row, len(codes))
-    np.copyto(words, codes)
+def _scales(codes: Array) -> Array:
+    """The codes of float8_e8m0fnu, which are exponents of two, as words of float32."""
+    words = codes.astype("<u4")
     words <<= 23
     words[codes == 0] = 1 << 22  # 2^-127 is a subnormal of float32
     words[codes == 255] = 0x7FC00000  # NaN
+    return words
+
+
+def _floats(block: bytes | memoryview, dtype: DType, row: int, rows: Rows) -> Array:
+    """Floats of 8 and 16 bits as float32."""
+    import numpy as np
+
+    if dtype.name == "bfloat16":  # the upper half of a float32
+        halves = np.frombuffer(block, "<u2")
+        words = rows.words(row, len(halves))
+        np.copyto(words, halves)
+        np.left_shift(words, 16, out=words)
+        return words.view("<f4")
+    if dtype.bits == 8 and len(block) % 2:  # the last one has no pair
+        return _floats(bytes(block) + b"\0", dtype, row, rows)[:-1]
+    table, codes = _table(dtype.name), np.frombuffer(block, "<u2")
+    words = rows.words(row, len(codes) * table.itemsize // 4)
+    np.take(table, codes, out=words.view(table.dtype), mode="clip")
     return words.view("<f4")
 
 
@@ -337,10 +359,8 @@ def numbers(block: bytes | memoryview, dtype: DType, row: int = 0, rows: Rows | 
     """
     import numpy as np
 
-    if dtype.name in _FLOATS:
-        return _decoded(block, dtype, row, rows or scratch())
-    if dtype.name == "float8_e8m0fnu":
-        return _scales(block, row, rows or scratch())
+    if dtype.bits <= 16 and dtype.name in CASTABLE:
+        return _floats(block, dtype, row, rows or scratch())
     if dtype.kind == "float":
         return np.frombuffer(block, f"<f{dtype.bits // 8}")
     if dtype.kind == "complex":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import refs
 import torch
@@ -175,3 +176,18 @@ def test_a_few_elements_are_those_that_numpy_reads(name: str) -> None:
     found = module.few(data, dtype)
     assert found == (list(map(bool, expected)) if name == "bool" else expected)
     assert list(map(type, found)) == [bool if name == "bool" else type(expected[0])] * 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 254, 255, 256])
+@pytest.mark.parametrize(
+    "name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+)
+def test_any_number_of_codes_becomes_float32(name: str, count: int) -> None:
+    codes = torch.arange(256, dtype=torch.uint8).flip(0)[:count]
+    expected = codes.view(getattr(torch, name)).float().numpy()
+
+    for block in (refs.expected(codes), memoryview(refs.expected(codes))):
+        found = module.numbers(block, BY_NAME[name])
+        np.testing.assert_array_equal(found, expected)
+        signs = [np.signbit(values[~np.isnan(expected)]) for values in (found, expected)]
+        np.testing.assert_array_equal(*signs)

@@ -297,3 +297,45 @@ def test_blocks_of_float32_are_measured_in_float32(monkeypatch: pytest.MonkeyPat
         )
         assert bool(used) is not is_single, name
         assert single.holds(BY_NAME[name]) is is_single
+
+
+@pytest.mark.parametrize("share", [1.0, 0.01])
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float8_e5m2", "int16", "int8"])
+def test_of_many_changes_that_are_equal_in_float32_the_largest_is_named(name: str, share: float) -> None:
+    random = np.random.default_rng(7)
+    old = numbers(blocks(name, 1, "near"), BY_NAME[name]).copy()
+    moved = random.random(COUNT) < share
+    new = (old + moved).astype(old.dtype)  # float32 rounds: the changes differ in float64
+    if old.dtype == np.float32 and name != "float32":
+        new = np.where(moved, old * 2, old)  # exact in each of the narrow floats
+    expected = np.abs(new.astype("f8") - old.astype("f8"))
+
+    found = single.delta(old, new, 0.0, None)
+
+    assert found is not None
+    assert (found.largest, found.at) == (expected.max(), int(expected.argmax()))
+    again = single.delta(old, new, found.largest, None)
+    assert again is not None
+    assert (again.largest, again.at) == (expected.max(), None)
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "spread"),
+    [
+        *[(0.0, 1000.0, 0.1), (1000.0, 0.0, 0.1), (1000.0, 1000.0, 0.1), (-5.0, 5.0, 1.0), (0.5, 0.5, 0.28)],
+        *[(1e20, 1.0, 0.1), (1.0, 1e14, 1e13), (3e-16, 3e-16, 1e-16)],
+    ],
+)
+def test_the_first_numbers_of_a_block_may_mislead(first: float, rest: float, spread: float) -> None:
+    random = np.random.default_rng(3)
+    values = (random.standard_normal(COUNT) * spread + rest).astype("f4")
+    values[:1024] += np.float32(first - rest)
+    wide = values.astype("f8")
+    summary = Summary()
+
+    summary.add(values.tobytes(), BY_NAME["float32"])
+
+    assert math.sqrt(summary.squares) == pytest.approx(math.sqrt(float(wide @ wide)), rel=1e-6)
+    deviation = float(wide.std())
+    assert math.sqrt(summary.spread / COUNT) == pytest.approx(deviation, abs=1e-6 * max(deviation, 2**-24))
+    assert summary.mean == pytest.approx(float(wide.mean()), abs=1e-6 * max(deviation, 2**-24 * abs(rest)))

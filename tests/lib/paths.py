@@ -52,7 +52,9 @@ PATHS = {
     "ckpt.elements.histogram._FEW": Sides(0, NEVER),
     "ckpt.elements.histogram._FULL": Sides(64, 1 << 31),
     "ckpt.elements.mean.ELEMENTS": Sides(5, 1 << 17),
+    "ckpt.elements.single._FEW": Sides(NEVER, 0),
     "ckpt.io.executor.AHEAD": Sides(1, NEVER),
+    "ckpt.io.executor._FORKED": Sides(0, NEVER),
 }
 """Module and constant -> its two values."""
 
