@@ -17,7 +17,7 @@ from ckpt.cli import output
 from ckpt.cli.inputs import TROUBLE
 from ckpt.cli.options import opened
 from ckpt.errors import LinkError, NotOpenedError, UnreadableError, UsageError, about
-from ckpt.io.executor import Executor, Failed, Task, Threads, working
+from ckpt.io.executor import Executor, Failed, Local, Task, working
 from ckpt.io.far import is_url
 from ckpt.io.location import Location, locate, read_file
 from ckpt.jobs.parts import MOST, Input, Mine, Notes, Part, Share, cut, encoded, input_of, plan_of
@@ -226,7 +226,7 @@ def write_part(
         first, last = cut(job.tasks, share)
         nbytes = sum(task.nbytes for task in job.tasks[first:last])
         with output.progress(work.doing, nbytes) as progress:
-            mine = Mine(Threads(), first, last, progress)
+            mine = Mine(Local(), first, last, progress)
             if job.problem is None:
                 job.run(mine)  # again, for the files of its tasks may be open only meanwhile
         inputs = job.inputs()

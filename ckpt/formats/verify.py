@@ -9,7 +9,7 @@ from ckpt.errors import CkptError, about
 from ckpt.findings import LOST
 from ckpt.formats import format_of, known_formats, lister_of, open, probe_at, verifier_of
 from ckpt.formats.format import ChecksumReport
-from ckpt.io.executor import Executor, Threads
+from ckpt.io.executor import Executor, Local
 from ckpt.io.location import Location, locate
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
@@ -27,7 +27,7 @@ def checksums(
 
     Raises CkptError.
     """
-    worker = executor or Threads()
+    worker = executor or Local()
 
     def check(location: Location, mark: str) -> ChecksumReport:
         probe = probe_at(location, limits, plugins, mark)
@@ -63,7 +63,7 @@ def recorded(
         steps_of,
     )
 
-    worker = executor or Threads()
+    worker = executor or Local()
 
     def listed(location: Location, name: str) -> Recorded:
         probe = probe_at(location, limits, plugins)

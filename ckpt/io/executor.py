@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 from ckpt.errors import NotOpenedError, UnreadableError
-from ckpt.io.far import Reading, Turns, coming, foreseen, readings_of
+from ckpt.io.far import Reading, Turns, Used, coming, foreseen, readings_of
 from ckpt.rows import NamedTuple
 
 if TYPE_CHECKING:
@@ -195,8 +196,8 @@ _worker = _Worker()
 
 
 def current() -> Executor:
-    """The executor of the block that runs, else threads of this process."""
-    return _worker.executor or Threads()
+    """The executor of the block that runs, else the processors of this machine."""
+    return _worker.executor or Local()
 
 
 def is_cut() -> bool:
@@ -262,8 +263,8 @@ class Waiting:
 class Forks:
     """Runs tasks in copies of this process: parsing in Python holds the GIL. Results must pickle, tasks need not.
 
-    Every process takes each n-th task, so `each` gives results in order while later tasks still run. Only for a
-    process without threads: a lock that one of them holds stays locked in the copies.
+    Every process takes the next task when it is done with one, and `each` gives results in order while later tasks
+    still run. Only for a process without threads: a lock that one of them holds stays locked in the copies.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -283,52 +284,99 @@ class Forks:
         if count < 2 or not hasattr(os, "fork"):
             yield from (task() for task in tasks)
             return
-        from multiprocessing.connection import Pipe
+        from multiprocessing.connection import Pipe, wait
 
         pids: list[int] = []
         pipes: list[Connection] = []
+        taken, given = os.pipe()  # the numbers of the tasks, which each process reads when it has time
         try:
-            for number in range(count):
+            for _ in range(count):
                 ours, theirs = Pipe(duplex=False)
                 pid = os.fork()
                 if not pid:
-                    for pipe in (*pipes, ours):  # so that the end of this process is an error for who writes
+                    os.close(given)  # so that the end of this process is an end of the numbers
+                    for pipe in (*pipes, ours):  # and an error for who writes
                         pipe.close()
-                    _work(tasks[number::count], theirs)
+                    _work(tasks, taken, theirs)
                 pids.append(pid)
                 pipes.append(ours)
                 theirs.close()  # only the copy has it now, so its end is the end of the pipe
-            for index in range(len(tasks)):
-                yield _result(pipes[index % count])
+            numbers = iter(range(len(tasks)))
+            for number in islice(numbers, 2 * count):
+                os.write(given, number.to_bytes(_NUMBER, "little"))
+            there: dict[int, tuple[bool, Any]] = {}
+            for number in range(len(tasks)):
+                while number not in there:
+                    for ready in wait(pipes):
+                        place, done, answer = _received(cast("Connection", ready))
+                        there[place] = done, answer
+                        for following in islice(numbers, 1):
+                            os.write(given, following.to_bytes(_NUMBER, "little"))
+                done, answer = there.pop(number)
+                if not done:
+                    raise answer
+                yield answer
         finally:
             for pipe in pipes:
                 pipe.close()
+            os.close(taken)
+            os.close(given)
             for pid in pids:
-                os.kill(pid, signal.SIGKILL)  # it waits for a reader, or has ended
+                os.kill(pid, signal.SIGKILL)  # it waits for a number, or has ended
                 os.waitpid(pid, 0)
 
 
-def _work(tasks: Sequence[Task[R]], pipe: Connection) -> NoReturn:
-    """Send the result of each task, or its error, and end this process, whatever happens."""
+_NUMBER = 8
+"""Bytes of the number of a task. So few are read whole, and by one process."""
+
+
+def _work(tasks: Sequence[Task[R]], numbers: int, pipe: Connection) -> NoReturn:
+    """Send the result of each task whose number can be read, or its error, and end this process, whatever happens."""
     try:
-        for task in tasks:
+        while number := os.read(numbers, _NUMBER):
+            place = int.from_bytes(number, "little")
             try:
-                answer: tuple[bool, object] = (True, task())
+                answer: tuple[int, bool, object] = (place, True, tasks[place]())
             except Exception as error:
-                answer = (False, error)
+                answer = (place, False, error)
             pipe.send(answer)
     finally:
         os._exit(0)  # nothing of the copied process is unwound or flushed
 
 
-def _result(pipe: Connection) -> Any:
+def _received(pipe: Connection) -> Any:
     try:
-        done, answer = pipe.recv()
+        return pipe.recv()
     except EOFError:
         raise MemoryError("a process was killed, or its result does not pickle") from None
-    if not done:
-        raise answer
-    return answer
+
+
+_FORKED = SPAN
+"""The fewest bytes of work for which processes are started."""
+
+
+class Local:
+    """Runs tasks on the processors of this machine: much work in copies of this process, where that is safe, else in threads.
+
+    numpy gives up the GIL for 10 µs at a time, and a thread that waits for it wakes up later than that: two threads take
+    longer than one.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = min(8, cpus()) if count is None else count
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        is_much = sum(task.nbytes for task in tasks) >= _FORKED
+        pool = Forks(self.count) if is_much and not Used.sources and _is_alone() else Threads(self.count)
+        return pool.run(tasks, progress)
+
+
+def _is_alone() -> bool:
+    """Tell whether this process is known to have no thread but this one, be it of Python or not."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
 
 
 def cpus() -> int:

@@ -24,7 +24,7 @@ from strategies import states
 from ckpt.cli import output
 from ckpt.elements import blocks
 from ckpt.errors import CkptError, LimitError
-from ckpt.io.executor import Threads
+from ckpt.io.executor import Local
 from ckpt.io.source import File
 from ckpt.jobs import parts as module
 from ckpt.jobs.parts import part_of
@@ -365,11 +365,11 @@ def test_parts_agree_on_whether_the_file_opens(folder: Path) -> None:
 def test_a_file_that_changes_while_it_is_verified_gives_no_part(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def changing() -> Threads:
+    def changing() -> Local:
         os.utime(folder / "legacy.pth", ns=(1, 1))
-        return Threads()
+        return Local()
 
-    monkeypatch.setattr("ckpt.cli.parts.Threads", changing)
+    monkeypatch.setattr("ckpt.cli.parts.Local", changing)
     done = inside("verify", "legacy.pth", "--part", "0/1", cwd=folder)
     assert (done.code, done.out) == (2, b"") and "changed while it was read" in done.complaints[0], done
 
@@ -1143,11 +1143,11 @@ def test_a_file_that_changes_while_a_part_is_measured_gives_no_part(
     torch.save({"w": torch.ones(4)}, tmp_path / "a.pth")
     assert inside("stats", "a.pth", "--part", "0/1", cwd=tmp_path).code == 0
 
-    def changing() -> Threads:
+    def changing() -> Local:
         os.utime(tmp_path / "a.pth", ns=(1, 1))
-        return Threads()
+        return Local()
 
-    monkeypatch.setattr("ckpt.cli.parts.Threads", changing)
+    monkeypatch.setattr("ckpt.cli.parts.Local", changing)
     done = inside("stats", "a.pth", "--part", "0/1", cwd=tmp_path)
     assert (done.code, done.out) == (2, b"") and "changed while it was read" in done.complaints[0], done
 

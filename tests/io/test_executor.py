@@ -39,6 +39,7 @@ from ckpt.io.executor import (
     Executor,
     Failed,
     Forks,
+    Local,
     Serial,
     Task,
     Threads,
@@ -59,6 +60,7 @@ EXECUTORS: dict[str, Callable[[ProcessPoolExecutor], Executor]] = {
     "Threads(2)": lambda pool: Threads(2),
     "Threads(8)": lambda pool: Threads(8),
     "Threads()": lambda pool: Threads(),
+    "Local()": lambda pool: Local(),
     "Forks(1)": lambda pool: Forks(1),
     "Forks(2)": lambda pool: Forks(2),
     "Forks(7)": lambda pool: Forks(7),
@@ -165,6 +167,54 @@ def test_forks_give_each_result_when_it_is_there(tmp_path: Path) -> None:
     assert [next(results), next(results)] == [1, 2]
     flag.touch()
     assert list(results) == ["there", 4]
+
+
+def test_a_fork_that_is_done_takes_the_next_task(tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+    tasks = [Task(processes.wait_for, (str(flag),)), *[Task(abs, (-1,))] * 5, Task(flag.touch, ())]
+
+    assert Forks(2).run(tasks) == ["there", *[1] * 5, None]
+
+
+def test_forks_run_many_more_tasks_than_a_pipe_has_room_for() -> None:
+    assert Forks(2).run([Task(abs, (-number,)) for number in range(20_000)]) == list(range(20_000))
+
+
+ALONE = """
+import os, sys, threading
+from ckpt.io import executor, far
+thread = threading.Thread(target=threading.Event().wait, daemon=True)
+if sys.argv[1] == "thread":
+    thread.start()
+far.Used.sources = sys.argv[1] == "far"
+nbytes = executor._FORKED // 2 - (sys.argv[1] == "little")
+made = executor.Local(2).run([executor.Task(os.getpid, (), nbytes)] * 2)
+print(os.getpid() in made)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "is_here"),
+    [
+        pytest.param(
+            "much",
+            False,
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of all threads"),
+        ),
+        *[("little", True), ("thread", True), ("far", True)],
+    ],
+)
+def test_much_work_is_done_by_copies_of_a_process_without_threads(how: str, is_here: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, how],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=True,
+    )
+
+    assert done.stdout == f"{is_here}\n"
 
 
 def test_forks_send_what_is_larger_than_a_pipe() -> None:

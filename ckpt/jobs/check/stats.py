@@ -17,7 +17,7 @@ from ckpt.evidence.record import record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Gate, order
-from ckpt.io.executor import Executor, Failed, Task, Threads, run_each
+from ckpt.io.executor import Executor, Failed, Local, Task, run_each
 from ckpt.names import Globs, natural
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
@@ -300,7 +300,7 @@ def stats(
     inside = chosen.selected(select, survey.path)
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
     plans = [_plan(entry, chosen.relative(entry.name), layers, histogram) for entry in inside]
-    measurements = _measured(plans, executor or Threads(), progress, checksums=checksums)
+    measurements = _measured(plans, executor or Local(), progress, checksums=checksums)
     rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, measurements, strict=True)]
     rows = _sorted(rows, sort)
     several = len(survey.models) > 1  # then a name inside of one does not say which

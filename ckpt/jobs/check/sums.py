@@ -17,7 +17,7 @@ from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import unwrapped_name
-from ckpt.io.executor import Executor, Failed, Task, Threads, run_bundled, run_each
+from ckpt.io.executor import Executor, Failed, Local, Task, run_bundled, run_each
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef, parts_of
@@ -52,7 +52,7 @@ def sums(
     chosen = survey.everything if everything else survey.model_or_all(section)
     rows = [(chosen.relative(entry.name), entry) for entry in chosen.selected(select, survey.path)]
     records = _sums(survey, rows, progress, executor)
-    damaged = are_damaged([entry.tensor for _, entry in rows], executor or Threads())
+    damaged = are_damaged([entry.tensor for _, entry in rows], executor or Local())
     return [
         row._replace(digest="", unread=DAMAGED) if bad and row.unread is None else row
         for row, bad in zip(records, damaged, strict=True)
@@ -96,7 +96,7 @@ def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | N
     tasks = [
         Task(_digest_or_none, (entry.tensor,), entry.tensor.nbytes) for entry in survey.checkpoint.tensors
     ]
-    return run_bundled(executor or Threads(), tasks)
+    return run_bundled(executor or Local(), tasks)
 
 
 def _digest_or_none(tensor: Tensor) -> str | None:
@@ -114,7 +114,7 @@ def _sums(
 ) -> list[Sum]:
     named = list(rows)
     tasks = [Task(_sum, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in named]
-    results = run_each(executor or Threads(), tasks, progress)
+    results = run_each(executor or Local(), tasks, progress)
     return [
         Sum(name, "", unread=result.problem) if isinstance(result, Failed) else Sum(name, result)
         for (name, _), result in zip(named, results, strict=True)

@@ -14,7 +14,7 @@ from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST, Finding, Gate, order
-from ckpt.io.executor import Executor, Threads
+from ckpt.io.executor import Executor, Local
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.optimizers import Keyed, by_parameters, is_same_list, named_by
 from ckpt.jobs.diff.reasons import (
@@ -55,7 +55,7 @@ class Options(NamedTuple):
     progress: Callable[[int], None] | None = None
     """Called with the number of bytes that were compared."""
     executor: Executor | None = None
-    """The executor that compares; by default threads of this process."""
+    """The executor that compares; by default the processors of this machine."""
     once: bool = False
     """A flag: no task may depend on another's result, as on several machines. Figures are the same."""
 
@@ -232,7 +232,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     _refuse_nothing(before, after, rows, options)
     rows = compared(rows, options, after.path)
     if not (options.structure or options.quick):
-        rows = with_moves(rows, options.executor or Threads())
+        rows = with_moves(rows, options.executor or Local())
     sides = Side(before), Side(after)
     doubt_contradictions(rows, *sides)
     everything_asked = not options.select and options.section is None

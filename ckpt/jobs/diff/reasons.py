@@ -16,7 +16,7 @@ from ckpt.evidence.matching import by_order
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
-from ckpt.io.executor import Failed, Threads
+from ckpt.io.executor import Failed, Local
 from ckpt.jobs.diff.rows import Cause, Row, Status
 from ckpt.pickles.sharded import is_flat
 from ckpt.rows import NamedTuple
@@ -260,7 +260,7 @@ def compared(rows: list[Row], options: Options, path: str) -> list[Row]:
         except UnsupportedError as error:
             problem = f"{show(row.name, 80)}: {error.problem}"
             raise UnsupportedError(problem, path=path, hint=error.hint) from None
-    executor = options.executor or Threads()
+    executor = options.executor or Local()
     changes = compare_all(list(plans.values()), executor, options.progress, once=options.once)
     found = dict(zip(plans, changes, strict=True))
     return [_with_change(row, found[index]) if index in found else row for index, row in enumerate(rows)]
