@@ -155,7 +155,7 @@ def _mean(
     first, last = start // width, -(-(start + count) // width)
     is_cut = all(map(can_cut, place.of))
     is_whole = is_cut and passed is not None and count == place.size
-    checksums = [_recorded_of(place_of(ref), 0, ref.nbytes) if is_whole else None for ref in place.of]
+    checksums = [recorded_of(place_of(ref), 0, ref.nbytes) if is_whole else None for ref in place.of]
     if is_cut:
         summed = [checksum is not None for checksum in checksums]
         spans = [(begin, min(begin + mean.ELEMENTS, last)) for begin in range(first, last, mean.ELEMENTS)]
@@ -439,7 +439,7 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     pieces = shown(place, 0, storage.nbytes) if isinstance(place, Patched) else [(place, 0, storage.nbytes)]
     total = 0
     for piece, begin, count in pieces:
-        recorded = _recorded_of(piece, begin, count)
+        recorded = recorded_of(piece, begin, count)
         if isinstance(piece, Range) and piece.inflated is None and piece.source.status is not None:
             if not crc or (recorded is not None and (count > SMALL or len(pieces) == 1)):
                 sink.copy(piece.source, piece.offset + begin, count)
@@ -464,7 +464,7 @@ def pour(storage: Storage, sink: Sink, *, crc: bool) -> int:
     return total if crc else 0
 
 
-def _recorded_of(place: Place, begin: int, count: int) -> Checksum | None:
+def recorded_of(place: Place, begin: int, count: int) -> Checksum | None:
     """The recorded checksum of exactly these bytes of a place, if there is one."""
     if not isinstance(place, Range) or place.recorded is None:
         return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from ckpt.dtypes import DType
 from ckpt.elements import double, single
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers
+from ckpt.elements.crc import combined
 from ckpt.elements.histogram import Histogram, joined
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded
 from ckpt.io.executor import Task
@@ -197,51 +199,60 @@ class Summary:
 
 
 class Measurement(NamedTuple):
-    """The statistics of a tensor, and the sums of its channels if they were requested."""
+    """The statistics of a tensor, and what else was requested: the sums of its channels, (the CRC-32, the number) of its bytes."""
 
     summary: Summary
     channels: Channels | None = None
+    crc: tuple[int, int] | None = None
 
 
 def measure_tasks(
-    ref: TensorRef, layout: ChannelLayout | None = None, *, histogram: bool = False
+    ref: TensorRef, layout: ChannelLayout | None = None, *, histogram: bool = False, crc: bool = False
 ) -> list[Task[Measurement]]:
-    """The tasks for the statistics of a tensor, with its histogram where requested. Raises UnsupportedError for a tensor that expands too far."""
+    """The tasks for the statistics of a tensor, with its histogram and its CRC where requested.
+
+    Raises UnsupportedError for a tensor that expands too far.
+    """
     if not ref.numel:
         return []
     refuse_unfolded(ref)
     return [
-        Task(measure_span, (part, layout, first, histogram), part.nbytes)
+        Task(measure_span, (part, layout, first, histogram, crc), part.nbytes)
         for first, last in cuts(ref)
         for part in (slice_of(ref, first, last),)
     ]
 
 
 def measure_span(
-    ref: TensorRef, layout: ChannelLayout | None, first: int, histogram: bool = False
+    ref: TensorRef, layout: ChannelLayout | None, first: int, histogram: bool = False, crc: bool = False
 ) -> Measurement:
     """The statistics of a part of a tensor. Its first element is number `first` of the tensor with the channels."""
     summary = Summary()
     summary.histogram = Histogram() if histogram else None
     channels = None if layout is None else Channels(layout.channels, layout.inner, first)
+    checksum = 0
     for block in numbered_blocks(ref, 2):
         summary.add(block, ref.dtype)
         if channels is not None:
             channels.add(block, ref.dtype)
+        if crc:
+            checksum = crc32(block, checksum)
     summary.settle()
-    return Measurement(summary, channels)
+    return Measurement(summary, channels, (checksum, ref.nbytes) if crc else None)
 
 
 def merged(parts: Sequence[Measurement]) -> Measurement:
     """Merge the measurements of the parts of a tensor, in order."""
     if not parts:
         return Measurement(Summary())
-    first = parts[0]
+    summary, channels, crc = parts[0]
     for part in parts[1:]:
-        first.summary.merge(part.summary)
-        if first.channels is not None and part.channels is not None:
-            first.channels.merge(part.channels)
-    return first
+        if crc is not None and part.crc is not None:
+            crc = combined(crc[0], *part.crc), crc[1] + part.crc[1]
+        summary.merge(part.summary)
+        if channels is not None and part.channels is not None:
+            channels.merge(part.channels)
+    return Measurement(summary, channels, crc)
 
 
 class Channels:

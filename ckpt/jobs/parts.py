@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _MOST = 1 << 64
 """More than any count, and than any integer in a tensor."""
+_CRC = (1 << 32) - 1
+"""The largest CRC-32."""
 _TEXT = 1 << 16
 """The longest text of an error."""
 _SUM, _BYTES = re.compile(r"[0-9a-f]{64}"), re.compile(r"(?:[0-9a-f]{16})*")
@@ -53,7 +55,11 @@ def encoded(result: object) -> Json:
     if isinstance(result, Failed):
         return {"failed": result.problem}
     if isinstance(result, Measurement):
-        return {**_summary(result.summary), "channels": _channels(result.channels)}
+        return {
+            **_summary(result.summary),
+            "channels": _channels(result.channels),
+            "crc": result.crc and result.crc[0],
+        }
     if isinstance(result, Difference):
         return _difference(result)
     if isinstance(result, tuple) and len(result) == _SIDES:
@@ -177,7 +183,7 @@ def _histogram_back(value: Json, most: int, *, is_asked: bool) -> Histogram | No
 
 def _measurement(value: Json, task: Task[object]) -> Measurement:
     fields = _fields(value)
-    ref, layout, first, histogram = task.arguments
+    ref, layout, first, histogram, crc = task.arguments
     summary = Summary()
     summary.numel = _count(fields["numel"])
     if summary.numel != ref.numel:
@@ -192,7 +198,10 @@ def _measurement(value: Json, task: Task[object]) -> Measurement:
     summary.histogram = _histogram_back(fields["histogram"], summary.finite, is_asked=histogram)
     if summary.histogram is not None and sum(summary.histogram.counts) != summary.finite:
         raise WrongResultError
-    return Measurement(summary, _channels_back(fields["channels"], layout, first))
+    if (fields["crc"] is not None) != crc:
+        raise WrongResultError
+    checksum = (_count(fields["crc"], _CRC), ref.nbytes) if crc else None
+    return Measurement(summary, _channels_back(fields["channels"], layout, first), checksum)
 
 
 def _channels(channels: Channels | None) -> Json:
@@ -277,7 +286,7 @@ def _sum(value: Json, task: Task[object]) -> str:
 def _crc(value: Json, task: Task[object]) -> tuple[int, str | None]:
     fields = _fields(value)
     problem = fields["problem"]
-    return _count(fields["crc"], 0xFFFFFFFF), None if problem is None else _text(problem)
+    return _count(fields["crc"], _CRC), None if problem is None else _text(problem)
 
 
 def _report(value: Json, task: Task[object]) -> tuple[int, list[tuple[str, str]], int]:

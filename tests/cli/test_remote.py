@@ -435,3 +435,14 @@ def test_half_a_url_gives_the_document_of_an_error(command: str, url: str, tmp_p
     document = json.loads(done.out)
     found = document["files"][0] if command == "lint" else document
     assert done.code == 2 and found["error"]["code"] == "usage", done
+
+
+def test_what_is_damaged_behind_a_url_gets_no_figures(folder: Path, web: Web) -> None:
+    data = bytearray((folder / "few.pth").read_bytes())
+    data[data.index(torch.arange(1000.0).numpy().tobytes()) + 1_000_001] ^= 1
+    web.put("/damaged.pth", bytes(data))
+
+    done = ckpt("stats", f"{web.url}/damaged.pth", "--json")
+
+    assert done.code == 2 and json.loads(done.out)["unread"] == ["a"]
+    assert sum(asked.sent for asked in web.asked) < 1.1 * len(data)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.audit import DAMAGED, are_damaged
+from ckpt.elements.blocks import place_of, recorded_of
 from ckpt.elements.cast import has_numbers
 from ckpt.elements.measure import ChannelLayout, Channels, Measurement, Summary, measure_tasks, merged
 from ckpt.elements.spans import once
@@ -21,7 +22,7 @@ from ckpt.io.executor import Executor, Failed, Local, Task, run_each
 from ckpt.names import Globs, natural
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
+from ckpt.tensors import Checksum, Range, TensorRef
 from ckpt.text import Json, and_more, listed, plural, show
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
@@ -299,7 +300,7 @@ def stats(
     chosen = survey.everything if everything else survey.model_or_all(section)
     inside = chosen.selected(select, survey.path)
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
-    plans = [_plan(entry, chosen.relative(entry.name), layers, histogram) for entry in inside]
+    plans = [_plan(entry, chosen.relative(entry.name), layers, histogram, checksums) for entry in inside]
     measurements = _measured(plans, executor or Local(), progress, checksums=checksums)
     rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, measurements, strict=True)]
     rows = _sorted(rows, sort)
@@ -327,6 +328,8 @@ class _Plan(NamedTuple):
     axis: Axis | Literal["ambiguous"] | None = None
     why: str = ""
     has_numbers: bool = True
+    checksum: Checksum | None = None
+    """The recorded checksum of the bytes that the tasks read, if it is to be compared and they read them as they are."""
 
 
 class _Layers:
@@ -345,22 +348,24 @@ class _Layers:
         return axis_of(label, ref, self._siblings[parent], self._classes.get(parent))
 
 
-def _plan(entry: Entry, label: str, layers: _Layers | None, histogram: bool) -> _Plan:
+def _plan(entry: Entry, label: str, layers: _Layers | None, histogram: bool, checksums: bool) -> _Plan:
     ref = entry.tensor
     if not isinstance(ref, TensorRef):
         values = [part for name, part in ref.parts if name == "values"]
         if ref.layout.startswith("sparse") and values:
-            return _measuring(_Plan(entry, label, [], why="the values that are stored"), values[0], histogram)
+            return _measuring(
+                _Plan(entry, label, [], why="the values that are stored"), values[0], histogram, crc=False
+            )
         return _Plan(entry, label, [], why=ref.layout, has_numbers=False)
     if ref.numel and ref.storage.place is None:
         return _Plan(entry, label, [], why="on meta, without data", has_numbers=False)
     if not has_numbers(ref.dtype):
         return _Plan(entry, label, [], why=f"no numbers are read of {ref.dtype.name}", has_numbers=False)
     axis = None if layers is None else layers.axis_of(label, ref)
-    return _measuring(_Plan(entry, label, [], axis=axis), ref, histogram)
+    return _measuring(_Plan(entry, label, [], axis=axis), ref, histogram, crc=checksums)
 
 
-def _measuring(plan: _Plan, ref: TensorRef, histogram: bool) -> _Plan:
+def _measuring(plan: _Plan, ref: TensorRef, histogram: bool, *, crc: bool) -> _Plan:
     """The plan with the tasks that measure a tensor."""
     axis = plan.axis
     layout = None
@@ -369,8 +374,12 @@ def _measuring(plan: _Plan, ref: TensorRef, histogram: bool) -> _Plan:
         layout = ChannelLayout(ref.shape[axis.dim], inner(ref, axis))
     elif ref.numel:
         ref, times = once(ref)
+    checksum = None
+    if crc and ref.numel and isinstance(ref.storage.place, Range):
+        checksum = recorded_of(place_of(ref), 0, ref.nbytes)
     try:
-        return plan._replace(tasks=measure_tasks(ref, layout, histogram=histogram), times=times)
+        tasks = measure_tasks(ref, layout, histogram=histogram, crc=checksum is not None)
+        return plan._replace(tasks=tasks, times=times, checksum=checksum)
     except UnsupportedError as error:
         return plan._replace(why=error.problem, axis=None, has_numbers=False)
 
@@ -384,20 +393,26 @@ def _measured(
 ) -> list[Measurement | Failed]:
     """Return the numbers of each tensor, put together from the numbers of its spans."""
     results = iter(run_each(executor, [task for plan in plans for task in plan.tasks], progress))
-    measurements = [_together([next(results) for _ in plan.tasks]) for plan in plans]
+    measurements = [_together(plan, [next(results) for _ in plan.tasks]) for plan in plans]
     if not checksums:
         return measurements
-    damaged = are_damaged([plan.entry.tensor for plan in plans], executor)
-    return [Failed(DAMAGED) if bad else row for row, bad in zip(measurements, damaged, strict=True)]
+    others = [plan.entry.tensor for plan in plans if plan.checksum is None]  # of the rest all bytes were read
+    damaged = iter(are_damaged(others, executor))
+    return [
+        Failed(DAMAGED) if plan.checksum is None and next(damaged) else row
+        for plan, row in zip(plans, measurements, strict=True)
+    ]
 
 
-def _together(parts: Sequence[Measurement | Failed]) -> Measurement | Failed:
+def _together(plan: _Plan, parts: Sequence[Measurement | Failed]) -> Measurement | Failed:
     measurements: list[Measurement] = []
     for part in parts:
         if isinstance(part, Failed):
             return part
         measurements.append(part)
-    return merged(measurements)
+    whole = merged(measurements)
+    is_damaged = whole.crc is not None and plan.checksum is not None and whole.crc[0] != plan.checksum.crc
+    return Failed(DAMAGED) if is_damaged else whole
 
 
 def _row(plan: _Plan, measurement: Measurement | Failed, threshold: float | None) -> Row:

@@ -23,6 +23,8 @@ from torch import nn
 import ckpt as library
 from ckpt import formats
 from ckpt.evidence.survey import Survey
+from ckpt.io.executor import Serial
+from ckpt.io.source import File
 from ckpt.jobs.check.stats import StatsReport, stats
 from ckpt.names import Globs
 
@@ -339,3 +341,33 @@ def test_a_file_without_a_model_is_measured_whole(tmp_path: Path) -> None:
     assert rows == whole and len(rows) == 6
     for command in ("stats", "sum"):
         check_error(inside(command, "none.pt", cwd=tmp_path), "finds no model")
+
+
+@pytest.mark.parametrize("at", [0, 70_001, 149_999, None])
+def test_one_reading_gives_figures_and_checksum(
+    at: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor of three spans, and one over half of a storage, whose other half is in no tensor."""
+    monkeypatch.setattr("ckpt.io.executor.SPAN", 2 * 65_536)
+    tensor = torch.rand(37_500)
+    path = rewriting.saved({"whole": tensor, "half": torch.rand(9_000)[:4_500]}, tmp_path / "a.pt")
+    data = bytearray(path.read_bytes())
+    begin = data.index(oracle.raw(tensor))
+    if at is not None:
+        data[begin + at] ^= 1
+        path.write_bytes(data)
+    read: list[int] = []
+    with formats.open(str(path)) as checkpoint:
+        survey = Survey(checkpoint)
+        for way in ("read", "read_into"):
+            real = getattr(File, way)
+
+            def noted(source: File, offset: int, what: Any, real: Any = real) -> Any:
+                read.append(what if isinstance(what, int) else len(what))
+                return real(source, offset, what)
+
+            monkeypatch.setattr(File, way, noted)
+        report = stats(survey, executor=Serial())
+
+    assert [row.label for row in report.unread] == ([] if at is None else ["whole"])
+    assert sum(read) == 150_000 + 18_000 + 36_000  # of the half its record, too
