@@ -292,7 +292,12 @@ class Forks:
         try:
             for _ in range(count):
                 ours, theirs = Pipe(duplex=False)
-                pid = os.fork()
+                try:
+                    pid = os.fork()
+                except OSError:  # there may be no more processes: those that are there do it all
+                    ours.close()
+                    theirs.close()
+                    break
                 if not pid:
                     os.close(given)  # so that the end of this process is an end of the numbers
                     for pipe in (*pipes, ours):  # and an error for who writes
@@ -301,6 +306,9 @@ class Forks:
                 pids.append(pid)
                 pipes.append(ours)
                 theirs.close()  # only the copy has it now, so its end is the end of the pipe
+            if not pids:
+                yield from (task() for task in tasks)
+                return
             numbers = iter(range(len(tasks)))
             for number in islice(numbers, 2 * count):
                 os.write(given, number.to_bytes(_NUMBER, "little"))

@@ -180,6 +180,26 @@ def test_forks_run_many_more_tasks_than_a_pipe_has_room_for() -> None:
     assert Forks(2).run([Task(abs, (-number,)) for number in range(20_000)]) == list(range(20_000))
 
 
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_fewer_processes_do_where_there_may_be_no_more(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, forked = os.fork, []
+
+    def fork() -> int:
+        if len(forked) == most:
+            raise BlockingIOError("Resource temporarily unavailable")
+        forked.append(1)
+        return real()
+
+    monkeypatch.setattr(os, "fork", fork)
+    open_before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+
+    made = Forks(3).run([Task(os.getpid, ())] * 9)
+
+    assert len(made) == 9 and len({*made}) <= max(1, most) and (os.getpid() in made) == (most == 0)
+    if sys.platform == "linux":
+        assert len(os.listdir("/proc/self/fd")) == open_before
+
+
 ALONE = """
 import os, sys, threading
 from ckpt.io import executor, far
