@@ -366,7 +366,7 @@ _FORKED = SPAN
 class Local:
     """Runs tasks on the processors of this machine: much work in copies of this process, where that is safe, else in threads.
 
-    numpy gives up the GIL for 10 µs at a time, and a thread that waits for it wakes up later than that: two threads take
+    numpy gives up the GIL for some microseconds at a time, and a thread that waits for it wakes up later than that: two threads take
     longer than one.
     """
 
