@@ -62,7 +62,8 @@ class Difference:
         with np.errstate(all="ignore"):
             found = None
             if single.holds(dtypes[0]) and single.holds(dtypes[1]):
-                found = single.delta(old, new, self.largest, tolerance)
+                is_exact = single.subtracts(*dtypes)
+                found = single.delta(old, new, self.largest, tolerance, is_exact=is_exact)
             if found is None:
                 found = double.delta(old, new, self.largest, tolerance)
         if found.at is not None:

@@ -299,8 +299,27 @@ def test_blocks_of_float32_are_measured_in_float32(monkeypatch: pytest.MonkeyPat
         assert single.holds(BY_NAME[name]) is is_single
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "int8", "uint8", "bool"])
+def test_differences_that_float32_is_said_to_hold_are_exact(name: str) -> None:
+    codes = np.arange(2 if name == "bool" else 256, dtype="u1")
+    values = numbers(codes.tobytes(), BY_NAME[name]).astype("f8")
+    values = values[np.isfinite(values)]
+    apart = values[:, None] - values[None, :]
+
+    assert single.subtracts(BY_NAME[name], BY_NAME[name])
+    assert (apart.astype("f4") == apart).all()
+
+
+def test_float32_does_not_hold_the_differences_of_all_types_that_it_holds() -> None:
+    for one, two in (("float16", "float16"), ("bfloat16", "int8"), ("float8_e4m3fn", "int16")):
+        assert not single.subtracts(BY_NAME[one], BY_NAME[two])
+    assert single.subtracts(BY_NAME["int16"], BY_NAME["uint16"])
+
+
 @pytest.mark.parametrize("share", [1.0, 0.01])
-@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float8_e5m2", "int16", "int8"])
+@pytest.mark.parametrize(
+    "name", ["float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn", "int16", "int8"]
+)
 def test_of_many_changes_that_are_equal_in_float32_the_largest_is_named(name: str, share: float) -> None:
     random = np.random.default_rng(7)
     old = numbers(blocks(name, 1, "near"), BY_NAME[name]).copy()
@@ -310,11 +329,13 @@ def test_of_many_changes_that_are_equal_in_float32_the_largest_is_named(name: st
         new = np.where(moved, old * 2, old)  # exact in each of the narrow floats
     expected = np.abs(new.astype("f8") - old.astype("f8"))
 
-    found = single.delta(old, new, 0.0, None)
+    is_exact = single.subtracts(BY_NAME[name])
+
+    found = single.delta(old, new, 0.0, None, is_exact=is_exact)
 
     assert found is not None
     assert (found.largest, found.at) == (expected.max(), int(expected.argmax()))
-    again = single.delta(old, new, found.largest, None)
+    again = single.delta(old, new, found.largest, None, is_exact=is_exact)
     assert again is not None
     assert (again.largest, again.at) == (expected.max(), None)
 
