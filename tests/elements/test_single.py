@@ -345,6 +345,11 @@ def test_of_many_changes_that_are_equal_in_float32_the_largest_is_named(name: st
     [
         *[(0.0, 1000.0, 0.1), (1000.0, 0.0, 0.1), (1000.0, 1000.0, 0.1), (-5.0, 5.0, 1.0), (0.5, 0.5, 0.28)],
         *[(1e20, 1.0, 0.1), (1.0, 1e14, 1e13), (3e-16, 3e-16, 1e-16)],
+        *[
+            (0.0, 1.1, 0.0),
+            (0.0, 1.7, 0.0),
+            (0.0, 0.3, 0.0),
+        ],  # the squares of equal numbers are all rounded one way
     ],
 )
 def test_the_first_numbers_of_a_block_may_mislead(first: float, rest: float, spread: float) -> None:
