@@ -95,26 +95,19 @@ def moments(values: Array) -> Moments | None:
 
     single, count = _single(values, 0), len(values)
     low, high = values.min().item(), values.max().item()
-    if not (isfinite(low) and isfinite(high)):
-        return None
     zeros = int(np.count_nonzero(single == 0)) if low <= 0 <= high else 0
-    if low == high:
+    if low == high and isfinite(low):
         return Moments(count, 0, 0, low, high, zeros, float(low), 0.0, count * float(low) ** 2)
-    centre = _guessed(single[:SINGLE_PIECE])
-    for _ in range(2):
-        apart = single
-        if centre:
-            apart = np.subtract(single, np.float32(centre), out=scratch().row("<f4", _ROW + 2, count))
-        around, added = dot(apart, apart), total(apart)
-        off = added / count
-        spread = around - added * off
-        if not _is_kept(around, apart):
-            return None
-        if spread * _CENTRED >= around:
-            squares = around + 2 * centre * added + count * centre**2
-            return Moments(count, 0, 0, low, high, zeros, centre + off, spread, squares)
-        centre = float(np.float32(centre + off))
-    return None
+    centre, apart = _guessed(single[:SINGLE_PIECE]), single
+    if centre:
+        apart = np.subtract(single, np.float32(centre), out=scratch().row("<f4", _ROW + 2, count))
+    around, added = dot(apart, apart), total(apart)
+    off = added / count
+    spread = around - added * off
+    if not _is_kept(around, apart) or spread * _CENTRED < around:
+        return None
+    squares = around + 2 * centre * added + count * centre**2
+    return Moments(count, 0, 0, low, high, zeros, centre + off, spread, squares)
 
 
 def _guessed(first: Array) -> float:
