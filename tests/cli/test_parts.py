@@ -1136,6 +1136,20 @@ def test_histograms_that_do_not_fit(words: tuple[str, ...], folder: Path) -> Non
         assert (done.code, done.out, done.complaints) == (2, b"", [f"ckpt: odd.json: {text}"]), value
 
 
+@pytest.mark.parametrize(
+    ("name", "values"), [("ddp_before.pth", (None, True, -1, 1 << 32, "5")), ("legacy.pth", (0, 5))]
+)
+def test_checksums_that_do_not_fit(name: str, values: tuple[object, ...], folder: Path) -> None:
+    names = cut(folder, "stats", name, of=1)
+    document = json.loads((folder / names[0]).read_bytes())
+    for value in values:
+        document["results"][0]["crc"] = value
+        (folder / "odd.json").write_text(sealed(document))
+        done = merged(folder, ["odd.json"])
+        text = "part 0 of 1 holds a result that is not one of its task"
+        assert (done.code, done.out, done.complaints) == (2, b"", [f"ckpt: odd.json: {text}"]), value
+
+
 def test_a_file_that_changes_while_a_part_is_measured_gives_no_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
