@@ -348,7 +348,8 @@ def test_one_reading_gives_figures_and_checksum(
     at: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tensor of three spans, and one over half of a storage, whose other half is in no tensor."""
-    monkeypatch.setattr("ckpt.io.executor.SPAN", 2 * 65_536)
+    monkeypatch.setattr("ckpt.io.executor.SPAN", 1 << 16)
+    monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", 4096)
     tensor = torch.rand(37_500)
     path = rewriting.saved({"whole": tensor, "half": torch.rand(9_000)[:4_500]}, tmp_path / "a.pt")
     data = bytearray(path.read_bytes())
