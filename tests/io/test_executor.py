@@ -255,24 +255,28 @@ def test_a_result_that_does_not_pickle_is_an_error() -> None:
         Forks(2).run([Task(threading.Lock, ()), Task(abs, (-1,))])
 
 
+@pytest.mark.parametrize(("what", "files"), [("pid_then_bytes", 3), ("pid_then_nothing", 6)])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_forks_end_with_the_process_that_made_them(number: int, tmp_path: Path) -> None:
+def test_forks_end_with_the_process_that_made_them(
+    number: int, what: str, files: int, tmp_path: Path
+) -> None:
+    """Those that wait until their result is read, and those that wait for the next task."""
     code = (
         "import processes, sys; from ckpt.io.executor import Forks, Task\n"
-        "tasks = [Task(processes.pid_then_bytes, (sys.argv[1], n)) for n in range(6)]\n"
+        "tasks = [Task(getattr(processes, sys.argv[2]), (sys.argv[1], n)) for n in range(6)]\n"
         "for result in Forks(3).each(tasks): input()"
     )
     path = f"{ROOT}{os.pathsep}{Path(__file__).parents[1] / 'lib'}"
     child = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)],
+        [sys.executable, "-c", code, str(tmp_path), what],
         env={**os.environ, "PYTHONPATH": path},
         stdin=subprocess.PIPE,
     )
     try:
-        until(lambda: len(list(tmp_path.iterdir())) == 3)
+        until(lambda: len(list(tmp_path.iterdir())) == files)
         child.send_signal(number)
         child.wait(TIMEOUT)
-        until(lambda: not any(Path(f"/proc/{pid.name}").exists() for pid in tmp_path.iterdir()))
+        until(lambda: not any(Path("/proc", file.stem).exists() for file in tmp_path.iterdir()))
     finally:
         child.kill()
         child.communicate()

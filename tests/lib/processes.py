@@ -92,6 +92,11 @@ def pid_then_bytes(folder: str, number: int) -> bytes:
     return bytes(1 << 20)
 
 
+def pid_then_nothing(folder: str, number: int) -> None:
+    """Leave a file with the name of this process and of the task."""
+    open(os.path.join(folder, f"{os.getpid()}.{number}"), "w").close()
+
+
 def pid_then_wait(folder: str) -> int:
     """Leave a file with the name of this process, and wait until there is another file beside it. This process."""
     open(os.path.join(folder, str(os.getpid())), "w").close()
