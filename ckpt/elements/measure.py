@@ -200,11 +200,12 @@ class Summary:
 
 
 class Measurement(NamedTuple):
-    """The statistics of a tensor, and what else was requested: the sums of its channels, (the CRC-32, the number) of its bytes."""
+    """The statistics of a tensor, the sums of its channels and the CRC-32 of its bytes, where they were requested."""
 
     summary: Summary
     channels: Channels | None = None
     crc: tuple[int, int] | None = None
+    """The CRC-32 of its bytes, and how many they are."""
 
 
 def measure_tasks(

@@ -310,16 +310,14 @@ class Forks:
                 yield from (task() for task in tasks)
                 return
             numbers = iter(range(len(tasks)))
-            for number in islice(numbers, 2 * count):
-                os.write(given, number.to_bytes(_NUMBER, "little"))
+            _give(numbers, 2 * len(pids), given)
             there: dict[int, tuple[bool, Any]] = {}
             for number in range(len(tasks)):
                 while number not in there:
                     for ready in wait(pipes):
                         place, done, answer = _received(cast("Connection", ready))
                         there[place] = done, answer
-                        for following in islice(numbers, 1):
-                            os.write(given, following.to_bytes(_NUMBER, "little"))
+                        _give(numbers, 1, given)
                 done, answer = there.pop(number)
                 if not done:
                     raise answer
@@ -336,6 +334,12 @@ class Forks:
 
 _NUMBER = 8
 """Bytes of the number of a task. So few are read whole, and by one process."""
+
+
+def _give(numbers: Iterator[int], most: int, pipe: int) -> None:
+    """Write the next numbers of tasks for the processes to take, where there are more."""
+    for number in islice(numbers, most):
+        os.write(pipe, number.to_bytes(_NUMBER, "little"))
 
 
 def _work(tasks: Sequence[Task[R]], numbers: int, pipe: Connection) -> NoReturn:
