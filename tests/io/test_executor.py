@@ -43,6 +43,7 @@ from ckpt.io.executor import (
     Serial,
     Task,
     Threads,
+    cpus,
     run_bundled,
     run_each,
     spans,
@@ -235,6 +236,47 @@ def test_much_work_is_done_by_copies_of_a_process_without_threads(how: str, is_h
     )
 
     assert done.stdout == f"{is_here}\n"
+
+
+COMMAND = """
+import os, sys
+from ckpt.io import executor
+executor._FORKED = int(sys.argv.pop(1))
+real = os.fork
+def fork():
+    pid = real()
+    if pid:
+        print("forked", file=sys.stderr)
+    return pid
+os.fork = fork
+from ckpt.cli.app import main
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of all threads")
+@pytest.mark.parametrize(
+    "words", ["diff a.pth b.pth --json", "stats b.pth --json", "sum b.pth", "verify b.pth --json"]
+)
+def test_a_command_that_forks_says_the_same(words: str, tmp_path: Path) -> None:
+    state = {f"layers.{number}.weight": torch.rand(1_100_000) for number in range(3)}
+    torch.save(state, tmp_path / "a.pth")
+    torch.save({name: tensor * 1.01 for name, tensor in state.items()}, tmp_path / "b.pth")
+    with_threads, with_forks = (
+        subprocess.run(
+            [sys.executable, "-c", COMMAND, str(least), *words.split()],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=TIMEOUT,
+        )
+        for least in (1 << 40, 0)
+    )
+
+    assert with_threads.stderr == b""
+    assert set(with_forks.stderr.split()) == ({b"forked"} if cpus() > 1 else set())
+    assert (with_threads.returncode, with_threads.stdout) == (with_forks.returncode, with_forks.stdout)
+    assert with_threads.stdout
 
 
 def test_forks_send_what_is_larger_than_a_pipe() -> None:
