@@ -263,6 +263,7 @@ def _pieces(report: Inspection) -> str:
     meshes = list(dict.fromkeys(" × ".join(map(str, piece.mesh)) for piece in pieces))
     rank = next(iter(ranks)) if len(ranks) == 1 else None
     whose = f"{rank} of a mesh" if rank is not None else "not recorded; a mesh"
+    mesh = f"{and_more(meshes, 3)} {'rank' if meshes == ['1'] else 'ranks'}"
     cut: dict[str, int] = {}
     for piece in pieces:
         if piece.is_cut:
@@ -270,11 +271,7 @@ def _pieces(report: Inspection) -> str:
             cut[text] = cut.get(text, 0) + 1
     how = and_more([f"{plural(count, 'tensor')} by {text}" for text, count in cut.items()], 3)
     whole = f"; {plural(len(report.entries) - sum(cut.values()), 'tensor')} whole"
-    return (
-        f"{whose} of {and_more(meshes, 3)} ranks; parts of {how}{whole}"
-        if cut
-        else f"{whose} of {and_more(meshes, 3)} ranks{whole}"
-    )
+    return f"{whose} of {mesh}; parts of {how}{whole}" if cut else f"{whose} of {mesh}{whole}"
 
 
 def _shards(report: Inspection) -> str:

@@ -362,9 +362,9 @@ def _devices(report: Inspection, plan: Plan) -> Iterable[Finding]:
     away = {tag: nbytes for tag, nbytes in placed.items() if is_accelerator(tag)}
     if away:
         held = " and ".join(f"{size_text(nbytes)} on {tag}" for tag, nbytes in away.items())
-        text = f"A bare torch.load puts {held}."
-        if checkpoint.traits.names_are_code:
-            text = text.replace("torch.load", "torch.jit.load")
+        loader = (
+            checkpoint.traits.load.partition("(")[0] if checkpoint.traits.names_are_code else "torch.load"
+        )
         gpus = [
             int(tag[5:])
             for tag in away
@@ -376,7 +376,9 @@ def _devices(report: Inspection, plan: Plan) -> Iterable[Finding]:
             follows = f"Each process opens a CUDA context (some hundred MiB).{needs}"
         pairs = zip(names_of(report.entries), looks_of(report.entries), strict=True)
         names = tuple([name for name, look in pairs if look.device in away])
-        yield Finding("cuda", text, names, plan(("rehome",)).command, consequence=follows)
+        yield Finding(
+            "cuda", f"A bare {loader} puts {held}.", names, plan(("rehome",)).command, consequence=follows
+        )
     named = [row for row in checkpoint.code_devices if is_accelerator(row.device)]
     if named:
         places = [row.file if row.line is None else f"{row.file}:{row.line}" for row in named]

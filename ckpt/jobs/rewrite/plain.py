@@ -96,7 +96,7 @@ def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | No
     if isinstance(tensor, TensorRef):
         return _subclass(node, tensor, plain)
     if tensor.layout == "wrapper":
-        parts = {} if (tensor.detail or "").partition(" ")[0].endswith(_SHARDS) else _wrapper(node, tensor)
+        parts = _of_rank(tensor) if _is_of_rank(tensor) else _wrapper(node, tensor)
         return Apart(f"a tensor of {tensor.detail or 'a class'}", {**parts, **kept}) if parts else None
     if tensor.layout == "jagged":
         given = _given((_inner_args(node) or (None,))[0])
@@ -117,6 +117,18 @@ def _subclass(call: Opaque, tensor: TensorRef, plain: Callable[[Node], bool]) ->
     kind = call.args[1]
     what = f"a tensor of {kind.qualified if type(kind) is Global else 'a subclass'}"
     return Apart(what, {"": tensor, **parts}) if parts else None
+
+
+def _is_of_rank(tensor: Composite) -> bool:
+    return (tensor.detail or "").partition(" ")[0].endswith(_SHARDS)
+
+
+def _of_rank(tensor: Composite) -> dict[str, Node]:
+    """The elements of a DTensor of which its rank holds all; nothing for one that is cut."""
+    local = tensor.parts[0][1] if len(tensor.parts) == 1 else None
+    if local is None or tensor.piece is None or tensor.piece.is_cut:
+        return {}
+    return {"": local} if (local.shape, local.dtype) == (tensor.shape, tensor.dtype) else {}
 
 
 def _wrapper(call: Opaque, tensor: Composite) -> dict[str, Node]:

@@ -17,6 +17,7 @@ import rewriting
 import safetensors.torch
 import saved
 import torch
+from documents import piece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
@@ -226,13 +227,24 @@ def test_what_is_no_weight_and_not_plain_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_tensor_that_cannot_be_made_plain_is_refused(tmp_path: Path) -> None:
-    thing = {"a.weight": torch.ones(1), "b.weight": torch.ones(1), "c.weight": saved.dtensor()}
+    thing = {"a.weight": torch.ones(1), "b.weight": torch.ones(1), "c.weight": piece(0)}
     source = rewriting.saved(thing, tmp_path / "a.pt")
 
     with pytest.raises(LossError, match=r"c\.weight \(a tensor: torch\.distributed\.tensor\.DTensor\)"):
         slimmed(source, tmp_path / "b.pt")
     slimmed(source, tmp_path / "b.pt", drop_other=True)
     assert set(torch.load(tmp_path / "b.pt")) >= {"a.weight", "b.weight"}
+
+
+def test_a_tensor_of_which_its_rank_holds_all_is_kept(tmp_path: Path) -> None:
+    thing = {"a.weight": torch.ones(1), "b.weight": torch.ones(1), "c.weight": saved.dtensor()}
+    source = rewriting.saved(thing, tmp_path / "a.pt")
+
+    report = slimmed(source, tmp_path / "b.pt")
+
+    assert report.left_out == ()
+    kept = torch.load(tmp_path / "b.pt", weights_only=True)["c.weight"]
+    assert type(kept) is torch.Tensor and torch.equal(kept, thing["c.weight"].to_local())
 
 
 def test_slim_of_slim_is_the_same(tmp_path: Path) -> None:
