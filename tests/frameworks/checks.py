@@ -21,6 +21,7 @@ import safetensors.torch
 import torch
 from inside import folder_of, inside
 from process import Done
+from torch.nn.parameter import UninitializedTensorMixin
 
 COMMAND = re.compile(
     r"\bckpt (?:inspect|get|diff|rehome|strip|rename|slim|convert|warmstart|verify|sum|stats|lint) [^()\n]*"
@@ -65,7 +66,11 @@ class Written:
 
     @cached_property
     def live(self) -> dict[str, dict[str, torch.Tensor]]:
-        return torch.load(self.live_path, weights_only=False) if self.live_path.exists() else {}
+        return (
+            torch.load(self.live_path, map_location="cpu", weights_only=False)
+            if self.live_path.exists()
+            else {}
+        )
 
     @cached_property
     def loaded(self) -> Any:
@@ -253,6 +258,11 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a DTensor that are here: without a process group there are no others."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
 def leaves(
     node: Any, path: tuple[Any, ...] = (), seen: frozenset[int] = frozenset()
 ) -> Iterator[tuple[tuple[Any, ...], torch.Tensor]]:
@@ -378,26 +388,75 @@ def loads(file: Written) -> None:
         return
     import safetensors.torch as loaders  # noqa: F401
 
+    models = [
+        (n, r) for n, r in file.section_rows.items() if r["kind"] == "model" and r["model"] in file.live
+    ]
     try:
         with folder_of(file.folder), contextlib.redirect_stdout(io.StringIO()):
             names = dict(LOADERS)
+            names["state"] = state = {
+                name: {row["prefix"] + key: tensor.clone() for key, tensor in file.live[row["model"]].items()}
+                for name, row in models
+            }
             needed = (report["load_note"] or "").partition(";")[0]
-            if needed.startswith("from "):
+            if needed.startswith(("from ", "import ")):
                 exec(needed, names)
             value = eval(report["load"], names)
+            if value is None and len(models) == 1:  # what fills a state dict that is given
+                value = state[models[0][0]]
     except Exception as error:
         wrong.check("load", False, f"{report['load']}: {type(error).__name__}: {str(error)[:200]}")
         return
     wrong.check("load", True, "")
-    models = [
-        (n, r) for n, r in file.section_rows.items() if r["kind"] == "model" and r["model"] in file.live
-    ]
     if len(models) == 1 and isinstance(value, torch.nn.Module | dict):
         state = value.state_dict() if isinstance(value, torch.nn.Module) else value
         live, prefix = file.live[models[0][1]["model"]], models[0][1]["prefix"]
         tied = {name for names in file.truth["models"][models[0][1]["model"]]["tied"] for name in names}
         missing = [name for name in live if prefix + name not in state and name not in tied]
         wrong.check("load", not missing, f"{report['load']} gives no {missing[:3]}")
+
+
+def placed(file: Written) -> None:
+    """On a GPU: tensors have the devices that torch gives them, and of what `rehome` wrote nothing is loaded onto it."""
+    if not torch.cuda.is_available() or not file.path.is_file() or not file.report:
+        return
+    try:
+        loaded = torch.load(file.path, weights_only=False)
+    except Exception:  # not of torch, or a program
+        return
+    found = dict(leaves(loaded.state_dict() if isinstance(loaded, torch.nn.Module) else loaded))
+    rows = {tuple(row["path"]): row for row in file.report["tensors"]}
+    for path, tensor in found.items():
+        if tensor.layout == torch.strided and path in rows:
+            said = rows[path]["device"]
+            file.wrong.check(
+                "devices", said == str(tensor.device), f"{path} is on {tensor.device}, said: {said}"
+            )
+    on_gpu = any(tensor.is_cuda for tensor in found.values())
+    codes = [finding["code"] for finding in file.report["findings"]]
+    file.wrong.check("devices", ("cuda" in codes) == on_gpu, f"on a GPU: {on_gpu}, findings: {codes}")
+    if not on_gpu:
+        return
+    out = file.out("rehomed.pth")
+    done = file.run("rehome", file.name, "--to", "cpu", "-o", out)
+    file.wrong.check("rehome", done.code == 0, f"exit {done.code}: {done.err.decode()[:300]}")
+    if done.code:
+        return
+    loaded = found = tensor = None
+    gc.collect()
+    allocated = torch.cuda.memory_allocated()
+    moved = torch.load(out, weights_only=False)
+    file.wrong.check(
+        "rehome", torch.cuda.memory_allocated() == allocated, "loading the result takes memory of the GPU"
+    )
+    before = dict(leaves(file.loaded))
+    for path, tensor in leaves(moved):
+        if isinstance(tensor, UninitializedTensorMixin):
+            continue
+        fine = tensor.device.type in ("cpu", "meta") and (
+            tensor.is_meta or equal(local(tensor), local(before[path]))
+        )
+        file.wrong.check("rehome", fine, f"{path} on {tensor.device} has other values")
 
 
 def commands(text: str) -> list[str]:
@@ -602,7 +661,7 @@ def all_checks(truth: Path, scratch: Path) -> Wrong:
         if done.code == 2:
             wrong.check("refused", refusal in done.err.decode(), done.err.decode()[:300])
             return wrong
-    for check in (inspected, indexed, loads, checked, values, printed, rewritten, warmstarted):
+    for check in (inspected, indexed, loads, placed, checked, values, printed, rewritten, warmstarted):
         try:
             check(file)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Makes torchvision importable where its operators are missing: the package index has it built for CUDA only."""
+"""Makes torchvision importable where its operators are missing: the package index has it built for CUDA, and torch is not."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class _Declared(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
             import torch
 
+            if torch.version.cuda is not None:
+                return
             library = torch.library.Library("torchvision", "FRAGMENT")
             for name in ("nms", "qnms"):
                 try:

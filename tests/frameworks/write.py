@@ -9,11 +9,18 @@ from pathlib import Path
 
 import optional  # noqa: F401
 import recorder
+import torch
+from zoo import DEVICE
+
+PLACED = ("accelerate", "lightning", "peft", "transformers")
+"""They move models and batches to the device themselves."""
 
 
 def main() -> int:
     warnings.simplefilter("ignore")
     folder, package = Path(sys.argv[1]).resolve(), sys.argv[2]
+    if package not in PLACED:
+        torch.set_default_device(DEVICE)
     module = importlib.import_module("write_" + package.replace("-", "_"))
     cases = [case for case in module.CASES if not sys.argv[3:] or case.__name__ in sys.argv[3:]]
     return recorder.run(folder, package, cases)

@@ -6,11 +6,11 @@ import torch
 from accelerate import Accelerator
 from recorder import Case
 from torch import nn
-from zoo import Discriminator, Generator, Net, TiedNet, decay_groups, images
+from zoo import DEVICE, Discriminator, Generator, Net, TiedNet, decay_groups, images
 
 
 def save(case: Case, net: nn.Module, safe: bool, groups: bool = False, scaler: bool = False) -> None:
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=DEVICE == "cpu")
     case.watch("net", net)
     optimizer = torch.optim.AdamW(decay_groups(net) if groups else net.parameters(), 1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -21,7 +21,7 @@ def save(case: Case, net: nn.Module, safe: bool, groups: bool = False, scaler: b
             x, y = images()
             optimizer.zero_grad()
             if isinstance(accelerator.unwrap_model(net), TiedNet):
-                x = torch.randint(0, 11, (4, 6))
+                x = torch.randint(0, 11, (4, 6), device=DEVICE)
                 loss = nn.functional.cross_entropy(net(x).flatten(0, 1), x.flatten())
             else:
                 loss = nn.functional.cross_entropy(net(x), y)
@@ -56,16 +56,16 @@ def tied(case: Case) -> None:
 
 def gan(case: Case) -> None:
     """Two models and two optimizers in one folder."""
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=DEVICE == "cpu")
     g, d = case.watch("G", Generator()), case.watch("D", Discriminator())
     og, od = torch.optim.Adam(g.parameters(), 1e-3), torch.optim.Adam(d.parameters(), 1e-3)
     g, d, og, od = accelerator.prepare(g, d, og, od)
     for _ in range(2):
         og.zero_grad()
-        accelerator.backward(-d(g(torch.randn(4, 4))).mean())
+        accelerator.backward(-d(g(torch.randn(4, 4, device=DEVICE))).mean())
         og.step()
         od.zero_grad()
-        accelerator.backward(d(g(torch.randn(4, 4)).detach()).square().mean())
+        accelerator.backward(d(g(torch.randn(4, 4, device=DEVICE)).detach()).square().mean())
         od.step()
     for safe in (True, False):
         folder = case.path("safe" if safe else "pickled")

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import (
 from recorder import Case
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from zoo import Discriminator, Generator, Net, decay_groups, images
+from zoo import DEVICE, Discriminator, Generator, Net, decay_groups, images
 
 
 def loader(steps: int = 3) -> DataLoader:
@@ -52,13 +52,15 @@ class Gan(LightningModule):
         g, d = self.optimizers()
         self.toggle_optimizer(g)
         g.zero_grad()
-        self.manual_backward(-self.discriminator(self.generator(torch.randn(4, 4))).mean())
+        self.manual_backward(-self.discriminator(self.generator(torch.randn(4, 4, device=DEVICE))).mean())
         g.step()
         self.untoggle_optimizer(g)
         self.toggle_optimizer(d)
         d.zero_grad()
-        fake = self.generator(torch.randn(4, 4)).detach()
-        self.manual_backward(self.discriminator(fake).mean() - self.discriminator(torch.randn(4, 6)).mean())
+        fake = self.generator(torch.randn(4, 4, device=DEVICE)).detach()
+        self.manual_backward(
+            self.discriminator(fake).mean() - self.discriminator(torch.randn(4, 6, device=DEVICE)).mean()
+        )
         d.step()
         self.untoggle_optimizer(d)
 
@@ -92,7 +94,7 @@ def fit(
     case.watch("net", module)
     trainer = Trainer(
         max_epochs=options.pop("epochs", 2),
-        accelerator="cpu",
+        accelerator=DEVICE,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,

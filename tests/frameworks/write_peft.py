@@ -7,6 +7,7 @@ from peft import IA3Config, LoHaConfig, LoraConfig, get_peft_model
 from recorder import Case
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from zoo import DEVICE
 
 WORDS = [{"input_ids": torch.randint(0, 30, (6,)), "labels": torch.randint(0, 30, (6,))} for _ in range(16)]
 
@@ -93,7 +94,12 @@ def trainer(case: Case) -> None:
             case.wrote(folder / "optimizer.pt", {"": "optimizer"})
 
     arguments = TrainingArguments(
-        output_dir=str(case.folder), max_steps=2, save_steps=2, report_to=[], use_cpu=True, disable_tqdm=True
+        output_dir=str(case.folder),
+        max_steps=2,
+        save_steps=2,
+        report_to=[],
+        use_cpu=DEVICE == "cpu",
+        disable_tqdm=True,
     )
     Trainer(model=model, args=arguments, train_dataset=WORDS, callbacks=[Truth()]).train()
 

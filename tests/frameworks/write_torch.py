@@ -6,7 +6,7 @@ import torch
 from recorder import Case
 from torch import nn
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
-from zoo import Discriminator, Generator, Net, TiedNet, decay_groups, images
+from zoo import DEVICE, Discriminator, Generator, Net, TiedNet, decay_groups, images
 
 MODEL = {"model": ("model", "net", ""), "optimizer": "optimizer"}
 
@@ -170,12 +170,12 @@ def gan(case: Case) -> None:
 def amp(case: Case) -> None:
     net = case.watch("net", Net())
     optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
-    scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+    scaler = torch.amp.GradScaler(DEVICE, init_scale=128.0)
     before = None
     for epoch in range(2):
         x, y = images()
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             loss = nn.functional.cross_entropy(net(x), y)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -292,3 +292,7 @@ CASES = (
     bare,
     optimizers,
 )
+if DEVICE == "cuda":
+    import gpu
+
+    CASES += gpu.CASES

@@ -20,7 +20,7 @@ from transformers import (
     ViTConfig,
     ViTForImageClassification,
 )
-from zoo import BERT, LLAMA
+from zoo import BERT, DEVICE, LLAMA
 
 WORDS = [{"input_ids": torch.randint(0, 30, (6,)), "labels": torch.randint(0, 30, (6,))} for _ in range(16)]
 LABELS = [{"input_ids": torch.randint(0, 30, (6,)), "labels": torch.tensor(1)} for _ in range(16)]
@@ -62,7 +62,7 @@ def fit(
         save_steps=2,
         per_device_train_batch_size=2,
         report_to=[],
-        use_cpu=True,
+        use_cpu=DEVICE == "cpu",
         disable_tqdm=True,
         logging_strategy="no",
         dataloader_num_workers=0,

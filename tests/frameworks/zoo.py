@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import torch
 from recorder import Case
 from torch import nn
 
+DEVICE = os.environ.get("CKPT_FRAMEWORKS_DEVICE", "cpu")
+"""Where the models are trained."""
 LLAMA = {
     "vocab_size": 30,
     "hidden_size": 8,
@@ -75,7 +78,7 @@ class Discriminator(nn.Module):
 
 
 def images(count: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(count, 3, 8, 8), torch.randint(0, 3, (count,))
+    return torch.randn(count, 3, 8, 8, device=DEVICE), torch.randint(0, 3, (count,), device=DEVICE)
 
 
 def decay_groups(model: nn.Module, frozen: bool = False) -> list[dict[str, object]]:

@@ -86,7 +86,7 @@ def assert_state(path: Path | str, model: nn.Module) -> None:
     for name, tensor in expected.items():
         found = state[name]
         assert (found.dtype, found.shape, found.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
-        assert torch.equal(found, tensor) and found.device.type == "cpu", name
+        assert torch.equal(found, tensor.cpu()) and found.device.type == "cpu", name
     shared = {
         (a, b)
         for a in expected
