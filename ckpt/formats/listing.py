@@ -135,7 +135,7 @@ def _entry(row: dict[str, Json]) -> Entry:
             raise ValueError
         tensor = tensor_ref(storage, dtype, shape, stride, _count(row["offset"]))
     else:
-        tensor = Composite(_text(row["layout"]), dtype, shape, (), device, elements=_count(row["numel"]))
+        tensor = Composite(_word(row["layout"]), dtype, shape, (), device, elements=_count(row["numel"]))
     return Entry(_path(row["path"]), _text(row["name"]), tensor)
 
 
@@ -147,6 +147,13 @@ def _count(value: Json) -> int:
 
 def _text(value: Json) -> str:
     if type(value) is not str:
+        raise ValueError
+    return value
+
+
+def _word(value: Json) -> str:
+    """A name such as `sparse_coo`: what displays print as it is."""
+    if not (type(value) is str and value.isascii() and value.isidentifier()):
         raise ValueError
     return value
 

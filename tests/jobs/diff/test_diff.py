@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,6 +20,7 @@ import strategies
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import inside
 from paths import many
 from process import SAMPLES, check_error, ckpt
 from torch import nn
@@ -685,6 +687,55 @@ def test_what_is_no_listing(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
 
     check_error(ckpt("diff", "--structure", tmp_path / "a.json", SAMPLES / "legacy.pth"), says)
+
+
+@pytest.mark.parametrize("layout", ["strid\x7fd", "\x1b[2J", "", "two words", "größe", None])
+def test_a_layout_of_a_listing_is_a_word(layout: object, tmp_path: Path) -> None:
+    document = json.loads(ckpt("inspect", "--json", SAMPLES / "legacy.pth").out)
+    document["tensors"][0]["layout"] = layout
+    (tmp_path / "a.json").write_text(json.dumps(document))
+
+    check_error(
+        ckpt("diff", "--structure", tmp_path / "a.json", SAMPLES / "legacy.pth"),
+        "does not follow docs/json.md",
+    )
+
+
+def texts_of(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The place of each text in a document."""
+    if isinstance(node, str):
+        yield path
+    rows = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in rows:
+        yield from texts_of(value, (*path, key))
+
+
+def test_no_text_of_a_listing_reaches_the_terminal_as_it_is(tmp_path: Path) -> None:
+    torch.save({"model": {"a.weight": torch.ones(2), "b": torch.eye(3).to_sparse()}}, tmp_path / "a.pth")
+    torch.save({"model": {"a.weight": torch.ones(3), "b": torch.ones(3)}}, tmp_path / "b.pth")
+    kept = inside("inspect", "a.pth", "--json", cwd=tmp_path).out
+    places = [path for path in texts_of(json.loads(kept)) if path[0] in ("tensors", "sections", "file")]
+    read = 0
+    for path in places:
+        document = json.loads(kept)
+        node = document
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] += "\x1b[2J\x7f\u202e"
+        (tmp_path / "kept.json").write_text(json.dumps(document))
+        for sides in (("kept.json", "b.pth"), ("b.pth", "kept.json")):
+            for options in (
+                (),
+                ("--strict",),
+                ("--tsv",),
+                ("--stat",),
+                ("--table", "pipe"),
+                ("--show", "all"),
+            ):
+                done = inside("diff", "--structure", *sides, *options, cwd=tmp_path)
+                read += done.code != 2
+                assert not {"\x1b", "\x7f", "\u202e"} & {*(done.out + done.err).decode()}, (path, options)
+    assert len(places) > 20 and read > 150
 
 
 def test_a_listing_is_no_checkpoint(tmp_path: Path) -> None:
