@@ -274,14 +274,17 @@ FEW = 8
 
 
 def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
-    """Return the processes that run a task for each file, `jobs` of them; for files behind URLs so many threads.
+    """Return the processes that run a task for each file, `jobs` of them.
 
-    Without a number this one runs a few tasks, and copies of it run many.
+    For files behind URLs, and in a process that has threads, they are threads. Without a number this one runs a few
+    tasks, and copies of it run many.
     """
-    from ckpt.io.executor import Forks, Waiting  # here: one file needs no others
+    from ckpt.io.executor import Forks, Waiting, is_alone  # here: one file needs no others
 
     if any(isinstance(item, Found) and is_url(item.path) for task in tasks for item in task.arguments[:1]):
         return Waiting(jobs)
+    if not is_alone():
+        return Waiting(jobs or 1)
     return Forks(jobs) if jobs is not None or len(tasks) >= FEW else Forks(1)
 
 

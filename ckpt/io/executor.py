@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -379,16 +380,17 @@ class Local:
 
     def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
         is_much = sum(task.nbytes for task in tasks) >= _FORKED
-        pool = Forks(self.count) if is_much and not Used.sources and _is_alone() else Threads(self.count)
+        is_safe = sys.platform == "linux" and is_alone() and not Used.sources
+        pool = Forks(self.count) if is_much and is_safe else Threads(self.count)
         return pool.run(tasks, progress)
 
 
-def _is_alone() -> bool:
-    """Tell whether this process is known to have no thread but this one, be it of Python or not."""
+def is_alone() -> bool:
+    """Tell whether this process has no thread but this one, on Linux none of another language either."""
     try:
         return len(os.listdir("/proc/self/task")) == 1
     except OSError:
-        return False
+        return sys.platform != "linux" and threading.active_count() == 1
 
 
 def cpus() -> int:

@@ -279,6 +279,47 @@ def test_a_command_that_forks_says_the_same(words: str, tmp_path: Path) -> None:
     assert with_threads.stdout
 
 
+MANY = """
+import os, sys, threading
+import ckpt
+forked = []
+real = os.fork
+def fork():
+    pid = real()
+    if pid:
+        forked.append(pid)
+    return pid
+os.fork = fork
+if sys.argv[2] == "thread":
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+rows = getattr(ckpt, sys.argv[1])(["."], jobs=2)
+print(len(forked), len(rows.files if sys.argv[1] == "lint" else rows))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no forks")
+@pytest.mark.parametrize("command", ["ls", "lint"])
+@pytest.mark.parametrize(("how", "forks"), [("alone", 2), ("thread", 0)])
+def test_many_files_are_read_by_copies_of_a_process_without_threads(
+    command: str, how: str, forks: int, tmp_path: Path
+) -> None:
+    """A lock that another thread holds would stay locked in the copies."""
+    for number in range(20):
+        torch.save({"a": torch.ones(2)}, tmp_path / f"{number}.pth")
+
+    done = subprocess.run(
+        [sys.executable, "-c", MANY, command, how],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=True,
+    )
+
+    assert done.stdout == f"{forks} 20\n"
+
+
 def test_forks_send_what_is_larger_than_a_pipe() -> None:
     assert Forks(2).run([Task(bytes, (number << 20,)) for number in range(5)]) == [
         bytes(n << 20) for n in range(5)
