@@ -594,6 +594,14 @@ def sharding_of(tensor: Tensor) -> Sharding | None:
     return Sharding(prod(place.grid), tuple(dim for dim, cuts in enumerate(place.grid) if cuts > 1))
 
 
+def unwrapped(tensor: Tensor) -> Tensor:
+    """The elements of a DTensor of which its rank holds all, as a strided tensor. Any other tensor is itself."""
+    if isinstance(tensor, TensorRef) or tensor.piece is None or tensor.piece.is_cut or len(tensor.parts) != 1:
+        return tensor
+    local = tensor.parts[0][1]
+    return local if (local.shape, local.dtype) == (tensor.shape, tensor.dtype) else tensor
+
+
 def parts_of(tensor: Tensor) -> tuple[TensorRef, ...]:
     """The strided tensors of a tensor: its parts, or the tensor itself."""
     return (tensor,) if isinstance(tensor, TensorRef) else tuple(part for _, part in tensor.parts)

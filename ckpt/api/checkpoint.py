@@ -23,7 +23,7 @@ from ckpt.io.source import grounded
 from ckpt.limits import Limits
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor, TensorRef, first_source, parts_of
+from ckpt.tensors import Tensor, TensorRef, first_source, parts_of, unwrapped
 from ckpt.text import Json, and_more, listed, plural, show, size_text
 
 if TYPE_CHECKING:
@@ -241,9 +241,10 @@ class Checkpoint(Shown[Ref]):
         refs: dict[str, TensorRef] = {}
         with about(self.path):
             for name, entry in zip(names, chosen.entries, strict=True):
-                assert isinstance(entry.tensor, TensorRef)
-                dtype_of(entry.tensor)
-                refs[name] = entry.tensor
+                ref = unwrapped(entry.tensor)
+                assert isinstance(ref, TensorRef)
+                dtype_of(ref)
+                refs[name] = ref
         return self._handle.read(lambda sources: tensors(refs, sources))
 
     def load_into(

@@ -11,7 +11,7 @@ from ckpt.elements import cast
 from ckpt.errors import UnsupportedError
 from ckpt.io.source import Source
 from ckpt.names import nearest
-from ckpt.tensors import TensorRef
+from ckpt.tensors import TensorRef, unwrapped
 from ckpt.text import show
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Ref:
     @property
     def stride(self) -> tuple[int, ...] | None:
         """The strides in the file, in elements, or None for a tensor that is not strided."""
-        tensor = self._entry.tensor
+        tensor = unwrapped(self._entry.tensor)
         return tensor.stride if isinstance(tensor, TensorRef) else None
 
     @property
@@ -167,10 +167,10 @@ class Ref:
 
     def _strided(self) -> TensorRef:
         self._handle.check_open()
-        problem = unfit(self._entry)
-        if problem is not None or not isinstance(self._entry.tensor, TensorRef):
+        problem, tensor = unfit(self._entry), unwrapped(self._entry.tensor)
+        if problem is not None or not isinstance(tensor, TensorRef):
             raise UnsupportedError(f"{show(self.name, 80)} is {problem}", path=self._handle.path)
-        return self._entry.tensor
+        return tensor
 
     def _with_numbers(self) -> TensorRef:
         ref = self._strided()
@@ -206,7 +206,7 @@ class Ref:
 
 def unfit(entry: Entry) -> str | None:
     """Return the reason why a tensor has no plain values, or None."""
-    tensor = entry.tensor
+    tensor = unwrapped(entry.tensor)
     if not isinstance(tensor, TensorRef):
         return f"{tensor.layout}, not strided"
     return "on meta, without data" if tensor.storage.place is None and tensor.numel else None

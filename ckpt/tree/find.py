@@ -12,7 +12,7 @@ from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque, key_of, tensor_of
-from ckpt.tensors import TensorRef
+from ckpt.tensors import TensorRef, unwrapped
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.quantized import saved_attributes
@@ -171,7 +171,8 @@ def is_run_counter(path: Path) -> bool:
 
 def counter(node: Node) -> float | None:
     """The value of a step counter: a number, or a tensor with one element. None for anything else."""
-    tensor = tensor_of(node)
+    found = tensor_of(node)
+    tensor = None if found is None else unwrapped(found)
     if isinstance(tensor, TensorRef):
         form = _FORMS.get(tensor.dtype.name)
         if form is None or tensor.numel != 1 or tensor.storage.place is None:

@@ -22,7 +22,7 @@ from ckpt.io.executor import Executor, Failed, Local, Task, run_each
 from ckpt.names import Globs, natural
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Checksum, Range, TensorRef
+from ckpt.tensors import Checksum, Range, TensorRef, unwrapped
 from ckpt.text import Json, and_more, listed, plural, show
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
@@ -349,7 +349,7 @@ class _Layers:
 
 
 def _plan(entry: Entry, label: str, layers: _Layers | None, histogram: bool, checksums: bool) -> _Plan:
-    ref = entry.tensor
+    ref = unwrapped(entry.tensor)
     if not isinstance(ref, TensorRef):
         values = [part for name, part in ref.parts if name == "values"]
         if ref.layout.startswith("sparse") and values:

@@ -20,7 +20,7 @@ from ckpt.evidence.wrappers import unwrapped_name
 from ckpt.io.executor import Executor, Failed, Local, Task, run_bundled, run_each
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor, TensorRef, parts_of
+from ckpt.tensors import Tensor, TensorRef, parts_of, unwrapped
 from ckpt.text import and_more, plural, show
 
 
@@ -135,6 +135,7 @@ def digest(tensor: Tensor) -> str:
     For a composite tensor its layout and each of its parts are included.
     """
     checksum = hashlib.sha256()
+    tensor = unwrapped(tensor)
     if not isinstance(tensor, TensorRef):
         checksum.update(
             f"{tensor.layout} {tensor.dtype.name} {list(tensor.shape)} {tensor.detail}\n".encode()

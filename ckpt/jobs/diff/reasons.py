@@ -20,7 +20,7 @@ from ckpt.io.executor import Failed, Local
 from ckpt.jobs.diff.rows import Cause, Row, Status
 from ckpt.pickles.sharded import is_flat
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of
+from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of, unwrapped
 from ckpt.text import folded, listed, plural, show
 
 if TYPE_CHECKING:
@@ -232,7 +232,8 @@ def _is_all(storage: Storage) -> bool:
 
 def shape_status(before: Entry, after: Entry) -> Status:
     """Return the status of two tensors by their shapes and dtypes."""
-    if before.tensor.shape != after.tensor.shape or before.tensor.layout != after.tensor.layout:
+    old, new = unwrapped(before.tensor), unwrapped(after.tensor)
+    if old.shape != new.shape or old.layout != new.layout:
         return "reshaped"
     return "retyped" if before.tensor.dtype != after.tensor.dtype else "same"
 
@@ -251,8 +252,8 @@ def compared(rows: list[Row], options: Options, path: str) -> list[Row]:
             continue
         try:
             plans[index] = plan(
-                row.before.tensor,
-                row.after.tensor,
+                unwrapped(row.before.tensor),
+                unwrapped(row.after.tensor),
                 options.tolerance,
                 always=options.norms,
                 histogram=options.histogram,

@@ -17,7 +17,7 @@ from ckpt.findings import LOST
 from ckpt.io.executor import Executor, Failed, Task, run_each
 from ckpt.jobs.check.sums import digest
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Tensor, TensorRef, parts_of
+from ckpt.tensors import Composite, Tensor, TensorRef, parts_of, unwrapped
 from ckpt.text import show
 
 Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"]
@@ -359,7 +359,7 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
     gone = {index: entry for index, entry in gone.items() if _geometry(entry.tensor) in shapes}
     come = {index: entry for index, entry in come.items() if _geometry(entry.tensor) in shapes}
     every = gone | come
-    content, unread = _contents({index: entry.tensor for index, entry in every.items()}, executor)
+    content, unread = _contents({index: unwrapped(entry.tensor) for index, entry in every.items()}, executor)
     rows = [row._replace(unread=unread[index]) if index in unread else row for index, row in enumerate(rows)]
     gone = {index: entry for index, entry in gone.items() if index in content}
     come = {index: entry for index, entry in come.items() if index in content}
@@ -424,6 +424,7 @@ def _can_move(entry: Entry) -> bool:
 
 
 def _geometry(tensor: Tensor) -> tuple[Hashable, ...]:
+    tensor = unwrapped(tensor)
     return (tensor.dtype, tensor.shape, tensor.layout)
 
 

@@ -13,7 +13,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path, nearest
 from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor, TensorRef
+from ckpt.tensors import Tensor, TensorRef, unwrapped
 from ckpt.text import Json, show
 from ckpt.tree.find import find, named, node_at
 from ckpt.tree.json import path_json, plain, scalar_json
@@ -134,6 +134,7 @@ def first_values(tensor: Tensor, count: int) -> list[bool | int | float | comple
     from ckpt.elements import cast  # here: a value needs none of them
     from ckpt.elements.blocks import elements
 
+    tensor = unwrapped(tensor)
     if (
         not isinstance(tensor, TensorRef)
         or tensor.storage.place is None

@@ -29,7 +29,7 @@ from ckpt.pickles.known import is_known, python3_name
 from ckpt.pickles.state_dict import state_dict, tensor_attributes
 from ckpt.pickles.weights_only import ALLOWED, call_refusals, impossible_call
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, TensorRef
+from ckpt.tensors import Composite, TensorRef, unwrapped
 from ckpt.tree.arrays import NumpyArray, array
 from ckpt.tree.find import key_text
 from ckpt.tree.quantized import number_as, numpy_tensor, packed
@@ -96,7 +96,8 @@ def _apart(node: Node, plain: Callable[[Node], bool], dense: bool) -> Apart | No
     if isinstance(tensor, TensorRef):
         return _subclass(node, tensor, plain)
     if tensor.layout == "wrapper":
-        parts = _of_rank(tensor) if _is_of_rank(tensor) else _wrapper(node, tensor)
+        local = unwrapped(tensor)
+        parts = {"": local} if local is not tensor else {} if _is_of_rank(tensor) else _wrapper(node, tensor)
         return Apart(f"a tensor of {tensor.detail or 'a class'}", {**parts, **kept}) if parts else None
     if tensor.layout == "jagged":
         given = _given((_inner_args(node) or (None,))[0])
@@ -121,14 +122,6 @@ def _subclass(call: Opaque, tensor: TensorRef, plain: Callable[[Node], bool]) ->
 
 def _is_of_rank(tensor: Composite) -> bool:
     return (tensor.detail or "").partition(" ")[0].endswith(_SHARDS)
-
-
-def _of_rank(tensor: Composite) -> dict[str, Node]:
-    """The elements of a DTensor of which its rank holds all; nothing for one that is cut."""
-    local = tensor.parts[0][1] if len(tensor.parts) == 1 else None
-    if local is None or tensor.piece is None or tensor.piece.is_cut:
-        return {}
-    return {"": local} if (local.shape, local.dtype) == (tensor.shape, tensor.dtype) else {}
 
 
 def _wrapper(call: Opaque, tensor: Composite) -> dict[str, Node]:

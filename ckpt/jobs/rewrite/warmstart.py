@@ -37,7 +37,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Overlaid, Place, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Overlaid, Place, Storage, TensorRef, tensor_ref, unwrapped
 from ckpt.text import and_more, folded, plural, show
 from ckpt.tree.find import children, node_at
 from ckpt.tree.literals import brief
@@ -383,7 +383,12 @@ def _is_saved(entry: Entry) -> bool:
 
 
 def _entries(checkpoint: Checkpoint, indices: dict[str, int]) -> dict[str, Entry]:
-    return {name: checkpoint.tensors[index] for name, index in indices.items()}
+    found = {name: checkpoint.tensors[index] for name, index in indices.items()}
+    for name, entry in found.items():
+        tensor = unwrapped(entry.tensor)
+        if tensor is not entry.tensor:
+            found[name] = entry._replace(tensor=tensor)
+    return found
 
 
 def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
