@@ -136,6 +136,7 @@ def test_a_terminal_shows_the_same_commands(name: str, tmp_path: Path) -> None:
 
 EXPECTED = {
     "fsdp_rank0.pth": [],
+    "fsdp_alone.pth": ["ckpt convert fsdp_alone.pth --plain -o fsdp_alone.plain.pth"],
     "torchao_only.pth": ["ckpt convert torchao_only.pth --plain -o torchao_only.plain.pth"],
     "torchao.pth": ["ckpt convert torchao.pth --plain -o torchao.plain.pth"],
     "meta_tensor.pth": [

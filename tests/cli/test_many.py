@@ -155,7 +155,10 @@ def test_commands_that_look_walk_folders(command: str, runs: Path) -> None:
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
 @pytest.mark.parametrize("command", LOOKERS)
-def test_any_number_of_processes_prints_the_same(command: str, form: tuple[str, ...], runs: Path) -> None:
+def test_any_number_of_processes_prints_the_same(
+    command: str, form: tuple[str, ...], runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "is_alone", lambda: True)  # a worker of the tests is not
     form = () if command == "sum" else form
     one, two, nine = (inside(command, "runs", *form, "-j", number, cwd=runs) for number in ("1", "2", "9"))
 
@@ -167,6 +170,7 @@ def test_any_number_of_processes_prints_the_same(command: str, form: tuple[str, 
 def test_the_number_of_processes(number: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
     plain = executor.Forks
+    monkeypatch.setattr(executor, "is_alone", lambda: True)
     monkeypatch.setattr(executor, "Forks", lambda count=None: asked.append(count) or plain(1))
 
     for command in LOOKERS:

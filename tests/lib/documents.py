@@ -26,19 +26,6 @@ WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart", "salvage
 FILES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix not in (".md", ".py"))
 
 
-def piece(rank: int) -> Any:
-    """What one of two ranks holds of a DTensor."""
-    import torch.distributed as dist
-    from torch.distributed.tensor import DTensor, Shard, init_device_mesh  # type: ignore[attr-defined]
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
-    try:
-        return DTensor.from_local(torch.ones(2, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
-    finally:
-        dist.destroy_process_group()
-
-
 def odd_files(folder: Path) -> Iterator[str]:
     """Files with what the samples do not have, made in a folder: their names."""
     numbers = {
@@ -91,7 +78,7 @@ def odd_files(folder: Path) -> Iterator[str]:
         ):
             (folder / "hostile" / case.name.replace("/", "_")).write_bytes(case.data)
     for rank in (0, 1):
-        torch.save({"weight": piece(rank), "bias": torch.ones(2)}, folder / f"piece{rank}.pth")
+        torch.save({"weight": saved.piece(rank), "bias": torch.ones(2)}, folder / f"piece{rank}.pth")
     for name in shapes.SHAPES:
         shapes.make(name, folder)
     yield from ("numbers.pth", "after.pth", "values.pth", "cut.pth", "empty.pth", "folder", "damaged.pth")

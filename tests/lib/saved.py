@@ -124,6 +124,18 @@ def dtensor() -> Any:
         dist.destroy_process_group()
 
 
+def piece(rank: int) -> Any:
+    """What one of two ranks holds of a DTensor."""
+    from torch.distributed.tensor import DTensor, Shard, init_device_mesh  # type: ignore[attr-defined]
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+    try:
+        return DTensor.from_local(torch.ones(2, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
+    finally:
+        dist.destroy_process_group()
+
+
 Make = Callable[[], Any]
 OBJECTS: dict[str, Make] = {
     # plain values

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from saved import Colour, Tagged, dtensor
+from saved import Colour, Tagged, dtensor, piece
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -171,7 +171,8 @@ def _saved(make: Callable[[], Any], **options: Any) -> Callable[[Path], None]:
 
 
 SHAPES: dict[str, Callable[[Path], None]] = {
-    "fsdp_rank0.pth": _saved(lambda: {"0.weight": dtensor(), "0.bias": dtensor()}),
+    "fsdp_rank0.pth": _saved(lambda: {"0.weight": piece(0), "0.bias": piece(0)}),
+    "fsdp_alone.pth": _saved(lambda: {"0.weight": dtensor(), "0.bias": dtensor()}),
     "fsdp_train_rank0.pth": _saved(
         lambda: {"model": {"0.weight": dtensor(), "n": torch.ones(2)}, "epoch": 1}
     ),

@@ -17,7 +17,6 @@ import rewriting
 import safetensors.torch
 import saved
 import torch
-from documents import piece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inside import inside
@@ -227,7 +226,7 @@ def test_what_is_no_weight_and_not_plain_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_tensor_that_cannot_be_made_plain_is_refused(tmp_path: Path) -> None:
-    thing = {"a.weight": torch.ones(1), "b.weight": torch.ones(1), "c.weight": piece(0)}
+    thing = {"a.weight": torch.ones(1), "b.weight": torch.ones(1), "c.weight": saved.piece(0)}
     source = rewriting.saved(thing, tmp_path / "a.pt")
 
     with pytest.raises(LossError, match=r"c\.weight \(a tensor: torch\.distributed\.tensor\.DTensor\)"):
