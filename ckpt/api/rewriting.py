@@ -57,7 +57,8 @@ class WriteCommand(NamedTuple):
     """A command that writes, by its name, and what it takes.
 
     Without `many`, all that it reads makes one result. `weights_file` is set where it changes the file of the weights of
-    a folder, and not all of the folder. With `urls` it reads from URLs, and writes to one.
+    a folder, and not all of the folder. With `urls` it reads from URLs, and writes to one. With `whole` its result stands for
+    all of the source.
     """
 
     name: str
@@ -67,6 +68,7 @@ class WriteCommand(NamedTuple):
     keep_code: bool = True
     weights_file: bool = False
     urls: bool = False
+    whole: bool = False
 
 
 COMMANDS = {
@@ -76,7 +78,7 @@ COMMANDS = {
         WriteCommand("strip", in_place=True, weights_file=True),
         WriteCommand("rename", in_place=True, weights_file=True),
         WriteCommand("slim", keep_code=False, urls=True),
-        WriteCommand("convert", urls=True),
+        WriteCommand("convert", urls=True, whole=True),
         WriteCommand("warmstart", many=False, partial=False, weights_file=True),
         WriteCommand("salvage", partial=False, urls=True),
         WriteCommand("average", many=False, partial=False, keep_code=False),
@@ -462,7 +464,8 @@ def _rewritten(
 ) -> RewriteReport:
     """Change and write one checkpoint; `survey` is of its file of weights where only that is changed."""
     limits = options.limits
-    report = without_copies(with_unread(_made(survey, make, options)), limits)
+    made = with_unread(_made(survey, make, options), is_whole=options.command.whole)
+    report = without_copies(made, limits)
     if not options.in_place:
         report = with_files(report, checkpoint)
     _refuse_source(report, to, options)

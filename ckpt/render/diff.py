@@ -494,13 +494,12 @@ def _bars(
     heads = ["TENSORS CHANGED"] if only_changed else ["TENSORS", "CHANGED", *(["RETYPED"] if retypes else [])]
     table: list[list[str]] = []
     for row, change in zip(bars.modules, shares, strict=True):
-        share = change / largest if largest else 0.0
         none = "-" if row.is_unmeasured else "from 0"
         number = none if row.rel_l2 is None else f"{row.rel_l2:.3g}"
         counts = [row.tensors, row.changed, row.retyped]
         counts = [row.changed] if only_changed else counts[: len(heads)]
         name = show(row.name, 120) or "(the root)"
-        table.append([name, *(f"{count:,}" for count in counts), number, _bar(share)])
+        table.append([name, *(f"{count:,}" for count in counts), number, _bar(change, largest)])
     columns_ = [Column(name, right=True) for name in (*heads, "REL. L2")]
     out = columns([Column("MODULE", gives_way=True, is_file=True), *columns_, Column("")], table, width=width)
     if len(bars.modules) < bars.total:
@@ -509,10 +508,12 @@ def _bars(
     return out
 
 
-def _bar(share: float) -> str:
-    eighths = round(share * _BAR_CELLS * 8)
-    if share and not eighths:
-        eighths = 1  # a change, however small
+def _bar(change: float, largest: float) -> str:
+    """The bar of a change beside the largest one, which may be infinite: a sum of squares that float64 does not hold."""
+    if not change:
+        return ""
+    share = 1.0 if change == largest else change / largest
+    eighths = max(1, round(share * _BAR_CELLS * 8))  # a change, however small
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 

@@ -35,6 +35,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     plan = plan_of(probe)
     assert plan is not None
     members: list[Member] = []
+    lost: list[tuple[str, str]] = []
     notices = [
         Notice("unread-file", f"{show(name, 80)} is beside {show(chosen, 80)} and was not read")
         for name, chosen in plan.unread
@@ -52,8 +53,11 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
                     text = f"{show(part.file, 80)} was not read: {error.advice}: all of its tensors are lost"
                     notices.append(Notice("incomplete", text))
                     continue
-                notices.append(Notice("damaged-file", f"{show(part.file, 80)} was not read: {error.advice}"))
-        return _whole(probe, plan, members, notices)
+                text = f"{show(part.file, 80)} was not read: {error.advice}"
+                notices.append(Notice("damaged-file", text))
+                lost.append((part.key or part.file, text))
+        whole = _whole(probe, plan, members, notices)
+        return replace(whole, left_out=(*whole.left_out, *lost)) if lost else whole
     except BaseException:
         for member in members:
             member.checkpoint.close()

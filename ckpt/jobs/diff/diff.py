@@ -26,7 +26,7 @@ from ckpt.jobs.diff.reasons import (
     with_reason,
 )
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow, lost_of, with_moves, without_lost
-from ckpt.jobs.diff.values import differing_values
+from ckpt.jobs.diff.values import differing_values, holds_values
 from ckpt.names import Globs
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
@@ -296,6 +296,8 @@ def _pairs(before: Survey, after: Survey, options: Options) -> tuple[list[Pair],
         pairs += _only_weights(ours, theirs)
     if not pairs and len(ours) == len(theirs) == 1:  # files of nothing but tensors
         return [Pair(ours[0], theirs[0])], []
+    pairs += [Pair(part, _emptied(part)) for part in _taken_where(after, ours)]
+    pairs += [Pair(_emptied(part), part) for part in _taken_where(before, theirs)]
     alone = [
         f"{part.name or '(the root)'} of {survey.path}"
         for side, survey in ((ours, before), (theirs, after))
@@ -337,6 +339,18 @@ def _only_weights(ours: list[Section], theirs: list[Section]) -> list[Pair]:
     ours.remove(mine[0])
     theirs.remove(others[0])
     return [Pair(mine[0], others[0])]
+
+
+def _taken_where(other: Survey, parts: list[Section]) -> list[Section]:
+    """The sections at whose place the other file has values and no tensors, taken off the list."""
+    taken = [part for part in parts if part.path and holds_values(other.checkpoint, part.path)]
+    parts[:] = [part for part in parts if part not in taken]
+    return taken
+
+
+def _emptied(part: Section) -> Section:
+    """What stands at the place of a section in a file that has no tensor there."""
+    return Section(part.path, part.name, part.kind, 0)
 
 
 def _names(

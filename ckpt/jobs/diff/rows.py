@@ -135,11 +135,16 @@ def without_lost(
         said |= {
             f"{show(name, 80)} of {show(side.path, None)} is lost: {why}": None for name, why in side.left_out
         }
+        whys = {why for _, why in side.left_out}
+        unread = [
+            row.message for row in side.notices if row.code == "damaged-file" and row.message not in whys
+        ]
+        said |= {f"{text} (in {show(side.path, None)})": None for text in unread}
         named = (name for row in side.notices if row.code in LOST for name in row.tensors)
         lost[status] = {*(name for name, _ in side.left_out), *named}
 
     if not any(lost.values()):
-        return rows, values, []
+        return rows, values, list(said)
 
     def is_lost(status: str, *names: str) -> bool:
         return any(name in lost.get(status, ()) for name in names)

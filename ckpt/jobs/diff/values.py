@@ -68,6 +68,15 @@ def differing_values(
     return rows, lonely
 
 
+def holds_values(checkpoint: Checkpoint, path: Path) -> bool:
+    """Tell whether there is more at a place than nothing: a value that is neither None nor an empty container."""
+    depth = len(path)
+    return any(
+        value.path[:depth] == path and value.type != "None" and not _is_empty(value)
+        for value in checkpoint.values
+    )
+
+
 def _below(checkpoint: Checkpoint, section: Section) -> _Values:
     """The values of a section, by their path inside of it."""
     depth = len(section.path)

@@ -468,20 +468,26 @@ def droppable(make: Callable[[bool], RewriteReport], drop_other: bool) -> Rewrit
         raise
 
 
-def with_unread(report: RewriteReport) -> RewriteReport:
-    """The report with what was not read of the source, and a new file therefore lacks: bytes behind the end, damage."""
+def with_unread(report: RewriteReport, *, is_whole: bool = False) -> RewriteReport:
+    """The report with what was not read of the source, and a new file therefore lacks: bytes behind the end, damage.
+
+    With `is_whole` the new file stands for all of the source, so that it is only a part of it where a file was not read.
+    """
     source = report.source
     if report.share is not None or (report.result is source and not source.traits.is_set):
         return report  # it says what is lost, or nothing changes, so the file is copied
+    named = {why for _, why in source.left_out}
     rows = [
         Leftover("(unread)", notice.message)
         for notice in source.notices
         if notice.code in ("trailing-data", "damaged-file", "incomplete", "ranks-differ")
+        and notice.message not in named
     ]
     if report.is_partial:  # what is missing stands before the long list of what is lost with it
         return report._replace(left_out=(*rows, *report.left_out))
     rows += [Leftover(name, why) for name, why in source.left_out]
-    return report._replace(left_out=(*report.left_out, *rows))
+    is_part = is_whole and any(notice.code == "damaged-file" for notice in source.notices)
+    return report._replace(left_out=(*report.left_out, *rows), is_partial=is_part)
 
 
 def refuse_empty(report: RewriteReport) -> RewriteReport:

@@ -250,7 +250,30 @@ def test_a_damaged_file_beside_the_weights_is_named(name: str, damage: str, tmp_
     assert done.code == 1 and any(line.startswith(f"! damaged-file  {name}") for line in done.lines)
     done = inside("slim", "c", "-o", "w.safetensors", cwd=tmp_path)
     assert done.code == 0 and name in done.complaints[0]
-    assert any(line.startswith(f"left out: (unread): {name}") for line in done.lines)
+    assert any(line.startswith("left out: ") and f": {name} was not read: " in line for line in done.lines)
+    assert not any("(unread)" in line for line in done.lines)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"])
+def test_a_folder_with_a_damaged_file_is_the_same_as_no_other(name: str, tmp_path: Path) -> None:
+    """diff said same with exit code 0, and that the part is not in the folder; convert left it out with exit code 0."""
+    folders.trainer(tmp_path / "a")
+    folders.trainer(tmp_path / "b")
+    assert inside("diff", "a", "b", "-q", cwd=tmp_path).code == 0
+    cut(tmp_path / "b" / name)
+
+    for sides in (("a", "b"), ("b", "a"), ("b", "b")):
+        done = inside("diff", *sides, cwd=tmp_path)
+        assert done.code == 2 and f"is lost: {name} was not read: " in done.complaints[-1], done
+        assert "not in the other file" not in done.out.decode()
+        assert inside("diff", *sides, "-q", cwd=tmp_path).code == 2
+        report = json.loads(inside("diff", *sides, "--json", cwd=tmp_path).out)
+        assert report["same"] is False
+    done = inside("convert", "b", "-o", "c.pth", cwd=tmp_path)
+    assert done.code == 1 and any(f": {name} was not read: " in line for line in done.lines)
+    assert inside("convert", "b", "-o", "d.pth", "-q", cwd=tmp_path).code == 1
+    assert inside("convert", "a", "-o", "e.pth", "-q", cwd=tmp_path).code == 0
+    assert inside("slim", "b", "-o", "f.pth", "-q", cwd=tmp_path).code == 0  # the weights are whole
 
 
 def test_damaged_weights_make_the_folder_unreadable(tmp_path: Path) -> None:

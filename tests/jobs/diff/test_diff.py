@@ -745,6 +745,82 @@ def test_a_listing_is_no_checkpoint(tmp_path: Path) -> None:
         check_error(ckpt(*command), "a listing from ckpt inspect --json")
 
 
+@pytest.mark.parametrize(
+    ("key", "one", "two", "differing"),
+    [
+        (
+            "ema",
+            {"decay": torch.tensor(0.9), "updates": 5},
+            {"decay": 0.5, "updates": 9},
+            ["updates", "decay"],
+        ),
+        ("ema", {"decay": torch.tensor(0.9), "updates": 5}, {"updates": 5}, []),
+        ("ema_decay", torch.tensor(1.0), 2.0, [""]),
+        ("x", {"y": {"scale": torch.ones(2), "n": 1}}, {"y": {"scale": 2.0, "n": 1}}, ["y.scale"]),
+        (
+            "loss",
+            {"weight": torch.ones(3), "kind": "mean"},
+            {"weight": None, "kind": "sum"},
+            ["kind", "weight"],
+        ),
+    ],
+)
+def test_a_place_with_tensors_in_one_file_and_values_in_the_other(
+    key: str, one: Any, two: Any, differing: list[str], tmp_path: Path
+) -> None:
+    """Both files hold something there. It was called not in the other file, and its values were not compared."""
+    model = {f"layers.{number}.weight": torch.ones(2, 2) for number in range(70)}
+    torch.save({"model": model, key: one}, tmp_path / "a.pth")
+    torch.save({"model": model, key: two}, tmp_path / "b.pth")
+
+    for sides, status in ((("a.pth", "b.pth"), "removed"), (("b.pth", "a.pth"), "added")):
+        done = inside("diff", *sides, "--json", cwd=tmp_path)
+        report = json.loads(done.out)
+        assert done.code == 1 and report["same"] is False and report["not_compared"] == []
+        (row,) = (row for row in report["tensors"] if row["status"] != "same")
+        assert row["status"] == status
+        names = {f"{key}.{name}".removesuffix(".") for name in differing}
+        assert {row["name"] for row in report["values"]} == names
+        assert inside("diff", *sides, "-q", cwd=tmp_path).code == 1
+
+
+@pytest.mark.parametrize("nothing", [None, {}, []])
+def test_a_place_where_the_other_file_holds_nothing_is_not_compared(nothing: object, tmp_path: Path) -> None:
+    model = {"a.weight": torch.ones(2)}
+    torch.save({"model": model, "averages": {"b.weight": torch.ones(2)}}, tmp_path / "a.pth")
+    torch.save({"model": model, "averages": nothing}, tmp_path / "b.pth")
+
+    done = inside("diff", "a.pth", "b.pth", cwd=tmp_path)
+
+    assert done.code == 0 and "not compared: averages of a.pth" in done.out.decode()
+
+
+@pytest.mark.parametrize("count", [2, 200])
+@pytest.mark.parametrize("value", [1e160, 1e200, torch.finfo(torch.float64).max])
+@pytest.mark.parametrize("options", [(), ("--stat",), ("--histogram",), ("--html", "out.html"), ("--json",)])
+def test_a_change_whose_square_is_infinite_has_the_longest_bar(
+    options: tuple[str, ...], value: float, count: int, tmp_path: Path
+) -> None:
+    """It ended as a bug in ckpt: infinity is no part of infinity."""
+    before = {f"layers.{number}.weight": torch.ones(4, dtype=torch.float64) for number in range(count)}
+    after = {name: tensor + 1 for name, tensor in before.items()}
+    after["layers.1.weight"][2] = value
+    torch.save(before, tmp_path / "a.pth")
+    torch.save(after, tmp_path / "b.pth")
+
+    for sides in (("a.pth", "b.pth"), ("b.pth", "a.pth")):
+        done = inside("diff", *sides, *options, cwd=tmp_path)
+        assert done.code == 1 and b"bug" not in done.err, done
+        (tmp_path / "out.html").unlink(missing_ok=True)
+    if options == ("--stat",) and count == 2:
+        bars = [
+            line
+            for line in inside("diff", "a.pth", "b.pth", "--stat", cwd=tmp_path).lines
+            if "layers." in line
+        ]
+        assert [line.count("█") for line in bars] == [0, 30] and bars[0].endswith("▏")
+
+
 def test_bars(tmp_path: Path) -> None:
     before = {f"layers.{i}.{leaf}": torch.ones(4) for i in range(60) for leaf in ("weight", "bias")}
     after = {name: value * (1 + int(name.split(".")[1]) / 100) for name, value in before.items()}
