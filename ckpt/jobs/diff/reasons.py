@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from ckpt.checkpoint import Entry
+from ckpt.elements.audit import are_damaged
 from ckpt.elements.blocks import is_permuted
 from ckpt.elements.compare import Change, compare_all, plan
 from ckpt.errors import UnsupportedError
@@ -16,7 +17,7 @@ from ckpt.evidence.matching import by_order
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
-from ckpt.io.executor import Failed, Local
+from ckpt.io.executor import Executor, Failed, Local
 from ckpt.jobs.diff.rows import Cause, Row, Status
 from ckpt.pickles.sharded import is_flat
 from ckpt.rows import NamedTuple
@@ -264,7 +265,33 @@ def compared(rows: list[Row], options: Options, path: str) -> list[Row]:
     executor = options.executor or Local()
     changes = compare_all(list(plans.values()), executor, options.progress, once=options.once)
     found = dict(zip(plans, changes, strict=True))
-    return [_with_change(row, found[index]) if index in found else row for index, row in enumerate(rows)]
+    rows = [_with_change(row, found[index]) if index in found else row for index, row in enumerate(rows)]
+    return rows if options.once else _with_damage(rows, executor)
+
+
+_LITTLE = 16
+"""A change of fewer than one of so many elements may be damage."""
+
+
+def _with_damage(rows: list[Row], executor: Executor) -> list[Row]:
+    """The rows, those marked that differ little and whose bytes do not match the checksums that their file records.
+
+    A flipped bit changes one element, and a tolerance hides it. What differs in most elements is no such damage, and costs no
+    second reading.
+    """
+    doubtful = [
+        (index, row) for index, row in enumerate(rows) if not row.damaged and _differs_little(row.change)
+    ]
+    sides = [entry.tensor for _, row in doubtful for entry in (row.before, row.after) if entry is not None]
+    answers = are_damaged(sides, executor)
+    for (index, row), bad in zip(doubtful, zip(answers[::2], answers[1::2], strict=True), strict=True):
+        rows[index] = row._replace(damaged=any(bad))
+    return rows
+
+
+def _differs_little(change: Change | None) -> bool:
+    differing = 0 if change is None else change.differing + change.other_bytes
+    return change is not None and differing > 0 and (change.close or differing * _LITTLE <= change.numel)
 
 
 def _with_change(row: Row, change: Change | Failed | None) -> Row:
