@@ -77,6 +77,7 @@ def diff(
     from ckpt.jobs.diff.diff import DIFFER, Options, tolerance_of
     from ckpt.jobs.diff.diff import diff as job
     from ckpt.jobs.rewrite.rename import substitution
+    from ckpt.jobs.rewrite.report import with_ties
 
     text_only(section=section)
     if close and not (atol is None and rtol is None):
@@ -107,7 +108,8 @@ def diff(
             sides.append(stack.enter_context(at_hand(side, limits, plugins=plugins)))
         with metered(progress, *sides) as meter:
             options = options._replace(progress=meter)
-            report = job(with_model(sides[0], live), with_model(sides[1], live), options)
+            old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
+            report = job(old, new, options)
         for side in sides:
             side.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)
@@ -193,6 +195,7 @@ def sum(
     """
     from ckpt.jobs.check.recorded import SumReport, listed, unread_in
     from ckpt.jobs.check.sums import sums
+    from ckpt.jobs.rewrite.report import with_ties
 
     text_only(section=section)
     limits_only(limits)
@@ -214,7 +217,7 @@ def sum(
         items = listed(record.format, record.files)
         return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
     with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
-        survey = opened.survey
+        survey = with_ties(opened.survey, opened.limits)
         rows = sums(
             survey,
             section,
@@ -264,8 +267,9 @@ def verify(
                 report = verdict(opened, stored, section, quick=quick, progress=meter)
             if other is not None:
                 from ckpt.jobs.check.sums import likeness
+                from ckpt.jobs.rewrite.report import with_ties
 
-                comparison = likeness(opened.survey, other, section)
+                comparison = likeness(with_ties(opened.survey, limits), other, section)
                 report = job.with_likeness(opened.checkpoint, report, comparison)
             opened.check_unchanged()
             return report
@@ -288,11 +292,13 @@ def verdict(
     from ckpt.formats.verify import checksums
     from ckpt.jobs.check import verify as job
     from ckpt.jobs.check.sums import sums_now
+    from ckpt.jobs.rewrite.report import with_ties
 
     checkpoint = opened.checkpoint
     if stored is not None and not stored.lists:
         expected = sums_of(opened.path, stored.sums)
-        now = sums_now(opened.survey, expected, section, progress=progress, executor=current())
+        survey = with_ties(opened.survey, opened.limits)
+        now = sums_now(survey, expected, section, progress=progress, executor=current())
         return job.against(checkpoint, expected, now)
     report = job.structure(checkpoint)
     if not quick:

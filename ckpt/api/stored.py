@@ -15,6 +15,7 @@ from ckpt.jobs.check.recorded import RecordedList, SumReport, compared, is_recor
 from ckpt.jobs.check.recorded import parse as parse_recorded
 from ckpt.jobs.check.sums import Like, Sum, like_of, like_of_sums, parse
 from ckpt.jobs.check.verify import VerifyReport
+from ckpt.jobs.rewrite.report import with_ties
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
@@ -27,7 +28,7 @@ def like_at(given: Input, limits: Limits, section: str | None = None, *, plugins
     """The tensors of another save, or of a file of sums. Raises CkptError."""
     try:
         with at_hand(given, limits, plugins=plugins) as opened:
-            survey = opened.survey
+            survey = with_ties(opened.survey, limits)
             section_name = section if any(part.name == section for part in survey.sections) else None
             return like_of(survey, section_name)
     except (UnreadableError, UnsupportedError) as error:

@@ -230,12 +230,11 @@ def is_alias(other: str, name: str) -> bool:
 
 def aliases(checkpoint: Checkpoint) -> dict[str, str]:
     """The other names of tied tensors, as `safetensors.torch.save_model` writes them: other name -> name."""
+    told = {other: name for other, name in metadata_of(checkpoint.root).items() if is_alias(other, name)}
+    if not told:
+        return told
     names = {entry.name for entry in checkpoint.tensors}
-    return {
-        other: name
-        for other, name in metadata_of(checkpoint.root).items()
-        if name in names and other not in names and is_alias(other, name)
-    }
+    return {other: name for other, name in told.items() if name in names and other not in names}
 
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
