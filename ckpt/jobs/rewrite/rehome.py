@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.devices import checked, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey
@@ -68,7 +68,9 @@ def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = Fa
             path=checkpoint.path,
             way=("extracted",),
         )
-    if request.rest not in (None, "cpu") and not any(storage.device for storage in checkpoint.storages):
+    has_device = any(storage.device for storage in checkpoint.storages)
+    is_empty = checkpoint.traits.keeps_devices and not checkpoint.storages
+    if request.rest not in (None, "cpu") and not (has_device or is_empty):
         raise UnsupportedError(
             f"{checkpoint.traits.label} keeps no device, so nothing in it can be moved to {request.rest}",
             path=checkpoint.path,
@@ -92,8 +94,24 @@ def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = Fa
         tuple(changes),
         (),
         tuple(_left(result, edit)),
-        nothing=f"nothing to move: all tensors are on {saved_on(checkpoint)}",
+        nothing="nothing to move: it holds no tensor"
+        if is_empty
+        else f"nothing to move: all tensors are on {saved_on(checkpoint)}",
     )
+
+
+_TRAINED = ("model", "ema", "optimizer")
+"""Kinds of sections that hold no states of random generators."""
+_OF_CPU, _OF_GPU = 5_056, 16
+"""Bytes of `torch.get_rng_state()`, and of that of a GPU: its seed and its offset. Source: torch 2.0 to 2.13."""
+_WORDS = ("rng", "gen", "rand", "seed")
+
+
+def _is_state(entry: Entry, sizes: set[int]) -> bool:
+    """Tell whether a tensor of bytes is the state of a random generator: by its size, of a GPU by its name too."""
+    shape = entry.tensor.shape
+    is_named = any(word in entry.name.lower() for word in _WORDS)
+    return len(shape) == 1 and (shape[0] in sizes or (is_named and shape[0] == _OF_GPU))
 
 
 def _order(row: tuple[tuple[str, str, str], tuple[int, int]]) -> tuple[bool, object]:
@@ -122,7 +140,8 @@ def _left(result: Checkpoint, edit: _Rehome) -> list[Leftover]:
             rows.append(Leftover(value.name, "a checkpoint inside of bytes, which is not changed"))
     rows += _in_code(result, edit.asked)
     if edit.stayed:
-        rows.append(Leftover(edit.stayed, "the state of a random generator, which torch needs on the CPU"))
+        what = "the state of a random generator, which torch needs on the CPU"
+        rows.append(Leftover(and_more(edit.stayed, 3), what))
     return rows
 
 
@@ -149,7 +168,7 @@ class _Rehome(Edit):
         self.asked = request
         self._objects = objects
         self.counts: dict[tuple[str, str, str], tuple[int, int]] = {}
-        self.stayed = ""
+        self.stayed: list[str] = []
         self._storages: dict[Storage, Storage] = {}
         self._devices: dict[int, Node] = {}
         self._texts: dict[str, str] = {}
@@ -194,15 +213,19 @@ class _Rehome(Edit):
 
     def _generators(self, survey: Survey) -> set[Storage]:
         """Storages of random states on the CPU: set_rng_state takes them from nowhere else."""
-        storages: set[Storage] = set()
-        for part in survey.sections:
-            if part.kind == "rng":
-                for entry in part.entries:
-                    tensor = entry.tensor
-                    if tensor.dtype.name == "uint8" and tensor.device == "cpu":
-                        storages.update(inner.storage for inner in parts_of(tensor))
-                        self.stayed = self.stayed or entry.name
-        return storages
+        found = [
+            (part.kind == "rng", entry)
+            for part in survey.sections
+            if part.kind not in _TRAINED
+            for entry in part.entries
+            if entry.tensor.dtype.name == "uint8" and entry.tensor.device == "cpu"
+        ]
+        sizes = {_OF_CPU}
+        if any(entry.tensor.shape == (_OF_CPU,) for _, entry in found):
+            sizes.add(_OF_GPU)  # who saves the one saves the other beside it
+        stayed = [entry for is_named, entry in found if is_named or _is_state(entry, sizes)]
+        self.stayed = [entry.name for entry in stayed]
+        return {part.storage for entry in stayed for part in parts_of(entry.tensor)}
 
     def storage(self, storage: Storage) -> Storage:
         moved = self._storages.get(storage)

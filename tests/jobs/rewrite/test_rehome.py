@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import warnings
 import zipfile
@@ -19,6 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import many
+from process import ckpt as run
 from same import difference
 from saved import OBJECTS
 from torch import nn
@@ -452,3 +454,58 @@ def test_checkpoints_in_bytes_are_named(tmp_path: Path) -> None:
         ("raw", "a checkpoint "),
         ("buffer.0", "a checkpoint "),
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "states", "stays"),
+    [
+        *(
+            (key, torch.get_rng_state(), True)
+            for key in ("rng", "generator", "sampler_generator", "gen", "x")
+        ),
+        *((key, torch.zeros(16, dtype=torch.uint8), True) for key in ("cuda_rng_state_all", "seed", "prng")),
+        ("x", torch.zeros(16, dtype=torch.uint8), False),
+        ("rng", torch.zeros(5056, dtype=torch.uint8), True),
+        ("picture", torch.zeros(17, dtype=torch.uint8), False),
+        ("gen", torch.zeros(16), False),
+    ],
+)
+def test_a_state_of_a_random_generator_stays_on_the_cpu_under_any_name(
+    names: str, states: torch.Tensor, stays: bool, tmp_path: Path
+) -> None:
+    state = {"model": {"a.weight": torch.ones(2), "b.bias": torch.ones(2)}, names: [states]}
+    torch.save(state, tmp_path / "a.pth")
+
+    done = run("rehome", tmp_path / "a.pth", "--to", "cuda:1", "-o", tmp_path / "b.pth")
+
+    rows = json.loads(run("inspect", tmp_path / "b.pth", "--json").out)["tensors"]
+    found = {row["name"]: row["device"] for row in rows}
+    assert found[f"{names}.0"] == ("cpu" if stays else "cuda:1") and found["model.a.weight"] == "cuda:1"
+    assert (f"{names}.0: the state of a random generator" in done.out.decode()) == stays
+
+
+def test_the_state_of_a_gpu_beside_that_of_the_cpu_stays(tmp_path: Path) -> None:
+    states = {
+        "host": torch.get_rng_state(),
+        "devices": [torch.zeros(16, dtype=torch.uint8) for _ in range(5)],
+    }
+    torch.save({"model": {"a.weight": torch.ones(2)}, "states": states}, tmp_path / "a.pth")
+
+    done = run("rehome", tmp_path / "a.pth", "--to", "cuda:1", "-o", tmp_path / "b.pth")
+
+    assert b"left alone: states.host, states.devices.0, states.devices.1 and 3 more: the state" in done.out, (
+        done
+    )
+    rows = json.loads(run("inspect", tmp_path / "b.pth", "--json").out)["tensors"]
+    assert {row["device"] for row in rows if row["dtype"] == "uint8"} == {"cpu"}
+
+
+@pytest.mark.parametrize("to", ["cpu", "cuda:1"])
+def test_a_file_without_tensors_has_nothing_to_move(to: str, tmp_path: Path) -> None:
+    """It said that the format keeps no device."""
+    torch.save({"last_epoch": 3}, tmp_path / "a.pth")
+
+    done = run("rehome", tmp_path / "a.pth", "--to", to, "-o", tmp_path / "b.pth")
+
+    assert done.code == 0 and b"nothing to move: it holds no tensor" in done.out + done.err
+    assert torch.load(tmp_path / "b.pth", weights_only=True) == {"last_epoch": 3}
