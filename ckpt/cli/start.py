@@ -90,8 +90,11 @@ def _bug(error: BaseException) -> int:
     from ckpt import __version__
     from ckpt.cli import output
 
-    output.talk_traceback(error)
-    output.complain(f"ckpt: this is a bug in ckpt {__version__}, please report it with the lines above")
+    try:
+        output.talk_traceback(error)
+        output.complain(f"ckpt: this is a bug in ckpt {__version__}, please report it with the lines above")
+    except OSError:  # stderr takes nothing, which may be what the error says
+        pass
     return TROUBLE
 
 

@@ -318,6 +318,22 @@ def test_output_on_a_full_disk(arguments: tuple[str, ...]) -> None:
     assert done.stderr.count(b"\n") == 1 and b"Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize(
+    "arguments", ["ls .", "lint .", "verify nope", "inspect nope", "diff nope nope", "explain nope"]
+)
+def test_messages_on_a_full_disk(arguments: str, tmp_path: Path) -> None:
+    """Python ended with its own code, 120."""
+    (tmp_path / "a.pth").write_bytes(GOOD.read_bytes())
+    (tmp_path / "b.pth").write_bytes(GOOD.read_bytes()[:500])
+    command = [sys.executable, "-m", "ckpt", *arguments.split()]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=full, env=environment(), timeout=TIMEOUT, cwd=tmp_path
+        )
+    assert done.returncode == 2
+
+
 RAISES = """
 import os, sys, time
 from ckpt import formats
