@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ckpt.limits import Limits
     from ckpt.live.snapshot import snapshot
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _HOMES = {
     "ckpt.api.checkpoint": ("Checkpoint",),

@@ -42,7 +42,7 @@ from ckpt.tensors import TensorRef
 
 LIMITS = Limits()
 SIDES: tuple[paths.Side, ...] = ("slow", "fast")
-CHUNKS, EACH = 10, many(2, 210)
+CHUNKS, EACH = 10, many(2, 40)
 """So many tests, each of so many checkpoints."""
 
 pytestmark = [*oracle.QUIET, pytest.mark.slow]
