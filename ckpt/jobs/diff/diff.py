@@ -349,7 +349,7 @@ def _taken_where(other: Survey, parts: list[Section]) -> list[Section]:
 
 
 def _emptied(part: Section) -> Section:
-    """What stands at the place of a section in a file that has no tensor there."""
+    """The empty section at the place of another, for a file that has no tensor there."""
     return Section(part.path, part.name, part.kind, 0)
 
 

@@ -103,7 +103,7 @@ def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = Fa
 _TRAINED = ("model", "ema", "optimizer")
 """Kinds of sections that hold no states of random generators."""
 _OF_CPU, _OF_GPU = 5_056, 16
-"""Bytes of `torch.get_rng_state()`, and of that of a GPU: its seed and its offset. Source: torch 2.0 to 2.13."""
+"""Bytes of the state of a generator on the CPU, and on a GPU, where it is a seed and an offset. Source: torch 2.0 to 2.13."""
 _WORDS = ("rng", "gen", "rand", "seed")
 
 
