@@ -911,6 +911,19 @@ def test_a_flipped_bit_is_damage_also_where_one_side_alone_has_checksums(
     assert inside("diff", "good.pth", other, *tolerance, cwd=tmp_path).code == 0
 
 
+def test_a_tolerance_hides_no_damage_where_all_elements_differ(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    state = {f"layers.{number}.weight": torch.randn(40) for number in range(3)}
+    torch.save({name: tensor + 1e-3 for name, tensor in state.items()}, tmp_path / "next.pth")
+    torch.save(state, tmp_path / "bad.pth")
+    assert inside("diff", "bad.pth", "next.pth", "--atol", "0.01", cwd=tmp_path).code == 0
+    flipped(tmp_path / "bad.pth", state["layers.1.weight"])
+
+    for sides in (("bad.pth", "next.pth"), ("next.pth", "bad.pth")):
+        done = inside("diff", *sides, "--atol", "0.01", cwd=tmp_path)
+        assert done.code == 2 and "do not match the checksums: layers.1.weight" in done.complaints[-1], done
+
+
 def test_a_change_of_most_elements_is_not_read_again(tmp_path: Path) -> None:
     before = {"a.weight": torch.ones(64), "b.weight": torch.ones(64)}
     after = {"a.weight": torch.ones(64) * 2, "b.weight": torch.cat([torch.zeros(4), torch.ones(60)])}
