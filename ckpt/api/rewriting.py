@@ -36,7 +36,7 @@ from ckpt.io import target
 from ckpt.io.far import is_url
 from ckpt.io.location import beside
 from ckpt.io.target import make_parents
-from ckpt.jobs.check.sums import Like, Likeness, likeness
+from ckpt.jobs.check.sums import Like, likeness
 from ckpt.jobs.rewrite.report import Leftover, RewriteReport, with_ties, with_unread
 from ckpt.jobs.rewrite.sets import is_partial, weights_file, whole_part, with_files, without_copies
 from ckpt.limits import Limits
@@ -322,7 +322,9 @@ def _made(survey: Survey, make: Make, options: WriteOptions) -> RewriteReport:
 
     Raises LossError for an incomplete checkpoint.
     """
-    comparison = None if options.like is None else _likeness(survey, options)
+    comparison = None
+    if options.like is not None:
+        comparison = likeness(with_ties(survey, options.limits), options.like, options.like_section)
     if not options.partial:
         if comparison is not None and comparison.rows:
             raise LossError(comparison.text, path=survey.path)
@@ -338,11 +340,6 @@ def _made(survey: Survey, make: Make, options: WriteOptions) -> RewriteReport:
         left_alone=(*report.left_alone, *extra),
         is_partial=True,
     )
-
-
-def _likeness(survey: Survey, options: WriteOptions) -> Likeness:
-    assert options.like is not None
-    return likeness(with_ties(survey, options.limits), options.like, options.like_section)
 
 
 @contextmanager
