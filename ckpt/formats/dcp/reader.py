@@ -231,15 +231,16 @@ def read(probe: Probe, limits: Limits, layout: Layout | None = None) -> Checkpoi
         raise UsageError("--names-from goes with a save without .metadata", path=probe.path)
     probe.names_from = None
     try:
-        if layout is not None and not files.metadata.paths:
+        keeps_order = bool(files.metadata.paths)
+        if layout is not None and not keeps_order:
             files.metadata = files.metadata._replace(paths=layout(files.metadata))
-        return _checkpoint(probe, files, limits)
+        return _checkpoint(probe, files, limits, keeps_order)
     except BaseException:
         files.close()
         raise
 
 
-def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
+def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -> Checkpoint:
     metadata = files.metadata
     contents = Contents((), read_nested, probe.mark, probe.budget)
     contents.pickles += metadata.pickles
@@ -295,7 +296,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits) -> Checkpoint:
     checkpoint = pickled.checkpoint(
         probe.path if probe.is_folder else files.folder.name,
         FORMAT.name,
-        FORMAT.traits._replace(keeps_order=bool(metadata.paths)),
+        FORMAT.traits._replace(keeps_order=keeps_order),
         tree_of([(name, metadata.paths.get(name, (name,)), leaves[name]) for name in order]),
         contents,
         limits,

@@ -11,6 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 from inside import inside as run
+from process import check_error
+from process import ckpt as process
 
 import ckpt
 from ckpt import formats
@@ -86,6 +88,14 @@ def test_keys_of_the_optimizer_and_objects_of_ranks_are_no_weights(megatron: Pat
         assert "objects.decoder.layers.mlp.linear_fc1._extra_state/shard_0_2" in names
         assert "model.decoder.layers.mlp.linear_fc1._extra_state/shard_0_2" not in names
     same(megatron, written.megatron_keys())
+
+
+def test_names_of_torch_dist_have_the_order_of_the_ranks(megatron: Path) -> None:
+    """`.metadata` has no paths, and a tensor holds all layers: no number of DDP is a name here."""
+    for path in (megatron, megatron / "iter_0000010", megatron / "iter_0000010/.metadata"):
+        check_error(process("inspect", path, "--index", "0"), "dcp keeps no order")
+        with formats.open(str(path)) as checkpoint:
+            assert not checkpoint.traits.keeps_order
 
 
 def test_chained_optimizers_are_one_section(tmp_path: Path) -> None:
