@@ -19,6 +19,7 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.gradients import GradientUse, says_gradients
 from ckpt.evidence.matching import by_order, each_once
+from ckpt.evidence.order import disorder, may_be_sorted
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -39,6 +40,7 @@ _NEVER = "no parameter with a gradient in an earlier step is among the numbers"
 _IN_ORDER = "the optimizer got model.parameters()"
 _EXACT = "the numbers are the parameters that never had a gradient"
 """Both: none got its first gradient in that step, and none with an earlier gradient is among the numbers."""
+_NOT_SORTED = "the names are in the order of the model, not of the alphabet"
 _NONE_FROZEN = "no parameter is frozen (requires_grad is not recorded)"
 
 
@@ -171,6 +173,8 @@ def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Num
             path=checkpoint.path,
             hint="is it a checkpoint of the run that stopped?",
         )
+    if not _is_module(model) and may_be_sorted(_blocks(model)):
+        assumes = ", and ".join(filter(None, (_NOT_SORTED, assumes)))
     trust: Trust = count.trust if assumes is None else "likely"
     sure = {candidates[0] for candidates in solved.candidates.values() if len(candidates) == 1}
     is_ordered = count.unordered is None or _IN_ORDER in (assumes or "")
@@ -485,24 +489,29 @@ def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:
 
 def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
     """Raise UsageError where the tensors do not stand in the order of a model."""
-    why = None
     if model.kind not in ("model", "ema", "other"):
-        why = f"{model.name} is not a model"
+        why: str | None = f"{model.name} is not a model"
     elif not checkpoint.traits.keeps_order:
         why = f"{checkpoint.traits.label} keeps no order"
     else:
-        names = model.names()
-        indices = {name: index for index, name in enumerate(names)}
-        pairs = [
-            (index, indices[f"{name[:-6]}bias"])
-            for name, index in indices.items()
-            if name.endswith("weight") and f"{name[:-6]}bias" in indices
-        ]
-        if pairs and all(bias < weight for weight, bias in pairs):
-            why = "its names are sorted, so the order of the model is lost"
+        why = None if _is_module(model) else disorder(model.names(), _blocks(model))
     if why is not None:
-        hint = "ckpt.snapshot keeps it" if checkpoint.members else "use the checkpoint that training saved"
+        is_folder = checkpoint.members or checkpoint.traits.is_folder
+        hint = "ckpt.snapshot keeps it" if is_folder else "use the checkpoint that training saved"
         raise UsageError(f"no number has a name: {why}", path=checkpoint.path, hint=hint)
+
+
+def _is_module(model: Section) -> bool:
+    """Tell whether modules list all of its tensors, so that names say nothing of their order."""
+    return all(entry.kind for entry in model.entries)
+
+
+def _blocks(model: Section) -> list[list[str]]:
+    """The names of each dtype."""
+    blocks: dict[str, list[str]] = {}
+    for name, entry in zip(model.names(), model.entries, strict=True):
+        blocks.setdefault(entry.tensor.dtype.name, []).append(name)
+    return list(blocks.values())
 
 
 def _order(survey: Survey, model: Section) -> list[int]:
@@ -525,8 +534,9 @@ def _listed(survey: Survey, model: Section) -> _Count | None:
     counted = [
         index for index, tensor in zip(indices, tensors, strict=True) if tensor.requires_grad is not False
     ]
-    is_module = all(survey.tensors[index].kind for index in indices)
-    why = "the module lists its parameters" if is_module else "each parameter was saved as a Parameter"
+    why = (
+        "the module lists its parameters" if _is_module(model) else "each parameter was saved as a Parameter"
+    )
     return _Count([_Place((index,), open=True) for index in counted], "certain", why)
 
 

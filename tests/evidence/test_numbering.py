@@ -30,6 +30,7 @@ from ckpt.evidence.numbering import (
     _NO_FIRST,
     _NO_SEARCH,
     _NONE_FROZEN,
+    _NOT_SORTED,
     Numbering,
     Numbers,
     _Count,
@@ -452,6 +453,95 @@ def test_files_that_keep_no_order_are_refused(tmp_path: Path) -> None:
 
     check_error(ckpt("inspect", tmp_path / "a.safetensors", "--index", "0"), "safetensors keeps no order")
     check_error(ckpt("inspect", tmp_path / "b.pt", "--index", "0"), "its names are sorted")
+
+
+def llama(layers: int) -> dict[str, torch.Tensor]:
+    """The names of a model without a bias, in its order."""
+    parts = [
+        *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+        *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"),
+    ]
+    rows = ["embed_tokens", *(f"layers.{layer}.{part}" for layer in range(layers) for part in parts), "norm"]
+    return {f"model.{row}.weight": torch.ones(2) for row in rows}
+
+
+@pytest.mark.parametrize("layers", [11, 100])
+def test_sorted_names_without_a_bias_are_refused(layers: int, tmp_path: Path) -> None:
+    """`10` stands before `2` in the alphabet, and in no list of modules."""
+    state = llama(layers)
+    found = numbered({"model": state}, tmp_path / "a.pt", [0, 1, 9 * layers + 1])
+    assert found.assumes is None
+    assert [row.entries[0].name for row in found.rows] == [
+        "model.model.embed_tokens.weight",
+        "model.model.layers.0.self_attn.q_proj.weight",
+        "model.model.norm.weight",
+    ]
+    by_dtype = {name: state[name].half() for name in sorted(state) if "norm" in name}
+    by_dtype |= {name: state[name] for name in sorted(state) if "norm" not in name}
+    in_order = dict(sorted(state.items()))
+    for number, rows in enumerate((by_dtype, in_order, {"model": in_order})):
+        rewriting.saved(rows, tmp_path / f"{number}.pt")
+        check_error(ckpt("inspect", tmp_path / f"{number}.pt", "--index", "0"), "its names are sorted")
+
+
+def test_names_that_may_be_sorted_are_an_assumption(tmp_path: Path) -> None:
+    """Each pair of neighbours says whether the alphabet made the order. Few of them say nothing."""
+    state = llama(3)
+    rewriting.saved(dict(sorted(state.items())), tmp_path / "a.pt")
+    done = ckpt("inspect", tmp_path / "a.pt", "--index", "1", "--json")
+    index = json.loads(done.out)["index"]
+    assert index["assumes"] == f"{_NOT_SORTED}, and {_NONE_FROZEN}"
+    assert index["evidence"]["trust"] == "likely"
+    assert ckpt("inspect", tmp_path / "a.pt", "--index", "1").lines[0].startswith(f"If {_NOT_SORTED}")
+
+    few = [f"{name}.weight" for name in ("fc1", "fc2", "head", "norm", "out")]
+    more = [*few, "proj.weight"]
+    with_ten = ["fc1.weight", "fc2.weight", "fc10.weight", *more[2:]]
+    for number, rows in enumerate((few, more, with_ten)):
+        found = numbered({name: torch.ones(2) for name in rows}, tmp_path / f"{number}.pt", [2])
+        assert (_NOT_SORTED in str(found.assumes)) is (rows is more)
+    both = {f"a.{name}": torch.ones(2).half() for name in more}  # safetensors has a block of each dtype
+    both |= {name: torch.ones(2) for name in few}
+    assert _NOT_SORTED in str(numbered(both, tmp_path / "both.pt", [2]).assumes)
+
+
+def test_an_optimizer_does_not_make_sorted_names_certain(tmp_path: Path) -> None:
+    net = nn.ParameterDict({name: nn.Parameter(torch.ones(2)) for name in "abcdef"})
+    optimizer = torch.optim.Adam(net.parameters())
+    sum(row.sum() for row in net.values()).backward()
+    optimizer.step()
+    file = {"model": dict(net.state_dict()), "optimizer": optimizer.state_dict()}
+    found = numbered(file, tmp_path / "a.pt", [0])
+    assert (found.assumes, found.trust) == (_NOT_SORTED, "likely")
+    file["model"]["a"] = file["model"].pop("a")
+    found = numbered(file, tmp_path / "b.pt", [0])
+    assert (found.assumes, found.trust) == (None, "strong")
+
+
+def test_layers_of_the_last_rank_first_are_refused(tmp_path: Path) -> None:
+    """DCP puts the names of the last rank first (torch `ChainMap` in `create_global_plan`): of a pipeline the last layers."""
+    state = llama(4)
+    late = {name: state[name] for name in state if "layers.2" in name or "layers.3" in name}
+    rewriting.saved({**late, **state}, tmp_path / "a.pt")
+    check_error(
+        ckpt("inspect", tmp_path / "a.pt", "--index", "0"),
+        "model.layers.3 stands before model.layers.0, so the order of the model is lost",
+    )
+
+
+def test_numbers_that_are_no_positions_have_any_order(tmp_path: Path) -> None:
+    """A ModuleDict of strides: 32, 16, 8."""
+    net = nn.ModuleDict({key: nn.Linear(2, 2) for key in ("32", "16", "8")})
+    found = numbered(net.state_dict(), tmp_path / "a.pt", [0, 1, 5])
+    assert [row.entries[0].name for row in found.rows] == ["32.weight", "32.bias", "8.bias"]
+
+
+def test_a_module_lists_its_parameters_in_any_order(tmp_path: Path) -> None:
+    """A module that was saved whole has its own order, whatever its names are."""
+    torch.save(nn.ModuleDict({"1": nn.Linear(2, 2), "0": nn.Linear(2, 2)}), tmp_path / "a.pt")
+    with formats.open(str(tmp_path / "a.pt")) as checkpoint:
+        found = numbering(Survey(checkpoint), Numbers(((None, (0, 3)),)))
+    assert (names(found), found.trust) == (["1.weight", "0.bias"], "certain")
 
 
 def test_only_a_model_has_parameters(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""The order of a model, as far as names tell it.
+
+A state dict lists the children of each module as they were registered, and a list of modules counts from 0. A program
+that sorts by the alphabet puts `layers.10` before `layers.2`, and a bias before its weight. safetensors sorts so within
+each dtype.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+from ckpt.text import show
+
+_TELLING = 4
+"""Neighbours that stand by the alphabet in few models by chance."""
+
+_SORTED = "its names are sorted, so the order of the model is lost"
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
+_DIGITS = re.compile(r"[0-9]+")
+
+
+def disorder(names: Sequence[str], blocks: Sequence[Sequence[str]]) -> str | None:
+    """Return why names are in no order of a model, or None. `blocks` are the names of each dtype, in their order."""
+    indices = {name: index for index, name in enumerate(names)}
+    pairs = [
+        (index, indices[f"{name[:-6]}bias"])
+        for name, index in indices.items()
+        if name.endswith("weight") and f"{name[:-6]}bias" in indices
+    ]
+    if pairs and all(bias < weight for weight, bias in pairs):
+        return _SORTED
+    if all(map(_is_ascending, blocks)):
+        families = (children for block in blocks for children in _families(block).values())
+        if not all(_is_ascending(_numbers(children)) for children in families):
+            return _SORTED
+    for parent, children in _families(names).items():
+        numbers = _numbers(children)
+        if len(numbers) < len(children) or sorted(numbers) != list(range(len(numbers))):
+            continue  # the keys of a dict, or a list with modules that hold no tensors
+        for first, second in pairwise(numbers):
+            if second < first:
+                before, after = (show(f"{parent}{number}", 80) for number in (first, second))
+                return f"{before} stands before {after}, so the order of the model is lost"
+    return None
+
+
+def may_be_sorted(blocks: Sequence[Sequence[str]]) -> bool:
+    """Tell whether so many names stand by the alphabet, in each dtype, that it is hardly the order of a model."""
+    if not all(map(_is_ascending, blocks)):
+        return False
+    telling = {
+        pair
+        for block in blocks
+        for children in _families(block).values()
+        for pair in pairwise(children)
+        if _DIGITS.sub("", pair[0]) != _DIGITS.sub("", pair[1])
+    }
+    return len(telling) >= _TELLING
+
+
+def _families(names: Iterable[str]) -> dict[str, list[str]]:
+    """The children of each module, in the order of the names. A module is what its names begin with: `layers.0.`."""
+    families: dict[str, dict[str, None]] = {}
+    for name in names:
+        begin = 0
+        for part in name.split("."):
+            families.setdefault(name[:begin], {})[part] = None
+            begin += len(part) + 1
+    return {parent: list(children) for parent, children in families.items()}
+
+
+def _numbers(children: Iterable[str]) -> list[int]:
+    return [int(child) for child in children if _NUMBER.fullmatch(child)]
+
+
+_Row = TypeVar("_Row", str, int)
+
+
+def _is_ascending(rows: Sequence[_Row]) -> bool:
+    return all(first <= second for first, second in pairwise(rows))
