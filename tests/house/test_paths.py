@@ -23,6 +23,7 @@ LIMITS = [
     "evidence.matching._ORDERED",
     "evidence.numbering._LISTED",
     "evidence.numbering._MOST",
+    "evidence.order._TELLING",
     "jobs.explain.message._LINE",
     "jobs.explain.pages._LONGEST_CODE",
     "formats.plain_pickle.packed._LOOKED",
