@@ -502,8 +502,11 @@ def _refuse_disorder(checkpoint: Checkpoint, model: Section) -> None:
 
 
 def _is_module(model: Section) -> bool:
-    """Tell whether modules list all of its tensors, so that names say nothing of their order."""
-    return all(entry.kind for entry in model.entries)
+    """Tell whether modules list all of its tensors, so that names say nothing of their order.
+
+    A dict of Parameters says what each is, and not the order. Tensors that no module registers have no number.
+    """
+    return all(entry.kind and entry.source != "Parameter" for entry in model.entries if entry.registered)
 
 
 def _blocks(model: Section) -> list[list[str]]:

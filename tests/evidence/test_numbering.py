@@ -544,6 +544,35 @@ def test_a_module_lists_its_parameters_in_any_order(tmp_path: Path) -> None:
     assert (names(found), found.trust) == (["1.weight", "0.bias"], "certain")
 
 
+@pytest.mark.parametrize("loose", [0, 1])
+def test_a_module_with_names_in_order_of_the_alphabet_is_certain(loose: int, tmp_path: Path) -> None:
+    """A tensor that no module registers has no number, and changes nothing."""
+    net = nn.ModuleDict({name: nn.Linear(2, 2, bias=False) for name in "abcdef"})
+    net.seen = [torch.ones(2)] * loose  # type: ignore[assignment]
+    torch.save(net, tmp_path / "a.pt")
+    with formats.open(str(tmp_path / "a.pt")) as checkpoint:
+        assert [entry.registered for entry in checkpoint.tensors].count(False) == loose
+        found = numbering(Survey(checkpoint), Numbers(((None, (5,)),)))
+    assert (names(found), found.trust, found.assumes) == (["f.weight"], "certain", None)
+
+
+def test_a_dict_of_parameters_is_no_module(tmp_path: Path) -> None:
+    """`dict(model.named_parameters())` may be sorted as any dict."""
+    net = nn.ModuleDict({name: nn.Linear(2, 2) for name in "abcdef"})
+    alone = {name: row.data for name, row in net.named_parameters()}
+    alone["f.bias"] = net["f"].bias  # type: ignore[assignment]  # one Parameter among tensors
+    for number, state in enumerate((dict(net.named_parameters()), alone)):
+        torch.save(dict(sorted(state.items())), tmp_path / f"{number}.pt")
+        check_error(ckpt("inspect", tmp_path / f"{number}.pt", "--index", "0"), "its names are sorted")
+
+    weights = {name: row for name, row in net.named_parameters() if "weight" in name}
+    torch.save(weights, tmp_path / "weights.pt")
+    with formats.open(str(tmp_path / "weights.pt")) as checkpoint:
+        found = numbering(Survey(checkpoint), Numbers(((None, (5,)),)))
+    assert (names(found), found.trust, found.assumes) == (["f.weight"], "likely", _NOT_SORTED)
+    assert found.why == "each parameter was saved as a Parameter"
+
+
 def test_only_a_model_has_parameters(tmp_path: Path) -> None:
     net = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(net.parameters())

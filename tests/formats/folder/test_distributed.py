@@ -98,6 +98,15 @@ def test_names_of_torch_dist_have_the_order_of_the_ranks(megatron: Path) -> None
             assert not checkpoint.traits.keeps_order
 
 
+def test_paths_in_metadata_come_before_the_keys_of_torch_dist(megatron: Path) -> None:
+    folder = megatron / "iter_0000010"
+    written.save(folder, {"net": {"b": torch.ones(2), "a": torch.ones(2)}})
+    with formats.open(str(folder)) as checkpoint:
+        assert checkpoint.layout == "Megatron checkpoint, torch_dist"
+        assert [entry.name for entry in checkpoint.tensors] == ["net.b", "net.a"]
+        assert checkpoint.traits.keeps_order
+
+
 def test_chained_optimizers_are_one_section(tmp_path: Path) -> None:
     written.megatron(tmp_path, chained=True)
     with formats.open(str(tmp_path)) as checkpoint:
