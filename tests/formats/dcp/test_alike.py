@@ -88,6 +88,7 @@ def test_items_are_alike_wherever_they_lie(items: list[bytes], tmp_path: Path) -
             offset += len(data)
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_most_items_are_read_by_comparing(items: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     known = Alike()
     read(items[0], known)
@@ -109,6 +110,7 @@ def test_an_archive_without_checksums_is_read(tmp_path: Path) -> None:
     assert told(read(data, known)) == told(read(data, known)) == told(read(data, None))
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_few_archives_are_kept(items: list[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(alike, "_KEPT", 1)
     known = Alike()
