@@ -1,6 +1,6 @@
-"""The order of names, against every architecture that timm and transformers know: on the meta device they take no memory.
+"""The order of names, against each fourth architecture of timm and all of transformers: on the meta device they take no memory.
 
-None is taken for sorted, and each is when a program sorts it.
+None is taken for sorted, and each with more than 8 names is when a program sorts it.
 """
 
 from __future__ import annotations
