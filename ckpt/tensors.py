@@ -13,6 +13,9 @@ from ckpt.io.far import Reading
 from ckpt.io.source import Source
 from ckpt.rows import NamedTuple, dataclass
 
+DIMENSIONS = 64
+"""The most dimensions of a tensor in torch."""
+
 
 class Range(NamedTuple):
     """`size` bytes of a source at `offset`. They are deflated when `inflated`, their full size, is not None.

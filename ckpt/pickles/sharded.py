@@ -14,7 +14,7 @@ from math import prod
 from ckpt.dtypes import DType
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple, tensor_of
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import Composite, Piece, Placement, Shard, Shards, TensorRef
+from ckpt.tensors import DIMENSIONS, Composite, Piece, Placement, Shard, Shards, TensorRef
 
 
 def fields_of(node: Node) -> dict[str, Node]:
@@ -47,7 +47,6 @@ DTENSORS = frozenset(
 )
 _MOST = 2**20
 """Ranks of a run, shards of a tensor, and chunks of a strided shard: there are never more."""
-_DIMENSIONS = 64
 _MODULES = ("torch.distributed.tensor.placement_types", "torch.distributed._tensor.placement_types")
 
 
@@ -162,7 +161,7 @@ def _is_in_order(node: Node) -> bool:
 def _rows(node: Node) -> Sequence[Node] | None:
     """Return the items of a tuple or a list of a few, or None."""
     items: Sequence[Node] | None = node if is_tuple(node) else node if type(node) is list else None
-    return items if items is not None and len(items) <= _DIMENSIONS else None
+    return items if items is not None and len(items) <= DIMENSIONS else None
 
 
 SHARDED = frozenset(
@@ -192,7 +191,7 @@ def placed(whole: Composite, begins: tuple[tuple[int, ...], ...], state: Node) -
         return None
     metadata, group = fields_of(rows[1]), fields_of(rows[2])
     listed = _listed(metadata.get("shards_metadata"), whole.shape)
-    if listed is None or numbers(metadata.get("size"), _DIMENSIONS) != whole.shape:
+    if listed is None or numbers(metadata.get("size"), DIMENSIONS) != whole.shape:
         return None
     if not _is_dtype(metadata.get("tensor_properties"), whole.dtype):
         return None
@@ -212,8 +211,8 @@ def _listed(rows: Node, shape: tuple[int, ...]) -> tuple[Shard, ...] | None:
     shards: list[Shard] = []
     for row in rows:
         fields = fields_of(row)
-        offsets = numbers(fields.get("shard_offsets"), _DIMENSIONS)
-        sizes = numbers(fields.get("shard_sizes"), _DIMENSIONS)
+        offsets = numbers(fields.get("shard_offsets"), DIMENSIONS)
+        sizes = numbers(fields.get("shard_sizes"), DIMENSIONS)
         if offsets is None or sizes is None or not len(offsets) == len(sizes) == len(shape):
             return None
         if any(first + size > most for first, size, most in zip(offsets, sizes, shape, strict=True)):

@@ -211,6 +211,49 @@ def values(data: bytes, random: Random) -> bytes:
     return b"".join(steps)
 
 
+_BETWEEN = (
+    b"u(",
+    b"e(",
+    b"K\1K\2u(",
+    b"K\1",
+    b"\x85",
+    b"\x86",
+    b"\x87",
+    b"\x94",
+    b"}\x94",
+    b"b",
+    b"0",
+    b"00",
+    b"2",
+    b"s",
+    b"R",
+)
+
+
+def entries(data: bytes, random: Random) -> bytes:
+    """One to three changes of entries that repeat: a number, a slot of the memo filled again, an opcode more or less."""
+    steps = [step for step in _steps(data) if step[:1] != op.frame(0)[:1]]
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        at = random.randrange(2, len(steps)) if len(steps) > 2 else 0
+        what = random.randrange(8)
+        if what < 3:
+            numbers = [place for place, step in enumerate(steps) if step[:1] in b"KMJ\x8a" and step]
+            number = random.choice((*NUMBERS, *HUGE[:5]))
+            steps[random.choice(numbers or [at])] = op.integer(random.choice((number, -number)))
+        elif what == 3:
+            gets = [place for place, step in enumerate(steps) if step[:1] in b"hj" and step]
+            steps[random.choice(gets or [at])] = op.get(random.randrange(200))
+        elif what == 4:
+            steps.insert(at, random.choice(_PARTS) + op.put(random.randrange(60)) + b"0")
+        elif what == 5:
+            del steps[at]
+        elif what == 6:
+            steps.insert(at, random.choice(_BETWEEN))
+        else:
+            steps[at:at] = steps[at : at + random.choice((1, 1, 2, 9))]
+    return b"".join(steps)
+
+
 def streams(data: bytes, random: Random) -> bytes:
     """A change of one pickle of several in a row, or of what follows them."""
     ends = [0]

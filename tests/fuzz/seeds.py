@@ -230,3 +230,11 @@ def metadata() -> Iterator[bytes]:
     for seed in range(60):
         for protocol in (2, 4):
             yield pickle.dumps(made.made(seed, 2 + seed % 9), protocol)
+
+
+def entries() -> Iterator[bytes]:
+    """`.metadata` with more entries, most of which are read in columns."""
+    import metadata as made
+
+    for seed in range(60):
+        yield pickle.dumps(made.made(seed, 8 + seed % 16), 4)

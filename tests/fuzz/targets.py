@@ -252,7 +252,7 @@ def shards(data: bytes) -> None:
 
 
 def metadata(data: bytes) -> None:
-    """The `.metadata` of a distributed checkpoint beside the data of the sample, which it may name; read with and without columns."""
+    """The `.metadata` of a distributed checkpoint beside the data of the sample, which it may name."""
     files = {**seeds.distributed(), ".metadata": data}
     with watched():
         survey = looked(lambda: formats._open(InMemory("c/", files), LIMITS, False, ""))
@@ -270,26 +270,38 @@ def metadata(data: bytes) -> None:
                 return
             checked = structure(survey.checkpoint)
             written(with_checksums(checked, survey.checkpoint, *_rest(report)).to_json())
-        check(
-            _columns(data, skimmed=True) == _columns(data, skimmed=False), "columns differ from the machine"
-        )
 
 
 def _rest(report: ChecksumReport) -> tuple[Any, int, int]:
     return report.damage, report.nbytes, report.unchecked
 
 
-def _columns(data: bytes, *, skimmed: bool) -> object:
+def columns(data: bytes) -> bool:
+    """A `.metadata` read in columns is that of the machine alone. Tell whether there was one."""
+    with watched():
+        alone = _content(data, skimmed=False)
+        check(_content(data, skimmed=True) == alone, "columns differ from the machine")
+    return alone is not None
+
+
+def _content(data: bytes, *, skimmed: bool) -> object:
+    """All that a `.metadata` says, in plain values, or None where it is refused."""
     try:
         budget = Budget(LIMITS, len(data))
         found = read_metadata(data, LIMITS, budget) if skimmed else metadata_of(run(data, LIMITS, budget))
     except CkptError:
         return None
     rows = [
-        (row[:4], list(row.chunks.boxes()), list(row.chunks.begins), list(row.chunks.lengths))
+        (
+            row[:4],
+            [
+                (box, found.item(row, at) if row.chunks.files[at] >= 0 else None)
+                for at, box in enumerate(row.chunks.boxes())
+            ],
+        )
         for row in found.tensors.values()
     ]
-    return rows, found.objects, found.paths, sorted(found.files), found.unused
+    return rows, found.objects, found.paths, sorted(found.files), found.unused, found.version
 
 
 @cache
@@ -658,6 +670,7 @@ TARGETS: dict[str, Target] = {
     "safetensors": Target(safetensors, seeds.safetensors, mutate.headers),
     "index": Target(shards, seeds.indexes, mutate.documents),
     "metadata": Target(metadata, seeds.metadata, mutate.pickles, needs_torch=True),
+    "columns": Target(columns, seeds.entries, mutate.entries, needs_torch=True),
     "listing": Target(listed, seeds.listings, mutate.documents),
     "torchscript": Target(torchscript, seeds.scripts, _script_parts),
     "pt2": Target(pt2, containers.lists, mutate.documents),

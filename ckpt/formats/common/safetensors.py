@@ -20,7 +20,7 @@ from ckpt.limits import Budget, Limits, is_text, parse_json
 from ckpt.names import natural
 from ckpt.nodes import Dict
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Place, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Place, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.find import METADATA, metadata_node
 
@@ -30,7 +30,6 @@ SHARDING, VERSION = "DCP_SHARDING_INFO", "DCP_VERSION"
 """Keys of the metadata of a distributed checkpoint: where the parts of a file begin in the whole tensors."""
 
 _FIELDS = {"dtype", "shape", "data_offsets"}
-_DIMENSIONS = 64
 
 
 _Row = tuple[DType, tuple[int, ...], int, int]
@@ -192,8 +191,8 @@ def _entry(name: str, fields: object) -> tuple[DType, tuple[int, ...], int, int]
     if dtype is None:
         raise UnreadableError(f"{what}: unknown dtype {show(str(fields['dtype'])[:80], 40)}")
     shape, offsets = fields["shape"], fields["data_offsets"]
-    if not _whole(shape) or len(shape) > _DIMENSIONS:
-        raise UnreadableError(f"{what}: its shape is not a list of at most {_DIMENSIONS} whole numbers")
+    if not _whole(shape) or len(shape) > DIMENSIONS:
+        raise UnreadableError(f"{what}: its shape is not a list of at most {DIMENSIONS} whole numbers")
     if not _whole(offsets) or len(offsets) != 2:
         raise UnreadableError(f"{what}: its offsets are not a pair of whole numbers")
     bits = prod(shape) * (4 if dtype.safetensors == "F4" else dtype.bits)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from math import prod
 
 from ckpt.dtypes import BY_NAME, DType
@@ -19,10 +18,9 @@ from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import Pickle
 from ckpt.rows import NamedTuple
+from ckpt.tensors import DIMENSIONS
 from ckpt.text import show
 
-_DIMENSIONS = 64
-"""The most dimensions of a tensor in torch."""
 _MOST = 2**63
 
 
@@ -175,8 +173,8 @@ class FoundItem(NamedTuple):
         return Item(self.file, self.begin, self.length, self.codecs)
 
 
-def metadata_of(pickle: Pickle, skimmed: Sequence[FoundItem] = ()) -> Metadata:
-    """The content of a `.metadata` file, with items that `skim` has read. Raises UnreadableError where it contradicts itself."""
+def metadata_of(pickle: Pickle) -> Metadata:
+    """The content of a `.metadata` file, of which `skim` may have read parts. Raises UnreadableError where it contradicts itself."""
     try:
         fields = _fields(pickle.root, "Metadata", "the pickle")
     except UnreadableError as error:
@@ -190,12 +188,11 @@ def metadata_of(pickle: Pickle, skimmed: Sequence[FoundItem] = ()) -> Metadata:
             raise UnreadableError(f".metadata: {show(name, 80)} is listed twice")
         if class_of(row) == "BytesStorageMetadata":
             objects[name] = None
-        elif isinstance(row, TensorRow):  # skimmed
+        elif isinstance(row, TensorRow) and row.name is name:  # skimmed
             tensors[name] = checked(row)
         else:
             tensors[name] = _tensor(name, row)
-    items = chain(_found_items(fields.get("storage_data")), skimmed)
-    files, unused = _placed(items, tensors, objects)
+    files, unused = _placed(_found_items(fields.get("storage_data")), tensors, objects)
     version = fields.get("version")
     return Metadata(
         tensors,
@@ -229,7 +226,7 @@ def _tensor(name: str, node: Node) -> TensorRow:
 def checked(row: TensorRow) -> TensorRow:
     """The row. Raises UnreadableError where it is larger than memory can be, or a chunk leaves the tensor."""
     what = f"tensor {show(row.name, 80)}"
-    if len(row.shape) > _DIMENSIONS or row.dtype.nbytes(prod(row.shape)) >= _MOST:
+    if len(row.shape) > DIMENSIONS or row.dtype.nbytes(prod(row.shape)) >= _MOST:
         raise UnreadableError(f".metadata: {what} has an impossible size")
     chunks, dims = row.chunks, len(row.shape)
     for dim, whole in enumerate(row.shape):
@@ -263,6 +260,9 @@ def _properties(node: Node, what: str) -> tuple[DType, bool]:
 
 def _found_items(node: Node) -> Iterator[FoundItem]:
     for key, value in _pairs(node, "storage_data"):
+        if isinstance(value, FoundItem) and value.name is key:  # skimmed
+            yield value
+            continue
         index = _fields(key, "MetadataIndex", "storage_data")
         name = _text(index.get("fqn"), "a name")
         what = f"the item of {show(name, 80)}"
@@ -386,7 +386,7 @@ def _size(node: Node, what: str) -> tuple[int, ...]:
     numbers: Node = node
     if type(node) is Opaque and node.class_name == "torch.Size" and len(node.args) == 1:
         numbers = node.args[0]
-    if not is_tuple(numbers) or len(numbers) > _DIMENSIONS:
+    if not is_tuple(numbers) or len(numbers) > DIMENSIONS:
         raise UnreadableError(f".metadata: {what} has an invalid size")
     return tuple(_count(number, what) for number in numbers)
 

@@ -19,9 +19,10 @@ from ckpt.formats.common.pickled import run
 from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, class_of, metadata_of
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
-from ckpt.pickles.machine import MachineError, Made, Pickle
+from ckpt.pickles.machine import Made, Pickle
 from ckpt.pickles.skim import getting, number_of, numbers_of, slot_of
 from ckpt.rows import NamedTuple
+from ckpt.tensors import DIMENSIONS
 
 
 def without_frames(data: bytes) -> bytes:
@@ -44,38 +45,45 @@ Memo: TypeAlias = dict[int, Made]
 
 _UINT32 = Struct("<I").unpack_from
 _SHORT, _LONG, _MARK = 0x8C, 0x58, 0x28  # opcodes: see Lib/pickletools.py
-_NUMBER = rb"(?:K.|M..|J....|\x8a\x05.{5}|\x8a\x06.{6}|\x8a\x07.{7}|\x8a\x08.{8})"
-_NUMBERS = rb"(?:\)|(" + _NUMBER + rb"+)[\x85-\x87]\x94|\((" + _NUMBER + rb"+)t\x94)"
+_NUMBER = rb"(?:K.|M..|(?:J...|\x8a(?:\x05.{4}|\x06.{5}|\x07.{6}|\x08.{7}))[\0-\x7f])"
+"""Opcodes that push a number. The last byte of a negative one is larger, so the machine reads that, and refuses it."""
+_SOME = b"|".join(_NUMBER * count + rb"(?=%c)" % (0x84 + count) for count in (1, 2, 3))
+_NUMBERS = rb"(?:\)|(" + _SOME + rb").\x94|\((" + _NUMBER + rb"{1,%d})t\x94)" % DIMENSIONS
 _GOT = rb"(h.|j....)"
 _TEXT = rb"(?:(h.|j....)|\x8c(.)([ -~]*)\x94)"
 _TRIES = 8
 """The most looks at entries that may be the usual one. Each look goes through the whole memo."""
-_ROW, _CHUNK, _ITEM = 700, 60, 240
+_ROW, _CHUNK, _ITEM = 700, 60, 280
 """Bytes of memory of a tensor, of a chunk, and of an item."""
 
 
-class _Patterns(NamedTuple):
-    """Regular expressions for the parts of one kind of entry. They name the slots of the memo that all entries use."""
+class _Usual(NamedTuple):
+    """Regular expressions for one kind of entry and for its chunks, and the nodes in the slots of the memo that they name."""
 
-    first: re.Pattern[bytes]
-    second: re.Pattern[bytes]
+    patterns: tuple[re.Pattern[bytes], ...]
+    nodes: dict[int, Made]
+
+    def fits(self, memo: Memo) -> bool:
+        """Tell whether the slots still hold these nodes: an opcode may fill a slot again."""
+        return all(memo.get(slot) is node for slot, node in self.nodes.items())
 
 
 class Skimmer:
-    """Reads on for the machine (`machine.Skim`) in the bytes of a `.metadata` without frames. `items` is what it found."""
+    """Reads on for the machine (`machine.Skim`) in the bytes of a `.metadata` without frames.
+
+    For each entry that it reads there is a pair on the stack, with a TensorRow or a FoundItem as value.
+    """
 
     def __init__(self, data: bytes, budget: Budget) -> None:
-        self.items: list[FoundItem] = []
         self.data = data
         self._budget = budget
-        self._tensors: _Patterns | None = None
-        self._places: re.Pattern[bytes] | None = None
-        self._charged = 0
+        self._tensors: _Usual | None = None
+        self._places: _Usual | None = None
         self.memo: Memo = {}
         self._tries = _TRIES
 
     def __call__(self, out: Pickle, stack: list[Made], outer: list[list[Made]], position: int) -> int:
-        if not outer or not outer[-1] or type(outer[-1][-1]) not in (Dict, Opaque):
+        if not outer or len(stack) % 2 or not outer[-1] or type(outer[-1][-1]) not in (Dict, Opaque):
             return position  # a list of pairs alone may be skipped to the next one
         before = out.skimmed
         position, out.skimmed = self._read_on(stack, self.memo, position, before)
@@ -88,14 +96,16 @@ class Skimmer:
         kind = class_of(entry)
         if kind == "TensorStorageMetadata" and type(below) is str:
             if self._tensors is None and self._tries:
-                self._tensors = _tensor_patterns(entry, memo)
+                self._tensors = _usual_tensor(entry, memo)
                 self._tries -= self._tensors is None
-            return self._skim_tensors(self._tensors, stack, memo, position, skipped)
+            if self._tensors is not None and self._tensors.fits(memo):
+                return self._skim_tensors(self._tensors, stack, memo, position, skipped)
         if kind == "_StorageInfo" and type(below) is Opaque and class_of(below) == "MetadataIndex":
             if self._places is None and self._tries and _fields(below).get("offset") is not None:
-                self._places = _place_pattern(below, entry, memo)
+                self._places = _usual_place(below, entry, memo)
                 self._tries -= self._places is None
-            return self._skim_places(self._places, memo, position, skipped)
+            if self._places is not None and self._places.fits(memo):
+                return self._skim_places(self._places, stack, memo, position, skipped)
         return position, skipped
 
     @property
@@ -109,14 +119,12 @@ class Skimmer:
     # --- what follows an entry ----------------------------------------------------------------------------------------
 
     def _skim_tensors(
-        self, patterns: _Patterns | None, stack: list[Made], memo: Memo, position: int, skipped: int
+        self, usual: _Usual, stack: list[Made], memo: Memo, position: int, skipped: int
     ) -> tuple[int, int]:
         """Leave a name and a TensorRow on the stack for each entry that has the usual opcodes."""
-        if patterns is None:
-            return position, skipped
         slot = len(memo) + skipped
         while True:
-            entry = self._tensor(patterns, memo, self._next(position), slot)
+            entry = self._tensor(usual, memo, self._next(position), slot)
             if entry is None:
                 return position, slot - len(memo)
             row, position, end = entry
@@ -129,15 +137,15 @@ class Skimmer:
         return position + 2 if self.data[position : position + 2] == b"u(" else position
 
     def _tensor(
-        self, patterns: _Patterns, memo: Memo, position: int, slot: int
+        self, usual: _Usual, memo: Memo, position: int, slot: int
     ) -> tuple[TensorRow, int, int] | None:
         """Return (the entry at an offset, the offset after it, the next slot of the memo), or None.
 
         Other opcodes give None.
         """
-        data = self.data
+        data, (first, second) = self.data, usual.patterns
         text = _text(data, position)
-        head = None if text is None else patterns.first.match(data, text[1])
+        head = None if text is None else first.match(data, text[1])
         if text is None or head is None:
             return None
         dtype, shape = _dtype(memo, head[1]), _sizes(head, 3)
@@ -152,7 +160,7 @@ class Skimmer:
         lows: list[int] = []
         wide: list[int] = []
         position += many
-        while (chunk := patterns.second.match(data, position)) is not None:
+        while (chunk := second.match(data, position)) is not None:
             offsets, sizes = _sizes(chunk, 1), _sizes(chunk, 3)
             if len(offsets) != len(shape) or len(sizes) != len(shape):
                 return None
@@ -173,13 +181,11 @@ class Skimmer:
         return row, position + len(end), slot + count * slots
 
     def _skim_places(
-        self, pattern: re.Pattern[bytes] | None, memo: Memo, position: int, skipped: int
+        self, usual: _Usual, stack: list[Made], memo: Memo, position: int, skipped: int
     ) -> tuple[int, int]:
-        """Add to `items` each entry that has the usual opcodes."""
-        if pattern is None:
-            return position, skipped
-        data, slot = self.data, len(memo) + skipped
-        match, size, make = pattern.match, _size, tuple.__new__
+        """Leave a name and a FoundItem on the stack for each entry that has the usual opcodes."""
+        data, slot, before = self.data, len(memo) + skipped, len(stack)
+        match, size, make = usual.patterns[0].match, _size, tuple.__new__
         while (entry := match(data, position)) is not None:
             got, length, text, place, few, many, same, other_length, other, begin, count = entry.groups()
             used = 4
@@ -206,14 +212,13 @@ class Skimmer:
                 memo[slot + used - 1] = file
             slot += used
             position = entry.end()
-            self.items.append(make(FoundItem, (name, offsets, file, number_of(begin), number_of(count), ())))
-        self._budget.charge(_ITEM * (len(self.items) - self._charged), ".metadata")
-        self._charged = len(self.items)
+            stack += name, make(FoundItem, (name, offsets, file, number_of(begin), number_of(count), ()))
+        self._budget.charge(_ITEM * (len(stack) - before) // 2, ".metadata")
         return position, slot - len(memo)
 
 
-def _tensor_patterns(row: Opaque, memo: Memo) -> _Patterns | None:
-    """Return the patterns of entries like this one, or None if it is unusual."""
+def _usual_tensor(row: Opaque, memo: Memo) -> _Usual | None:
+    """Return what fits entries like this one, or None if it is unusual."""
     fields = _fields(row)
     properties, size, chunks = (fields.get(name) for name in ("properties", "size", "chunks"))
     if list(fields) != ["properties", "size", "chunks"] or type(properties) is not Opaque:
@@ -226,9 +231,10 @@ def _tensor_patterns(row: Opaque, memo: Memo) -> _Patterns | None:
     if not is_tuple(state) or len(state) != (3 if is_call else 5):
         return None
     keys, inner = row.states[0].keys, chunk.states[0].keys  # type: ignore[union-attr]
-    of = _opcodes(memo, (row.func, properties.func, size.func, chunk.func, *state[1::2], *keys, *inner))
-    if of is None:
+    nodes = _in_slots(memo, (row.func, properties.func, size.func, chunk.func, *state[1::2], *keys, *inner))
+    if nodes is None:
         return None
+    of = _expressions(nodes)
     pattern = _GOT + of(state[1]) + rb"([\x88\x89])"
     if is_call:
         pattern += rb"\x87\x94R\x94"
@@ -248,11 +254,11 @@ def _tensor_patterns(row: Opaque, memo: Memo) -> _Patterns | None:
         + rb"\]\x94"
     )
     second = of(chunk.func) + rb"\)\x81\x94\}\x94\(" + of(inner[0]) + sizes + of(inner[1]) + sizes + rb"ub"
-    return _Patterns(re.compile(first, re.DOTALL), re.compile(second, re.DOTALL))
+    return _Usual((re.compile(first, re.DOTALL), re.compile(second, re.DOTALL)), nodes)
 
 
-def _place_pattern(key: Opaque, record: Opaque, memo: Memo) -> re.Pattern[bytes] | None:
-    """Return the pattern of entries like this one, or None if it is unusual."""
+def _usual_place(key: Opaque, record: Opaque, memo: Memo) -> _Usual | None:
+    """Return what fits entries like this one, or None if it is unusual."""
     place, record_fields = _fields(key), _fields(record)
     if list(place) != ["fqn", "index", "offset"] or list(record_fields) != [
         "relative_path",
@@ -264,9 +270,10 @@ def _place_pattern(key: Opaque, record: Opaque, memo: Memo) -> re.Pattern[bytes]
     keys, inner = key.states[0].keys, record.states[0].keys  # type: ignore[union-attr]
     if type(size) is not Opaque:
         return None
-    of = _opcodes(memo, (key.func, record.func, size.func, *keys, *inner))
-    if of is None:
+    nodes = _in_slots(memo, (key.func, record.func, size.func, *keys, *inner))
+    if nodes is None:
         return None
+    of = _expressions(nodes)
     pattern = (
         rb"(?:u\()?"
         + of(key.func)
@@ -295,7 +302,7 @@ def _place_pattern(key: Opaque, record: Opaque, memo: Memo) -> re.Pattern[bytes]
         + _NUMBER
         + rb")ub"
     )
-    return re.compile(pattern, re.DOTALL)
+    return _Usual((re.compile(pattern, re.DOTALL),), nodes)
 
 
 def _fields(record: Opaque) -> dict[str, Node]:
@@ -305,16 +312,16 @@ def _fields(record: Opaque) -> dict[str, Node]:
     return dict(zip(map(str, state.keys), state.values, strict=True))
 
 
-def _opcodes(memo: Memo, nodes: Iterable[Node]) -> Callable[[Node], bytes] | None:
-    """Return a function that gives a regular expression for the opcodes that push a node.
-
-    Return None if one of the nodes is not in the memo.
-    """
+def _in_slots(memo: Memo, nodes: Iterable[Node]) -> dict[int, Made] | None:
+    """Return the nodes by their slots of the memo, or None if one of them is in no slot."""
     slots = {id(value): slot for slot, value in memo.items()}
-    try:
-        expressions = {id(node): re.escape(getting(slots[id(node)])) for node in nodes}
-    except KeyError:
-        return None
+    found = {slots.get(id(node), -1): cast("Made", node) for node in nodes}
+    return None if -1 in found else found
+
+
+def _expressions(nodes: dict[int, Made]) -> Callable[[Node], bytes]:
+    """Return a function that gives a regular expression for the opcodes that push one of the nodes."""
+    expressions = {id(node): re.escape(getting(slot)) for slot, node in nodes.items()}
     return lambda node: expressions[id(node)]
 
 
@@ -345,22 +352,20 @@ def _sizes(match: re.Match[bytes], group: int) -> tuple[int, ...]:
     return _size(match[group] or match[group + 1] or b"")
 
 
-@lru_cache(maxsize=10_000)
-def _size(data: bytes) -> tuple[int, ...]:
-    """The numbers of a torch.Size, none of them negative. Most sizes occur again and again."""
-    numbers = numbers_of(data)
-    if numbers and min(numbers) < 0:
-        raise UnreadableError(".metadata: a size has an invalid number")
-    return numbers
+_size = lru_cache(maxsize=10_000)(numbers_of)
+"""The numbers of a torch.Size. Most sizes occur again and again."""
 
 
 def read_metadata(data: bytes, limits: Limits, budget: Budget) -> Metadata:
     """The content of a `.metadata` file. Raises UnreadableError, LimitError."""
-    skimmer = Skimmer(without_frames(data), budget)
+    trial = budget.copy()
+    skimmer = Skimmer(without_frames(data), trial)
     try:
-        pickle = run(skimmer.data, limits, budget, skimmer)
-    except MachineError:  # it may name a slot of the memo that was left empty
-        pickle = None
-    if pickle is None or not skimmer.is_exact:
-        return metadata_of(run(data, limits, budget))
-    return metadata_of(pickle, skimmer.items)
+        pickle = run(skimmer.data, limits, trial, skimmer)
+        if skimmer.is_exact:
+            found = metadata_of(pickle)
+            budget.become(trial)
+            return found
+    except UnreadableError:
+        pass  # the machine alone decides: what was skimmed may be asked for, as a slot of the memo for example
+    return metadata_of(run(data, limits, budget))

@@ -13,13 +13,12 @@ from ckpt.elements.blocks import is_dense
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Range, TensorRef
+from ckpt.tensors import DIMENSIONS, Range, TensorRef
 from ckpt.text import show
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 
 Shape = tuple[int, ...]
-_DIMENSIONS = 64
 _STRUCTURE = frozenset(
     (
         "module",
@@ -208,7 +207,7 @@ def _shapes(node: Node, file: str) -> dict[str, Shape]:
         sizes = look(child).children
         if look(child).kind == "scalar" and is_count(child):
             sizes = (child,)  # an old torch.Size of one dimension
-        if not all(map(is_count, sizes)) or len(sizes) > _DIMENSIONS:
+        if not all(map(is_count, sizes)) or len(sizes) > DIMENSIONS:
             raise UnreadableError(f"{file}: the shape of {show(name, 80)} is invalid")
         shape = tuple(size for size in sizes if type(size) is int)
         if prod(size or 1 for size in shape) >= 2**62:
