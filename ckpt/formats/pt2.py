@@ -19,9 +19,8 @@ from ckpt.formats.format import Format, Probe
 from ckpt.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, PersistentId, tensor_of
-from ckpt.pickles.rebuild import DIMENSIONS
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.text import Json, and_more, show, size_text
 from ckpt.tree.view import look
 from ckpt.tree.walk import flatten

@@ -18,9 +18,9 @@ from ckpt.io.source import Source, Window, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId, is_tuple
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
-from ckpt.pickles.rebuild import DIMENSIONS, make_storage, storage_bytes, storage_type
+from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 
 

@@ -22,9 +22,8 @@ from ckpt.formats.format import Format, Probe
 from ckpt.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.names import Path
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
-from ckpt.pickles.rebuild import DIMENSIONS
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.text import Json, show
 from ckpt.tree.walk import flatten
 

@@ -17,7 +17,7 @@ from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Tagged, inside, is_tuple, tensor_of
 from ckpt.pickles.machine import Pickle
 from ckpt.rows import replace
-from ckpt.tensors import Composite, Place, Range, Storage, Tensor, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Composite, Place, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.scalars import device_text
@@ -25,7 +25,6 @@ from ckpt.tree.scalars import device_text
 if TYPE_CHECKING:
     from ckpt.pickles.sharded import Mesh
 
-DIMENSIONS = 64
 _STEP, _TENSOR = 1_000, 500
 """Tensors after which the budget is charged, and bytes of memory of a tensor and its storage."""
 _TOO_MANY = 2**63

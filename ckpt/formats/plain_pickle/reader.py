@@ -21,9 +21,8 @@ from ckpt.pickles import machine
 from ckpt.pickles import opcodes as op
 from ckpt.pickles.machine import LINE_BYTES, MachineError, Pickle
 from ckpt.pickles.opcodes import BINSTRING, BYTEARRAY8
-from ckpt.pickles.rebuild import DIMENSIONS
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Range, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import NumpyDType, as_bytes, numpy_dtype
 
