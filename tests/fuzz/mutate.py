@@ -233,8 +233,10 @@ _BETWEEN = (
 def entries(data: bytes, random: Random) -> bytes:
     """One to three changes of entries that repeat: a number, a slot of the memo filled again, an opcode more or less."""
     steps = [step for step in _steps(data) if step[:1] != op.frame(0)[:1]]
+    if len(steps) < 8:
+        return plain(data, random)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
-        at = random.randrange(2, len(steps)) if len(steps) > 2 else 0
+        at = random.randrange(2, len(steps))
         what = random.randrange(8)
         if what < 3:
             numbers = [place for place, step in enumerate(steps) if step[:1] in b"KMJ\x8a" and step]
