@@ -6,10 +6,11 @@ list of globals grew until 2.6). The tests compare every answer with torch's own
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE
-from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.known import python3_name
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.opcodes import NAMES
@@ -76,12 +77,12 @@ ALLOWED: frozenset[str] = frozenset(
 )
 """The dotted names that weights_only allows. It joins module and name before the lookup."""
 
-_TENSOR_CALLS = frozenset(name for name in ALLOWED if name.rpartition(".")[2].startswith("_rebuild"))
-_BUILD_TARGETS = _TENSOR_CALLS | frozenset(
-    name for name in ALLOWED if name.rpartition(".")[2][0].isupper() and name != "torch.Size"
-)
-_BUILD_TARGETS |= {"builtins.set", "builtins.bytearray"}
 _MAPPINGS = ("collections.OrderedDict", "collections.Counter")
+_WITHOUT_DICT = ("torch.Size", "torch.device", "builtins.bytearray", "builtins.set", "builtins.complex")
+"""Classes whose objects have no `__dict__` that a state could fill."""
+_WITH_DICT = ("collections.Counter", "torch.storage.TypedStorage", "torch.storage.UntypedStorage")
+_STATELESS = ("_codecs.encode", "torch.serialization._get_layout")
+"""Functions whose results are of no class that takes a state. Those of all others are tensors, which take many."""
 
 
 def refusals(pickle: Pickle) -> list[tuple[str, Node | None]]:
@@ -133,21 +134,73 @@ def call_refusals(call: Opaque) -> list[str]:
         reasons.append(f"items appended to {func.qualified}")
     if call.keys and name not in _MAPPINGS:
         reasons.append(f"items set on {func.qualified}")
-    if call.states and name not in _BUILD_TARGETS:
+    if not all(_takes(name, state) for state in call.states):
         reasons.append(f"a state set on {func.qualified}")
-    if name == "collections.OrderedDict" and not all(map(_updates, call.states)):
-        reasons.append("a state of OrderedDict that is not a dict")
     if name == "torch._tensor._rebuild_from_type_v2" and call.args and not _allowed(call.args[0]):
         reasons.append("a rebuild of a type by a function that is not allowed")
     return reasons
 
 
+def _takes(name: str, state: Node) -> bool:
+    """Tell whether BUILD gives a state to the result of an allowed call: what is empty is not looked at any further."""
+    if name == "collections.OrderedDict":
+        return _updates(state)
+    if name not in _WITH_DICT and name not in _WITHOUT_DICT:
+        return name not in _STATELESS
+    slots: Node = None
+    if is_tuple(state) and len(state) == 2:
+        state, slots = state
+    if name in _WITHOUT_DICT:
+        return _is_empty(state) and _is_empty(slots)
+    has_names = _called(slots) in _MAPPINGS or (
+        type(slots) is Dict and all(isinstance(key, str) for key in slots.keys)
+    )
+    return (_is_empty(state) or _updates(state)) and (_is_empty(slots) or has_names)
+
+
+def _called(node: Node) -> str:
+    """The allowed name of which a node is the result, else an empty text."""
+    if type(node) is Opaque and type(node.func) is Global and _allowed(node.func):
+        return python3_name(node.func.module, node.func.name)
+    return ""
+
+
+_MADE_EMPTY = (*_MAPPINGS, "builtins.set", "builtins.bytearray")
+"""Classes that fill an object when they are called. NEWOBJ makes an empty one, whatever its arguments."""
+
+
+def _is_empty(node: Node) -> bool:
+    """Tell whether a node surely is false in Python."""
+    if type(node) is Opaque:
+        name = _called(node)
+        if (
+            node.keys
+            or node.items
+            or name not in (*_MADE_EMPTY, "torch.Size", "builtins.complex", "_codecs.encode")
+        ):
+            return False
+        if node.how == "newobj" and name in _MADE_EMPTY:
+            return True
+        told = node.args if name == "builtins.complex" else node.args[:1]
+        return all(map(_is_empty, told))
+    if type(node) is Dict:
+        return not node.keys
+    return isinstance(node, (int, float, str, bytes, tuple, list, type(None))) and not node
+
+
 def _updates(state: Node) -> bool:
-    """Tell whether `__dict__.update` accepts a state."""
-    return type(state) is Dict or (
-        type(state) is Opaque
-        and type(state.func) is Global
-        and python3_name(state.func.module, state.func.name) in _MAPPINGS
+    """Tell whether `dict.update` takes a state: a mapping, or pairs."""
+    if type(state) is Dict or _called(state) in _MAPPINGS:
+        return True
+    if type(state) is list or is_tuple(state):
+        return all(
+            (type(pair) in (list, str) or is_tuple(pair))
+            and len(pair) == 2
+            and type(pair[0]) not in (list, Dict)
+            for pair in cast("Sequence[list[Node]]", state)
+        )
+    return _is_empty(state) and (
+        isinstance(state, (str, bytes)) or _called(state) not in ("", "builtins.complex")
     )
 
 

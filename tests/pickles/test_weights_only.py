@@ -330,6 +330,8 @@ TARGETS = {
     "old tensor": TENSOR + op.empty_tuple() + op.newobj(),
     "dtype": glob("torch", "float32"),
     "storage class": glob("torch", "FloatStorage"),
+    "storage": call(glob("torch.storage", "UntypedStorage")),
+    "typed storage": call(glob("torch.storage", "TypedStorage")),
 }  # fmt: skip
 DEEDS = {
     "nothing": b"",
@@ -361,6 +363,49 @@ def test_deeds(tmp_path: pathlib.Path, target: str) -> None:
             check_prediction(path, error)
             checked += 1
     assert checked
+
+
+def iterable(name: str, *args: Any) -> bytes:
+    return call(glob(PLACES[name], name), *args)
+
+
+STATES = {
+    "None": op.none(), "0": value(0), "1": value(1), "False": value(False), "0.0": value(0.0), "no text": value(""),
+    "text": value("a"), "text of pairs": value(["ab", "cd"]), "no bytes": op.binary(b""), "()": value(()), "[]": value([]),
+    "{}": value({}), "dict": STATE, "pairs": value([("a", 1), ["b", 2]]), "no pairs": value([("a", 1, 2)]),
+    "no pair": value([1]), "pair of a list": value([([], 1)]), "tuple of pairs": value((("a", 1),)), "one of three": value((1, 2, 3)),
+    "two empty ones": value(({}, op.none())), "two": value(({"a": 1}, {"b": 2})), "slots": value((op.none(), {"b": 2})),
+    "slots that are pairs": value((op.none(), [("b", 2)])), "slots by number": value((op.none(), {1: 2})), "half": value(({"a": 1}, 0)),
+    "0 and 1": value((0, 1)), "1 and 0": value((1, 0)), "pair of pairs": value((("a", 1), ("b", 2))),
+    "OrderedDict()": call(ORDERED), "OrderedDict": call(ORDERED, [["a", 1]]), "OrderedDict by key": call(ORDERED) + value("a")
+    + value(1) + op.setitem(), "OrderedDict made": ORDERED + value(([["a", 1]],)) + op.newobj(), "Counter()": call(COUNTER),
+    "two of OrderedDict": value((call(ORDERED), call(ORDERED, [["a", 1]]))),
+    "Counter": call(COUNTER, {"a": 1}), "set()": iterable("set"), "set": iterable("set", [1]), "set made": glob("builtins", "set")
+    + value(([1],)) + op.newobj(), "Size()": iterable("Size"), "Size": iterable("Size", [1]),    "complex 0": call(COMPLEX, 0.0, 0.0), "complex": call(COMPLEX, 0.0, 1.0),
+    "encode": call(ENCODE, "", "latin1"), "device": call(DEVICE, 0), "bytearray": call(BYTEARRAY), "bytearray of text":
+    call(BYTEARRAY, "ab", "latin-1"), "a name": SIZE, "a dtype": glob("torch", "float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "target", [name for name in TARGETS if "tensor" not in name and "Parameter" not in name]
+)
+def test_states(tmp_path: pathlib.Path, target: str) -> None:
+    """Each state on each object that is no tensor, which takes or refuses it for what it is."""
+    path = tmp_path / "x.pth"
+    wrong = []
+    for state, program in STATES.items():
+        path.write_bytes(op.torch_zip(pickled({"it": TARGETS[target] + program + op.build()})))
+        error = refused_by_torch(path)
+        try:
+            with open(str(path)) as checkpoint:
+                ours = checkpoint.weights_only
+        except CkptError as unread:
+            assert error is not None and "cannot set a state on the name" in str(unread)
+            continue
+        if (ours == ()) != (error is None):
+            wrong.append((state, ours, error))
+    assert wrong == []
 
 
 # ---------------------------------------------------------------------------------------------- what no torch.load gets past
