@@ -238,3 +238,28 @@ def entries() -> Iterator[bytes]:
 
     for seed in range(60):
         yield pickle.dumps(made.made(seed, 8 + seed % 16), 4)
+
+
+def tensors() -> Iterator[bytes]:
+    """Pickles of state dicts and optimizers with up to eighty tensors of sixty bytes, of which half are read in columns."""
+    import torch
+    from states import shaped
+
+    base = torch.arange(15.0)
+    kinds = (
+        lambda number: torch.zeros(3, 5),
+        lambda number: torch.zeros(3, 5) if number % 5 else base,
+        lambda number: base[number % 7 : number % 7 + 4],
+        lambda number: shaped(number)[..., :1],
+        lambda number: torch.nn.Parameter(torch.zeros(5, 3).T, requires_grad=number % 3 == 0),
+    )
+    for count in (50, 70, 80):
+        for make in kinds:
+            flat = {f"w{number}": make(number).detach() for number in range(count)}
+            steps = {number: {"step": make(number), "exp_avg": make(number)} for number in range(count // 2)}
+            for state in (flat, {"model": flat, "epoch": 3}, {"state": steps}):
+                file = io.BytesIO()
+                torch.save(state, file)
+                data = _record(file.getvalue(), "data.pkl")
+                assert data is not None
+                yield data

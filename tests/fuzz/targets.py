@@ -18,6 +18,7 @@ import mutate
 import opcodes as op
 import seeds
 from harness import LIMITS, InMemory, check, clean, looked, opened, refused, rows, watched, written
+from trees import dump
 
 from ckpt import formats
 from ckpt.api import keywords, settings
@@ -31,6 +32,7 @@ from ckpt.evidence.numbering import Numbers, numbering, numbers
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Rules
 from ckpt.formats import listing, save, verify
+from ckpt.formats.common import pickled
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.pickled import run
@@ -94,7 +96,7 @@ class _AnyKey(dict[str, Record]):
         return self.get(name) or Record(name, 0, 1 << 62, 1 << 62, False, None, 0)
 
     def run(self, names: str, near: int) -> int:
-        return -1  # no pickle of a target is read in columns
+        return -1  # that nothing is read in columns
 
 
 def _wrapped(data: bytes) -> Checkpoint:
@@ -282,6 +284,21 @@ def columns(data: bytes) -> bool:
         alone = _content(data, skimmed=False)
         check(_content(data, skimmed=True) == alone, "columns differ from the machine")
     return alone is not None
+
+
+def tensors(data: bytes) -> bool:
+    """The `data.pkl` of an archive read in columns gives the tree of the machine alone. Tell whether there was one."""
+    file = op.torch_zip(data, {str(number): bytes(60) for number in range(80)})
+    trees: list[object] = []
+    with watched():
+        for least in (0, 1 << 40):
+            with mock.patch.object(pickled, "LEAST_BYTES", least):
+                try:
+                    trees.append(dump(opened("x.pt", file)))
+                except CkptError as error:
+                    trees.append(f"{type(error).__name__}: {error}")
+    check(trees[0] == trees[1], "columns differ from the machine")
+    return isinstance(trees[1], dict)
 
 
 def _content(data: bytes, *, skimmed: bool) -> object:
@@ -671,6 +688,7 @@ TARGETS: dict[str, Target] = {
     "index": Target(shards, seeds.indexes, mutate.documents),
     "metadata": Target(metadata, seeds.metadata, mutate.pickles, needs_torch=True),
     "columns": Target(columns, seeds.entries, mutate.entries, needs_torch=True),
+    "tensors": Target(tensors, seeds.tensors, mutate.entries, needs_torch=True),
     "listing": Target(listed, seeds.listings, mutate.documents),
     "torchscript": Target(torchscript, seeds.scripts, _script_parts),
     "pt2": Target(pt2, containers.lists, mutate.documents),
