@@ -159,8 +159,8 @@ def _takes(name: str, state: Node) -> bool:
 
 
 def _called(node: Node) -> str:
-    """The allowed name of which a node is the result, else an empty text."""
-    if type(node) is Opaque and type(node.func) is Global and _allowed(node.func):
+    """The name of which a node is the result, else an empty text."""
+    if type(node) is Opaque and type(node.func) is Global:
         return python3_name(node.func.module, node.func.name)
     return ""
 

@@ -188,7 +188,7 @@ def metadata_of(pickle: Pickle) -> Metadata:
             raise UnreadableError(f".metadata: {show(name, 80)} is listed twice")
         if class_of(row) == "BytesStorageMetadata":
             objects[name] = None
-        elif isinstance(row, TensorRow) and row.name is name:  # skimmed
+        elif isinstance(row, TensorRow):  # skimmed
             tensors[name] = checked(row)
         else:
             tensors[name] = _tensor(name, row)
@@ -260,7 +260,7 @@ def _properties(node: Node, what: str) -> tuple[DType, bool]:
 
 def _found_items(node: Node) -> Iterator[FoundItem]:
     for key, value in _pairs(node, "storage_data"):
-        if isinstance(value, FoundItem) and value.name is key:  # skimmed
+        if isinstance(value, FoundItem):  # skimmed
             yield value
             continue
         index = _fields(key, "MetadataIndex", "storage_data")

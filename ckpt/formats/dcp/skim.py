@@ -53,7 +53,7 @@ _GOT = rb"(h.|j....)"
 _TEXT = rb"(?:(h.|j....)|\x8c(.)([ -~]*)\x94)"
 _TRIES = 8
 """The most looks at entries that may be the usual one. Each look goes through the whole memo."""
-_ROW, _CHUNK, _ITEM = 700, 60, 280
+_ROW, _CHUNK, _ITEM = 900, 60, 360
 """Bytes of memory of a tensor, of a chunk, and of an item."""
 
 
