@@ -365,7 +365,7 @@ def test_deeds(tmp_path: pathlib.Path, target: str) -> None:
     assert checked
 
 
-def iterable(name: str, *args: Any) -> bytes:
+def called(name: str, *args: Any) -> bytes:
     return call(glob(PLACES[name], name), *args)
 
 
@@ -380,8 +380,9 @@ STATES = {
     "OrderedDict()": call(ORDERED), "OrderedDict": call(ORDERED, [["a", 1]]), "OrderedDict by key": call(ORDERED) + value("a")
     + value(1) + op.setitem(), "OrderedDict made": ORDERED + value(([["a", 1]],)) + op.newobj(), "Counter()": call(COUNTER),
     "two of OrderedDict": value((call(ORDERED), call(ORDERED, [["a", 1]]))),
-    "Counter": call(COUNTER, {"a": 1}), "set()": iterable("set"), "set": iterable("set", [1]), "set made": glob("builtins", "set")
-    + value(([1],)) + op.newobj(), "Size()": iterable("Size"), "Size": iterable("Size", [1]),    "complex 0": call(COMPLEX, 0.0, 0.0), "complex": call(COMPLEX, 0.0, 1.0),
+    "Counter": call(COUNTER, {"a": 1}), "set()": called("set"), "set": called("set", [1]), "set made": glob("builtins", "set")
+    + value(([1],)) + op.newobj(), "Size()": called("Size"), "Size": called("Size", [1]),
+    "complex 0": call(COMPLEX, 0.0, 0.0), "complex": call(COMPLEX, 0.0, 1.0),
     "encode": call(ENCODE, "", "latin1"), "device": call(DEVICE, 0), "bytearray": call(BYTEARRAY), "bytearray of text":
     call(BYTEARRAY, "ab", "latin-1"), "a name": SIZE, "a dtype": glob("torch", "float32"),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import mutate
+import opcodes as op
 import oracle
 import paths
 import pytest
@@ -157,7 +158,7 @@ def entry_places(data: bytes) -> list[int]:
     begin = data.rindex(b")\x81\x94", 0, key)
     # later entries get the class from the memo, as the chunks of one entry do
     slot = sum(opcode.name == "MEMOIZE" for opcode, _, at in pickletools.genops(data) if at < begin) - 1
-    get = b"h%c" % slot if slot < 256 else b"j" + slot.to_bytes(4, "little")
+    get = op.get(slot)
     places, at = [], data.find(get + b")\x81\x94", begin)
     while at >= 0:
         places.append(at)
