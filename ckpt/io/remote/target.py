@@ -194,7 +194,7 @@ PART, _MOST_PARTS = 16 << 20, 10_000
 """Bytes of a part, and the most parts of an object of S3."""
 FLYING, _HELD = 3, 48 << 20
 """The most parts that are sent at once, and the most bytes of them, unless a single part has more."""
-_AHEAD = 16 << 20
+_AHEAD = 8 << 20
 """The most bytes that are filled while others are sent."""
 _LENT = 32 << 20
 """Bytes by which the room for reading is smaller meanwhile."""
