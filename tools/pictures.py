@@ -17,6 +17,7 @@ import sys
 import tempfile
 from fcntl import ioctl
 from pathlib import Path
+from select import select
 from termios import TIOCSWINSZ
 
 from rich.console import Console
@@ -144,23 +145,23 @@ def screen(command: str) -> str:
             stdin=subprocess.DEVNULL,
             stdout=end,
             stderr=talk,
-        ):
-            os.close(end)
-            answer = _read(terminal)
+        ) as process:
+            answer = _read(terminal, process)
+        os.close(terminal)
+        os.close(end)
         talk.seek(0)
         return (answer + talk.read()).decode().replace("\r\n", "\n")
 
 
-def _read(terminal: int) -> bytes:
-    """What comes out of a terminal until its other end is closed, which Linux reports as an error."""
+def _read(terminal: int, process: subprocess.Popen[bytes]) -> bytes:
+    """What comes out of a terminal until a process has ended. The other end is still open here, so nothing is lost."""
     found = bytearray()
-    with open(terminal, "rb", buffering=0) as file:
-        try:
-            while block := file.read(1 << 16):
-                found += block
-        except OSError:
-            pass
-    return bytes(found)
+    while True:
+        has_ended = process.poll() is not None
+        if select([terminal], [], [], 0 if has_ended else 0.05)[0]:
+            found += os.read(terminal, 1 << 16)
+        elif has_ended:
+            return bytes(found)
 
 
 def write() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from difflib import unified_diff
 from html import unescape
 from xml.etree import ElementTree
 
@@ -22,6 +23,12 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def changes(before: str, after: str) -> str:
+    """The lines in which two pictures differ, without their tags."""
+    lines = unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return "\n".join(unescape(re.sub("<[^>]*>", " ", line)) for line in lines)
+
+
 def test_the_pictures_are_those_of_today() -> None:
     made = pictures.pictures()
 
@@ -29,7 +36,8 @@ def test_the_pictures_are_those_of_today() -> None:
     assert sorted(path.name for path in (ROOT / pictures.FOLDER).glob("*.svg")) == sorted(
         name.rpartition("/")[2] for name in NAMES
     )
-    assert [name for name, svg in made.items() if svg != text(name)] == [], "make docs"
+    for name, svg in made.items():
+        assert svg == text(name), f"make docs: {name}\n{changes(text(name), svg)}"
 
 
 @pytest.mark.parametrize("name", NAMES)
