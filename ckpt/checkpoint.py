@@ -325,6 +325,10 @@ class Member(NamedTuple):
     is_model: bool = False
 
 
+UNREAD = "(unread)"
+"""The name of what was not read, and whose names are not known."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
     """A checkpoint in a file. It is a context manager; leaving it closes the file.
@@ -378,6 +382,15 @@ class Checkpoint:
     def source(self) -> Source | None:
         """The file, when the checkpoint is a single file."""
         return self.sources[0] if len(self.sources) == 1 and not self.parts else None
+
+    @property
+    def unread(self) -> tuple[tuple[str, str], ...]:
+        """The parts that could not be read: names, or UNREAD for a damaged file of which none is known, and reasons."""
+        if self.traits.is_live:  # it holds all of it
+            return ()
+        named = {why for _, why in self.left_out}
+        damaged = (row.message for row in self.notices if row.code == "damaged-file")
+        return (*self.left_out, *((UNREAD, why) for why in damaged if why not in named))
 
     def is_of_weights(self, file: str) -> bool:
         """Tell whether a statement about a file of a folder is about its weights.

@@ -226,9 +226,9 @@ def sum(
             progress=meter,
             executor=current(),
         )
-        name = (survey.everything if all else survey.model_or_all(section)).name
+        chosen = survey.everything if all else survey.model_or_all(section)
         opened.check_unchanged()
-    return SumReport(opened.path, opened.format, name, tuple(rows))
+    return SumReport(opened.path, opened.format, chosen.name, tuple(rows), missing=survey.unread(chosen))
 
 
 def verify(

@@ -159,7 +159,8 @@ def command(
                 progress=progress,
             )
             doubtful = notices(checkpoint)
-        gone = unread(item.path, "measured", [(row.entry.name, row.why) for row in report.unread])
+        lost = [(row.entry.name, row.why) for row in report.unread]
+        gone = unread(item.path, "measured", [*lost, *report.missing])
         result = Answer(report.exit_code, talk=[*doubtful, *gone])
         if json:
             return result._replace(document=report.to_json())

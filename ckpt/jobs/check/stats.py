@@ -189,6 +189,8 @@ class StatsReport(NamedTuple):
     histogram: bool = False
     """A flag: the elements of each tensor were counted in bins."""
     gate: Gate = Gate()
+    missing: tuple[tuple[str, str], ...] = ()
+    """The parts of the file that could not be read, and why, where all of it was asked for."""
 
     @property
     def path(self) -> str:
@@ -198,7 +200,7 @@ class StatsReport(NamedTuple):
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 2 where something could not be read, 1 where the gate closes."""
-        return 2 if self.unread else self.gate.code(self.findings)
+        return 2 if self.unread or self.missing else self.gate.code(self.findings)
 
     def __repr__(self) -> str:
         what = f"{plural(len(self.rows), 'tensor')}, {plural(len(self.findings), 'finding')}"
@@ -236,6 +238,7 @@ class StatsReport(NamedTuple):
         from ckpt import __version__
 
         zeros, numel = self.sparsity
+        unread = [row.entry.name for row in self.unread] + [name for name, _ in self.missing]
         return {
             "schema": {"name": "ckpt.stats", "version": 1},
             "ckpt": __version__,
@@ -246,7 +249,7 @@ class StatsReport(NamedTuple):
             "modules": [{"name": name, "zeros": none, "numel": all_} for name, none, all_ in self.modules()],
             "threshold": self.threshold,
             "findings": [finding.to_json() for finding in self.findings],
-            **({"unread": [row.entry.name for row in self.unread]} if self.unread else {}),
+            **({"unread": unread} if unread else {}),
         }
 
 
@@ -306,7 +309,15 @@ def stats(
     rows = _sorted(rows, sort)
     several = len(survey.models) > 1  # then a name inside of one does not say which
     named = [row._replace(label=row.entry.name) for row in rows] if several else rows
-    return StatsReport(checkpoint, chosen, tuple(rows), order(_findings(named)), threshold, histogram)
+    return StatsReport(
+        checkpoint,
+        chosen,
+        tuple(rows),
+        order(_findings(named)),
+        threshold,
+        histogram,
+        missing=survey.unread(chosen),
+    )
 
 
 def _sorted(rows: list[Row], key: str) -> list[Row]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from math import inf, isnan, nan, sqrt
 from typing import Literal
 
-from ckpt.checkpoint import Checkpoint, Entry, Value
+from ckpt.checkpoint import UNREAD, Checkpoint, Entry, Value
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.compare import Change, kind_of
 from ckpt.elements.spans import cuts
@@ -132,14 +132,11 @@ def without_lost(
     for status, side in (("added", before), ("removed", after)):
         if side.traits.is_live:
             continue
+        path = show(side.path, None)
         said |= {
-            f"{show(name, 80)} of {show(side.path, None)} is lost: {why}": None for name, why in side.left_out
+            f"{why} (in {path})" if name == UNREAD else f"{show(name, 80)} of {path} is lost: {why}": None
+            for name, why in side.unread
         }
-        whys = {why for _, why in side.left_out}
-        unread = [
-            row.message for row in side.notices if row.code == "damaged-file" and row.message not in whys
-        ]
-        said |= {f"{text} (in {show(side.path, None)})": None for text in unread}
         named = (name for row in side.notices if row.code in LOST for name in row.tensors)
         lost[status] = {*(name for name, _ in side.left_out), *named}
 

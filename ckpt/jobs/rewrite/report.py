@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
+from ckpt.checkpoint import UNREAD, Checkpoint, Container, Entry, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError
 from ckpt.evidence.dialects import HEADS
 from ckpt.evidence.mapping import Rename, Shift, common_component
@@ -478,7 +478,7 @@ def with_unread(report: RewriteReport, *, is_whole: bool = False) -> RewriteRepo
         return report  # it says what is lost, or nothing changes, so the file is copied
     named = {why for _, why in source.left_out}
     rows = [
-        Leftover("(unread)", notice.message)
+        Leftover(UNREAD, notice.message)
         for notice in source.notices
         if notice.code in ("trailing-data", "damaged-file", "incomplete", "ranks-differ")
         and notice.message not in named

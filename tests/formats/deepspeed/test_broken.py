@@ -21,7 +21,7 @@ from opcodes import torch_zip
 
 import ckpt
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import UNREAD, Checkpoint
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.deepspeed.reader import _ranks
@@ -388,7 +388,14 @@ def test_links_are_not_followed(what: str, tmp_path: Path) -> None:
     os.rename(folder / what, tmp_path / "elsewhere")
     (folder / what).symlink_to(tmp_path / "elsewhere")
     if what.endswith(".pt"):
-        assert [notice.code for notice in opened(folder).notices] == ["damaged-file", "incomplete"]
+        found = opened(folder)
+        assert [notice.code for notice in found.notices] == ["damaged-file", "incomplete"]
+        assert found.unread == (*found.left_out, (UNREAD, found.notices[0].message))
+        done = inside("sum", "run", "--all", "--json", cwd=tmp_path)
+        assert done.code == 2 and json.loads(done.out)["unread"][-1] == {
+            "name": "(unread)",
+            "why": found.notices[0].message,
+        }
     else:
         with pytest.raises(CkptError):
             opened(folder)

@@ -276,6 +276,28 @@ def test_a_folder_with_a_damaged_file_is_the_same_as_no_other(name: str, tmp_pat
     assert inside("slim", "b", "-o", "f.pth", "-q", cwd=tmp_path).code == 0  # the weights are whole
 
 
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "training_args.bin"])
+def test_all_of_a_folder_with_a_damaged_file_is_not_at_hand(name: str, tmp_path: Path) -> None:
+    """stats and sum ended with exit code 0, as if the part were not there. The model alone is whole."""
+    folder = folders.trainer(tmp_path / "c")
+    for command in ("stats", "sum"):
+        assert inside(command, "c", "--all", "-q", cwd=tmp_path).code == 0
+    cut(folder / name)
+    part = ckpt.open(folder).checkpoint.left_out[0][0]
+
+    for command, what in (("stats", "measured"), ("sum", "read")):
+        done = inside(command, "c", "--all", cwd=tmp_path)
+        assert done.code == 2 and done.lines, done
+        assert done.complaints[-1].startswith(f"ckpt: c: not {what}: {part}: {name} was not read: "), done
+        assert inside(command, "c", "--all", "-q", cwd=tmp_path).code == 2
+        document = json.loads(inside(command, "c", "--all", "--json", cwd=tmp_path).out)
+        (found,) = document["unread"]
+        assert (found if command == "stats" else found["name"]) == part
+        model = inside(command, "c", cwd=tmp_path)
+        assert model.code == 0 and name in model.complaints[0] and len(model.complaints) == 1
+        assert "unread" not in json.loads(inside("stats", "c", "--json", cwd=tmp_path).out)
+
+
 def test_damaged_weights_make_the_folder_unreadable(tmp_path: Path) -> None:
     folder = folders.trainer(tmp_path / "c")
     cut(folder / "model.safetensors")
