@@ -173,7 +173,8 @@ def command(
         return max(_write_textconv(path, limits) for path in names)
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
-    as_list = not (json or rows.asked or views or bars or indices or section or fail_on or live)
+    has_no_findings = bool(rows.asked or views or bars or indices)  # so stderr says what was not read
+    as_list = not (json or has_no_findings or section or fail_on or live)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -188,7 +189,7 @@ def command(
             return show_folder(path, limits)
 
     def inspected(path: str) -> int:
-        with opened(path, limits, tell=False) as checkpoint:
+        with opened(path, limits, tell=has_no_findings and not json) as checkpoint:
             done = inspect(
                 checkpoint,
                 include=include,

@@ -298,6 +298,15 @@ def test_all_of_a_folder_with_a_damaged_file_is_not_at_hand(name: str, tmp_path:
         assert "unread" not in json.loads(inside("stats", "c", "--json", cwd=tmp_path).out)
 
 
+@pytest.mark.parametrize("view", ["--tsv", "--table=github", "--values", "--bars", None, "--json"])
+def test_a_view_without_findings_says_what_was_not_read(view: str | None, tmp_path: Path) -> None:
+    folder = folders.trainer(tmp_path / "c")
+    cut(folder / "rng_state.pth")
+    done = inside("inspect", "c", *([view] if view else []), cwd=tmp_path)
+    assert done.code == 0 and len(done.complaints) == (view not in (None, "--json")), done
+    assert b"rng_state.pth was not read: " in (done.err or done.out)
+
+
 def test_damaged_weights_make_the_folder_unreadable(tmp_path: Path) -> None:
     folder = folders.trainer(tmp_path / "c")
     cut(folder / "model.safetensors")
