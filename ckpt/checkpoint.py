@@ -386,8 +386,6 @@ class Checkpoint:
     @property
     def unread(self) -> tuple[tuple[str, str], ...]:
         """The parts that could not be read: names, or UNREAD for a damaged file of which none is known, and reasons."""
-        if self.traits.is_live:  # it holds all of it
-            return ()
         named = {why for _, why in self.left_out}
         damaged = (row.message for row in self.notices if row.code == "damaged-file")
         return (*self.left_out, *((UNREAD, why) for why in damaged if why not in named))

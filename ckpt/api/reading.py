@@ -196,6 +196,7 @@ def sum(
     from ckpt.jobs.check.recorded import SumReport, listed, unread_in
     from ckpt.jobs.check.sums import sums
     from ckpt.jobs.rewrite.report import with_ties
+    from ckpt.jobs.unread import unread
 
     text_only(section=section)
     limits_only(limits)
@@ -228,7 +229,9 @@ def sum(
         )
         chosen = survey.everything if all else survey.model_or_all(section)
         opened.check_unchanged()
-    return SumReport(opened.path, opened.format, chosen.name, tuple(rows), missing=survey.unread(chosen))
+    return SumReport(
+        opened.path, opened.format, chosen.name, tuple(rows), missing=unread(survey.checkpoint, chosen)
+    )
 
 
 def verify(

@@ -129,10 +129,6 @@ class Survey:
         """All tensors of the file, by their full names."""
         return Section((), "", "other", 0, self.tensors)
 
-    def unread(self, section: Section) -> tuple[tuple[str, str], ...]:
-        """Return `Checkpoint.unread` as far as it may belong to a section: nothing, unless that is all of the file."""
-        return () if section.path or section.kind != "other" else self.checkpoint.unread
-
     # --- evidence ---------------------------------------------------------------------------------------------
 
     @cached_property

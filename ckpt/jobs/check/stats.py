@@ -19,6 +19,7 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Gate, order
 from ckpt.io.executor import Executor, Failed, Local, Task, run_each
+from ckpt.jobs.unread import unread
 from ckpt.names import Globs, natural
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
@@ -316,7 +317,7 @@ def stats(
         order(_findings(named)),
         threshold,
         histogram,
-        missing=survey.unread(chosen),
+        missing=unread(checkpoint, chosen),
     )
 
 

@@ -218,7 +218,11 @@ def with_likeness(checkpoint: Checkpoint, report: VerifyReport, comparison: Like
 
 
 def against(checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, Sum]) -> VerifyReport:
-    """Compare a checkpoint with stored sums. `current` are its sums now, by every name of its tensors."""
+    """Compare a checkpoint with stored sums. `current` are its sums now, by every name of its tensors.
+
+    What reading has shown is judged too: a folder of which a file is damaged is not intact because its sums match.
+    """
+    shown = structure(checkpoint)
     matches = {row.name: current[row.name] for row in expected if row.name in current}
     unread = [f"{show(name, 80)}: {row.unread}" for name, row in matches.items() if row.unread is not None]
     other = tuple(
@@ -233,7 +237,8 @@ def against(checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, 
         if names
     ]
     done = [] if problems or unread else [f"{plural(len(expected), 'stored sum')} match"]
-    return _doubted(_judged(checkpoint, problems, done, ()), unread)
+    report = _judged(checkpoint, [*shown.problems, *problems], done, ())
+    return _doubted(report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts), unread)
 
 
 def with_recorded(

@@ -16,6 +16,7 @@ from ckpt.evidence.sections import Section
 from ckpt.findings import LOST
 from ckpt.io.executor import Executor, Failed, Task, run_each
 from ckpt.jobs.check.sums import digest
+from ckpt.jobs.unread import unlisted
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Tensor, TensorRef, parts_of, unwrapped
 from ckpt.text import show
@@ -137,6 +138,7 @@ def without_lost(
             f"{why} (in {path})" if name == UNREAD else f"{show(name, 80)} of {path} is lost: {why}": None
             for name, why in side.unread
         }
+        said |= {f"{why} (in {path})": None for _, why in unlisted(side)}
         named = (name for row in side.notices if row.code in LOST for name in row.tensors)
         lost[status] = {*(name for name, _ in side.left_out), *named}
 

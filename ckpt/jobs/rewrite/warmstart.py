@@ -33,6 +33,7 @@ from ckpt.jobs.rewrite.report import (
     rest_of,
     with_ties,
 )
+from ckpt.jobs.rewrite.sets import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, Opaque, tensor_of
@@ -137,6 +138,8 @@ def _planned(
     given, wanted = with_ties(given, limits), with_ties(wanted, limits)
     theirs = given.only_model(options.section)
     mine = wanted.only_model(options.into_section, "--into-section")
+    refuse_incomplete(given.checkpoint, theirs.name, "--section")
+    refuse_incomplete(wanted.checkpoint)
     coverage = _checked(_plan(given.checkpoint, theirs, wanted.checkpoint, mine, options), options)
     wrong = [row for row in coverage.of("kept") if row.source is not None]
     if options.mismatch == "error" and wrong:

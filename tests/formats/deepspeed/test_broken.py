@@ -576,3 +576,30 @@ def test_one_rank_is_a_rank_and_several_are_ranks() -> None:
         "ranks 0, 1",
         "ranks 0, 1, 2, 3 and 2 more",
     ]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_weights_that_are_lost_with_a_file_are_missed(stage: int, tmp_path: Path) -> None:
+    """sum gave 6 of 10 sums, exit code 0, and not a word; what is left then verified as intact."""
+    folder = deepspeeds.write(tmp_path / "run", stage)
+    deepspeeds.write(tmp_path / "other", stage)
+    for command in ("sum", "stats"):
+        assert inside(command, "run", "-q", cwd=tmp_path).code == 0
+    for file in folder.glob(f"{TAG}/*pp_rank_0_*optim_states.pt"):
+        file.unlink()
+
+    for command, what in (("sum", "read"), ("stats", "measured")):
+        done = inside(command, "run", cwd=tmp_path)
+        assert done.code == 2 and done.complaints[-1].startswith(f"ckpt: run: not {what}: emb.weight, "), done
+        assert inside(command, "run", "-q", cwd=tmp_path).code == 2
+        is_whole = stage < 3  # every file of stage 3 has a part of the 16-bit weights
+        if is_whole:
+            assert inside(command, "run", "--section", "module", "-q", cwd=tmp_path).code == 0
+    (tmp_path / "sums").write_bytes(inside("sum", "run", cwd=tmp_path).out)
+    done = inside("verify", "run", "--sums", "sums", cwd=tmp_path)
+    assert done.code == 1 and done.lines[0].startswith("run: damaged: the optimizer states of rank 0"), done
+    for given, into in (("run", "other"), ("other", "run")):
+        done = inside("warmstart", given, "--into", into, "-o", "w.pth", cwd=tmp_path)
+        assert done.code == 2 and done.complaints[-1].startswith("ckpt: run: the optimizer states"), done
+    done = inside("diff", "run", "run", cwd=tmp_path)
+    assert done.code == 2 and any("emb.weight" in line and line.endswith("(in run)") for line in done.lines)
