@@ -82,7 +82,7 @@ class DiffReport(NamedTuple):
     differs: bool
     options: Options = Options()
     lost: tuple[str, ...] = ()
-    """The parts that were not compared because a side has lost them."""
+    """The parts that were not compared because a side has lost them, or because nothing says which model is which."""
     unjoined: tuple[str, ...] = ()
     """The optimizers that were not compared, and why."""
     gate: Gate = Gate()
@@ -154,7 +154,7 @@ class DiffReport(NamedTuple):
             names = listed([row.name for row in self.unread], 5)
             raise UnreadableError(f"not compared: {names}: {self.unread[0].unread}", path=self._lacking())
         if self.lost:
-            lacking = [file.path for file in (self.before, self.after) if file.left_out]
+            lacking = [file.path for file in (self.before, self.after) if file.unread] or [self.after.path]
             problem = f"not compared: {and_more(self.lost, 3, '; ')}"
             raise UnreadableError(problem, path=" or ".join(dict.fromkeys(lacking)))
 
@@ -215,7 +215,10 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     UnreadableError.
     """
     options = options or Options()
-    pairs, alone = _pairs(before, after, options)
+    everything_asked = not options.select and options.section is None
+    pairs, ours, theirs = _pairs(before, after, options)
+    undecided = _undecided(before, after, ours, theirs) if everything_asked else []
+    alone = _listed(before, after, ours, theirs)
     pairs, keyed, unjoined = by_parameters(before, after, pairs)
     rows: list[Row] = []
     aligned: list[Pair] = []
@@ -235,7 +238,6 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         rows = with_moves(rows, options.executor or Local())
     sides = Side(before), Side(after)
     doubt_contradictions(rows, *sides)
-    everything_asked = not options.select and options.section is None
     if not are_ranks(*sides, rows):
         rows = [with_reason(row, *sides) for row in rows]
     values: list[ValueRow] = []
@@ -271,7 +273,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         tuple(notes),
         differs,
         options,
-        tuple(lost) if everything_asked and not options.structure else (),
+        (*undecided, *(lost if everything_asked and not options.structure else ())),
         tuple(unjoined),
     )
 
@@ -282,7 +284,9 @@ _WEIGHTS = frozenset(("model", "ema"))
 # --- which parts go together ------------------------------------------------------------------------------------------
 
 
-def _pairs(before: Survey, after: Survey, options: Options) -> tuple[list[Pair], list[str]]:
+def _pairs(
+    before: Survey, after: Survey, options: Options
+) -> tuple[list[Pair], list[Section], list[Section]]:
     """The sections that are compared with each other, and what is left of either side."""
     # A snapshot's record is evidence, not content.
     ours, theirs = ([part for part in side.sections if part.kind != "snapshot"] for side in (before, after))
@@ -295,15 +299,35 @@ def _pairs(before: Survey, after: Survey, options: Options) -> tuple[list[Pair],
     if not any(pair.after.kind in _WEIGHTS for pair in pairs):
         pairs += _only_weights(ours, theirs)
     if not pairs and len(ours) == len(theirs) == 1:  # files of nothing but tensors
-        return [Pair(ours[0], theirs[0])], []
+        return [Pair(ours[0], theirs[0])], [], []
     pairs += [Pair(part, _emptied(part)) for part in _taken_where(after, ours)]
     pairs += [Pair(_emptied(part), part) for part in _taken_where(before, theirs)]
-    alone = [
+    return pairs, ours, theirs
+
+
+def _undecided(before: Survey, after: Survey, ours: list[Section], theirs: list[Section]) -> list[str]:
+    """A sentence on the models, or averages, that both sides have left, taken off the lists: no place or number pairs them."""
+    rows = []
+    for kind in _WEIGHTS & {part.kind for part in ours} & {part.kind for part in theirs}:
+        sides = [[part for part in side if part.kind == kind] for side in (ours, theirs)]
+        names = [f"{_names_of(side)} of {one.path}" for side, one in zip(sides, (before, after), strict=True)]
+        rows.append(f"{' and '.join(names)}: nothing says which is which")
+        for side, parts in zip((ours, theirs), sides, strict=True):
+            side[:] = [part for part in side if part not in parts]
+    return sorted(rows)
+
+
+def _names_of(parts: Sequence[Section]) -> str:
+    return and_more([show(part.name, 60) or "(the root)" for part in parts], 5)
+
+
+def _listed(before: Survey, after: Survey, ours: Sequence[Section], theirs: Sequence[Section]) -> list[str]:
+    """The sections that only one side has, for people."""
+    return [
         f"{part.name or '(the root)'} of {survey.path}"
         for side, survey in ((ours, before), (theirs, after))
         for part in side
     ]
-    return pairs, alone
 
 
 def _by_path(ours: list[Section], theirs: list[Section]) -> list[Pair]:

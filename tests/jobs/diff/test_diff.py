@@ -1008,3 +1008,46 @@ def test_types_without_numbers_are_compared_by_their_bytes(small_blocks: None, t
                 "changed": "changed",
                 "retyped": "retyped",
             }, dtype
+
+
+# --- several models -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sides", [("two", "other"), ("other", "two"), ("two", "one"), ("one", "two")], ids="-".join
+)
+@pytest.mark.parametrize("count", [2, 70])
+def test_models_that_nothing_pairs_are_not_the_same(
+    sides: tuple[str, str], count: int, tmp_path: Path
+) -> None:
+    """diff said same, exit code 0, of files whose models were not compared at all, and -q not a word."""
+
+    def weights(seed: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(seed)
+        return {f"layer{number}.weight": torch.randn(3, 2) for number in range(count)}
+
+    optimizer = {"state": {0: {"exp_avg": torch.ones(3, 2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    for name, parts in {"two": ("gen", "disc"), "other": ("gen_x", "disc_x"), "one": ("network",)}.items():
+        models = {part: weights(len(name) + index) for index, part in enumerate(parts)}
+        torch.save({**models, "optimizer": optimizer}, tmp_path / f"{name}.pth")
+    before, after = (f"{side}.pth" for side in sides)
+
+    done = inside("diff", before, after, cwd=tmp_path)
+    assert done.code == 2 and done.complaints[-1].endswith(": nothing says which is which"), done
+    assert any(line.startswith("not compared: ") and "nothing says" in line for line in done.lines)
+    assert not any("(not in the other file)" in line for line in done.lines)
+    assert inside("diff", before, after, "-q", cwd=tmp_path).code == 2
+    assert inside("diff", before, after, "--structure", cwd=tmp_path).code == 2
+    document = json.loads(inside("diff", before, after, "--json", cwd=tmp_path).out)
+    assert document["same"] is False and "nothing says" in document["not_compared"][0]
+    assert inside("diff", before, after, "--section", "optimizer", "-q", cwd=tmp_path).code == 0
+    assert inside("diff", before, before, "-q", cwd=tmp_path).code == 0
+
+
+def test_a_model_that_one_side_has_more_is_listed(tmp_path: Path) -> None:
+    model = {"a.weight": torch.randn(3, 2), "a.bias": torch.randn(3)}
+    torch.save({"gen": model, "disc": model}, tmp_path / "two.pth")
+    torch.save({"gen": model}, tmp_path / "one.pth")
+    for sides in (("one.pth", "two.pth"), ("two.pth", "one.pth")):
+        done = inside("diff", *sides, cwd=tmp_path)
+        assert done.code == 0 and "not compared: disc of two.pth (not in the other file)" in done.lines, done
