@@ -14,6 +14,7 @@ from ckpt.api.opening import open_side
 from ckpt.cli import output
 from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT
 from ckpt.errors import UsageError
+from ckpt.findings import LOST
 from ckpt.limits import Limits
 from ckpt.text import listed, show, show_literal
 
@@ -284,6 +285,13 @@ def opened(
 def notices(checkpoint: Checkpoint) -> list[str]:
     """The lines about each doubt, for stderr."""
     return [f"ckpt: {text}" for text in doubts(checkpoint.checkpoint)]
+
+
+def lacks(checkpoint: Checkpoint) -> list[str]:
+    """The lines about each doubt, and about tensors that are not whole, for stderr."""
+    path = show(checkpoint.path, None)
+    lost = [row.message for row in checkpoint.checkpoint.notices if row.code in LOST]
+    return [*notices(checkpoint), *(f"ckpt: {path}: {show_literal(text)}" for text in lost)]
 
 
 def tell(line: str) -> None:

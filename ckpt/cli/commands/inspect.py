@@ -30,6 +30,7 @@ from ckpt.cli.options import (
     Table,
     Tsv,
     check_table,
+    lacks,
     limits_of,
     opened,
     refuse_factory,
@@ -189,7 +190,9 @@ def command(
             return show_folder(path, limits)
 
     def inspected(path: str) -> int:
-        with opened(path, limits, tell=has_no_findings and not json) as checkpoint:
+        with opened(path, limits, tell=False) as checkpoint:
+            for line in lacks(checkpoint) if has_no_findings and not json else ():
+                output.talk(line)
             done = inspect(
                 checkpoint,
                 include=include,

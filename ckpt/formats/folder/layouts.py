@@ -20,10 +20,10 @@ from ckpt.rows import NamedTuple
 if TYPE_CHECKING:  # most folders have none
     from ckpt.formats.dcp.metadata import Metadata
 
-Kind = Literal["checkpoint", "json", "text", "any", "dcp"]
+Kind = Literal["checkpoint", "json", "text", "any", "dcp", "folder"]
 """The kind of a file. `any` is a checkpoint or a small text, as SpeechBrain gives both one ending.
 
-`dcp` is a folder.
+`dcp` is a folder; `folder` stands where a file should be, and is not read.
 """
 
 

@@ -33,7 +33,7 @@ def plan_of(probe: Probe) -> Plan | None:
         return plan  # a distributed checkpoint, whatever lies beside it
     files = [name for name in names if not name.endswith("/")]
     if SPEECHBRAIN.is_in(files):
-        return Plan(SPEECHBRAIN.name, tuple(_by_rules(folder, files, SPEECHBRAIN)))
+        return Plan(SPEECHBRAIN.name, tuple(_by_rules(folder, names, SPEECHBRAIN)))
     for name, keys_in, layout, facts in (
         (DIFFUSERS, _pipeline, "diffusers pipeline", (Fact("pipeline", ("model_index", "_class_name")),)),
         (SENTENCE_TRANSFORMERS, _modules, "sentence-transformers model", ()),
@@ -44,18 +44,19 @@ def plan_of(probe: Probe) -> Plan | None:
             if plan is not None:
                 index = [Part(name, folder.child(name), "model_index", "json")] if facts else []
                 return plan._replace(layout=layout, parts=(*plan.parts, *index), facts=facts)
-    plan = _flat(folder, files, shards_in(folder, names))
+    plan = _flat(folder, names, shards_in(folder, names))
     if plan is None or "latest" not in files:
         return plan
     below = [name.rstrip("/") for name in names if is_tag(name)]
     return plan._replace(unread=(*plan.unread, *((name, plan.parts[0].file) for name in below)))
 
 
-def _flat(folder: Location, files: list[str], shards: list[Part]) -> Plan | None:
+def _flat(folder: Location, names: list[str], shards: list[Part]) -> Plan | None:
     """The plan of one folder with one model, or with the numbered models of accelerate.
 
     `shards` are the models and optimizers that it saved as distributed checkpoints.
     """
+    files = [name for name in names if not name.endswith("/")]
     chosen = weights_in(files)
     unread: list[tuple[str, str]] = []
     if chosen is not None:
@@ -71,7 +72,7 @@ def _flat(folder: Location, files: list[str], shards: list[Part]) -> Plan | None
     label = ""
     for layout in (layout for layout in LAYOUTS if layout.is_in(files)):
         facts_of = [
-            part for part in _by_rules(folder, files, layout) if part.file not in {p.file for p in parts}
+            part for part in _by_rules(folder, names, layout) if part.file not in {p.file for p in parts}
         ]
         for part in facts_of:
             same = next((other for other in parts if other.key == part.key), None)
@@ -85,13 +86,16 @@ def _flat(folder: Location, files: list[str], shards: list[Part]) -> Plan | None
     return Plan(label, tuple(parts), tuple(facts), tuple(unread))
 
 
-def _by_rules(folder: Location, files: Iterable[str], layout: Layout) -> list[Part]:
+def _by_rules(folder: Location, names: Iterable[str], layout: Layout) -> list[Part]:
+    """The files that a layout names. A folder in the place of one is a part that cannot be read."""
     parts: list[Part] = []
     for rule in layout.rules:
-        for name in sorted(files, key=natural):
-            match = re.fullmatch(rule.pattern, name)
-            if match is not None and all(part.file != name for part in parts):
-                parts.append(Part(name, folder.child(name), match.expand(rule.key), rule.kind))
+        for name in sorted(names, key=natural):
+            file = name.rstrip("/")
+            match = re.fullmatch(rule.pattern, file)
+            if match is not None and all(part.file != file for part in parts):
+                kind = rule.kind if file == name else "folder"
+                parts.append(Part(file, folder.child(file), match.expand(rule.key), kind))
     return parts
 
 

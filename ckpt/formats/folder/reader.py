@@ -66,6 +66,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequence[Member]) -> Member:
     """Open one file, after the files `before` it. Raises CkptError."""
+    if part.kind == "folder":
+        raise UnreadableError("a folder, not a file")
     if part.kind == "dcp":
         inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget, probe.partial)
         checkpoint = dcp.read(inner, limits, plan.tree)

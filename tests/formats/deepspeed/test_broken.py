@@ -603,3 +603,16 @@ def test_weights_that_are_lost_with_a_file_are_missed(stage: int, tmp_path: Path
         assert done.code == 2 and done.complaints[-1].startswith("ckpt: run: the optimizer states"), done
     done = inside("diff", "run", "run", cwd=tmp_path)
     assert done.code == 2 and any("emb.weight" in line and line.endswith("(in run)") for line in done.lines)
+
+
+@pytest.mark.parametrize(
+    "view", ["--tsv", "--values", "--storages", "--imports", "--bars", "--table=github", None]
+)
+def test_a_view_without_findings_says_what_is_lost(view: str | None, tmp_path: Path) -> None:
+    folder = deepspeeds.write(tmp_path / "run", 2)
+    (folder / TAG / Z2.format(0)).unlink()
+    done = inside("inspect", "run", *([view] if view else []), cwd=tmp_path)
+    line = "ckpt: run: the optimizer states of rank 0 of 2 are missing: the fp32 weights of 3 of 5 parameters are lost"
+    assert done.code == 0 and [each[: len(line)] for each in done.complaints] == ([line] if view else []), (
+        done
+    )

@@ -235,10 +235,16 @@ def cut(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "training_args.bin", "trainer_state.json"])
-@pytest.mark.parametrize("damage", ["cut", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "folder"])
 def test_a_damaged_file_beside_the_weights_is_named(name: str, damage: str, tmp_path: Path) -> None:
     folder = folders.trainer(tmp_path / "c")
-    cut(folder / name) if damage == "cut" else (folder / name).write_bytes(b"")
+    if damage == "cut":
+        cut(folder / name)
+    elif damage == "empty":
+        (folder / name).write_bytes(b"")
+    else:  # every command passed it over
+        (folder / name).unlink()
+        (folder / name).mkdir()
     found = opened(folder)
     (notice,) = found.notices
     assert notice.code == "damaged-file" and notice.message.startswith(f"{name} was not read: ")
