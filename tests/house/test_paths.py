@@ -181,6 +181,7 @@ FORMATS = [
     "formats.common.layout._MAX16",
     "formats.common.layout._MAX32",
     "formats.torch_zip.reader._NEWEST",
+    "formats.common.layout._SMALL",
     "formats.common.layout._LARGE",
     "formats.torchscript.writer._LARGE",
     "jobs.parts._INPUTS",

@@ -271,6 +271,12 @@ def appended(archive: Archive, pickles: dict[str, bytes], limits: Limits) -> tup
     return records, directory, read_archive(Extended(archive.source, records + directory), limits)
 
 
+_SMALL = 4096
+"""The most bytes of a record that says how an archive was written."""
+VERSION = b"3\n"
+"""The record `version` of torch.save."""
+
+
 def fresh(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
     """The records of a new archive, as torch.save names them."""
     records = [
@@ -278,7 +284,7 @@ def fresh(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
         bytes_record("archive/byteorder", order),
     ]
     records += [storage_record(f"archive/data/{key}", storage) for key, storage in keys.storages.items()]
-    return [*records, bytes_record("archive/version", b"3\n")]
+    return [*records, bytes_record("archive/version", VERSION)]
 
 
 def storage_record(name: str, storage: Storage, like: int | None = None) -> PlannedRecord:
@@ -286,6 +292,13 @@ def storage_record(name: str, storage: Storage, like: int | None = None) -> Plan
     if like is None and isinstance(storage.place, Range) and storage.nbytes >= _LARGE:
         like = storage.place.offset  # a gap is worth it, because the copy is faster
     return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like, of=storage)
+
+
+def is_sound(archive: Archive, record: Record) -> bool:
+    """Tell whether a record is small, and its bytes match its checksum, if it has one."""
+    return record.size <= _SMALL and (
+        record.crc is None or crc32(archive.read(record, _SMALL, "entries")) == record.crc
+    )
 
 
 def copied(archive: Archive, record: Record) -> PlannedRecord:
@@ -311,7 +324,7 @@ def _row(record: Record) -> WrittenRecord:
 def alignment_of(archive: Archive) -> int:
     """The alignment of the storages of an archive, in bytes."""
     record = archive.find(".storage_alignment")
-    if record is not None and record.size < 8:
+    if record is not None and record.size < 8 and (not archive.is_partial or is_sound(archive, record)):
         text = archive.read(record, 8, "entries")
         if text.isdigit() and 0 < int(text) <= 4096:
             return int(text)

@@ -10,12 +10,14 @@ from ckpt.errors import WriteError
 from ckpt.formats.common.appended import end_before
 from ckpt.formats.common.layout import (
     ALIGNMENT,
+    VERSION,
     PlannedRecord,
     alignment_of,
     appended,
     bytes_record,
     copied,
     fresh,
+    is_sound,
     lay_out,
     storage_record,
 )
@@ -37,6 +39,8 @@ __all__ = [
 
 _COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
 """Records that let torch compute the offsets of storages instead of reading them."""
+_OWN = ("version", ".data/serialization_id", *_COMPUTED_OFFSETS)
+"""Records of torch.save that hold nothing of the checkpoint."""
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
@@ -108,6 +112,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
     """The records of the archive in their order, new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"
+    own = {f"{archive.root}/{name}" for name in _OWN}  # damaged ones are made again, or left out
     remaining = dict(keys.storages)
     records: list[PlannedRecord] = []
     after = 0
@@ -119,6 +124,9 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
             records.append(bytes_record(record.name, order))
         elif key is not None and key in remaining:
             records.append(storage_record(record.name, remaining.pop(key), record.offset))
+        elif record.name in own and archive.is_partial and not is_sound(archive, record):
+            if record.name == f"{archive.root}/version":
+                records.append(bytes_record(record.name, VERSION))
         elif key is None or key not in origin.folder:
             records.append(copied(archive, record))
         after = len(records) if key is not None or not after else after

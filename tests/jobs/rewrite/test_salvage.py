@@ -686,3 +686,32 @@ def test_a_cut_storage_of_a_big_endian_machine_is_lost(tmp_path: Path) -> None:
     assert done.code == 1, done
     found = torch.load(tmp_path / "o.pth")
     assert found.keys() == {"c"} and torch.equal(found["c"], torch.ones(3))
+
+
+OWN = ("version", ".format_version", ".storage_alignment", ".data/serialization_id")
+
+
+@pytest.mark.parametrize(
+    ("names", "is_cut"), [(OWN[:1], False), (OWN[:1], True), (OWN, False), (OWN[3:], True)]
+)
+def test_damaged_records_of_the_writer_cost_no_tensor(
+    names: tuple[str, ...], is_cut: bool, tmp_path: Path
+) -> None:
+    """They were copied as they are: what salvage wrote could not be read back, which was called a bug in ckpt."""
+    path = tmp_path / "a.pth"
+    saved = {f"layer{number}.weight": torch.randn(30, 40) for number in range(5)}
+    torch.save(saved, path)
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        for name in names:
+            at = archive.getinfo(f"a/{name}").header_offset
+            name_bytes, extra_bytes = struct.unpack_from("<HH", data, at + 26)
+            data[at + 30 + name_bytes + extra_bytes] ^= 1
+        directory = archive.start_dir
+    path.write_bytes(data[:directory] if is_cut else data)
+
+    done = inside("salvage", path, "-o", tmp_path / "b.pth", cwd=tmp_path)
+    assert done.code == 0 and done.lines[0].startswith("5 of 5 tensors are whole, 100 %"), done
+    assert inside("verify", "b.pth", cwd=tmp_path).code == 0
+    found = torch.load(tmp_path / "b.pth")
+    assert found.keys() == saved.keys() and all(torch.equal(found[name], saved[name]) for name in saved)
