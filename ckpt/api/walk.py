@@ -161,7 +161,7 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
             else:
                 folders.append(name)
         own = formats.files_of_folder(current_folder, Limits(), plugins=plugins) or ()
-        if len(own) > 1 or any(name.startswith(".") for name in own):  # the folder is one checkpoint
+        if _is_one(own):
             yield Found(os.path.normpath(current_folder), named=False)
             names = [name for name in names if name not in own]
             folders[:] = [name for name in folders if not any(file.startswith(f"{name}/") for file in own)]
@@ -175,6 +175,11 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
                 return
             yield _of_file(os.path.normpath(os.path.join(current_folder, name)), name, plugins)
     yield from refused
+
+
+def _is_one(own: Sequence[str]) -> bool:
+    """Tell whether a folder is one checkpoint by the files of it that belong together, or a save that was interrupted."""
+    return len(own) > 1 or any(name.startswith(".") or name.endswith(".distcp") for name in own)
 
 
 def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:
@@ -243,7 +248,7 @@ def _objects(path: str, plugins: bool, named: bool = False) -> Iterator[Found]:
         yield Found(path, named=named, error=error)
         return
     own = formats.files_of_folder(path, Limits(), plugins=plugins) or ()
-    if len(own) > 1 or any(name.startswith(".") for name in own):
+    if _is_one(own):
         yield Found(path, named=named, folder=path)
         names = [name for name in names if name not in own and not any(file.startswith(name) for file in own)]
     for name in _unindexed(path, names, own):

@@ -499,3 +499,22 @@ def test_diff_blames_the_folder_that_lacks_a_file(good: Path, copy: Path) -> Non
         done = inside("diff", *map(str, order), cwd=copy.parent)
         assert done.code == 2
         assert done.complaints[-1].startswith(f"ckpt: {copy}: not compared: "), done.complaints
+
+
+def test_a_killed_save_of_one_rank_is_found_in_a_run(tmp_path: Path) -> None:
+    """Its only file was one that no command looks at, so that verify of the run said intact."""
+    for step in (10, 20):
+        dcp.save(
+            {"weight": torch.ones(3), "step": step}, checkpoint_id=str(tmp_path / "run" / f"step-{step}")
+        )
+    (tmp_path / "run" / "step-20" / ".metadata").unlink()
+    assert [path.name for path in (tmp_path / "run" / "step-20").iterdir()] == ["__0_0.distcp"]
+
+    for command, code in (("ls", 2), ("lint", 2), ("stats", 2), ("sum", 2), ("verify", 1)):
+        for path in ("run", "run/step-20"):
+            done = inside(command, path, cwd=tmp_path)
+            assert (
+                done.code == code
+                and b"an interrupted save: 1 data file without .metadata" in done.out + done.err
+            )
+        assert inside(command, "run/step-10", "-q" if command != "ls" else "--tsv", cwd=tmp_path).code == 0
