@@ -223,7 +223,7 @@ def parse_json(
     except UnicodeEncodeError:
         problem = "a name contains a lone surrogate"
     except json.JSONDecodeError as error:
-        problem = f"{error.msg.lower()} at character {error.pos:,}"
+        problem = f"{error.msg.lower().removesuffix(' at')} at character {error.pos:,}"
     except ValueError as error:
         problem = str(error)
     except RecursionError:

@@ -47,14 +47,14 @@ def step_of(path: str, limits: Limits, *, partial: bool, plugins: bool, tell: Te
         pointer = next((name for name in _POINTERS if name in names), None)
         if pointer is None or partial or _problem(path, limits, plugins) is None:
             return path  # a checkpoint itself, or the step that is named
-        steps = _until(folder, pointer, steps, limits)
+        steps = _until(folder, pointer, steps, limits, tell)
     elif not isinstance(error, FolderError):
         return path
     return _newest(folder, steps, limits, plugins, tell) or path
 
 
-def _until(folder: Location, pointer: str, steps: list[str], limits: Limits) -> list[str]:
-    """Return the steps up to the one that a file names: newer ones may have been given up."""
+def _until(folder: Location, pointer: str, steps: list[str], limits: Limits, tell: Tell) -> list[str]:
+    """Return the steps up to the one that a file names: newer ones may have been given up. All, where it is not there."""
     try:
         text = read_file(folder.child(pointer, "no"), limits, pointer).decode().strip()
     except (CkptError, UnicodeDecodeError):
@@ -63,6 +63,7 @@ def _until(folder: Location, pointer: str, steps: list[str], limits: Limits) -> 
         number = re.sub(r"\D+", "", name)
         if name.rstrip("/") == text or (text.isdecimal() and int(number) == int(text)):
             return steps[: index + 1]
+    tell(f"{show(folder.name, None)}: {pointer} names {show(text, 80) or 'nothing'}, which is not here")
     return steps
 
 

@@ -98,7 +98,10 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
         if endings:
             outs = [pasted_path(path + ending) for ending in endings]
             hint = " or ".join(f"-o {out}" for out in outs if out is not None)
-        raise UsageError("the ending names no format", path=path, hint=hint or None)
+        problem = (
+            "the ending names no format" if path else "--format is missing: a folder of results names none"
+        )
+        raise UsageError(problem, path=path or None, hint=hint or None)
     return usual
 
 

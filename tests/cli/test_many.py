@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -430,3 +431,13 @@ def test_verify_has_its_verdict_where_a_folder_holds_no_checkpoint(tmp_path: Pat
     assert (
         document["verdict"] == "unreadable" and document["error"]["message"] == "no checkpoint in this folder"
     )
+
+
+def test_a_folder_of_results_asks_for_their_format(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    shutil.copy(SAMPLES / "legacy.pth", tmp_path / "runs")
+    done = inside("convert", "-r", "runs", "-o", "out/", cwd=tmp_path)
+    assert (done.code, done.out) == (2, b"")
+    assert done.err.startswith(
+        b"ckpt: --format is missing: a folder of results names none (--format torch-zip or "
+    ), done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import pytest
 import torch
 
 from ckpt import formats
-from ckpt.errors import LimitError
-from ckpt.limits import TENSOR_BYTES, TENSOR_MEMORY, Budget, Limits
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.limits import TENSOR_BYTES, TENSOR_MEMORY, Budget, Limits, parse_json
 
 PART = 100
 TENSORS = 400_000 // PART
@@ -111,3 +112,15 @@ def test_a_nested_stream_counts_each_time_that_it_is_met(tmp_path: Path) -> None
         else:
             with pytest.raises(LimitError, match="the pickles of the file inflate too far"):
                 formats.open(str(path), limits)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"a": "b', "unterminated string starting at character 6"),
+        ('{"a"', "expecting ':' delimiter at character 4"),
+    ],
+)
+def test_what_is_no_json_says_where(text: str, problem: str) -> None:
+    with pytest.raises(UnreadableError, match=re.escape(problem)):
+        parse_json(text.encode(), "the index", Budget(Limits()))

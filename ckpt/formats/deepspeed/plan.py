@@ -165,6 +165,8 @@ def _tag(folder: Location, pointer: str) -> str:
         tag = data.decode("utf-8").strip()
     except UnicodeDecodeError:
         raise UnreadableError(f"{pointer} is not the name of a folder") from None
+    if not tag:
+        raise UnreadableError(f"{pointer} is empty: it names no folder")
     if not is_plain_name(tag):
         raise UnreadableError(f"{pointer} names {show(tag, 80)}, which is not a plain name")
     return tag

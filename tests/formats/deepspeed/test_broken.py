@@ -353,7 +353,7 @@ def test_a_group_of_a_thousand_ranks_of_which_one_is_there(tmp_path: Path) -> No
 POINTERS = {
     "../x": "which is not a plain name",
     "/etc": "which is not a plain name",
-    "": "which is not a plain name",
+    "": "latest is empty: it names no folder",
     "..": "which is not a plain name",
     "a\0b": "which is not a plain name",
     "global_step9": "names global_step9, which is not a folder here (the folder holds global_step3)",
