@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt import formats
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, LossError
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
-from ckpt.findings import Plan, Way
+from ckpt.findings import LOST, Plan, Way
 from ckpt.io.location import beside, is_lasting
 from ckpt.limits import Limits
 from ckpt.tensors import TensorRef
@@ -109,6 +110,10 @@ class Ways:
         options = [pasted(word) for word in _options(words)]
         if path is None or out is None or None in options or not is_lasting(self._survey.path):
             return Way(None)
+        if words[0] != "salvage" and _lacks_bytes(self._survey.checkpoint):
+            return Way(
+                None
+            )  # no plan reads data: the command would stop at the first tensor that is not whole
         try:
             if not _is_plain(self._survey, words):
                 from ckpt.api.plans import changed_by  # here: most files pay nothing for what writes
@@ -142,6 +147,12 @@ def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
     """Give an error the command that works instead, where it names one."""
     if error.way is not None:
         error.hint = Ways(survey, limits).way(error.way).text
+
+
+def _lacks_bytes(checkpoint: Checkpoint) -> bool:
+    """Tell whether a distributed checkpoint lists tensors of which bytes are missing."""
+    lost = (row for row in checkpoint.notices if row.code in LOST and row.tensors)
+    return checkpoint.traits.fills_a_state and any(lost)
 
 
 def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:

@@ -20,6 +20,8 @@ from ckpt.text import show
 
 _NEWEST = 10
 """The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
+OWN = ("version", ".data/serialization_id", ".format_version", ".storage_alignment")
+"""Records of torch.save that hold nothing of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +35,9 @@ class ArchiveOrigin(Origin):
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     archive = probe.archive
     assert archive is not None
+    if probe.partial:  # a copy would be as damaged
+        for record in filter(None, map(archive.find, OWN)):
+            archive.read(record, limits.pickle_bytes, "pickle-bytes")
     return read_from(archive, probe.path, limits, probe.mark, probe.budget)
 
 

@@ -22,7 +22,7 @@ from ckpt.formats.common.layout import (
     storage_record,
 )
 from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, to_bytes
-from ckpt.formats.torch_zip.reader import ArchiveOrigin, read_from
+from ckpt.formats.torch_zip.reader import OWN, ArchiveOrigin, read_from
 from ckpt.limits import Limits
 from ckpt.pickles.emit import emit
 from ckpt.tensors import Range
@@ -39,8 +39,6 @@ __all__ = [
 
 _COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
 """Records that let torch compute the offsets of storages instead of reading them."""
-_OWN = ("version", ".data/serialization_id", *_COMPUTED_OFFSETS)
-"""Records of torch.save that hold nothing of the checkpoint."""
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
@@ -112,7 +110,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
     """The records of the archive in their order, new storages after the old ones."""
     archive = origin.archive
     folder = f"{archive.root}/data/"
-    own = {f"{archive.root}/{name}" for name in _OWN}  # damaged ones are made again, or left out
+    own = {f"{archive.root}/{name}" for name in OWN}  # damaged ones are made again, or left out
     remaining = dict(keys.storages)
     records: list[PlannedRecord] = []
     after = 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -518,3 +520,17 @@ def test_a_killed_save_of_one_rank_is_found_in_a_run(tmp_path: Path) -> None:
                 and b"an interrupted save: 1 data file without .metadata" in done.out + done.err
             )
         assert inside(command, "run/step-10", "-q" if command != "ls" else "--tsv", cwd=tmp_path).code == 0
+
+
+def test_no_command_is_proposed_that_stops_at_a_missing_part(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained / "fsdp2", tmp_path / "c")
+    before = [
+        row["hint"] for row in json.loads(inside("inspect", "c", "--json", cwd=tmp_path).out)["findings"]
+    ]
+    (tmp_path / "c/__3_0.distcp").unlink()
+    hints = [
+        row["hint"] for row in json.loads(inside("inspect", "c", "--json", cwd=tmp_path).out)["findings"]
+    ]
+    assert any(before) and not any(hint and "slim" in hint for hint in hints), (before, hints)
+    for hint in filter(None, hints):
+        assert inside(*shlex.split(hint)[1:], cwd=tmp_path).code == 0, hint
