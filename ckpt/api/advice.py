@@ -110,10 +110,9 @@ class Ways:
         options = [pasted(word) for word in _options(words)]
         if path is None or out is None or None in options or not is_lasting(self._survey.path):
             return Way(None)
+        # No plan reads data: the command would stop at the first tensor that is not whole.
         if words[0] != "salvage" and _lacks_bytes(self._survey.checkpoint):
-            return Way(
-                None
-            )  # no plan reads data: the command would stop at the first tensor that is not whole
+            return Way(None)
         try:
             if not _is_plain(self._survey, words):
                 from ckpt.api.plans import changed_by  # here: most files pay nothing for what writes

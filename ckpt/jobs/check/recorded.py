@@ -265,7 +265,7 @@ class SumReport(NamedTuple):
     sums: tuple[Sum, ...] = ()
     recorded: RecordedList | None = None
     missing: tuple[tuple[str, str], ...] = ()
-    """The files and items whose records could not be read, or parts of all that was asked for, and why."""
+    """The files and items whose records could not be read, tensors that are lost, parts of a folder; and why."""
 
     @property
     def unread(self) -> tuple[tuple[str, str], ...]:

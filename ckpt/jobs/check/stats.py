@@ -191,7 +191,7 @@ class StatsReport(NamedTuple):
     """A flag: the elements of each tensor were counted in bins."""
     gate: Gate = Gate()
     missing: tuple[tuple[str, str], ...] = ()
-    """The parts of the file that could not be read, and why, where all of it was asked for."""
+    """The tensors that are lost, and where all was asked for the parts of a folder that could not be read; and why."""
 
     @property
     def path(self) -> str:
