@@ -534,3 +534,22 @@ def test_no_command_is_proposed_that_stops_at_a_missing_part(trained: Path, tmp_
     assert any(before) and not any(hint and "slim" in hint for hint in hints), (before, hints)
     for hint in filter(None, hints):
         assert inside(*shlex.split(hint)[1:], cwd=tmp_path).code == 0, hint
+
+
+@pytest.mark.parametrize("command", ["sum", "stats"])
+def test_a_part_that_lost_nothing_is_answered_for(command: str, tmp_path: Path) -> None:
+    copy, lost = tmp_path / "c", "optimizer.state.up.weight.exp_avg"
+    moments = {"state": {"up.weight": {"exp_avg": torch.ones(8, 4)}}, "param_groups": [{"lr": 0.1}]}
+    dcp.save({**state(), "optimizer": moments}, checkpoint_id=str(copy))
+    whole = metadata(copy)
+    whole.state_dict_metadata[lost].chunks = []
+    store(copy, whole)
+    assert inside(command, str(copy), "-q", cwd=copy).code == 0  # the model
+    done = inside(command, str(copy), "--all", cwd=copy)
+    assert done.code == 2 and lost in done.complaints[-1], done
+
+    found = metadata(copy)
+    del found.storage_data[MetadataIndex("epoch")]  # of what has no tensors, nothing says where it belongs
+    store(copy, found)
+    done = inside(command, str(copy), cwd=copy)
+    assert done.code == 2 and "epoch was not read" in done.complaints[-1], done

@@ -598,6 +598,7 @@ def test_weights_that_are_lost_with_a_file_are_missed(stage: int, tmp_path: Path
     (tmp_path / "sums").write_bytes(inside("sum", "run", cwd=tmp_path).out)
     done = inside("verify", "run", "--sums", "sums", cwd=tmp_path)
     assert done.code == 1 and done.lines[0].startswith("run: damaged: the optimizer states of rank 0"), done
+    assert done.lines[0].endswith(" tensors are whole")
     for given, into in (("run", "other"), ("other", "run")):
         done = inside("warmstart", given, "--into", into, "-o", "w.pth", cwd=tmp_path)
         assert done.code == 2 and done.complaints[-1].startswith("ckpt: run: the optimizer states"), done

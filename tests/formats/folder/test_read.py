@@ -248,6 +248,7 @@ def test_a_damaged_file_beside_the_weights_is_named(name: str, damage: str, tmp_
     found = opened(folder)
     (notice,) = found.notices
     assert notice.code == "damaged-file" and notice.message.startswith(f"{name} was not read: ")
+    assert damage != "folder" or notice.message.endswith(": a folder, not a file")
     assert name not in found.parts and len(found.parts) == 6
 
     done = inside("verify", "c", cwd=tmp_path)
@@ -299,9 +300,20 @@ def test_all_of_a_folder_with_a_damaged_file_is_not_at_hand(name: str, tmp_path:
         document = json.loads(inside(command, "c", "--all", "--json", cwd=tmp_path).out)
         (found,) = document["unread"]
         assert (found if command == "stats" else found["name"]) == part
+        other = "rng_state" if name == "optimizer.pt" else "optimizer"
+        assert inside(command, "c", "--section", other, "-q", cwd=tmp_path).code == 0
         model = inside(command, "c", cwd=tmp_path)
         assert model.code == 0 and name in model.complaints[0] and len(model.complaints) == 1
         assert "unread" not in json.loads(inside("stats", "c", "--json", cwd=tmp_path).out)
+
+
+def test_another_part_is_whole_without_the_damaged_file(tmp_path: Path) -> None:
+    folder = folders.accelerate(tmp_path / "c")
+    torch.save({"table": torch.ones(3, 4)}, folder / "custom_checkpoint_0.pkl")
+    cut(folder / "optimizer.bin")
+    for command in ("stats", "sum"):
+        assert inside(command, "c", "--section", "custom_checkpoint_0", "-q", cwd=tmp_path).code == 0
+        assert inside(command, "c", "--all", "-q", cwd=tmp_path).code == 2
 
 
 @pytest.mark.parametrize("view", ["--tsv", "--table=github", "--values", "--bars", None, "--json"])

@@ -715,5 +715,8 @@ def test_damaged_records_of_the_writer_cost_no_tensor(
     assert done.code == 0 and done.lines[0].startswith("5 of 5 tensors are whole, 100 %"), done
     assert is_cut or any(f"record a/{name} is damaged" in done.lines[1] for name in names), done
     assert inside("verify", "b.pth", cwd=tmp_path).code == 0
+    with formats.open(str(tmp_path / "b.pth")) as checkpoint:
+        places = [part.storage.place for entry in checkpoint.tensors for part in parts_of(entry.tensor)]
+    assert all(isinstance(place, Range) and place.offset % 64 == 0 for place in places)
     found = torch.load(tmp_path / "b.pth")
     assert found.keys() == saved.keys() and all(torch.equal(found[name], saved[name]) for name in saved)
