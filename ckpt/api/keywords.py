@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from ckpt.checkpoint import Checkpoint
@@ -81,9 +81,12 @@ def model_of(model: Any, arguments: Texts = (), option: str = "--model") -> Mode
     return describe(model)
 
 
-def doubts(checkpoint: Checkpoint) -> list[str]:
-    """A line for each damaged file of a folder, which a command does without, and for each doubt about the others."""
-    messages = [notice.message for notice in checkpoint.notices if notice.code in DOUBTS]
+def doubts(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
+    """A line for each damaged file of a folder, which a command does without, and for each doubt about the others.
+
+    Or for each notice with one of the `codes`.
+    """
+    messages = [notice.message for notice in checkpoint.notices if notice.code in codes]
     return [f"{show(checkpoint.path, None)}: {show_literal(message)}" for message in messages]
 
 

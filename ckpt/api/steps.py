@@ -58,6 +58,7 @@ def _until(folder: Location, pointer: str, steps: list[str], limits: Limits, tel
     try:
         text = read_file(folder.child(pointer, "no"), limits, pointer).decode().strip()
     except (CkptError, UnicodeDecodeError):
+        tell(f"{show(folder.name, None)}: {pointer} cannot be read")
         return steps
     for index, name in enumerate(steps):
         number = re.sub(r"\D+", "", name)

@@ -16,6 +16,7 @@ from ckpt.errors import (
     UnreadableError,
     UnsupportedError,
 )
+from ckpt.formats.common.dcp import DATA
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.format import CHECKPOINTS, PERHAPS
 from ckpt.io.far import is_url
@@ -179,7 +180,7 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
 
 def _is_one(own: Sequence[str]) -> bool:
     """Tell whether a folder is one checkpoint by the files of it that belong together, or a save that was interrupted."""
-    return len(own) > 1 or any(name.startswith(".") or name.endswith(".distcp") for name in own)
+    return len(own) > 1 or any(name.startswith(".") or name.endswith(DATA) for name in own)
 
 
 def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import typer
@@ -14,7 +14,7 @@ from ckpt.api.opening import open_side
 from ckpt.cli import output
 from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT
 from ckpt.errors import UsageError
-from ckpt.findings import LOST
+from ckpt.findings import DOUBTS
 from ckpt.limits import Limits
 from ckpt.text import listed, show, show_literal
 
@@ -282,16 +282,9 @@ def opened(
     return checkpoint
 
 
-def notices(checkpoint: Checkpoint) -> list[str]:
-    """The lines about each doubt, for stderr."""
-    return [f"ckpt: {text}" for text in doubts(checkpoint.checkpoint)]
-
-
-def lacks(checkpoint: Checkpoint) -> list[str]:
-    """The lines about each doubt, and about tensors that are not whole, for stderr."""
-    path = show(checkpoint.path, None)
-    lost = [row.message for row in checkpoint.checkpoint.notices if row.code in LOST]
-    return [*notices(checkpoint), *(f"ckpt: {path}: {show_literal(text)}" for text in lost)]
+def notices(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
+    """The lines about each doubt, or each notice with one of the `codes`, for stderr."""
+    return [f"ckpt: {text}" for text in doubts(checkpoint.checkpoint, codes)]
 
 
 def tell(line: str) -> None:

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from ckpt.checkpoint import Checkpoint
 from ckpt.cli import output
 from ckpt.cli.inputs import documented
-from ckpt.cli.options import LimitOption, OnePath, limits_of, opened
+from ckpt.cli.options import LimitOption, OnePath, limits_of, notices, opened
 from ckpt.cli.signature import OUTPUT
 from ckpt.errors import UsageError, about
 from ckpt.findings import LOST
 from ckpt.jobs.inspect.get import Lookup, contents, first_values, get, whole
 from ckpt.render.get import content_lines, get_lines, get_text, is_short, tensor_lines
-from ckpt.text import pasted, pasted_path, show, show_literal
+from ckpt.text import pasted, pasted_path
 
 _DOUBTFUL = (*LOST, "ranks-differ", "dead-files", "container")
+"""Reasons to doubt a value: files are missing, contradict each other, or belong to another save."""
 _FIRST = 8
 """Elements of a tensor that are shown."""
 
@@ -53,7 +53,7 @@ def command(
         raise UsageError("no such file", path=path, hint=hint)
     with about(path), documented(path, "ckpt.get" if json else None), opened(path, limits) as found:
         checkpoint = found.checkpoint
-        for text in doubts(checkpoint):
+        for text in notices(found, _DOUBTFUL):
             output.talk(text)
         if names:
             lookups = get(found.survey, names, limits)
@@ -69,15 +69,6 @@ def command(
             else:
                 _write(item)
     return 0
-
-
-def doubts(checkpoint: Checkpoint) -> list[str]:
-    """Return the reasons to doubt a value.
-
-    Files are missing, contradict each other, or belong to another save.
-    """
-    rows = [row.message for row in checkpoint.notices if row.code in _DOUBTFUL]
-    return [f"ckpt: {show(checkpoint.path, None)}: {show_literal(text)}" for text in rows]
 
 
 def _write(item: Lookup) -> None:

@@ -30,13 +30,14 @@ from ckpt.cli.options import (
     Table,
     Tsv,
     check_table,
-    lacks,
     limits_of,
+    notices,
     opened,
     refuse_factory,
 )
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
 from ckpt.errors import CkptError, FolderError, UsageError
+from ckpt.findings import DOUBTS, LOST
 from ckpt.io.source import beginning
 from ckpt.limits import Limits
 from ckpt.render import inspect as render
@@ -191,7 +192,7 @@ def command(
 
     def inspected(path: str) -> int:
         with opened(path, limits, tell=False) as checkpoint:
-            for line in lacks(checkpoint) if has_no_findings and not json else ():
+            for line in notices(checkpoint, (*DOUBTS, *LOST)) if has_no_findings and not json else ():
                 output.talk(line)
             done = inspect(
                 checkpoint,

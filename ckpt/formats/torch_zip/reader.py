@@ -20,7 +20,9 @@ from ckpt.text import show
 
 _NEWEST = 10
 """The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
-OWN = ("version", ".data/serialization_id", ".format_version", ".storage_alignment")
+COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
+"""Records that let torch compute the offsets of storages instead of reading them."""
+OWN = ("version", ".data/serialization_id", *COMPUTED_OFFSETS)
 """Records of torch.save that hold nothing of the checkpoint."""
 
 

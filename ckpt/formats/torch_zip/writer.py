@@ -22,7 +22,7 @@ from ckpt.formats.common.layout import (
     storage_record,
 )
 from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, to_bytes
-from ckpt.formats.torch_zip.reader import OWN, ArchiveOrigin, read_from
+from ckpt.formats.torch_zip.reader import COMPUTED_OFFSETS, OWN, ArchiveOrigin, read_from
 from ckpt.limits import Limits
 from ckpt.pickles.emit import emit
 from ckpt.tensors import Range
@@ -36,9 +36,6 @@ __all__ = [
     "losses",
     "unfit",
 ]
-
-_COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
-"""Records that let torch compute the offsets of storages instead of reading them."""
 
 
 def losses(checkpoint: Checkpoint) -> list[str]:
@@ -70,7 +67,7 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
     layout = lay_out(records, alignment)
     if not layout.regular or not _in_order(records, keys):
         root = records[0].name.partition("/")[0]
-        computed = {f"{root}/{name}" for name in _COMPUTED_OFFSETS}
+        computed = {f"{root}/{name}" for name in COMPUTED_OFFSETS}
         layout = lay_out([record for record in records if record.name not in computed], alignment)
     return Draft(layout.size, layout.write)
 
