@@ -103,6 +103,8 @@ DIGITS = 4_300
 _INT32, _UINT16, _UINT32, _UINT64, _DOUBLE = (Struct(code) for code in ("<i", "<H", "<I", "<Q", ">d"))
 
 _CALLABLE = (Global, Opaque, PersistentId)
+_FILLABLE = frozenset((list, Dict, Set, Opaque))
+"""Nodes that later opcodes can change."""
 _CLOSING = frozenset((LIST, DICT, FROZENSET, ADDITEMS, OBJ, INST, POP_MARK, POP))
 """Opcodes beside TUPLE, SETITEMS and APPENDS that pop everything down to the last MARK."""
 
@@ -138,6 +140,8 @@ class Pickle:
     `foreign_opcodes` are unknown to torch's weights_only machine, each with its first offset. `bytestrings`
     says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the first
     opcode that sets an unhashable key. `late` are the objects that got items or another state after a state.
+    `again` are the nodes that were fetched from the memo, by their ids, and `refilled` those of them that got
+    items or a state afterwards: a call that was handed one has seen less than the tree shows.
     `skimmed` counts the slots of the memo that a Skim left empty.
     """
 
@@ -153,6 +157,8 @@ class Pickle:
         self.unhashable: int | None = None
         self.hashed_tuples: dict[int, Node] = {}
         self.late: list[Opaque] = []
+        self.again: dict[int, Made] = {}
+        self.refilled: dict[int, Made] = {}
         self.skimmed = 0
 
 
@@ -239,7 +245,7 @@ def _run(
     memory = budget.memory
     # id of a tuple that holds tuples -> its depth, its entries, and the tuple, to keep the id taken
     deep: dict[int, tuple[int, int, Node]] = {}
-    persistent, calls = out.persistent, out.calls
+    persistent, calls, again = out.persistent, out.calls, out.again
     uint32 = _UINT32.unpack_from
     offset = pos = start
 
@@ -269,8 +275,11 @@ def _run(
                 memo[uint32(data, pos)[0]] = stack[-1]
                 pos += 4
             elif op == BINGET:
-                push(memo[data[pos]])
+                push(got := memo[data[pos]])
                 pos += 1
+                if type(got) in _FILLABLE:
+                    again[id(got)] = got
+                    memory -= MEMO_SLOT
             elif op == BININT1:
                 push(data[pos])
                 pos += 1
@@ -329,8 +338,11 @@ def _run(
                 memo[data[pos]] = stack[-1]
                 pos += 1
             elif op == LONG_BINGET:
-                push(memo[uint32(data, pos)[0]])
+                push(got := memo[uint32(data, pos)[0]])
                 pos += 4
+                if type(got) in _FILLABLE:
+                    again[id(got)] = got
+                    memory -= MEMO_SLOT
             elif op == TUPLE1:
                 first = pop()
                 push(_nested(deep, offset, (first,)) if type(first) is tuple else (first,))
@@ -428,6 +440,7 @@ def _run(
                     raise MachineError("STOP inside an open MARK", offset)
                 out.root = pop()
                 out.end = pos
+                again.clear()
                 budget.operations += remaining - 1
                 settle(STEP - remaining)
                 budget.memory = memory
@@ -457,6 +470,8 @@ def _run(
                     pop()
                 elif op == DUP:
                     push(stack[-1])
+                    again[id(stack[-1])] = stack[-1]
+                    memory -= MEMO_SLOT
                 elif op in _CLOSING:
                     if op == INST:
                         module, pos = _line(data, pos, offset)
@@ -501,6 +516,8 @@ def _run(
                         memo[slot] = stack[-1]
                     else:
                         push(memo[slot])
+                        again[id(stack[-1])] = stack[-1]
+                        memory -= MEMO_SLOT
                 elif op in (STRING, BINSTRING):
                     raw, pos = _python2_string(op, data, pos, offset)
                     push(_bytestring(raw, out))
@@ -562,6 +579,8 @@ def _call(out: Pickle, offset: int, how: str, func: Node, args: Made, kwargs: Di
 
 
 def _add_items(out: Pickle, offset: int, target: Made, items: Sequence[Node], sets: bool = False) -> None:
+    if id(target) in out.again:
+        out.refilled[id(target)] = target
     if type(target) is list:
         target.extend(items)
     elif type(target) is Opaque:
@@ -578,6 +597,8 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
         raise MachineError("a key has no value", offset)
     if type(target) is not Dict and type(target) is not Opaque:
         raise MachineError(f"cannot set items on {_kind(target)}", offset)
+    if id(target) in out.again:
+        out.refilled[id(target)] = target
     if type(target) is Opaque:
         _note(out, target)
     keys = items[::2]
@@ -588,8 +609,11 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
 
 
 def _note(out: Pickle, target: Opaque) -> None:
+    """Note an object that changes once it has a state, or once others have seen it."""
     if target.states:
         out.late.append(target)
+    if id(target) in out.again:
+        out.refilled[id(target)] = target
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:

@@ -7,15 +7,28 @@ torch/storage.py of torch 0.1 to 2.13.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, cast
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE, UINT8, DType
 from ckpt.errors import UnreadableError
 from ckpt.limits import Budget
-from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Tagged, inside, is_tuple, tensor_of
+from ckpt.nodes import (
+    WITH_STATE,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Tagged,
+    inside,
+    is_tuple,
+    tensor_of,
+)
 from ckpt.pickles.machine import Pickle
+from ckpt.pickles.tensor_names import TENSOR_NAMES
 from ckpt.rows import replace
 from ckpt.tensors import DIMENSIONS, Composite, Place, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
@@ -42,6 +55,7 @@ class Rebuilder:
         self._nested = nested
         self._budget = budget
         self._meta = 0
+        self._refilled: Mapping[int, object] = {}
         self._meshes: dict[int, Mesh | None] = {}
 
     def annotate(self, pickle: Pickle) -> None:
@@ -49,6 +63,7 @@ class Rebuilder:
         builders: dict[Node, _Builder] = {
             name: build for name in pickle.globals.values() if (build := _BUILDERS.get(name.qualified))
         }
+        self._refilled = pickle.refilled
         built = 0
         for call in pickle.calls:  # in the order of the file: the parts of a call come before it
             build = builders.get(call.func)
@@ -69,12 +84,25 @@ class Rebuilder:
             call.meaning = build(self, call.args, call)
             if call.states and build in _FINISHED and call.meaning is not None:
                 raise BadCallError("its tensor is changed by a state afterwards")
+            if self._refilled and tensor_of(call) is not None and self._is_refilled(call):
+                raise BadCallError("what it is called with is filled afterwards")
             if (call.items or call.keys) and tensor_of(call) is not None:
                 raise BadCallError("items are set on its tensor, a fault in memory with torch up to 2.9")
         except BadCallError as error:
             assert type(call.func) is Global  # else there would be no builder
             problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
             raise UnreadableError(problem) from None
+
+    def _is_refilled(self, call: Opaque) -> bool:
+        """Tell whether a list or dict among the arguments got items after the call, which torch has not seen."""
+        todo: list[Node] = [call, *call.args, *call.states]
+        while todo:
+            node = todo.pop()
+            if id(node) in self._refilled and (type(node) is not Opaque or node is call or _is_dict(node)):
+                return True
+            if type(node) is list or is_tuple(node):
+                todo += node
+        return False
 
     # --- one method per call; `args` are those of the rebuild function, `call` is the node in the tree ----
 
@@ -95,15 +123,23 @@ class Rebuilder:
         data = _tensor(args[0])
         return _with(data, True, data.is_buffer, _flag(args[1]))
 
+    def _parameter_with_state(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
+        tensor = self._parameter(args, call)
+        _refuse_names_of_tensors(tensor, _attributes(args[3]) if len(args) > WITH_STATE - 1 else {})
+        return tensor
+
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         inner = _tuple_state(call)
         data = args[0] if args else inner[0] if inner else None
         if tensor_of(data) is None:
             return None
         requires_grad = args[1] if len(args) > 1 else None
-        for state in call.states:  # (requires_grad, volatile, hooks) of 0.1 to 0.3
-            if type(state) is tuple and state and type(state[0]) is bool:
-                requires_grad = state[0]
+        if call.states:
+            # 0.1 to 0.3: (requires_grad, volatile, hooks), or without arguments (data, gradient, hooks, requires_grad,
+            # volatile). torch takes four items for another view of a storage.
+            if len(call.states) > 1 or len(inner) != (3 if args else 5):
+                raise BadCallError("its tensor is changed by a state afterwards")
+            requires_grad = inner[0 if args else 3]
         is_parameter = type(call.func) is Global and call.func.name == "Parameter"
         tensor = _tensor(data)
         return _with(tensor, is_parameter, tensor.is_buffer, _flag(requires_grad))
@@ -120,6 +156,8 @@ class Rebuilder:
         if not isinstance(tensor, (TensorRef, Composite)):
             return None
         attributes = _attributes(state)
+        own = type(subclass) is Global and subclass.qualified == _NESTED
+        _refuse_names_of_tensors(tensor, attributes, ("_values",) if own else ())
         if isinstance(tensor, Composite) and tensor.layout == "wrapper":
             tensor = self._of_ranks(tensor, state, attributes)
         is_parameter = tensor.is_parameter or attributes.get("_is_param") is True
@@ -442,6 +480,36 @@ def _attributes(state: Node) -> dict[str, Node]:
     return attributes
 
 
+def _is_dict(node: Opaque) -> bool:
+    return node.class_name in ("collections.OrderedDict", "builtins.dict", "builtins.list", "builtins.set")
+
+
+_NESTED = "torch.nested._internal.nested_tensor.NestedTensor"
+
+
+def _refuse_names_of_tensors(tensor: Tensor, attributes: Mapping[str, Node], own: Sequence[str] = ()) -> None:
+    """Refuse a state that sets what is torch's own: `data` puts other values in place, `real` writes into a storage.
+
+    bitsandbytes writes the tensor itself as `data`, which changes nothing. `own` are names that its class uses for
+    itself. Raises BadCallError.
+    """
+    for name, value in attributes.items():
+        if (name not in TENSOR_NAMES and name != "__class__") or name in own:
+            continue
+        if name == "requires_grad" and type(value) is bool:
+            continue
+        if name == "data" and _is_same_view(tensor, tensor_of(value)):
+            continue
+        raise BadCallError(f"its state sets {name}, so that torch loads other values than the file shows")
+
+
+def _is_same_view(tensor: Tensor, other: Tensor | None) -> bool:
+    if not isinstance(tensor, TensorRef) or not isinstance(other, TensorRef):
+        return False
+    views = [(ref.storage, ref.dtype, ref.shape, ref.stride, ref.offset) for ref in (tensor, other)]
+    return views[0] == views[1] and not (other.conj or other.neg or tensor.conj or tensor.neg)
+
+
 def _inner_tensors(attributes: dict[str, Node]) -> tuple[tuple[str, TensorRef], ...]:
     parts: list[tuple[str, TensorRef]] = []
     for label, node in attributes.items():
@@ -509,7 +577,7 @@ _BUILDERS: dict[str, _Builder] = {
     "torch._utils._rebuild_tensor_v2": Rebuilder._tensor_v2,
     "torch._utils._rebuild_tensor_v3": Rebuilder._tensor_v3,
     "torch._utils._rebuild_parameter": Rebuilder._parameter,
-    "torch._utils._rebuild_parameter_with_state": Rebuilder._parameter,
+    "torch._utils._rebuild_parameter_with_state": Rebuilder._parameter_with_state,
     "torch._tensor._rebuild_from_type_v2": Rebuilder._from_type,
     "torch._tensor._rebuild_from_type": Rebuilder._from_type,
     "torch.tensor._rebuild_from_type": Rebuilder._from_type,
@@ -541,7 +609,8 @@ _BUILDERS: dict[str, _Builder] = {
 _FINISHED = frozenset(
     build
     for name, build in _BUILDERS.items()
-    if name.startswith("torch._utils._rebuild_") and not name.endswith("_wrapper_subclass")
+    if name.startswith(("torch._utils._rebuild_", "torch._tensor.", "torch.tensor."))
+    and not name.endswith("_wrapper_subclass")
 )
 """Builders of tensors that torch never gives a state. One would put another view, or nothing, in place of the tensor."""
 REBUILD_CALLS = frozenset(_BUILDERS)
