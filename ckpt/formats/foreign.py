@@ -73,7 +73,7 @@ def _file(probe: Probe) -> CkptError:
         whole = size <= _SMALL and not probe.file.read(0, size).strip(b"\0")
         what = "all bytes are zero" if whole else f"the first {len(head):,} bytes are zero"
         return UnreadableError(f"not a checkpoint: {what}", hint="an unfinished write?")
-    if head[257:262] == b"ustar":
+    if head[257:262] == b"ustar" or probe.is_tar:
         return UnsupportedError("a tar archive", hint="unpack it first")
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
     if text.startswith(_HTML):
@@ -112,7 +112,7 @@ def holds_checkpoints(probe: Probe) -> bool:
     try:
         if probe.archive is not None:
             return any(name.lower().endswith(_OURS) for name in probe.archive.records)
-        if probe.head[257:262] == b"ustar":
+        if probe.is_tar:
             from ckpt.formats.common.tar import walk_tar  # here: most files are no tar
 
             members = islice(walk_tar(probe.source, probe.limits, probe.budget), _MEMBERS)

@@ -265,6 +265,13 @@ class Probe:
         return self.source
 
     @cached_property
+    def is_tar(self) -> bool:
+        """Tell whether the file is a tar archive, whatever else its first bytes say: torch asks so before all but zip."""
+        from ckpt.formats.common.tar import is_tar  # here: formats of tar archives import this module
+
+        return is_tar(self.head)
+
+    @cached_property
     def archive(self) -> Archive | None:
         """The directory of a zip archive, None for other files. Raises UnreadableError when it is damaged."""
         if self.source is None or not self.head.startswith(b"PK\x03\x04"):

@@ -10,7 +10,8 @@ from struct import unpack_from
 from ckpt.checkpoint import Checkpoint, Refusal, Traits
 from ckpt.dtypes import UINT8
 from ckpt.errors import CkptError, CutOffError, UnreadableError
-from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, run
+from ckpt.formats.common.safetensors import is_usual
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.tar import read_tar, walk_tar
 from ckpt.formats.format import Format, Probe
@@ -25,9 +26,7 @@ from ckpt.text import show
 
 
 def sniff(probe: Probe) -> bool:
-    if probe.source is None or probe.head[257:262] != b"ustar":
-        return False
-    return is_known(probe)
+    return probe.source is not None and probe.is_tar and (is_known(probe) or _other(probe) is not None)
 
 
 FORMAT = Format(
@@ -56,7 +55,19 @@ def is_known(probe: Probe) -> bool:
     return len(members.intersection(MEMBERS)) > 1
 
 
+def _other(probe: Probe) -> str | None:
+    """Return the other kind of a file whose first bytes are the header of a tar archive as well, or None."""
+    if is_usual(probe.head):
+        return "a safetensors file"
+    from ckpt.formats.plain_pickle.packed import is_early  # here: few archives have three members of torch
+
+    return "a pickle" if is_pickle(probe.head) or is_early(probe.head, probe.file, probe.limits) else None
+
+
 def read(probe: Probe, limits: Limits) -> Checkpoint:
+    other = _other(probe)
+    if other is not None:
+        raise UnreadableError(f"two files in one: torch.load reads a tar archive, other loaders {other}")
     members = read_tar(probe.file, limits, probe.budget)
     missing = next((name for name in MEMBERS if name not in members), None)
     if missing is not None:

@@ -28,7 +28,7 @@ from ckpt.nodes import (
     tensor_of,
 )
 from ckpt.pickles.machine import Pickle
-from ckpt.pickles.tensor_names import TENSOR_NAMES
+from ckpt.pickles.names_of_torch import TENSOR_NAMES
 from ckpt.rows import replace
 from ckpt.tensors import DIMENSIONS, Composite, Place, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show

@@ -18,6 +18,7 @@ from ckpt.formats.common.directory import (
     ReadAlike,
     Record,
     Records,
+    fold_case,
     read_records,
 )
 from ckpt.io.source import Source, grounded, inflate
@@ -58,8 +59,11 @@ class Archive(NamedTuple):
     """True if records may be missing or end early, and no checksum is compared when one is read."""
 
     def find(self, name: str) -> Record | None:
-        """The record `root/name`."""
-        index = self.records.find(f"{self.root}/{name}", 0)
+        """The record `root/name`, which torch finds in letters of any case."""
+        whole = f"{self.root}/{name}"
+        index = self.records.find(whole, 0)
+        if index < 0:
+            index = self.records.find_alike(whole)
         return None if index < 0 else self.records.at(index)
 
     def read_pickle(self, record: Record, limits: Limits, budget: Budget) -> bytes:
@@ -252,20 +256,32 @@ def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, i
 
 
 def _check_names(records: Records) -> list[Notice]:
-    """Return notices about names that differ only in case. Raises UnreadableError for two equal names."""
-    names, lower = records.names, records.joined.lower()
-    if len(set(names if lower == records.joined else lower[1:].split("\0"))) == len(names):
+    """Return notices about names that differ only in case.
+
+    Raises UnreadableError for two equal names, and for two that are equal to torch.
+    """
+    names, folded = records.names, records.folded
+    if len(set(folded[1:-1].split("\0"))) == len(names):
         return []
     seen: dict[str, str] = {}
     notices: list[Notice] = []
     for name in names:
-        before = seen.setdefault(name.lower(), name)
+        before = seen.setdefault(fold_case(name), name)
         if before is name:
             continue
         if before == name:
             raise UnreadableError(f"duplicate record {show(name, 80)}: readers may pick either one")
         both = f"{show(before, 60)} and {show(name, 60)}"
-        notices.append(
-            Notice("container", f"two records differ only in case: {both}; torch may read either one")
-        )
+        problem = f"two records differ only in case: {both}; torch may read either one"
+        if _is_read_by_torch(records):
+            raise UnreadableError(problem)
+        notices.append(Notice("container", problem))
     return notices
+
+
+_OF_TORCH = ("/data.pkl", "/constants.pkl", "/version", "/.data/version")
+
+
+def _is_read_by_torch(records: Records) -> bool:
+    """Tell whether an archive has records that only torch writes. Others may be read by their exact names."""
+    return any(f"{name}\0" in records.folded for name in _OF_TORCH)

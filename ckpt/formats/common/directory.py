@@ -32,6 +32,14 @@ MARK = 0xFFFFFFFF
 """The value of a field whose number is in the field of zip64."""
 
 
+_SMALL = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+
+
+def fold_case(name: str) -> str:
+    """A name in small letters, of ASCII alone, as torch (miniz) compares the names of records."""
+    return name.lower() if name.isascii() else name.translate(_SMALL)
+
+
 class Record(NamedTuple):
     """One file of the archive. Its data begins at `offset` and takes `stored` bytes there."""
 
@@ -85,6 +93,16 @@ class Records(Mapping[str, Record]):
     def joined(self) -> str:
         """All names, with a NUL before each. Asked for when no more records are added."""
         return "\0".join(["", *self.names])
+
+    @cached_property
+    def folded(self) -> str:
+        """The names as `joined` has them, in small letters, with a NUL at the end too."""
+        return fold_case(self.joined) + "\0"
+
+    def find_alike(self, name: str) -> int:
+        """The position of a name as torch (miniz) finds it, in letters of any case; -1 where there is none."""
+        start = self.folded.find(f"\0{fold_case(name)}\0")
+        return -1 if start < 0 else self.folded.count("\0", 0, start)
 
     def any_below(self, folder: str) -> bool:
         """Tell whether a name begins with the name of a folder, which ends with a slash."""

@@ -40,8 +40,27 @@ class _Header(NamedTuple):
 
 
 def is_tar(head: bytes) -> bool:
-    """Tell whether these first bytes are the header of a tar archive."""
-    return len(head) >= BLOCK and head[257:262] == b"ustar" and _checksum(head) is not None
+    """Tell whether Python's tarfile takes these first bytes for the header of a tar archive.
+
+    It asks for the checksum alone, which it reads more freely than `read_tar`: whatever it opens is no other format to torch.
+    """
+    if len(head) < BLOCK:
+        return False
+    field, others = head[148:156], head[:148] + head[156:BLOCK]
+    unsigned = sum(others) + 8 * 0x20
+    signed = unsigned - 256 * sum(byte > 127 for byte in others)
+    return _any_number(field) in (unsigned, signed)
+
+
+def _any_number(field: bytes) -> int | None:
+    """The number of a field as Lib/tarfile.py of CPython reads it (`nti`), or None."""
+    if field[0] in (0x80, 0xFF):
+        number = int.from_bytes(field[1:], "big")
+        return number if field[0] == 0x80 else number - 256 ** (len(field) - 1)
+    try:
+        return int(field.partition(b"\0")[0].decode("ascii").strip() or "0", 8)
+    except ValueError:
+        return None
 
 
 def read_tar(source: Source, limits: Limits, budget: Budget) -> dict[str, TarMember]:

@@ -7,7 +7,7 @@ from ckpt.formats.format import Format, Probe
 
 
 def sniff(probe: Probe) -> bool:
-    if probe.archive is None and probe.head[257:262] != b"ustar":
+    if probe.archive is None and not probe.is_tar:
         return False
     from ckpt.formats.contained.layouts import is_known
 

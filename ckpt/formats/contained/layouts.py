@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common.members import Member, of_record
-from ckpt.formats.common.tar import is_tar, read_tar, walk_tar
+from ckpt.formats.common.tar import read_tar, walk_tar
 from ckpt.formats.format import Probe
 from ckpt.io.location import is_plain_name
 from ckpt.limits import Budget, Limits
@@ -54,7 +54,7 @@ def _kind(probe: Probe) -> Callable[[Probe, Limits], Layout] | None:
         names = probe.archive.records.keys()
         is_sb3 = "policy.pth" in names and not names.isdisjoint(("data", "_stable_baselines3_version"))
         return _stable_baselines if is_sb3 else None
-    if probe.source is not None and is_tar(probe.head):
+    if probe.source is not None and probe.is_tar:
         return _nemo if _has_nemo_weights(probe) else None
     return None
 

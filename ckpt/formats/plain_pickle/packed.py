@@ -156,7 +156,7 @@ def _machine(how: Packing) -> _Machine:
     return bz2.BZ2Decompressor() if how.name == "bzip2" else lzma.LZMADecompressor()
 
 
-_LOOKED = 1 << 20
+LOOKED = 1 << 20
 """Bytes of a file in which a pickle must end, make a call, or name something of Python."""
 _INSIDE = 1 << 16
 _OPCODES = b"()]}IJKLMNFGSTUVXciP\x8c\x8d\x8e\x8f\x95\x96BC"
@@ -172,7 +172,7 @@ def is_early(head: bytes, source: Source, limits: Limits) -> bool:
         return False
     verdict = _runs(head, source.size, limits)
     if verdict is None and len(head) < source.size:
-        verdict = _runs(source.read(0, min(source.size, _LOOKED)), source.size, limits)
+        verdict = _runs(source.read(0, min(source.size, LOOKED)), source.size, limits)
     return verdict is True
 
 
@@ -185,16 +185,32 @@ def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
     return is_pickle(inside) or (inside[0] in _OPCODES and _runs(inside, len(inside), limits) is True)
 
 
+def runs_before_it_breaks(data: bytes, limits: Limits) -> bool:
+    """Tell whether bytes that are no whole pickle call or import something before they break."""
+    try:
+        run(data, limits, 0, Budget(limits, len(data)))
+    except LimitError:
+        return True
+    except MachineError as error:
+        return error.calls > 0 or bool(error.seen)
+    return True
+
+
 def _runs(data: bytes, size: int, limits: Limits) -> bool | None:
     """Tell whether the first bytes of a file of `size` are a pickle.
 
     Return None if they end before that is known.
     """
+    end, budget = 0, Budget(limits, len(data))
     try:
-        pickle = run(data, limits, 0, Budget(limits, len(data)))
+        while end < len(data):  # a loop over the file unpickles one after the other
+            pickle = run(data, limits, end, budget)
+            end = pickle.end
+            if pickle.calls or any(is_own(module) for module, _ in pickle.globals):
+                return True
     except LimitError:
         return True
     except MachineError as error:
         runs = error.calls > 0 or any(is_own(name.module) for name in error.seen)
         return True if runs else None if isinstance(error, TruncatedPickleError) else False
-    return pickle.end == size or bool(pickle.calls) or any(is_own(module) for module, _ in pickle.globals)
+    return end == size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import partial
 from math import prod
 from struct import pack
 
@@ -10,20 +11,21 @@ from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedError
 from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, unknown_names
-from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.stream import MAGIC, read_nested
 from ckpt.formats.format import Probe
 from ckpt.formats.plain_pickle import FORMAT
-from ckpt.formats.plain_pickle.packed import packing, unpacked
+from ckpt.formats.plain_pickle.packed import LOOKED, packing, runs_before_it_breaks, unpacked
 from ckpt.io.source import Memory, Source, grounded
 from ckpt.limits import Budget, Limits
-from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.pickles import machine
 from ckpt.pickles import opcodes as op
+from ckpt.pickles.known import is_own
 from ckpt.pickles.machine import LINE_BYTES, MachineError, Pickle
 from ckpt.pickles.opcodes import BINSTRING, BYTEARRAY8
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import DIMENSIONS, Range, Storage, TensorRef, tensor_ref
-from ckpt.text import show
+from ckpt.text import plural, show
 from ckpt.tree.arrays import NumpyDType, as_bytes, numpy_dtype
 
 _JOBLIB = FORMAT.traits._replace(label="joblib pickle", load="joblib.load({path})")
@@ -55,7 +57,7 @@ class _Reader:
         cutter.cut()
         pickle = self._run()
         contents = Contents((), read_nested, probe.mark, budget)
-        interpret(pickle, contents, self._limits, self._bytes_of, 0)
+        interpret(pickle, contents, self._limits, partial(self._bytes_of, cutter), 0)
         contents.bytestrings = contents.bytestrings or any(run.code == BINSTRING for run in cutter.runs)
         tensors = dict(self._wrapped)
         for call in pickle.calls:
@@ -66,8 +68,7 @@ class _Reader:
         swap = Swap(lambda node: tensors.get(id(node)), self._plain)
         root = swap.run(pickle.root)
         if cutter.position < self._source.size:
-            extra = self._source.size - cutter.position
-            contents.notices.append(Notice("trailing-data", f"{extra:,} bytes follow the pickle"))
+            self._follow(pickle, contents)
         if self._packing is not None and self._left:
             text = f"{self._left:,} bytes follow the {self._packing.name} stream"
             contents.notices.append(Notice("trailing-data", text))
@@ -79,6 +80,48 @@ class _Reader:
             probe.path, FORMAT.name, traits, root, contents, self._limits, source=probe.file, refusals=()
         )
         return replace(result, weights_only=None)  # torch.load opens no such file
+
+    def _follow(self, first: Pickle, contents: Contents) -> None:
+        """Judge the pickles that follow the first: whoever loads in a loop runs them too. Raises UnreadableError.
+
+        They are read as any bytes would be, for a loader does not ask what they were meant to be.
+        """
+        if _may_be_magic(first.root):
+            raise UnreadableError(
+                "torch may take its first pickle for the magic number of a legacy file, though torch never writes it so"
+            )
+        begin = end = self._cutter.position
+        count = 0
+        while end < self._source.size:
+            following = self._next(end)
+            if following is None:
+                break
+            cutter, pickle = following
+            interpret(pickle, contents, self._limits, partial(self._bytes_of, cutter), 0)
+            end, count = cutter.position, count + 1
+        if count:
+            text = f"{plural(count, 'more pickle')} from byte {begin:,} on, whose calls are judged and whose values are not shown"
+            contents.notices.append(Notice("trailing-data", text))
+        if end < self._source.size:
+            text = f"{self._source.size - end:,} bytes follow the pickle"
+            contents.notices.append(Notice("trailing-data", text))
+
+    def _next(self, begin: int) -> tuple[Cutter, Pickle] | None:
+        """Return the pickle that begins at a byte behind the first, or None where these bytes are none.
+
+        Raises UnreadableError for one that breaks after it has called or imported something.
+        """
+        cutter = Cutter(self._source, self._limits, self._probe.budget)
+        cutter.skip_to(begin)
+        try:
+            cutter.cut()
+            return cutter, machine.run(cutter.out, self._limits, 0, self._probe.budget)
+        except UnreadableError:
+            rest = self._source.size - begin
+            if runs_before_it_breaks(self._source.read(begin, min(rest, LOOKED)), self._limits):
+                problem = f"a damaged pickle begins at byte {begin:,}, behind the first"
+                raise UnreadableError(problem, hint="pickle.load in a loop runs a part of it") from None
+            return None
 
     def _traits(self) -> Traits:
         how = self._packing
@@ -134,10 +177,10 @@ class _Reader:
         self._probe.budget.charge(_TENSOR, "an array")
         return tensor(array, place, f"{self._probe.mark}array-{self._arrays}")
 
-    def _bytes_of(self, persistent: PersistentId) -> Storage:
+    def _bytes_of(self, cutter: Cutter, persistent: PersistentId) -> Storage:
         """The long bytes behind a number, as a storage without a dtype."""
         assert type(persistent.pid) is int
-        run = self._cutter.runs[persistent.pid]
+        run = cutter.runs[persistent.pid]
         place = Range(*grounded(self._source, run.offset), run.size)
         return Storage(f"bytes-{persistent.pid}", None, None, run.size, place)
 
@@ -167,6 +210,30 @@ _DTYPES = {
         for width in (1, 2, 4, 8)
     },
 }
+
+
+def _may_be_magic(root: Node) -> bool:
+    """Tell whether torch may take a value for its magic number: it asks `value != MAGIC`, and goes on where that is false."""
+    if type(root) in (int, float):
+        return root == MAGIC
+    if type(root) is not Opaque:
+        return False
+    array = described(root)
+    tensor = tensor_of(root)
+    if array is not None or tensor is not None:
+        numel = prod(array.shape) if array is not None else tensor.numel if tensor is not None else 0
+        return numel <= 1
+    return is_own(root.class_name) and root.class_name not in _CONTAINERS
+
+
+_CONTAINERS = frozenset(
+    [
+        *("collections.OrderedDict", "collections.Counter", "collections.defaultdict", "collections.deque"),
+        *("builtins.dict", "builtins.list", "builtins.set", "builtins.tuple", "builtins.frozenset"),
+        *("argparse.Namespace", "types.SimpleNamespace"),
+    ]
+)
+"""Classes whose objects differ from every number."""
 
 
 class Description(NamedTuple):

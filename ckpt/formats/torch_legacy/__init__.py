@@ -11,7 +11,7 @@ from ckpt.pickles.rebuild import UNTYPED
 
 
 def sniff(probe: Probe) -> bool:
-    return is_legacy(probe.head)
+    return is_legacy(probe.head) and not probe.is_tar
 
 
 FORMAT = Format(

@@ -1,0 +1,178 @@
+"""Names that torch has itself: `tools/states/names_of_torch.py` writes this file. Versions: 1.0.1, 1.4.0, 1.12.1, 1.13.0a0, 2.0.1, 2.5.1, 2.13.0.
+
+An attribute of such a name hides what torch calls, or is a property that changes the object.
+"""
+
+from __future__ import annotations
+
+_TENSOR = """
+H T _addmm_activation _autocast_to_full_precision _autocast_to_reduced_precision _backward_hooks _base
+_cdata _clear_non_serializable_cached_data _coalesced_ _conj _conj_physical _dimI _dimV _dtensor__new__
+_fix_weakref _grad _grad_fn _has_symbolic_sizes_strides _indices _is_all_true _is_any_true _is_view
+_is_zerotensor _lazy_clone _make_subclass _make_wrapper_subclass _neg_view _nested_tensor_layer_norm
+_nested_tensor_size _nested_tensor_storage_offsets _nested_tensor_strides _nnz _philox_normal_
+_philox_uniform_ _post_accumulate_grad_hooks _python_dispatch _reduce_ex_internal _rev_view_func_unsafe
+_sparse_mask_projection _storage _to_dense _to_sparse _to_sparse_bsc _to_sparse_bsr _to_sparse_csc
+_to_sparse_csr _typed_storage _update_names _use_count _values _version _view_func _view_func_unsafe abs
+abs_ absolute absolute_ acos acos_ acosh acosh_ add add_ addbmm addbmm_ addcdiv addcdiv_ addcmul addcmul_
+addmm addmm_ addmv addmv_ addr addr_ adjoint align_as align_to all allclose amax amin aminmax angle any
+apply_ arccos arccos_ arccosh arccosh_ arcsin arcsin_ arcsinh arcsinh_ arctan arctan2 arctan2_ arctan_
+arctanh arctanh_ argmax argmin argsort argwhere as_strided as_strided_ as_strided_scatter as_subclass asin
+asin_ asinh asinh_ atan atan2 atan2_ atan_ atanh atanh_ backward baddbmm baddbmm_ bernoulli bernoulli_
+bfloat16 bincount bitwise_and bitwise_and_ bitwise_left_shift bitwise_left_shift_ bitwise_not bitwise_not_
+bitwise_or bitwise_or_ bitwise_right_shift bitwise_right_shift_ bitwise_xor bitwise_xor_ bmm bool
+broadcast_to btrifact btrifact_with_info btrisolve byte cauchy_ ccol_indices cdouble ceil ceil_ cfloat chalf
+char cholesky cholesky_inverse cholesky_solve chunk clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_
+clip clip_ clone coalesce col_indices conj conj_physical conj_physical_ const_data_ptr contiguous copy_
+copysign copysign_ corrcoef cos cos_ cosh cosh_ count_nonzero cov cpu cross crow_indices cuda cummax cummin
+cumprod cumprod_ cumsum cumsum_ data data_ptr deg2rad deg2rad_ dense_dim dequantize det detach detach_
+device diag diag_embed diagflat diagonal diagonal_scatter diff digamma digamma_ dim dim_order dist div div_
+divide divide_ dot double dsplit dtype eig element_size eq eq_ equal erf erf_ erfc erfc_ erfinv erfinv_ exp
+exp2 exp2_ exp_ expand expand_as expm1 expm1_ exponential_ fft fill_ fill_diagonal_ fix fix_ flatten flip
+fliplr flipud float float_power float_power_ floor floor_ floor_divide floor_divide_ fmax fmin fmod fmod_
+frac frac_ frexp gather gcd gcd_ ge ge_ gels geometric_ geqrf ger gesv get_device grad grad_dtype grad_fn
+greater greater_ greater_equal greater_equal_ gt gt_ half hardshrink has_names hash_tensor heaviside
+heaviside_ histc histogram hsplit hypot hypot_ i0 i0_ ifft igamma igamma_ igammac igammac_ imag index
+index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_put index_put_ index_reduce
+index_reduce_ index_select indices inner int int_repr inverse ipu irfft is_coalesced is_complex is_conj
+is_contiguous is_cpu is_cuda is_distributed is_floating_point is_inference is_ipu is_leaf is_maia is_meta
+is_mkldnn is_mps is_mtia is_neg is_nested is_nonzero is_ort is_pinned is_quantized is_same_size is_set_to
+is_shared is_signed is_sparse is_sparse_csr is_vulkan is_xla is_xpu isclose isfinite isinf isnan isneginf
+isposinf isreal istft item itemsize kron kthvalue layout lcm lcm_ ldexp ldexp_ le le_ lerp lerp_ less less_
+less_equal less_equal_ lgamma lgamma_ log log10 log10_ log1p log1p_ log2 log2_ log_ log_normal_ log_softmax
+logaddexp logaddexp2 logcumsumexp logdet logical_and logical_and_ logical_not logical_not_ logical_or
+logical_or_ logical_xor logical_xor_ logit logit_ logsumexp long lstsq lt lt_ lu lu_solve mH mT map2_ map_
+masked_fill masked_fill_ masked_scatter masked_scatter_ masked_select matmul matrix_exp matrix_power max
+maximum mean median min minimum mm mode module_load moveaxis movedim msort mtia mul mul_ multinomial
+multiply multiply_ mv mvlgamma mvlgamma_ name names nan_to_num nan_to_num_ nanmean nanmedian nanquantile
+nansum narrow narrow_copy nbytes ndim ndimension ne ne_ neg neg_ negative negative_ nelement new new_empty
+new_empty_strided new_full new_ones new_tensor new_zeros nextafter nextafter_ nonzero nonzero_static norm
+normal_ not_equal not_equal_ numel numpy orgqr ormqr outer output_nr permute pin_memory pinverse polygamma
+polygamma_ positive potrf potri potrs pow pow_ prelu prod pstrf put put_ q_per_channel_axis
+q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qr qscheme quantile rad2deg rad2deg_
+random_ ravel real reciprocal reciprocal_ record_stream refine_names register_hook
+register_post_accumulate_grad_hook reinforce relu relu_ remainder remainder_ rename rename_ renorm renorm_
+repeat repeat_interleave requires_grad requires_grad_ reshape reshape_as resize resize_ resize_as resize_as_
+resize_as_sparse_ resolve_conj resolve_neg retain_grad retains_grad rfft roll rot90 round round_ row_indices
+rsqrt rsqrt_ scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ select select_scatter
+set_ sgn sgn_ shape share_memory_ short sigmoid sigmoid_ sign sign_ signbit sin sin_ sinc sinc_ sinh sinh_
+size slice_inverse slice_scatter slogdet smm softmax solve sort sparse_dim sparse_mask sparse_resize_
+sparse_resize_and_clear_ split split_with_sizes sqrt sqrt_ square square_ squeeze squeeze_ sspaddmm std stft
+storage storage_offset storage_type stride sub sub_ subtract subtract_ sum sum_to_size svd swapaxes
+swapaxes_ swapdims swapdims_ symeig t t_ take take_along_dim tan tan_ tanh tanh_ tensor_split tile to
+to_dense to_mkldnn to_padded_tensor to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc
+to_sparse_csr tolist topk trace transpose transpose_ triangular_solve tril tril_ triu triu_ trtrs
+true_divide true_divide_ trunc trunc_ type type_as unbind unflatten unfold uniform_ unique
+unique_consecutive unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_ untyped_storage
+values var vdot view view_as volatile vsplit where xlogy xlogy_ xpu zero_
+"""
+
+_OTHERS = """
+ALL_REDUCE_OPS LINEAR_REDUCE_OPS NamedShape OptimizerPostHook OptimizerPreHook PRUNING_TYPE
+ProcessGroupState ShardingDim T_destination _MutableMapping__marker _abc_impl
+_accelerator_graph_capture_health_check _active_ddp_module _add_grad _allowed_methods _anneal_func
+_annealing_cos _annealing_linear _apply _apply_instance_norm _asdict _assign_modules_buffers
+_build_debug_param_to_name_mapping _build_params_for_reducer _build_replicated_tensor_module _byteswap
+_call_impl _check_and_sync_module_buffers _check_comm_hook _check_default_group _check_equals
+_check_global_requires_backward_grad_sync _check_inf_per_device _check_input_dim
+_check_non_zero_input_channels _check_previous_reduction _check_reducer_finalized
+_check_scale_growth_tracker _check_sync_bufs_post_fwd _check_sync_bufs_pre_fwd _checkpoint_offset
+_clear_grad_buffer _clone_param _cmp _cmp_wrapper _compiled_call_impl _compute_coordinate_on_dim
+_compute_coordinates_from_mesh _compute_padding_info _concatenate _conv_forward
+_convert_shard_order_to_StridedShard _convert_to_version _cosine_anneal _create_flatten_mesh
+_create_sub_mesh _create_unflatten_mesh _cuda_graph_capture_health_check _custom_chunk _custom_dispatch_ops
+_data_ptr _ddp_init_helper _deepcopy _default_broadcast_coalesced _delayed_all_reduce_hook
+_directional_evaluate _dist_broadcast_coalesced _distributed_broadcast_coalesced _distributed_rank _dtype
+_element_size _execution_engine _exp_range_scale_fn _expired _fake_device _ff_block _field_defaults _fields
+_fields_defaults _fill_padding_idx_with_zero _find_common_rank _fire_reducer_autograd_hook _flat_weights
+_flatten _format_param _found_inf_per_device _free_weak_ref _from_buffer _gather_flat_grad
+_get_abs_string_index _get_active_ddp_module _get_all_submeshes _get_backward_hooks _get_backward_pre_hooks
+_get_closed_form_lr _get_data_parallel_params _get_ddp_logging_data _get_filename _get_full_log_prob
+_get_growth_tracker _get_in_channels _get_initial_lr _get_item_by_idx _get_legacy_storage_class
+_get_lr_called_within_step _get_max_seqlen _get_mesh_dim_by_name _get_mesh_tensor_from_full_mesh
+_get_min_seqlen _get_name _get_no_batch_dim _get_num_spatial_dims _get_or_create_default_group
+_get_parameters _get_preferred_device _get_root_mesh _get_root_mesh_dim _get_scale_async _get_shard_pad_size
+_get_shared_fd _get_slice_mesh_layout _getitem _group_tensors_by_device_and_dtype _handle_no_batch_input
+_hash_impl _hash_key _hook_for_profile _infer_parameters _init_flat_weights _init_from_local_shards
+_init_from_local_shards_and_global_metadata _init_from_local_tensor _init_group _init_is_better
+_init_one_process_group _init_process_groups _init_rpc _init_scale_fn _initial_step _inside_ddp_forward
+_is_better _is_contiguous_or_false _is_current_rank_part_of_mesh _is_initial _is_protocol _is_shared
+_is_valid_local_device _keep_positive _key_to_attr _lazy_init _lazy_init_scale_growth_tracker
+_lazy_load_hook _linear_anneal _load_from_state_dict _local_shard_size _local_shard_size_and_offset
+_local_shard_size_on_dim _local_tensor _log_and_throw _make _make_param_hook _make_replicate_tensor
+_make_shard_tensor _match_all_reduce_for_bwd_pass _match_unused_params_allreduce _max_seqlen
+_max_seqlen_tensor _maybe_convert_StridedShard_to_shard_order _maybe_max_seqlen _maybe_min_seqlen
+_maybe_opt_step _maybe_pad_tensor _maybe_unpad_tensor _maybe_unpad_tensor_with_sizes
+_maybe_warn_non_full_backward_hook _maybe_wrap_index _mha_block _min_seqlen _min_seqlen_tensor
+_module_wait_for_copy_hook _named_members _nbytes _new_shared _new_shared_cuda _new_shared_fd
+_new_shared_fd_cpu _new_shared_filename _new_shared_filename_cpu _new_using_fd _new_using_fd_cpu
+_new_using_filename _new_using_filename_cpu _new_with_file _new_with_weak_ptr _new_wrapped_storage
+_normalize_pg _normalize_placements_into_shard_order _numel _op_dispatcher _optimizer_step_code
+_output_padding _pad_for_new_shard_dim _pad_tensor _partition_value _passing_sync_batchnorm_handle
+_patch_step_function _pickle_storage_type _post_forward _post_init _pre_forward _prepare_init
+_process_value_according_to_param_policy _propagator _pybind11_conduit_v1_ _queue_reduction
+_raise_if_contains_partial_placements _reduce_lr _reduce_shard_tensor _reduce_shard_value _reduce_value
+_register_accum_grad_hook _register_buffer_comm_hook _register_builtin_comm_hook
+_register_delay_all_reduce_hook _register_fused_optim _register_grad_hooks
+_register_load_state_dict_pre_hook _register_remote_shards _register_state_dict_hook _release_ipc_counter
+_release_ipc_counter_cuda _remove_autograd_hooks _replace _replicate_for_data_parallel _replicate_tensor
+_replicate_to_shard _replicate_to_strided_shard _require_tuple_int _require_tuple_tuple _reset
+_reset_parameters _resize_ _resize_with_addr_ _root_copy_hook _root_mesh _run_ddp_forward _sa_block
+_save_to_state_dict _select_shard _select_split_tensor _set_anneal_func _set_cdata
+_set_ddp_runtime_logging_sample_rate _set_ddp_sink_clone _set_from_file _set_param
+_set_params_and_buffers_to_ignore_for_model _set_sparse_metadata _set_static_graph _setitem
+_setup_in_backward_optimizers _setup_world_group_and_device _shard_tensor _share_cuda_ _share_fd_
+_share_fd_cpu_ _share_filename_ _share_filename_cpu_ _share_memory_ _shared_decref _shared_incref
+_should_disable_cpp_reducer _size _slow_forward _solve_v_and_rescale _spec _specify_ddp_gpu_num
+_split_factor_int _split_tensor _split_tensor_helper _stable_hash _stable_hash_for_caching _swap_data_ptr_
+_sym_get_coordinate _sync_buffers _sync_final_model _sync_module_buffers _sync_params _sync_reduction_works
+_to _to_new_shard_dim _to_replicate _to_replicate_tensor _to_shard _tracing_name _triangular2_scale_fn
+_triangular_scale_fn _unflatten _unpad_for_new_shard_dim _unpad_tensor _unscale_grads_ _untyped
+_update_flat_weights _update_lr _update_process_group _verify_dim _verify_shard_order _weak_ref
+_weights_have_changed _wrapped_call_impl _write_file add_module add_param_group add_pruning_method
+all_ranks_from_zero all_weights append appendleft apply apply_mask broadcast_buffers buffers build_metadata
+bytes_io_data byteswap call_super_init capitalize casefold center check_forward_args check_forward_hidden
+check_forward_input check_hidden_size check_input check_orthogonal check_sorted checkpoint_id children clear
+cls_to_become collapse compile complement complex_double complex_float composition
+compute_default_shard_order compute_mask compute_weight conv2d_forward convert_sync_batchnorm copy cosize
+count create_from_tensor device_mesh device_type difference difference_update dim_map discard dump_patches
+elements encode endswith eval expandtabs extend extendleft extra_repr filename find flatten_parameters
+float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz format format_map format_shard_order_str forward
+from_buffer from_dim_map from_file from_group from_local from_pretrained from_sizes_strides
+from_tensor_and_offsets fromkeys full_tensor generate_square_subsequent_mask get get_all_groups
+get_backoff_factor get_buffer get_coordinate get_expected_cell_size get_expected_hidden_size get_extra_state
+get_group get_growth_factor get_growth_interval get_last_lr get_local_rank get_lr get_parameter get_rank
+get_scale get_submodule global_ranks has_uninitialized_params hpu in_cooldown initialize_parameters insert
+intersection intersection_update is_better is_default_device_order is_enabled is_hpu is_partial is_replicate
+is_replicated is_shard is_sharded isalnum isalpha isascii isdecimal isdigit isdisjoint isidentifier islower
+isnumeric isprintable isspace issubset issuperset istitle isupper items join join_device join_hook
+join_process_group keys lengths ljust load_id load_state_dict local_offsets local_shape
+local_shard_size_and_offset local_shards local_tensor log_prob lower lstrip maketrans materialize maxlen
+memory_format merge_masks mesh mesh_dim_names mesh_dims metadata missing_keys modules most_common
+move_to_end mps named_buffers named_children named_modules named_parameters next_id no_sync num_shards
+num_shards_map offset offsets parallel_apply parameters partition permute_hidden pickle_storage_type
+placement placements planner_data pop popitem popleft predict print_lr profile_hook_step prune rank
+recursive_undo redistribute reduce_op register_backward_hook register_buffer register_comm_hook
+register_forward_hook register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook
+register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter
+register_state_dict_post_hook register_state_dict_pre_hook register_step_post_hook register_step_pre_hook
+remap_to_tensor remote_shards remove removeprefix removesuffix replace replicate reset_parameters
+reset_running_stats reshape_weight_to_matrix reshard resizable reverse rfind rindex rjust rotate rpartition
+rsplit rstrip save_id scale scale_fn set_backoff_factor set_extra_state set_growth_factor
+set_growth_interval set_submodule setdefault shallow_copy_with_tensor_meta shard shard_offsets shard_order
+shard_sizes sharding_spec share_memory sizes_and_strides splice split_factor splitlines startswith
+state_dict step storage_data storage_meta strip sums swapcase symmetric_difference
+symmetric_difference_update tensor tensor_data tensor_dim tensor_meta tensor_properties tensor_storage_size
+title to_empty to_kwargs to_local to_pycute top_level_sizes total train transform_descriptors translate
+unexpected_keys union unscale_ untyped update update_parameters upper usable
+use_strided_shard_as_shard_order version will_sync_module_buffers worker_name zero_grad zfill
+"""
+
+TENSOR_NAMES = frozenset(_TENSOR.split())
+"""The names of `torch.Tensor`, but for those with two underscores in front.
+
+torch sets the state of a tensor by setattr: `data` would put other values in place, `real` would write into its storage.
+"""
+
+LOOKED_UP = frozenset(_OTHERS.split()) | TENSOR_NAMES
+"""The names of layers, optimizers and other known classes, of tensors, and of Python's containers."""
