@@ -162,7 +162,8 @@ class Import(NamedTuple):
 
     module: str
     name: str
-    group: Literal["known", "unknown", "called"]
+    group: Literal["known", "odd", "unknown", "called"]
+    """`odd` is a known class whose objects have attributes that it does not write."""
     where: tuple[str, ...]
     calls: tuple[str, ...] = ()
     """The calls of this name while loading, as text: `posix.system('touch x')`. None for a value that can be called."""
@@ -172,6 +173,8 @@ class Import(NamedTuple):
     """The file of a folder whose pickle imports it; empty for a checkpoint in one file."""
     times: int = 0
     """The number of calls; `calls` has the first of them."""
+    attributes: tuple[str, ...] = ()
+    """The attributes of its objects that make it odd, or that torch calls when it loads them."""
 
     @property
     def is_script(self) -> bool:

@@ -51,6 +51,12 @@ CATALOGUE: dict[str, Code] = {
         Code(
             "unknown-import", "warning", "loading the file imports a name that ckpt does not know", _INSPECT
         ),
+        Code(
+            "unknown-attribute",
+            "warning",
+            "an object of a known class has an attribute that the class does not write",
+            _INSPECT,
+        ),
         Code("weights-only", "warning", "torch.load(weights_only=True) refuses the file", _INSPECT),
         Code(
             "file-code",

@@ -542,7 +542,7 @@ def _check_code(report: RewriteReport, survey: Survey, limits: Limits, talk: Tal
         )
     if runs:
         talk.about(path, [f"DANGER: loading the result runs {runs}"])
-    for verb, texts in (("calls", code.calls), ("imports", code.imports)):
+    for verb, texts in (("calls", code.calls), ("imports", code.imports), ("sets", code.sets)):
         if texts:
             listed = and_more(list(texts), 2)
             talk.about(path, [f"loading the result {verb} {listed}, which ckpt does not know"])

@@ -16,7 +16,7 @@ from ckpt.names import NamedKey, Path
 from ckpt.nodes import Node
 from ckpt.pickles.known import PACKAGES, is_own
 from ckpt.rows import NamedTuple
-from ckpt.text import STAND_INS, and_more, pasted_path, show_literal
+from ckpt.text import STAND_INS, and_more, pasted_path, show, show_literal
 from ckpt.tree.view import look
 
 
@@ -146,13 +146,18 @@ def _strange(checkpoint: Checkpoint) -> str | None:
     called = [row for row in checkpoint.imports if row.group == "called"]
     runs = next((row for row in called if is_own(row.module)), None)
     if runs is not None:
-        return f"loading this file runs {runs.module}.{runs.name}"
+        what = f" with the attribute {show(runs.attributes[0], 60)}" if runs.attributes else ""
+        return f"loading this file runs {runs.module}.{runs.name}{what}"
     for row in called:
         if not row.is_enum or _package(row.module) in PACKAGES:
             return f"loading this file calls the unknown {row.module}.{row.name}"
     for row in checkpoint.imports:
-        if row.group != "known" and not row.is_script and _package(row.module) not in PACKAGES:
+        if row.group not in ("known", "odd") and not row.is_script and _package(row.module) not in PACKAGES:
             return f"needs {row.module}.{row.name} from the author's code"
+    odd = next((row for row in checkpoint.imports if row.group == "odd"), None)
+    if odd is not None:
+        name = show(odd.attributes[0], 60)
+        return f"do not load it as it is: {odd.module}.{odd.name} does not write its attribute {name}"
     return None
 
 
@@ -239,7 +244,7 @@ def _unpickled(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     Nothing limits what it imports, so all that it names must be known.
     """
     unknown = [f"{row.module}.{row.name}" for row in checkpoint.imports if row.group == "unknown"]
-    if len(unknown) < sum(row.group != "known" for row in checkpoint.imports):
+    if any(row.group in ("called", "odd") for row in checkpoint.imports):
         return Load(None, reason=_strange(checkpoint) or "loading this file calls unknown code")
     if unknown:
         return Load(

@@ -118,12 +118,13 @@ class Code(NamedTuple):
     """The effects of loading a file beyond what ckpt knows, as text.
 
     `runs`: calls of Python itself, or of functions that run what they are given. `calls`: other unknown calls.
-    `imports`: unknown names.
+    `imports`: unknown names. `sets`: attributes that a class does not write.
     """
 
     runs: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    sets: tuple[str, ...] = ()
 
 
 def code_of(source: Checkpoint, result: Checkpoint) -> Code:
@@ -135,19 +136,27 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
     if not strange:
         return Code()
     if not result.is_edited:
-        rows = [(row.module, row.name, row.group, row.calls) for row in strange]
+        rows = [(row.module, row.name, row.group, row.calls, row.attributes) for row in strange]
     else:
         names, calls = reached(result.root)
         judged = judge(names, calls, [result.root]).items()
         rows = [
-            (name.module, name.name, judgement.group, tuple(map(call_text, judgement.calls[:1])))
+            (
+                name.module,
+                name.name,
+                judgement.group,
+                tuple(map(call_text, judgement.calls[:1])),
+                judgement.attributes,
+            )
             for name, judgement in judged
         ]
-    kinds: dict[str, dict[str, None]] = {"runs": {}, "calls": {}, "imports": {}}  # each an ordered set
-    for module, name, group, texts in rows:
+    kinds: dict[str, dict[str, None]] = {"runs": {}, "calls": {}, "imports": {}, "sets": {}}  # ordered sets
+    for module, name, group, texts, attributes in rows:
         text = texts[0] if texts else f"{module}.{name}"
         if group == "called":
             kinds["runs" if is_own(module) else "calls"][text] = None
+        elif group == "odd":
+            kinds["sets"].update(dict.fromkeys(f"{module}.{name}.{attribute}" for attribute in attributes))
         elif group == "unknown" and not result.traits.names_are_code:  # a program of its own imports nothing
             kinds["imports"][text] = None
     return Code(*map(tuple, kinds.values()))

@@ -13,7 +13,7 @@ the stack of the machine has run as well, so all calls of a pickle are judged, n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from typing import Literal
 
@@ -31,6 +31,7 @@ from ckpt.nodes import (
     is_tuple,
     tensor_of,
 )
+from ckpt.pickles.attributes import ATTRIBUTES
 from ckpt.pickles.known import (
     CLASSES,
     DICTS,
@@ -43,6 +44,7 @@ from ckpt.pickles.known import (
     python3_name,
 )
 from ckpt.pickles.machine import NAME_CHARACTERS
+from ckpt.pickles.names_of_torch import LOOKED_UP
 from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, TensorRef
@@ -58,6 +60,8 @@ instance is an object whose attributes the file sets: nothing may be given one.
 _SCALARS = frozenset((type(None), bool, int, float, str, ByteStr, bytes, bytearray))
 _HEAVY = 10_000_000
 """The most entries of nested tuples and lists, each counted as often as it is reached, that a call is given."""
+_NESTED = 16
+"""The most dtypes inside each other."""
 _WORDS = frozenset(
     [f"torch.{name}" for name in BY_NAME]
     + [f"torch.sparse_{kind}" for kind in ("coo", "csr", "csc", "bsr", "bsc")]
@@ -140,21 +144,31 @@ class _Search:
 class Grammar:
     """Judges the calls of one pickle, whose tree must not change meanwhile.
 
-    What many calls share is looked at once, so judging takes time in proportion to the pickle.
+    What many calls share is looked at once, so judging takes time in proportion to the pickle. `refilled` are the nodes
+    that got items or a state after others could see them, by their ids.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refilled: Mapping[int, object] | None = None) -> None:
+        self.odd: list[str] = []
+        """The attributes of the last call that its class does not write, and that torch does not look up either."""
+        self.called: list[str] = []
+        """The attributes of the last call that torch calls, or looks up, by these names."""
+        self._refilled = refilled or {}
+        self._depth = 0
         self._rules: dict[tuple[str, str], Rule | None] = {}
-        self._answers: dict[tuple[int, int], bool] = {}
+        self._answers: dict[tuple[int, int], tuple[bool, tuple[str, ...], tuple[str, ...]]] = {}
         self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
 
     def allows(self, call: Opaque) -> bool:
         """Tell whether a call is harmless, with all that is done to its result."""
+        self.odd, self.called = [], []
         origin = made_by(call)
         rule = None if origin is None else self.rule(origin[0])
         if origin is None or rule is None or not rule.takes(self, origin[1], call):
+            return False
+        if self._refilled and self._is_seen_early(call, rule):
             return False
         if call.states and not (rule.state and len(call.states) == 1 and rule.state(self, call.states[0])):
             return False
@@ -173,9 +187,52 @@ class Grammar:
         Each node of the tree is checked once.
         """
         key = (id(form), id(node))
-        if key not in self._answers:
-            self._answers[key] = form(self, node)
-        return self._answers[key]
+        answer = self._answers.get(key)
+        if answer is None:
+            before = len(self.odd), len(self.called)
+            is_form = form(self, node)
+            answer = is_form, tuple(self.odd[before[0] :]), tuple(self.called[before[1] :])
+            self._answers[key] = answer
+        else:
+            self.odd += answer[1]
+            self.called += answer[2]
+        return answer[0]
+
+    def once_nested(self, form: Form, node: Node) -> bool:
+        """Call `once` for a node inside another of its kind. Deeper than numpy's own ones nest, the form is denied."""
+        self._depth += 1
+        try:
+            return self._depth <= _NESTED and self.once(form, node)
+        finally:
+            self._depth -= 1
+
+    def is_refilled(self, node: Node) -> bool:
+        """Tell whether a container got items after others could see it: a call has seen less than the tree shows."""
+        if id(node) not in self._refilled:
+            return False
+        if type(node) is not Opaque:
+            return True
+        origin = made_by(node)
+        rule = None if origin is None else self.rule(origin[0])
+        return rule is not None and rule.makes != "instance"
+
+    def _is_seen_early(self, call: Opaque, rule: Rule) -> bool:
+        """Tell whether a call, or what its result is used for, has seen a container before it was full."""
+        if rule.makes == "value" and id(call) in self._refilled:
+            return True
+        todo: list[Node] = [*call.args, *call.states]
+        if rule.makes == "instance":  # torch reads the tables in a state, and looks no further
+            todo += [value for state in call.states if type(state) is Dict for value in state.values]
+            return any(map(self.is_refilled, todo))
+        seen: set[int] = set()
+        while todo:
+            node = todo.pop()
+            if self.is_refilled(node):
+                return True
+            if type(node) in (list, tuple, Dict, Set) and id(node) not in seen:
+                seen.add(id(node))
+                todo += _parts(node)
+        return False
 
     def is_plain(self, node: Node) -> bool:
         """Tell whether a node and all below it are data.
@@ -434,32 +491,85 @@ def _tuple(*forms: Form) -> Form:
 
 
 def _fields(**forms: Form) -> Form:
-    """A state that becomes the attributes of an object: a dict with texts as keys, and one of slots.
+    """A state that becomes the attributes of an object whose names are free: a dict with texts as keys, and one of slots.
 
     `forms` judge the attributes that the class calls or iterates when it is loaded. No other is looked at by
-    then.
+    then, but for those with two underscores in front.
+    """
+    return _State(forms, lambda grammar, name, value: "fine", has_slots=True)
+
+
+Manner = Literal["fine", "odd", "called"]
+"""How an attribute that is not listed stands: nobody looks at it, nobody knows it, or torch calls it by its name."""
+
+
+class _State:
+    """The form of a state: its listed attributes have forms of their own, `other` judges each further one.
+
+    `needed` are the attributes that must be there: torch looks for them among the layers and parameters if they are not.
+    `wrong` is how a listed attribute stands that does not have its form. With `has_slots` a state may have a second dict, whose attributes are set one by one.
     """
 
-    def form(grammar: Grammar, node: Node) -> bool:
-        if is_tuple(node) and len(node) == 2:
-            return all(part is None or (type(part) is Dict and form(grammar, part)) for part in node)
-        return grammar.once(named, node) if type(node) is Dict else node is None
+    def __init__(
+        self,
+        forms: Mapping[str, Form],
+        other: Callable[[Grammar, str, Node], Manner],
+        needed: Iterable[str] = (),
+        *,
+        has_slots: bool = False,
+        wrong: Manner = "called",
+    ) -> None:
+        self._wrong = wrong
+        self._forms = forms
+        self._other = other
+        self._has_slots = has_slots
+        self._needed = frozenset(needed)
+        self._judging: Form = self._judge  # one object, for answers are kept by its id
 
-    def named(grammar: Grammar, node: Node) -> bool:
+    def __call__(self, grammar: Grammar, node: Node) -> bool:
+        if is_tuple(node) and len(node) == 2 and self._has_slots:
+            return all(
+                part is None or (type(part) is Dict and grammar.once(self._judging, part)) for part in node
+            )
+        return grammar.once(self._judging, node) if type(node) is Dict else node is None
+
+    def _judge(self, grammar: Grammar, node: Node) -> bool:
         assert type(node) is Dict
         if not all(map(_is_text, node.keys)):
             return False
         names = [str(key) for key in node.keys]
-        if not any(name in forms or name.startswith("__") for name in names):
-            return True
-        return all(
-            forms[name](grammar, value)
-            if name in forms
-            else not name.startswith("__") or type(value) in _SCALARS
-            for name, value in zip(names, node.values, strict=True)
-        )
+        is_fine = self._needed.issubset(names)
+        for name, value in zip(names, node.values, strict=True):
+            form = self._forms.get(name)
+            if form is not None:
+                manner: Manner = "fine" if form(grammar, value) else self._wrong
+            elif name.startswith("__") and type(value) not in _SCALARS:
+                manner = "called"
+            else:
+                manner = self._other(grammar, name, value)
+            if manner == "odd":
+                grammar.odd.append(name)
+            elif manner == "called":
+                grammar.called.append(name)
+                is_fine = False
+        return is_fine
 
-    return form
+
+def _closed(grammar: Grammar, name: str, value: Node) -> Manner:
+    """An attribute of a class whose objects have the listed ones only."""
+    return "called" if name in LOOKED_UP else "odd"
+
+
+def _decorated(grammar: Grammar, name: str, value: Node) -> Manner:
+    """An attribute of an object on which people put what they like, as on layers, tensors and state dicts.
+
+    Data cannot be called. A function can, where torch or Python looks for the name.
+    """
+    if grammar.is_plain(value):
+        return "fine"
+    if name in LOOKED_UP:
+        return "called"
+    return "fine" if grammar.is_held(value) else "odd"
 
 
 _attributes = _fields()
@@ -504,19 +614,20 @@ def _rebuilt(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`_rebuild_from_type_v2(func, type, args, state)`: the tensor of another call, with a class and attributes."""
-    if tensor_of(call) is None or len(args) != 4 or class_of(args[1]) is None or not is_tuple(args[2]):
+    cls = class_of(args[1]) if len(args) == 4 else None
+    if tensor_of(call) is None or cls is None or not is_tuple(args[2]):
         return False
     inner = args[2]
     if type(args[0]) is Global and args[0].name == "_rebuild_wrapper_subclass":
         inner = inner[1:_PARTS]  # the class again; it takes eight
-    cls = class_of(args[1])
-    rule = None if cls is None else grammar.rule(cls)
-    own = rule is not None and rule.state is not None and rule.state(grammar, args[3])
-    return (
-        all(map(grammar.is_plain, inner[:_PARTS]))
-        and len(args[2]) <= _PARTS
-        and (own or _attributes(grammar, args[3]))
-    )
+    if len(args[2]) > _PARTS or not all(map(grammar.is_plain, inner[:_PARTS])):
+        return False
+    name = python3_name(cls.module, cls.name)
+    form = _STATES_OF_TENSORS.get(name)
+    if form is None and not is_own(cls.module):
+        # Its own code takes the state, if it has such code. The import of the class is told of by itself.
+        return type(args[3]) is not Dict or _attributes(grammar, args[3])
+    return (form or _STATE_OF_TENSOR)(grammar, args[3])
 
 
 def _with_state(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -525,7 +636,7 @@ def _with_state(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
         tensor_of(call) is not None
         and len(args) == 4
         and all(map(grammar.is_plain, args[:3]))
-        and _attributes(grammar, args[3])
+        and _STATE_OF_TENSOR(grammar, args[3])
     )
 
 
@@ -576,16 +687,17 @@ def _numbers(grammar: Grammar, node: Node) -> bool:
 
 # --- Python -------------------------------------------------------------------------------------------------------------
 
+_STATE_OF_DICT = _State({}, _decorated)
 _CONTAINERS = {
     "builtins.list": Rule(_takes(_series, least=0), "container", None, has_items=True),
     "builtins.tuple": Rule(_takes(_series, least=0), "container"),
     "builtins.set": Rule(_takes(_series, least=0), "container"),
     "builtins.frozenset": Rule(_takes(_series, least=0), "container"),
     "builtins.dict": Rule(_takes(_pairs, least=0), "container", None, has_keys=True),
-    "collections.OrderedDict": Rule(_takes(_pairs, least=0), "container", _attributes, has_keys=True),
-    "collections.Counter": Rule(_takes(_series, least=0), "container", _attributes, has_keys=True),
+    "collections.OrderedDict": Rule(_takes(_pairs, least=0), "container", _STATE_OF_DICT, has_keys=True),
+    "collections.Counter": Rule(_takes(_series, least=0), "container", _STATE_OF_DICT, has_keys=True),
     "collections.deque": Rule(
-        _takes(_series, _either(_none, _count), least=0), "container", _attributes, has_items=True
+        _takes(_series, _either(_none, _count), least=0), "container", _none, has_items=True
     ),
 }
 _FACTORIES = (
@@ -800,9 +912,24 @@ _ARRAYS = _named(
 )
 _DTYPE = _made_by("numpy.dtype")
 _RECORD = _named("numpy.record")
-_CODE = _matching(r"[?bhilqBHILQfdgFDGeSUVOMm][0-9]{0,9}|[a-z]{1,12}[0-9]{0,3}")
+_SIZES = {
+    **dict.fromkeys(("b1", "i1", "u1", "?", "b", "B"), 1),
+    **dict.fromkeys(("f2", "i2", "u2"), 2),
+    **dict.fromkeys(("f4", "i4", "u4"), 4),
+    **dict.fromkeys(("f8", "i8", "u8", "c8"), 8),
+    **dict.fromkeys(("f12",), 12),
+    **dict.fromkeys(("f16", "c16"), 16),
+    **dict.fromkeys(("c24",), 24),
+    **dict.fromkeys(("c32",), 32),
+}
+"""Bytes of an element of the dtypes of numbers, by the codes that numpy writes."""
+_TIME_CODES = ("M8", "m8")
+_OBJECT_CODES = ("O8", "O4", "O")
+_LONGEST_ELEMENT = 2**31
 _OBJECTS_FLAGS = 63
 """The flags of a dtype of objects. With others, raw bytes would be taken as addresses of objects."""
+_OF_OBJECTS = 0x07
+"""The flags of elements that are objects or addresses. The others say how numpy reads an element."""
 
 
 def _is_zero(grammar: Grammar, node: Node) -> bool:
@@ -810,36 +937,130 @@ def _is_zero(grammar: Grammar, node: Node) -> bool:
 
 
 def _dtype_code(grammar: Grammar, node: Node) -> bool:
-    return _RECORD(grammar, node) or _CODE(grammar, node)
+    if _RECORD(grammar, node):
+        return True
+    if not _is_text(node):
+        return False
+    code = str(node)
+    return code in _SIZES or code in _TIME_CODES or code in _OBJECT_CODES or _flexible(code) is not None
+
+
+def _flexible(code: str) -> int | None:
+    """The bytes of a dtype of texts, bytes or records by its code, such as `U6`. None for any other code."""
+    digits = code[1:]
+    if code[:1] not in ("S", "U", "V") or not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+        return None
+    size = int(digits) * (4 if code[0] == "U" else 1)
+    return size if size < _LONGEST_ELEMENT else None
 
 
 def _dtype_state(grammar: Grammar, node: Node) -> bool:
-    """(version, order, parts of an array, names, fields, bytes, alignment, flags, times)."""
-    return grammar.once(_dtype_parts, node)
-
-
-def _dtype_parts(grammar: Grammar, node: Node) -> bool:
-    if not is_tuple(node) or not 8 <= len(node) <= 9 or not grammar.is_plain(node):
-        return False
-    inner = [pair[0] for pair in (node[2],) if is_tuple(pair) and pair]
-    if type(node[4]) is Dict:
-        inner += [field[0] for field in node[4].values if is_tuple(field) and field]
-    return not any(_holds_objects(part) for part in inner)
-
-
-def _holds_objects(dtype: Node) -> bool:
-    """Tell whether a dtype inside another one may hold objects. The flags of both belong together."""
-    code = dtype.args[0] if type(dtype) is Opaque and dtype.args else None
-    return not _is_text(code) or str(code).startswith(("O", "o"))
+    """A state of a dtype. `_dtype` has judged it, with the code that it belongs to."""
+    return True
 
 
 def _dtype(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """A dtype as numpy writes it: a code, and a state that says no more of it than the code allows."""
     if not (1 <= len(args) <= 3 and _dtype_code(grammar, args[0]) and all(map(_is_flag, args[1:]))):
         return False
-    if _is_text(args[0]) and str(args[0]).startswith(("O", "o")):
-        flags = [state[7] if is_tuple(state) and len(state) > 7 else None for state in call.states]
-        return all(flag == _OBJECTS_FLAGS for flag in flags)
+    return len(call.states) <= 1 and all(_dtype_call(grammar, call) for _ in call.states)
+
+
+def _dtype_call(grammar: Grammar, call: Node) -> bool:
+    """Tell whether the state of a dtype fits its code: (version, order, parts of an array, names, fields, bytes, alignment,
+    flags, and times or metadata).
+    """
+    assert type(call) is Opaque
+    state = call.states[0]
+    if not is_tuple(state) or not 8 <= len(state) <= 9:
+        return False
+    version, order, parts, names, fields, size, alignment, flags = state[:8]
+    numbers = (version, size, alignment, flags)
+    if not all(type(number) is int for number in numbers) or not _is_text(order) or str(order) not in "<>|=":
+        return False
+    assert type(flags) is int and type(size) is int
+    code = "V0" if _RECORD(grammar, call.args[0]) else str(call.args[0])
+    if len(state) == 9 and not _dtype_metadata(grammar, code, state[8]):
+        return False
+    if code in _OBJECT_CODES:
+        return (parts, names, fields) == (None, None, None) and flags == _OBJECTS_FLAGS and size == -1
+    if flags & _OF_OBJECTS or not -128 <= flags < 256:  # numpy before 1.24 wrote a signed byte
+        return False
+    if code[0] != "V":
+        is_plain = (parts, names, fields) == (None, None, None)
+        return is_plain and size == (-1 if _flexible(code) is None else _flexible(code))
+    is_sized = 0 <= size < _LONGEST_ELEMENT and (_RECORD(grammar, call.args[0]) or size == _flexible(code))
+    if parts is not None:
+        return is_sized and names is None and fields is None and _dtype_of_parts(grammar, parts, size)
+    return is_sized and grammar.once(_dtype_fields, state)
+
+
+def _dtype_metadata(grammar: Grammar, code: str, node: Node) -> bool:
+    if code not in _TIME_CODES:
+        return node is None or (type(node) is Dict and grammar.is_plain(node))
+    return _TIME_METADATA(grammar, node)
+
+
+_TIME_METADATA = _tuple(
+    _either(_none, lambda grammar, node: type(node) is Dict and not node.keys),
+    _tuple(_either(_raw, _text), _count, _count, _count),
+)
+
+
+def _dtype_of_parts(grammar: Grammar, node: Node, size: int) -> bool:
+    """`(dtype, shape)` of a field that is an array."""
+    if not is_tuple(node) or len(node) != 2:
+        return False
+    shape = (node[1],) if type(node[1]) is int else node[1]
+    if not is_tuple(shape) or len(shape) > 32 or not all(_count(grammar, number) for number in shape):
+        return False
+    inner = _element_size(grammar, node[0])
+    return inner is not None and inner * prod(shape) == size  # type: ignore[arg-type]
+
+
+def _dtype_fields(grammar: Grammar, state: Node) -> bool:
+    """The fields of a record, each of which lies inside of it: `{name: (dtype, offset)}`."""
+    assert is_tuple(state)
+    names, fields, size = state[3:6]
+    if names is None:
+        return fields is None
+    if not is_tuple(names) or type(fields) is not Dict or not all(map(_is_text, (*names, *fields.keys))):
+        return False
+    keys = list(map(str, fields.keys))
+    if len(set(keys)) < len(keys) or not set(map(str, names)).issubset(keys):
+        return False
+    for field in fields.values:
+        if not is_tuple(field) or not 2 <= len(field) <= 3 or not _count(grammar, field[1]):
+            return False
+        if len(field) == 3 and not _is_text(field[2]):
+            return False
+        inner = _element_size(grammar, field[0])
+        if inner is None or inner + field[1] > size:  # type: ignore[operator]
+            return False
     return True
+
+
+def _any_dtype(grammar: Grammar, node: Node) -> bool:
+    assert type(node) is Opaque
+    return _dtype(grammar, node.args, node)
+
+
+def _element_size(grammar: Grammar, node: Node) -> int | None:
+    """The bytes of an element of a dtype inside another one. None for one of objects, or one that is not allowed.
+
+    A loader changes a dtype in place when it sets a state, so one that others have seen before is none.
+    """
+    if type(node) is not Opaque or not _DTYPE(grammar, node) or grammar.is_refilled(node):
+        return None
+    if node.items or node.keys or not grammar.once_nested(_any_dtype, node):
+        return None
+    code = str(node.args[0]) if _is_text(node.args[0]) else "V0"
+    if code in _OBJECT_CODES:
+        return None
+    if code[0] == "V" and node.states:
+        state = node.states[0]
+        return state[5] if is_tuple(state) and type(state[5]) is int else None
+    return _SIZES.get(code, 8 if code in _TIME_CODES else _flexible(code))
 
 
 def _is_flag(node: Node) -> bool:
@@ -851,11 +1072,33 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
     if not is_tuple(node) or not 4 <= len(node) <= 5:
         return False
     version, (shape, dtype, order, data) = node[:-4], node[-4:]
-    if not (is_tuple(shape) and len(shape) <= _PARTS and all(map(_is_flag, (*version, *shape, order)))):
+    if not is_tuple(shape) or len(shape) > _DIMENSIONS or not all(_count(grammar, size) for size in shape):
         return False
-    if not _DTYPE(grammar, dtype):
+    if not all(map(_is_flag, (*version, order))) or not _DTYPE(grammar, dtype) or grammar.is_refilled(dtype):
         return False
-    return prod(shape) == len(data) if type(data) is list else _raw(grammar, data)  # type: ignore[arg-type]
+    if type(data) is list:
+        return _is_of_objects(dtype) and prod(shape) == len(data) and not grammar.is_refilled(data)  # type: ignore[arg-type]
+    return not _is_of_objects(dtype) and _raw(grammar, data)
+
+
+_DIMENSIONS = 64
+"""The most dimensions of an array of numpy 2."""
+
+
+def _is_of_objects(dtype: Node) -> bool:
+    return type(dtype) is Opaque and bool(dtype.args) and dtype.args[0] in _OBJECT_CODES
+
+
+def _masked_state(grammar: Grammar, node: Node) -> bool:
+    """(version, shape, dtype, order, data, mask, fill value) of a masked array of numbers, texts or records."""
+    if not is_tuple(node) or len(node) != 7 or type(node[4]) is list:
+        return False
+    fill = node[6]
+    is_filled = fill is None or type(fill) in (int, float, bool, str) or _FILL(grammar, fill)
+    return _array_state(grammar, node[:5]) and _raw(grammar, node[5]) and is_filled
+
+
+_FILL = _made_by("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar")
 
 
 _BIT_GENERATOR = "numpy.random._pickle.__bit_generator_ctor"
@@ -886,7 +1129,7 @@ _NUMPY = {
     "numpy.core.multiarray.scalar": Rule(_takes(_DTYPE, _either(_raw, _scalar), least=1)),
     "numpy.core.numeric._frombuffer": Rule(_takes(_raw, _DTYPE, _plain, _text)),
     "numpy.ma.core._mareconstruct": Rule(
-        _takes(_ARRAYS, _ARRAYS, _is_zero, _either(_raw, _text)), "value", _plain
+        _takes(_ARRAYS, _ARRAYS, _is_zero, _either(_raw, _text)), "value", _masked_state
     ),
     _BIT_GENERATOR: Rule(_takes(_BITS, least=0), "instance", _BITS_STATE),
     "numpy.random._pickle.__generator_ctor": _FROM_BITS,
@@ -919,18 +1162,48 @@ _TABLE = _either(
     _made_by("collections.OrderedDict", "builtins.dict"),
 )
 """A dict without code of its own, whatever its values are."""
-_MODULE = _fields(_parameters=_TABLE, _buffers=_TABLE, _modules=_TABLE)
-_RECURRENT = _fields(
-    _parameters=_TABLE,
-    _buffers=_TABLE,
-    _modules=_TABLE,
-    num_layers=lambda grammar, node: type(node) is int and 0 <= node <= 10_000,
-    all_weights=_plain,
-    _all_weights=_plain,
-    _flat_weights_names=_plain,
-    _flat_weights=_plain,
+_HOOKS = [
+    f"_{name}_hooks"
+    for name in (
+        *("state_dict", "state_dict_pre", "load_state_dict_pre", "load_state_dict_post"),
+        *("forward", "forward_pre", "backward", "backward_pre"),
+    )
+]
+_TABLES = dict.fromkeys(("_parameters", "_buffers", "_modules", *_HOOKS), _TABLE)
+"""The dicts of a layer. Loading looks names up in the first three, and calls no hook."""
+_RECURRENT_LAYERS = frozenset(f"torch.nn.modules.rnn.{name}" for name in ("RNNBase", "RNN", "LSTM", "GRU"))
+_RECURRENT: dict[str, Form] = {
+    **_TABLES,
+    "num_layers": lambda grammar, node: type(node) is int and 0 <= node <= 10_000,
+    "bidirectional": lambda grammar, node: type(node) is bool,
+    **dict.fromkeys(("all_weights", "_all_weights", "_flat_weights_names", "_flat_weights"), _plain),
+}
+"""`__setstate__` of RNN, LSTM and GRU makes names for all layers, and looks each up."""
+_GROUPS: dict[str, Form] = dict.fromkeys(("defaults", "state", "param_groups"), _plain)
+"""What `Optimizer.__getstate__` gives. `__setstate__` reads the groups and the state of each parameter."""
+
+
+def _legacy_state(grammar: Grammar, node: Node) -> bool:
+    """The state of a tensor of torch 0.1 to 0.3, a tuple. `rebuild` says which tensor that is."""
+    return is_tuple(node) and grammar.is_plain(node)
+
+
+_STATE_OF_TENSOR = _State({}, _decorated, has_slots=True)
+_DTENSORS = ("torch.distributed.tensor.DTensor", "torch.distributed.tensor._api.DTensor")
+_SPEC = _made_by(
+    "torch.distributed.tensor._dtensor_spec.DTensorSpec",
+    "torch.distributed._tensor.placement_types.DTensorSpec",
+    "torch.distributed._tensor._dtensor_spec.DTensorSpec",
 )
-_GROUPS = _fields(defaults=_plain, state=_plain, param_groups=_plain)
+_SHARDED_STATE = _tuple(_series, _anything, _anything, _anything, lambda grammar, node: node is False)
+_STATES_OF_TENSORS: dict[str, Form] = {
+    **{
+        name: _State({"_local_tensor": _tensor, "_spec": _SPEC}, _decorated, has_slots=True)
+        for name in (*_DTENSORS, "torch.distributed._tensor.api.DTensor")
+    },
+    "torch.distributed._shard.sharded_tensor.api.ShardedTensor": _SHARDED_STATE,
+}
+"""Subclasses of torch.Tensor whose state is no plain data."""
 
 
 def _oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -949,6 +1222,18 @@ def _parameter(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     )
 
 
+def _listed_plain(grammar: Grammar, node: Node) -> bool:
+    return type(node) is list and grammar.is_plain(node)
+
+
+def _forms_of(name: str) -> dict[str, Form]:
+    """The attributes that objects of a class have, where nothing that loads them looks at their values."""
+    return dict.fromkeys(ATTRIBUTES[name], _anything)
+
+
+_PROPERTIES = ("dtype", "layout", "requires_grad", "memory_format", "pin_memory")
+_PLACED = ("dim", "reduce_op", "split_factor", "norm_type")
+"""The attributes of placements: Shard, Partial, _StridedShard, _NormPartial."""
 _OMEGACONF = _made_by("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
 _ADJUSTED = {
     "torch._tensor._rebuild_from_type": Rule(_from_type, "value"),
@@ -956,14 +1241,12 @@ _ADJUSTED = {
     "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value"),
     "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _attributes),
     "torch.storage._load_from_bytes": Rule(_nested, "value"),
-    "torch.nn.parameter.Parameter": Rule(_parameter, "value", _plain),
-    "torch.nn.parameter.Buffer": Rule(_parameter, "value", _plain),
-    "torch.nn.parameter.UninitializedParameter": Rule(
-        _takes(_plain, _plain, _plain, least=0), "value", _plain
-    ),
-    "torch.nn.parameter.UninitializedBuffer": Rule(_takes(_plain, _plain, _plain, least=0), "value", _plain),
-    "torch.autograd.variable.Variable": Rule(_parameter, "value", _plain),
-    "torch.Tensor": Rule(_oldest, "value", _plain),
+    "torch.nn.parameter.Parameter": Rule(_parameter, "value", _legacy_state),
+    "torch.nn.parameter.Buffer": Rule(_parameter, "value", _legacy_state),
+    "torch.nn.parameter.UninitializedParameter": Rule(_takes(_plain, _plain, _plain, least=0), "value"),
+    "torch.nn.parameter.UninitializedBuffer": Rule(_takes(_plain, _plain, _plain, least=0), "value"),
+    "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state),
+    "torch.Tensor": Rule(_oldest, "value", _legacy_state),
     "torch.Size": Rule(_takes(_plain, least=0)),
     "torch.device": Rule(_DEVICE),
     "torch._C.Generator": Rule(
@@ -986,23 +1269,25 @@ _ADJUSTED = {
         ),
     ),
     "torch.backends.cudnn.rnn.Unserializable": Rule(_nothing, "instance", _plain),
-    "torch.nn.modules.module._WrappedHook": Rule(_nothing, "instance", _attributes),
+    "torch.nn.modules.module._WrappedHook": Rule(
+        _nothing, "instance", _State(dict.fromkeys(("hook", "with_module", "module"), _anything), _closed)
+    ),
     "torch.nn.modules.module._IncompatibleKeys": Rule(_takes(_plain, _plain), "value"),
-    "torch._dynamo.decorators._DimRange": Rule(_nothing, "instance", _plain),
+    "torch._dynamo.decorators._DimRange": Rule(_nothing, "value", _listed_plain),
     "torch.distributed.device_mesh.DeviceMesh": Rule(
-        _nothing, "instance", _fields(_dim_group_names=_plain, _dim_group_infos=_plain)
+        _nothing, "instance", _State(_forms_of("torch.distributed.device_mesh.DeviceMesh"), _closed)
     ),
     "torch.distributed._shard.sharded_tensor.api.ShardedTensor": Rule(
         _nothing,
         "instance",
-        _tuple(_series, _anything, _anything, _anything, lambda grammar, node: node is False),
+        _SHARDED_STATE,
     ),
     **{
         f"torch.distributed.{module}.TensorProperties": Rule(
             _takes(*[_plain] * 5, least=0),
             "instance",
             _either(
-                _attributes,
+                _State(dict.fromkeys(_PROPERTIES, _plain), _closed, has_slots=True),
                 _tuple(
                     _plain,
                     _plain,
@@ -1028,13 +1313,22 @@ _ADJUSTED = {
     },
     **{
         f"torch.distributed.{module}.placement_types.{name}": Rule(
-            _many(_plain), "value", _either(_plain, _attributes)
+            _many(_plain), "value", _either(_legacy_state, _State(dict.fromkeys(_PLACED, _plain), _closed))
         )
         for module in ("tensor", "_tensor")
         for name in ("Partial", "Replicate", "Shard", "_Partial", "_StridedShard")
     },
     "torch.nn.parallel.distributed.DistributedDataParallel": Rule(
-        _nothing, "instance", _fields(_parameters=_TABLE, _buffers=_TABLE, _modules=_TABLE, module=_nowhere)
+        _nothing,
+        "instance",
+        _State(
+            {
+                **_forms_of("torch.nn.parallel.distributed.DistributedDataParallel"),
+                **_TABLES,
+                "module": _nowhere,
+            },
+            _decorated,
+        ),
     ),
     **{
         f"omegaconf.{name}": Rule(_nothing, "instance", _fields(_metadata=_either(_none, _OMEGACONF)))
@@ -1052,7 +1346,7 @@ _TORCH = {
         )
     },
     **{
-        f"{module}.{name}": Rule(_oldest, "value", _plain)
+        f"{module}.{name}": Rule(_oldest, "value", _legacy_state)
         for module in ("torch", "torch.cuda", "torch.storage")
         for name in (
             *BY_STORAGE,
@@ -1066,12 +1360,50 @@ _TORCH = {
 }
 
 _LISTED: dict[str, Rule] = {**_PYTHON, **_NUMPY, **_TORCH}
-_MODULE_RULE = Rule(_uncalled, "instance", _MODULE)
-_RECURRENT_RULE = Rule(_uncalled, "instance", _RECURRENT)
-_OPTIMIZER_RULE = Rule(_uncalled, "instance", _GROUPS)
-_DICT_RULE = Rule(_takes(_pairs, least=0), "instance", _attributes, has_keys=True)
+_OPTIMIZER_RULE = Rule(_uncalled, "instance", _State(_GROUPS, _closed))
+_DICT_RULE = Rule(_takes(_pairs, least=0), "instance", _State({}, _decorated), has_keys=True)
 _ENUM_RULE = Rule(_takes(lambda grammar, node: type(node) in (int, str, float, bool, ByteStr)))
-_OBJECT_RULE = Rule(_uncalled, "instance", _attributes)
+
+
+def is_at_rest(grammar: Grammar, call: Opaque, *, is_written: bool) -> bool:
+    """Tell whether an object of an unlisted class of torch has no attribute that acts when it is loaded or goes.
+
+    A class that torch has written as its own (`is_written`) may hold objects. Another name may lead to any class.
+    """
+    grammar.called = []
+    if is_written:
+        return all(type(node) is not Dict or _attributes(grammar, node) for node in call.states)
+    return all(_DATA_ALONE(grammar, node) for node in call.states)
+
+
+def _data_alone(grammar: Grammar, name: str, value: Node) -> Manner:
+    return "fine" if grammar.is_plain(value) else "called"
+
+
+_DATA_ALONE = _State(_TABLES, _data_alone)
+_data = _either(_plain, _made_by("builtins.range"))
+
+
+def _module_rule(name: str) -> Rule:
+    """The rule of a layer: its dicts, its listed functions, and any data that somebody put on it."""
+    listed = dict.fromkeys(ATTRIBUTES.get(name, ()), _anything)
+    if name in _RECURRENT_LAYERS:
+        state = _State({**listed, **_RECURRENT}, _decorated, ("num_layers", "bidirectional"))
+    else:
+        state = _State({**listed, **_TABLES}, _decorated)
+    return Rule(_uncalled, "instance", state)
+
+
+def _object_rule(name: str) -> Rule:
+    """The rule of a class whose objects have the attributes that somebody has written.
+
+    Of a class of another package that nobody has written here, any data and functions are taken.
+    """
+    listed = ATTRIBUTES.get(name)
+    if listed is None:
+        return Rule(_uncalled, "instance", _State({}, _decorated, has_slots=True))
+    forms = {attribute: _anything if has_objects else _data for attribute, has_objects in listed.items()}
+    return Rule(_uncalled, "instance", _State(forms, _closed, has_slots=True, wrong="odd"))
 
 
 def rule_of(name: str) -> Rule | None:
@@ -1082,10 +1414,9 @@ def rule_of(name: str) -> Rule | None:
     if name in ENUMS:
         return _ENUM_RULE
     if name in MODULES:
-        is_recurrent = name.startswith("torch.nn.modules.rnn.") and not name.endswith("Cell")
-        return _RECURRENT_RULE if is_recurrent else _MODULE_RULE
+        return _module_rule(name)
     if name in DICTS:
         return _DICT_RULE
     if name in OPTIMIZERS:
         return _OPTIMIZER_RULE
-    return _OBJECT_RULE if name in CLASSES else None
+    return _object_rule(name) if name in CLASSES else None

@@ -10,24 +10,27 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
-from ckpt.pickles.grammar import NEW, Grammar, class_of, made_by
+from ckpt.pickles.attributes import WRITTEN
+from ckpt.pickles.grammar import NEW, Grammar, class_of, is_at_rest, made_by
 from ckpt.pickles.known import is_known, is_own, makes_plain_objects, python3_name
 from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 
-Group = Literal["known", "unknown", "called"]
+Group = Literal["known", "odd", "unknown", "called"]
 
 
 class Judgement(NamedTuple):
     """The use that loading makes of a name.
 
     `calls` are the first of its calls, of which there are `times`. A function that is held as a value has
-    none.
+    none. `attributes` are those of its objects that torch calls, of a called class, or that the class does not write, of
+    an odd one.
     """
 
     group: Group
     calls: tuple[Opaque, ...] = ()
     times: int = 0
+    attributes: tuple[str, ...] = ()
 
 
 _KEPT = 1_000
@@ -57,22 +60,31 @@ _CAREFUL = frozenset(
 
 
 def judge(
-    names: Collection[Global], calls: Sequence[Opaque], roots: Sequence[Node], late: Sequence[Opaque] = ()
+    names: Collection[Global],
+    calls: Sequence[Opaque],
+    roots: Sequence[Node],
+    late: Sequence[Opaque] = (),
+    refilled: Mapping[int, object] | None = None,
 ) -> dict[Global, Judgement]:
     """Judge each name of a pickle that makes these calls. `roots` are its values outside of calls.
 
     The calls must have their meaning (`Rebuilder.annotate`). `late` are calls whose object got items or
-    another state after a state. Its attributes may then stand for its methods.
+    another state after a state. Its attributes may then stand for its methods. `refilled` are nodes that got items after
+    a call could see them.
     """
-    grammar = Grammar()
+    grammar = Grammar(refilled)
     called: dict[Global, _Calls] = {}
+    odd: dict[Global, dict[str, None]] = {}
     hooks = {name for name in names if (name.module, name.name) == ("collections", "OrderedDict")}
     usual: dict[Node, int] = {name: count for name in names if (count := _USUAL.get(name.qualified))}
     for call in calls:
         if _is_usual(call, usual, hooks):
             continue
-        if not grammar.allows(call):
-            _blame(called, _culprits(grammar, call), call)
+        is_allowed = grammar.allows(call)
+        if not is_allowed:
+            _blame(called, _culprits(grammar, call), call, grammar.called)
+        elif grammar.odd:
+            odd.setdefault(_class_behind(call), {}).update(dict.fromkeys(grammar.odd))
         if call.keys and (call.items or call.states):
             _blame(called, _methods(call), call)
     for call in late:
@@ -81,9 +93,22 @@ def judge(
     for name in _held(calls, roots, careful) if careful else ():
         called.setdefault(name, _Calls())
     judged = {name: Judgement("known" if is_known(name) else "unknown") for name in names}
+    for name, attributes in odd.items():
+        if is_known(name):
+            judged[name] = Judgement("odd", attributes=tuple(attributes))
     return judged | {
-        name: Judgement("called", tuple(uses.first), uses.count) for name, uses in called.items()
+        name: Judgement("called", tuple(uses.first), uses.count, tuple(uses.attributes))
+        for name, uses in called.items()
     }
+
+
+def _class_behind(call: Opaque) -> Global:
+    """The class of an object that the grammar allows, by its name in the pickle."""
+    origin = made_by(call)
+    assert origin is not None
+    name, args = origin
+    of_tensor = class_of(args[1]) if name.name.startswith("_rebuild_from_type") else None
+    return of_tensor or name
 
 
 _USUAL = {"torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_parameter": 3}
@@ -163,7 +188,12 @@ def _culprits(grammar: Grammar, call: Opaque) -> Sequence[Node]:
         return () if is_inner or (is_unknown and _makes_unknown(class_of(call.func))) else (call.func,)
     cls, _ = origin
     is_object = call.how in NEW or cls is not class_of(call.func)
-    return () if is_object and grammar.rule(cls) is None and _makes_unknown(cls) else (cls,)
+    if not (is_object and grammar.rule(cls) is None and _makes_unknown(cls)):
+        return (cls,)
+    if not is_own(cls.module):
+        return ()
+    is_written = cls.qualified in WRITTEN or (cls.module, cls.name) in _OPAQUE_CLASSES
+    return () if is_at_rest(grammar, call, is_written=is_written) else (cls,)
 
 
 def _makes_unknown(cls: Global | None) -> bool:
@@ -182,13 +212,17 @@ class _Calls:
     def __init__(self) -> None:
         self.first: list[Opaque] = []
         self.count = 0
+        self.attributes: dict[str, None] = {}
 
 
-def _blame(called: dict[Global, _Calls], culprits: Sequence[Node], call: Opaque) -> None:
+def _blame(
+    called: dict[Global, _Calls], culprits: Sequence[Node], call: Opaque, attributes: Sequence[str] = ()
+) -> None:
     for culprit in culprits:
         for name in _names_behind(culprit) or _names_behind(call.func):
             uses = called.setdefault(name, _Calls())
             uses.count += 1
+            uses.attributes.update(dict.fromkeys(attributes))
             if len(uses.first) < _KEPT:
                 uses.first.append(call)
 

@@ -11,6 +11,7 @@ from sys import stdlib_module_names
 
 from ckpt.dtypes import BY_NAME, BY_STORAGE
 from ckpt.nodes import Global, Node
+from ckpt.pickles.attributes import ATTRIBUTES
 from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
 
 _MODULES = {
@@ -435,7 +436,11 @@ MODULES = frozenset(f"torch.nn.modules.{name}" for name in _names(_NN)) | {
     "torch.optim.swa_utils.AveragedModel",
 }
 """Classes of modules."""
-CLASSES = frozenset(_names(_CLASSES))
+_VALUES_WITH_ATTRIBUTES = ("torch.distributions.", "torch.utils.data.dataset.", "torch.utils.data.sampler.")
+"""Modules of torch whose classes have no state of their own, and import nothing that they are given."""
+CLASSES = frozenset(_names(_CLASSES)) | {
+    name for name in ATTRIBUTES if name.startswith(_VALUES_WITH_ATTRIBUTES)
+}
 OPTIMIZERS = frozenset(_names(_OPTIMIZERS))
 DICTS = frozenset(_names(_DICTS))
 OPERATORS = frozenset(_OPERATORS.split())
@@ -449,16 +454,10 @@ KNOWN |= {f"{module}.{name}" for module in ("torch", "torch.cuda") for name in (
 
 
 def is_known(node: Node) -> bool:
-    """Tell whether a global is on the closed list, or a class of torch whose objects hold plain attributes."""
+    """Tell whether a global is on the closed list."""
     if type(node) is not Global:
         return False
-    is_class = node.name[:1].isupper() and node.name.isidentifier()
-    is_plain = is_class and node.module.startswith(_PLAIN_CLASSES)
-    return is_plain or python3_name(node.module, node.name) in KNOWN
-
-
-_PLAIN_CLASSES = ("torch.distributions.", "torch.utils.data.dataset", "torch.utils.data.sampler")
-"""Modules of torch whose classes are values with attributes: none has a state of its own, or imports what it is given."""
+    return python3_name(node.module, node.name) in KNOWN
 
 
 def is_standard(module: str) -> bool:

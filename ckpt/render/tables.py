@@ -14,7 +14,7 @@ from ckpt.render.folding import Fold, Leaves, Optimizer, fold, leaves_of, lines
 from ckpt.render.folding import Line as Opened
 from ckpt.render.text import Column, Line, columns
 from ckpt.tensors import Composite, Tensor
-from ckpt.text import alike, count_text, plural, show, show_literal, size_text
+from ckpt.text import alike, and_more, count_text, plural, show, show_literal, size_text
 from ckpt.tree.literals import BRACKETS, scalar_text
 from ckpt.tree.view import look
 
@@ -91,13 +91,15 @@ def import_table(report: Inspection) -> list[list[str]]:
     """One imported name a row, the called ones first, then what else weights_only refuses: the view `--imports`."""
     checkpoint = report.checkpoint
     refused = {refusal.reason: refusal.where for refusal in checkpoint.weights_only or ()}
-    rank = {"called": 0, "unknown": 1, "known": 2}
+    rank = {"called": 0, "unknown": 1, "odd": 2, "known": 3}
     rows = [["group", "name", "weights_only", "where", "calls"]]
     for row in sorted(checkpoint.imports, key=lambda row: rank[row.group]):
         name = f"{row.module}.{row.name}"
         verdict = "refused" if refused.pop(name, None) is not None else ""
         calls = row.calls[0] if row.calls else ""
-        if row.times > 1:
+        if row.attributes:
+            calls = f"sets {and_more(list(row.attributes), 3)}"
+        elif row.times > 1:
             calls += f", and {row.times - 1:,} more"
         rows.append([row.group, show(name, None), verdict, _listed(row.where), show(calls, None)])
     rows += [["", show(reason, None), "refused", _listed(where), ""] for reason, where in refused.items()]

@@ -254,7 +254,6 @@ OPENED = [
     "pickle/mal_POPPED.pt",
     "pickle/global_surrogate.pt",
     "pickle/laughs_str.pt",
-    "zip/dup_case.pt",
     "zip/name_escapes.pt",
     "ok/legacy.pt",
     "name/everything.pt",

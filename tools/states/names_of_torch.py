@@ -68,7 +68,7 @@ def main() -> int:
         listed.write("\n".join(classes()))
         listed.flush()
         for python in sys.argv[1:]:
-            command = [python, str(HERE / "write_names.py"), listed.name]
+            command = [python, str(HERE / "list_names.py"), listed.name]
             answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             versions.append(answer["version"].partition("+")[0])
             tensor.update(answer["tensor"])

@@ -251,7 +251,7 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
     for pickle in contents.pickles:
         roots = [pickle.root, *pickle.persistent]
         for name, judgement in imports.judge(
-            pickle.globals.values(), pickle.calls, roots, pickle.late
+            pickle.globals.values(), pickle.calls, roots, pickle.late, pickle.refilled
         ).items():
             nodes.setdefault((name.module, name.name), []).append(name)
             judged.setdefault((name.module, name.name), []).append(judgement)
@@ -263,11 +263,22 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
         texts = tuple(call_text(call) for call in calls[:_CALLS_SHOWN])
         is_enum = bool(calls) and all(map(looks_like_enum, calls))
         times = sum(judgement.times for judgement in judgements)
-        rows.append(Import(*pair, group, tuple(dict.fromkeys(where)), texts, is_enum, times=times))
+        attributes = dict.fromkeys(name for judgement in judgements for name in judgement.attributes)
+        rows.append(
+            Import(
+                *pair,
+                group,
+                tuple(dict.fromkeys(where)),
+                texts,
+                is_enum,
+                times=times,
+                attributes=tuple(attributes),
+            )
+        )
     return tuple(rows)
 
 
-_WORST: tuple[imports.Group, ...] = ("called", "unknown", "known")
+_WORST: tuple[imports.Group, ...] = ("called", "unknown", "odd", "known")
 
 
 # --- the files of ranks ------------------------------------------------------------------------------------------------

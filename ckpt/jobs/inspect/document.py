@@ -93,6 +93,7 @@ def document(report: Inspection) -> dict[str, Json]:
                 "file": row.file or None,
                 "where": list(row.where),
                 "calls": list(row.calls),
+                "attributes": list(row.attributes),
             }
             for row in checkpoint.imports
         ],

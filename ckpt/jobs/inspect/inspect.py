@@ -257,6 +257,7 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
 def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     checkpoint = report.checkpoint
     yield from _imports(report.survey, plan)
+    yield from _attributes(report.survey, plan)
     yield from _refused(checkpoint, plan)
     yield from _devices(report, plan)
     yield from _wrappers(report, plan)
@@ -341,6 +342,18 @@ def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
         yield Finding("unknown-import", text, (), look_at(checkpoint.path, "--imports"), where)
 
 
+def _attributes(survey: Survey, plan: Plan) -> Iterable[Finding]:
+    """Attributes that a known class does not write: one finding for each class."""
+    checkpoint = survey.checkpoint
+    odd = [row for row in checkpoint.imports if row.group == "odd"]
+    way = plan(("plain",)) if odd else Way(None)
+    for row in odd:
+        names = and_more([show(name, 60) for name in row.attributes], 3)
+        text = f"Loading {_file(row.file)} sets {names} on {row.module}.{row.name}, which its class does not write."
+        follows = "Do not load it as it is, unless you know who set it."
+        yield Finding("unknown-attribute", text, (), way.command, row.where, consequence=follows)
+
+
 def _file(name: str) -> str:
     """A file of a folder, or the only one, in a sentence."""
     return show(name, 80) if name else "this file"
@@ -351,6 +364,9 @@ def _call(row: Import) -> str:
     if not row.calls:
         return f"DANGER: loading {_file(row.file)} can run anything: it holds {row.module}.{row.name} as a value{where}."
     more = f" and makes {plural(row.times - 1, 'more such call')}" if row.times > 1 else ""
+    if row.attributes:
+        names = and_more([show(name, 60) for name in row.attributes], 3)
+        return f"DANGER: loading {_file(row.file)} sets {names} on {row.module}.{row.name}{where}, which torch calls or reads{more}."
     if is_own(row.module):
         return f"DANGER: loading {_file(row.file)} runs {row.calls[0]}{where}{more}."
     return f"Loading {_file(row.file)} calls {row.calls[0]}{where}, which ckpt does not know{more}."

@@ -22,7 +22,7 @@ from ckpt.tree.find import counter, is_run_counter
 SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 2}
 _ELSEWHERE = frozenset(("weights-only", "unknown-import", "optimizer-heavy", "tied"))
 """Findings that other columns tell, or that most checkpoints have; JSON has all."""
-RUNS_CODE, UNREADABLE = "RUNS CODE", "unreadable"
+RUNS_CODE, UNREADABLE, NOT_AS_IT_IS = "RUNS CODE", "unreadable", "not as it is"
 
 
 class LsRow(NamedTuple):
@@ -228,8 +228,11 @@ def _loads(survey: Survey) -> str:
     if checkpoint.not_loadable:
         return "not by torch"
     unknown = [row for row in unknown if checkpoint.is_of_weights(row.file)]
+    unknown.sort(key=lambda row: row.group == "odd")
     if unknown:
         worst = next((row for row in unknown if row.group == "called"), unknown[0])
+        if worst.group == "odd":
+            return NOT_AS_IT_IS
         return f"needs {worst.module.partition('.')[0]}"
     if checkpoint.traits.names_are_code:
         return checkpoint.traits.load.partition("(")[0].rpartition(".")[0]  # torch.jit, torch.export
