@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 
 from ckpt.rows import NamedTuple
+
+STOPPED = 51
+"""EL2HLT, the errno of what the fence refuses. Linux itself never gives it, so EPERM of a disk is not mistaken for it."""
 
 
 class Failure(NamedTuple):
@@ -183,6 +187,11 @@ class CodeError(CkptError):
     """The result would run code of the file when it is loaded. Nothing was written."""
 
     code = "code"
+
+
+def is_stopped(error: BaseException) -> bool:
+    """Tell whether the fence made an error: then ckpt did what it never should, and the file is not to blame."""
+    return isinstance(error, OSError) and error.errno == STOPPED and sys.platform == "linux"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from itertools import count as numbers
 from threading import RLock
 from typing import BinaryIO, Protocol, cast
 
-from ckpt.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError
+from ckpt.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError, is_stopped
 from ckpt.io.far import Far, is_url
 
 MOST = 1 << 30
@@ -504,7 +504,9 @@ CLOSED = "the checkpoint is closed"
 
 
 def reason(error: OSError) -> str:
-    """Return the reason why something cannot be read, in plain words."""
+    """Return the reason why something cannot be read, in plain words. Raises the error again where the fence made it."""
+    if is_stopped(error):
+        raise error
     texts = {
         errno.ENOENT: "no such file",
         errno.ENOTDIR: "no such file",

@@ -380,6 +380,7 @@ MAY = {
         "os.fchown",
         "import ctypes",
     },
+    "ckpt/io/fence.py": {"import ctypes"},  # to give rights up; tests/io/test_fence.py
     "ckpt/io/inplace.py": {"os.ftruncate"},
     "ckpt/io/remote/objects.py": {"getattr() by a name that is not written here"},  # of the table of schemes
     "ckpt/io/remote/http.py": {  # loaded for a URL only; tests/cli/test_remote.py listens

@@ -157,6 +157,7 @@ LIMITS = [
 """Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
 
 FORMATS = [
+    "errors.STOPPED",  # of Linux
     "pickles.grammar._OBJECTS_FLAGS",
     "live.__init__._OLDEST",
     "elements.histogram.BINS",

@@ -28,6 +28,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "io.target",
         "io.inplace",
         "io.executor",
+        "io.syscalls",
+        "io.fence",
         "io.remote",
         "io.cluster",
     ),
