@@ -15,6 +15,7 @@ from ckpt.errors import (
     NotOpenedError,
     UnreadableError,
     UnsupportedError,
+    is_stopped,
 )
 from ckpt.formats.common.dcp import DATA
 from ckpt.formats.common.directory import LOCAL_MAGIC
@@ -146,6 +147,8 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
     count = 0
 
     def refuse(error: OSError) -> None:
+        if is_stopped(error):
+            raise error
         path = os.path.normpath(os.fsdecode(error.filename))
         problem = f"cannot be read: {(error.strerror or '').lower()}"
         refused.append(Found(path, error=NotOpenedError(problem, path=path)))

@@ -72,6 +72,11 @@ def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at")
     return names
 
 
+def may_be_many(names: Sequence[str], jobs: int | None) -> bool:
+    """Tell whether the PATHs may lead to files that copies of this process read."""
+    return len(names) > 1 or jobs is not None or any(map(os.path.isdir, names))
+
+
 def _stdin() -> bytes:
     data = sys.stdin.buffer.read(_LONGEST + 1)
     if len(data) > _LONGEST:

@@ -100,9 +100,20 @@ def _prepared(stream: TextIO | None) -> TextIO:
     return stream
 
 
+_nowhere: int | None = None
+"""/dev/null, open for writing before the process may open nothing for writing any more."""
+
+
+def keep_nowhere() -> None:
+    """Open what `discard` needs, before the fence is up."""
+    global _nowhere
+    _nowhere = os.open(os.devnull, os.O_WRONLY)
+
+
 def discard() -> None:
     """Drop what is still buffered for stdout, so that it cannot fail again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    nowhere = os.open(os.devnull, os.O_WRONLY) if _nowhere is None else _nowhere
+    os.dup2(nowhere, sys.stdout.fileno())
 
 
 def coloured(stream: TextIO | None = None) -> bool:

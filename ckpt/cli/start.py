@@ -34,11 +34,14 @@ class _Process:
     """The first signal."""
     unwinds = False
     """True when there may be something to clean up. Otherwise a signal ends the process where it is."""
+    is_ours = False
+    """True when the process ends with the program, so that nobody else needs what the program gives up."""
 
 
 def run(program: Callable[[], int]) -> NoReturn:
     """Run the program with signals handled, and end the process with its exit code."""
     code = TROUBLE
+    _Process.is_ours = True
     gc.disable()  # one short job: what is imported and what is read are needed to the end
     try:
         _install()
@@ -59,6 +62,11 @@ def run(program: Callable[[], int]) -> NoReturn:
 def unwind() -> None:
     """From now on a signal raises `Signal`, because the program has begun what must be undone."""
     _Process.unwinds = True
+
+
+def is_ours() -> bool:
+    """Tell whether this process ends with the command that runs. A test, or a program that calls a command, goes on."""
+    return _Process.is_ours
 
 
 def _install() -> None:
@@ -89,9 +97,13 @@ def _swallowed(unraisable: sys.UnraisableHookArgs) -> None:
 def _bug(error: BaseException) -> int:
     from ckpt import __version__
     from ckpt.cli import output
+    from ckpt.errors import is_stopped
 
     try:
         output.talk_traceback(error)
+        if is_stopped(error):
+            stopped = "ckpt: the fence stopped a reader that writes, connects or starts a program"
+            output.complain(stopped, "CKPT_FENCE=0 switches it off")
         output.complain(f"ckpt: this is a bug in ckpt {__version__}, please report it with the lines above")
     except OSError:  # stderr takes nothing, which may be what the error says
         pass

@@ -13,7 +13,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpt.checkpoint import Checkpoint, Notice
-from ckpt.errors import CkptError, LinkError, MixedStepsError, NotOpenedError, UnreadableError, UsageError
+from ckpt.errors import (
+    CkptError,
+    LinkError,
+    MixedStepsError,
+    NotOpenedError,
+    UnreadableError,
+    UsageError,
+    is_stopped,
+)
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.format import Format, Probe
 from ckpt.io.location import Location, beside, locate
@@ -433,6 +441,8 @@ def plugin_formats() -> tuple[Format, ...]:
                 raise TypeError(f"{entry.value} is no ckpt.formats.format.Format")
             _loaded.append(format)
         except Exception as error:  # whatever the code of the distribution raises
+            if is_stopped(error):
+                raise  # who asks about many files must not take this for a file that nobody knows
             raise UsageError(
                 f"the format {show(entry.name, 60)} does not load: {show(str(error), 200)}",
                 hint="CKPT_NO_PLUGINS=1 turns plugins off",

@@ -327,16 +327,17 @@ def test_an_interrupt_prints_the_rows_so_far(samples: Path, tmp_path: Path) -> N
     os.mkfifo(tmp_path / "list")
     code = (
         "import sys; from ckpt.io import executor; from ckpt.cli import start, app\n"
-        "each = executor.Forks.each\n"
+        "each, flag = executor.Forks.each, open(sys.argv.pop(), 'a')\n"
         "def slow(self, tasks):\n"
         "    for number, row in enumerate(each(self, tasks)):\n"
-        "        if number == 3: open(sys.argv.pop(), 'w').close(); import time; time.sleep(600)\n"
+        "        if number == 3: print(file=flag, flush=True); import time; time.sleep(600)\n"
         "        yield row\n"
         "executor.Forks.each = slow\n"
         "start.run(app.run)"
     )
     (tmp_path / "list").unlink()
     flag = tmp_path / "flag"
+    flag.touch()
     child = subprocess.Popen(
         [sys.executable, "-c", code, "ls", str(tmp_path), "--tsv", "--no-header", str(flag)],
         env=environment(),
@@ -345,7 +346,7 @@ def test_an_interrupt_prints_the_rows_so_far(samples: Path, tmp_path: Path) -> N
         text=True,
     )
     limit = time.monotonic() + TIMEOUT
-    while not flag.exists() and child.poll() is None:
+    while not flag.stat().st_size and child.poll() is None:
         assert time.monotonic() < limit
         time.sleep(0.01)
     child.send_signal(signal.SIGINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -301,12 +302,20 @@ class Toy:
         self.mark = folder / "mark"
 
     def run(self, *arguments: str, **changes: str) -> Done:
-        """What `ckpt ARGUMENTS` does among the toy files; `mark` is there once the toy's module was imported."""
+        """What `ckpt ARGUMENTS` does among the toy files; `mark` is there once the toy's module was imported.
+
+        There is no fence, so that the toy can write its mark.
+        """
         self.mark.unlink(missing_ok=True)
         return ckpt(
             *arguments,
             cwd=self.work,
-            **{"PYTHONPATH": f"{ROOT}:{self.site}", "TOY_MARK": str(self.mark), **changes},
+            **{
+                "PYTHONPATH": f"{ROOT}:{self.site}",
+                "TOY_MARK": str(self.mark),
+                "CKPT_FENCE": "0",
+                **changes,
+            },
         )
 
     def json(self, *arguments: str, code: int = 0) -> dict[str, object]:
@@ -497,6 +506,20 @@ def test_lint_counts_the_files_of_a_folder_of_another_distribution(toys: Toy) ->
     done = toys.run("lint", "runs")
 
     assert done.code == 0 and b"3 files not looked at" in done.err and not toys.mark.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the fence is for Linux")
+@pytest.mark.parametrize("command", ["ls", "verify"])
+def test_another_distribution_reads_behind_the_fence(command: str, toys: Toy) -> None:
+    with_fence = {"CKPT_FENCE": "1", "TOY_MARK": ""}
+
+    done = toys.run(command, "runs", "--json", **with_fence)
+    assert done == toys.run(command, "runs", "--json") and done.code == 0 and b"toys" in done.out
+    for path in ("runs/set", "runs"):
+        stopped = toys.run(command, path, CKPT_FENCE="1")
+        assert stopped.code == 2 and stopped.out == b"" and b"toy_format.py" in stopped.err
+        assert stopped.complaints[-2].endswith("(CKPT_FENCE=0 switches it off)")
+    assert not toys.mark.exists()
 
 
 # --- when other distributions are asked -------------------------------------------------------------------------------

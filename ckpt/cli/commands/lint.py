@@ -14,7 +14,8 @@ from ckpt.api.listing import lint
 from ckpt.api.settings import LintSettings, settings_at
 from ckpt.api.walk import others_text
 from ckpt.cli import output
-from ckpt.cli.inputs import TROUBLE, listed
+from ckpt.cli.fencing import fence_in
+from ckpt.cli.inputs import TROUBLE, listed, may_be_many
 from ckpt.cli.options import (
     Arg,
     FailOn,
@@ -116,6 +117,8 @@ def command(
     names = listed(paths, files_from) if paths or files_from or live is None else []
     for name in names:
         refuse_factory(name, "--model")
+    reads_tensors = read_values or settings.values
+    fence_in(names, workers=reads_tensors or may_be_many(names, jobs), own_code=live is not None)
     with output.meter("checking", "files") as progress:
         report = lint(
             names,

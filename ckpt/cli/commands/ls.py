@@ -12,7 +12,8 @@ import typer
 from ckpt.api.keywords import gate_of
 from ckpt.api.listing import Listing
 from ckpt.cli import output
-from ckpt.cli.inputs import listed
+from ckpt.cli.fencing import fence_in
+from ckpt.cli.inputs import listed, may_be_many
 from ckpt.cli.options import (
     FailOn,
     FilesFrom,
@@ -84,6 +85,7 @@ def command(
     gate = gate_of("ls", select, ignore, level, fail_on)
     check_table(table)
     names = listed(paths, files_from)
+    fence_in(names, workers=may_be_many(names, jobs))
     listing = Listing(
         names,
         gate,

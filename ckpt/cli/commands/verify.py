@@ -11,6 +11,7 @@ from ckpt.api.reading import verify
 from ckpt.api.stored import NOT_WITH_LISTS, Stored, checked_with, recorded_lists
 from ckpt.api.walk import Found, is_concern, looked
 from ckpt.cli import output
+from ckpt.cli.fencing import fence_in
 from ckpt.cli.inputs import TROUBLE, Answer, Cluster, listed, look, working, worst
 from ckpt.cli.options import (
     Exclude,
@@ -82,6 +83,7 @@ def command(
     """
     limits = limits_of(limit)
     names = listed(paths, files_from)
+    fence_in([*names, stored, like], workers=True, cluster=cluster)
     if part is not None:
         if stored is not None and recorded_lists(stored, limits):
             raise UsageError(NOT_WITH_LISTS, path=stored)
