@@ -35,11 +35,15 @@ def broken(self, path):
         exec(deed)
     opened(self, path)
 
-source.Descriptor.__init__ = broken
+if where == "folders":
+    listed = os.scandir
+    os.scandir = lambda path=".": exec(deed) or listed(path)
+else:
+    source.Descriptor.__init__ = broken
 from ckpt.cli import app
 app.main()
 """
-"""The command with a reader that does something at each file that begins with b."""
+"""The command with a reader that does something at each file that begins with b, or at each folder."""
 
 STATUS = """
 for line in Path("/proc/self/status").read_text().splitlines():
@@ -130,6 +134,16 @@ def test_a_bug_of_a_copy_is_named_too(command: str, files: Path) -> None:
     code, said = _buggy(DEEDS["write"], "copies", files, command, "many", "-j", "3")
 
     assert code == 2 and said[-2] == STOPPED and "this is a bug" in said[-1]
+    assert not (files / "stolen").exists()
+
+
+@pytest.mark.parametrize("command", FENCED)
+def test_a_bug_at_a_folder_is_named_too(command: str, files: Path) -> None:
+    """Not as a folder that cannot be read."""
+    for folder in (files / "many", SAMPLES / "dcp"):
+        code, said = _buggy(DEEDS["write"], "folders", files, command, str(folder))
+
+        assert code == 2 and said[-2] == STOPPED and "this is a bug" in said[-1]
     assert not (files / "stolen").exists()
 
 
