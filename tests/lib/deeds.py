@@ -30,6 +30,10 @@ COLUMN = (
     ("x86_64", "aarch64").index(os.uname().machine) if os.uname().machine in ("x86_64", "aarch64") else -1
 )
 
+_ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
+HAS_FILTERS = COLUMN >= 0 and _ACTIONS.exists() and "errno" in _ACTIONS.read_text().split()
+"""What the kernel says of itself: if the fence is not up here, that is a mistake."""
+
 Deed = Callable[[], object]
 DEEDS: dict[str, Deed] = {}
 OPEN: dict[str, Any] = {}
