@@ -477,7 +477,7 @@ def main(folder: str, *parts: str) -> None:
         go.wait()
         before.append(attempt(lambda: os.mkdir("by_an_early_thread")))
 
-    thread = threading.Thread(target=early)
+    thread = threading.Thread(target=early, daemon=True)
     thread.start()
     said: dict[str, Any] = {"fence": None}
     if OPEN["is_fenced"]:
