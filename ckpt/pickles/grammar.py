@@ -982,12 +982,18 @@ def _dtype_call(grammar: Grammar, call: Node) -> bool:
     code = "V0" if _RECORD(grammar, call.args[0]) else str(call.args[0])
     if len(state) == 9 and not _dtype_metadata(grammar, code, state[8]):
         return False
+    if (
+        len(state) == 8 and code in _TIME_CODES
+    ):  # numpy reads the unit of a time where there is none, and dies
+        return False
     if code in _OBJECT_CODES:
         return (parts, names, fields) == (None, None, None) and flags == _OBJECTS_FLAGS and size == -1
     if flags & _OF_OBJECTS or not -128 <= flags < 256:  # numpy before 1.24 wrote a signed byte
         return False
     if code[0] != "V":
-        is_plain = (parts, names, fields) == (None, None, None)
+        is_plain = (parts, names, fields) == (None, None, None) and flags in (
+            (0, 8) if code[0] == "U" else (0,)
+        )
         return is_plain and size == (-1 if _flexible(code) is None else _flexible(code))
     is_sized = 0 <= size < _LONGEST_ELEMENT and (_RECORD(grammar, call.args[0]) or size == _flexible(code))
     if parts is not None:

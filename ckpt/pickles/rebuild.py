@@ -131,14 +131,14 @@ class Rebuilder:
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         inner = _tuple_state(call)
         data = args[0] if args else inner[0] if inner else None
+        # 0.1 to 0.3: (requires_grad, volatile, hooks), or without arguments (data, gradient, hooks, requires_grad,
+        # volatile). torch takes four items for another view of a storage.
+        if call.states and (len(call.states) > 1 or len(inner) != (3 if args else 5)):
+            raise BadCallError("its tensor is changed by a state afterwards")
         if tensor_of(data) is None:
             return None
         requires_grad = args[1] if len(args) > 1 else None
         if call.states:
-            # 0.1 to 0.3: (requires_grad, volatile, hooks), or without arguments (data, gradient, hooks, requires_grad,
-            # volatile). torch takes four items for another view of a storage.
-            if len(call.states) > 1 or len(inner) != (3 if args else 5):
-                raise BadCallError("its tensor is changed by a state afterwards")
             requires_grad = inner[0 if args else 3]
         is_parameter = type(call.func) is Global and call.func.name == "Parameter"
         tensor = _tensor(data)
@@ -276,10 +276,14 @@ class Rebuilder:
 
     def _oldest_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef | None:
         # torch.FloatTensor() with (storage, offset, size, stride) set on it: torch 0.1.
-        state = _tuple_state(call)
-        if len(state) < 4:
+        if any(tensor_of(arg) is not None for arg in args):
+            raise BadCallError("it is called with a tensor")
+        if not call.states:
             return None
-        storage, offset, size, stride = state[:4]
+        state = _tuple_state(call)
+        if len(call.states) > 1 or len(state) != 4:
+            raise BadCallError("its tensor is changed by a state that is no view of a storage")
+        storage, offset, size, stride = state
         return _view(storage, size, stride, offset)
 
     def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
@@ -600,6 +604,7 @@ _BUILDERS: dict[str, _Builder] = {
     },
     "torch.nn.parameter.Parameter": Rebuilder._old_parameter,
     "torch.autograd.variable.Variable": Rebuilder._old_parameter,
+    "torch.Tensor": Rebuilder._oldest_tensor,
     **{
         f"{module}.{kind}Tensor": Rebuilder._oldest_tensor
         for module in ("torch", "torch.cuda")

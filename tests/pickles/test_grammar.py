@@ -403,13 +403,13 @@ def test_what_is_called_harmless_does_nothing() -> None:
     """Random pickles over all listed names, and honest ones with some opcodes changed, loaded in a jail."""
     honest = [pickle.dumps(thing, 2) for thing in HONEST.values()]
     harmless: list[bytes] = []
-    for seed in range(many(600, 100_000)):
+    for seed in range(many(1_500, 300_000)):
         maker = Maker(seed)
         program = maker.program() if seed % 2 else maker.changed(maker.choice(honest))
         with contextlib.suppress(CkptError):
             if groups(program) <= {"known"}:
                 harmless.append(Path("x.pth").read_bytes())
-    assert len(harmless) > many(600, 100_000) // 20
+    assert len(harmless) > many(1_500, 300_000) // 20
     assert {deed: stream for stream, deed in zip(harmless, jail.deeds(harmless), strict=True) if deed} == {}
 
 

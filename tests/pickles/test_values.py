@@ -1,0 +1,210 @@
+"""The values shown are the values loaded: what torch makes of a tensor's state, ckpt reads bit for bit or refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import opcodes as op
+import oracle
+import pytest
+import torch
+from opcodes import build, call, glob, pickled, torch_zip, value
+from paths import many
+from process import ckpt
+
+import ckpt as api
+from ckpt.errors import CkptError
+from ckpt.formats import open
+from ckpt.pickles.names_of_torch import TENSOR_NAMES
+
+pytestmark = oracle.QUIET
+
+FIRST, SECOND = struct.pack("<4f", *[1.0] * 4), struct.pack("<4f", *[666.0] * 4)
+STORAGES = {"0": FIRST, "1": SECOND}
+
+
+def arguments(key: str = "0") -> tuple[Any, ...]:
+    storage = op.storage_id(key, "FloatStorage", 4, "cpu")
+    return (storage, 0, (4,), (1,), False, op.ordered_dict())
+
+
+def plain(key: str = "0") -> bytes:
+    return call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments(key))
+
+
+def parameter(state: Any) -> bytes:
+    function = glob("torch._utils", "_rebuild_parameter_with_state")
+    return call(function, plain(), False, op.ordered_dict(), state)
+
+
+def typed(state: Any, cls: bytes = glob("torch", "Tensor")) -> bytes:
+    rebuild = glob("torch._utils", "_rebuild_tensor_v2")
+    return call(glob("torch._tensor", "_rebuild_from_type_v2"), rebuild, cls, arguments(), state)
+
+
+def write(path: Path, program: bytes) -> Path:
+    path.write_bytes(torch_zip(pickled({"weight": program, "other": plain("1")}), STORAGES))
+    return path
+
+
+MADE = {"a parameter": parameter, "a tensor": typed}
+
+
+@pytest.mark.parametrize(
+    "name", ["data", "real", "grad", "requires_grad", "T", "H", "names", "_backward_hooks"]
+)
+@pytest.mark.parametrize("made", MADE)
+def test_a_state_that_changes_its_tensor_is_refused(made: str, name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.pth", MADE[made](value({name: plain("1")})))
+    for command in ("inspect", "stats", "sum", "verify", "lint"):
+        done = ckpt(command, path)
+        assert done.code in (1, 2) and f"its state sets {name}" in str(done.err) + str(done.out)
+    done = ckpt("convert", path, "-o", tmp_path / "x.safetensors")
+    assert done.code == 2 and not (tmp_path / "x.safetensors").exists()
+
+
+def test_each_name_of_a_tensor_is_refused(tmp_path: Path) -> None:
+    for name in sorted(
+        TENSOR_NAMES | {"__class__"} | {name for name in dir(torch.Tensor) if name[:2] != "__"}
+    ):
+        with pytest.raises(CkptError, match="its state sets"):
+            open(str(write(tmp_path / "x.pth", typed(value({name: plain("1")})))))
+
+
+def test_the_tensor_itself_as_data_changes_nothing(tmp_path: Path) -> None:
+    """bitsandbytes gives `data` and `requires_grad` in the state of its parameters."""
+    path = write(
+        tmp_path / "x.pth", parameter(value({"data": plain("0"), "requires_grad": False, "bits": 4}))
+    )
+    assert torch.load(path)["weight"].tolist() == [1.0] * 4
+    assert api.open(path)["weight"].numpy().tolist() == [1.0] * 4
+
+
+def late(slot: int, key: Any, number: int) -> bytes:
+    """Fill what lies in a slot: a list with a number, or a dict with a key."""
+    item = value(number) + op.append() if key is None else value(key) + value(number) + op.setitem()
+    return op.get(slot) + item + op.pop()
+
+
+EMPTY_LISTS = op.empty_list() + op.put(8) + op.pop() + op.empty_list() + op.put(9) + op.pop()
+EMPTY_DICT = op.empty_dict() + op.put(9) + op.pop()
+SCALAR = (*arguments()[:2], op.get(8), op.get(9), *arguments()[4:])
+FILLED_LATE = {
+    "a size": EMPTY_LISTS
+    + call(glob("torch._utils", "_rebuild_tensor_v2"), *SCALAR)
+    + late(8, None, 4)
+    + late(9, None, 1),
+    "the state of a tensor": EMPTY_DICT + typed(op.get(9)) + late(9, "note", 1),
+    "the state of a parameter": EMPTY_DICT + parameter(op.get(9)) + late(9, "note", 1),
+}
+"""Calls that are handed something which is filled afterwards, so that torch has seen less than the tree shows."""
+
+
+@pytest.mark.parametrize("name", FILLED_LATE)
+def test_what_is_filled_after_the_call_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CkptError, match="filled afterwards"):
+        open(str(write(tmp_path / "x.pth", FILLED_LATE[name])))
+
+
+STATES: dict[str, bytes] = {
+    "another view of 0.1": value((op.storage_id("1", "FloatStorage", 4, "cpu"), 0, (4,), (1,))),
+    "a Variable of 0.1": value((plain("1"), None, op.ordered_dict(), False, False)),
+    "a parameter of 0.3": value((True, False, op.ordered_dict())),
+    "a dict": value({"note": 1}),
+    "a dict with data": value({"data": plain("1")}),
+    "a pair": value((None, {"data": plain("1")})),
+    "nothing": value(None),
+}
+
+
+class Maker:
+    """Makes random programs of a tensor that is rebuilt, with states in any order and containers that others share."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def program(self) -> bytes:
+        choose = self._random
+        made = choose.choice((self._rebuilt, self._old, self._typed))()
+        while choose.random() < 0.4:
+            made += choose.choice(list(STATES.values())) + build()
+        return made
+
+    def _attributes(self) -> bytes:
+        choose = self._random
+        names = (
+            "data",
+            "real",
+            "imag",
+            "note",
+            "grad",
+            "requires_grad",
+            "_is_param",
+            "T",
+            "storage",
+            "__class__",
+        )
+        values = (plain("0"), plain("1"), value(1), op.boolean(True), value(None), value((1, 2)), value("a"))
+        state = {choose.choice(names): choose.choice(values) for _ in range(choose.randrange(1, 3))}
+        return choose.choice(
+            (value(state), value((state, None)), value((None, state)), value(list(state.items())))
+        )
+
+    def _rebuilt(self) -> bytes:
+        choose = self._random
+        sizes = choose.choice(((4,), (2,), [4], (1, 4), (0,)))
+        strides = choose.choice(((1,), (2,), [1], (4, 1), (0,)))
+        numbers = (choose.choice((0, 1, 3)), sizes, strides, choose.choice((False, True)))
+        return call(glob("torch._utils", "_rebuild_tensor_v2"), arguments()[0], *numbers, op.ordered_dict())
+
+    def _old(self) -> bytes:
+        choose = self._random
+        cls = choose.choice(
+            (glob("torch.nn.parameter", "Parameter"), glob("torch", "FloatTensor"), glob("torch", "Tensor"))
+        )
+        args = choose.choice(((), (plain(),), (plain(), True)))
+        return call(cls, *args)
+
+    def _typed(self) -> bytes:
+        choose = self._random
+        cls = choose.choice((glob("torch", "Tensor"), glob("torch.nn.parameter", "Parameter")))
+        return choose.choice((lambda state: typed(state, cls), parameter))(self._attributes())
+
+
+def loaded(data: bytes, weights_only: bool) -> Any:
+    """What torch loads, or None where it refuses."""
+    with contextlib.suppress(Exception):
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=weights_only)
+    return None
+
+
+def at(things: Any, name: str) -> Any:
+    """What torch has under a name: an item, or the attribute of a tensor."""
+    key, _, attribute = name.partition(".")
+    return getattr(things.get(key), attribute, None) if attribute else things.get(key)
+
+
+def test_what_torch_loads_is_what_is_read(tmp_path: Path) -> None:
+    """Random states and orders of states: each tensor that ckpt shows has the values that torch loads, both ways."""
+    compared = 0
+    for seed in range(many(1_500, 60_000)):
+        path = write(tmp_path / "x.pth", Maker(seed).program())
+        with contextlib.suppress(CkptError), api.open(path) as checkpoint:
+            for weights_only in (True, False):
+                things = loaded(path.read_bytes(), weights_only)
+                for name in checkpoint if things is not None else ():
+                    tensor = at(things, name)
+                    assert isinstance(tensor, torch.Tensor), (seed, name)
+                    assert np.array_equal(checkpoint[name].numpy(), tensor.detach().numpy()), (
+                        seed,
+                        name,
+                        weights_only,
+                    )
+                    compared += 1
+    assert compared > many(1_500, 60_000) // 4
