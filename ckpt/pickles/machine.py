@@ -83,6 +83,7 @@ from ckpt.pickles.opcodes import (
     TUPLE2,
     TUPLE3,
     UNICODE,
+    ends_opcode,
 )
 from ckpt.text import show
 
@@ -248,6 +249,7 @@ def _run(
     persistent, calls, again = out.persistent, out.calls, out.again
     uint32 = _UINT32.unpack_from
     offset = pos = start
+    frame_end = 0
 
     def settle(slots: int) -> None:
         """Charge what opcodes left on the stack and in the memo, and ask for the memory of the tensors so far."""
@@ -464,8 +466,7 @@ def _run(
                     push(_resolve(out, limits, offset, str(place), str(inner)))
                 elif op == FRAME:
                     pos += 8
-                    if pos + _UINT64.unpack_from(data, pos - 8)[0] > size:
-                        raise TruncatedPickleError(offset)
+                    frame_end = _frame_end(data, offset, pos, frame_end)
                 elif op == POP and stack:
                     pop()
                 elif op == DUP:
@@ -550,6 +551,22 @@ def _resolve(out: Pickle, limits: Limits, offset: int, module: str, name: str) -
             raise LimitError("a pickle imports too many names", "globals", limits.globals)
         node = out.globals[module, name] = Global(module, name, offset, out.protocol)
     return node
+
+
+def _frame_end(data: bytes | bytearray, offset: int, begin: int, before: int) -> int:
+    """The end of the frame at an offset, whose bytes begin at `begin`. The frame before it ends at `before`.
+
+    Python has two unpicklers: the one in C needs all bytes of a frame to be there, and then forgets where it ends; the one in
+    Python refuses a frame that ends inside an opcode, or inside another frame. No pickler writes any of these.
+    """
+    end: int = begin + _UINT64.unpack_from(data, begin - 8)[0]
+    if end > len(data):
+        raise TruncatedPickleError(offset)
+    if offset < before:
+        raise MachineError("a frame begins inside another frame", offset)
+    if not ends_opcode(data, begin, end):
+        raise MachineError("a frame ends inside an opcode", offset)
+    return end
 
 
 def _nested(deep: dict[int, tuple[int, int, Node]], offset: int, items: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -36,3 +36,35 @@ ARGUMENT_BYTES: dict[int, int] = {
     **dict.fromkeys((BINFLOAT, BINUNICODE8, BINBYTES8, BYTEARRAY8, FRAME), 8),
 }
 """The least number of bytes that follow an opcode; 0 for opcodes that are not here."""
+
+COUNTED: dict[int, int] = {
+    **dict.fromkeys((LONG1, SHORT_BINSTRING, SHORT_BINBYTES, SHORT_BINUNICODE), 1),
+    **dict.fromkeys((LONG4, BINUNICODE, BINSTRING, BINBYTES), 4),
+    **dict.fromkeys((BINUNICODE8, BINBYTES8, BYTEARRAY8), 8),
+}
+"""Opcodes with the length of what follows it -> the width of that length."""
+
+LINED: dict[int, int] = {
+    **dict.fromkeys((GLOBAL, INST), 2),
+    **dict.fromkeys((INT, LONG, FLOAT, STRING, UNICODE, GET, PUT, PERSID), 1),
+}
+"""Opcodes with lines of text -> how many."""
+
+
+def ends_opcode(data: bytes | bytearray, position: int, end: int) -> bool:
+    """Tell whether an opcode ends at `end`, where one begins at `position`."""
+    while position < end:
+        code = data[position]
+        position += 1
+        if code in COUNTED:
+            first = position + COUNTED[code]
+            position = first + int.from_bytes(data[position:first], "little")
+        elif code in LINED:
+            for _ in range(LINED[code]):
+                newline = data.find(b"\n", position, end)
+                if newline < 0:
+                    return False
+                position = newline + 1
+        else:
+            position += ARGUMENT_BYTES.get(code, 0)
+    return position == end

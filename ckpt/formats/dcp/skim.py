@@ -7,7 +7,7 @@ matched by regular expressions, and the machine goes on at the first that has ot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from struct import Struct
@@ -20,25 +20,30 @@ from ckpt.formats.dcp.metadata import Chunks, FoundItem, Metadata, TensorRow, cl
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import Made, Pickle
+from ckpt.pickles.opcodes import FRAME, ends_opcode
 from ckpt.pickles.skim import getting, number_of, numbers_of, slot_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import DIMENSIONS
 
 
-def without_frames(data: bytes) -> bytes:
-    """The same pickle without FRAME opcodes, which only tell a reader how much to read. Other bytes stay as they are."""
+def without_frames(data: bytes) -> tuple[bytes, list[int]]:
+    """Return (the same pickle without FRAME opcodes, where frames ended in it).
+
+    They only tell a reader how much to read. Other bytes stay as they are.
+    """
     if data[:1] != b"\x80" or data[2:3] != b"\x95":
-        return data
-    parts, position = [data[:2]], 2
+        return data, []
+    parts, ends, position = [data[:2]], [2], 2
     while data[position : position + 1] == b"\x95" and position + 9 <= len(data):
         end = position + 9 + int.from_bytes(data[position + 1 : position + 9], "little")
         if end > len(data):
-            return data
+            return data, []
         parts.append(data[position + 9 : end])
+        ends.append(ends[-1] + end - position - 9)
         position = end
     if position < len(data):
         parts.append(data[position:])
-    return b"".join(parts)
+    return b"".join(parts), ends[1:]
 
 
 Memo: TypeAlias = dict[int, Made]
@@ -74,9 +79,12 @@ class Skimmer:
     For each entry that it reads there is a pair on the stack, with a TensorRow or a FoundItem as value.
     """
 
-    def __init__(self, data: bytes, budget: Budget) -> None:
+    def __init__(self, data: bytes, budget: Budget, frame_ends: Sequence[int] = ()) -> None:
         self.data = data
         self._budget = budget
+        self._frame_ends = [len(data) + 1, *reversed(frame_ends)]
+        self._known = 2  # an opcode begins here
+        self._is_torn = False
         self._tensors: _Usual | None = None
         self._places: _Usual | None = None
         self.memo: Memo = {}
@@ -86,8 +94,17 @@ class Skimmer:
         if not outer or len(stack) % 2 or not outer[-1] or type(outer[-1][-1]) not in (Dict, Opaque):
             return position  # a list of pairs alone may be skipped to the next one
         before = out.skimmed
+        self._pass_frames(self._known, position)
         position, out.skimmed = self._read_on(stack, self.memo, position, before)
+        self._known = position
         return position
+
+    def _pass_frames(self, before: int, position: int) -> None:
+        """Look whether the frames up to a position end between opcodes. An opcode begins there, and at `before`."""
+        while self._frame_ends[-1] <= position:
+            end = self._frame_ends.pop()
+            self._is_torn = self._is_torn or not ends_opcode(self.data, before, end)
+            before = end
 
     def _read_on(self, stack: list[Made], memo: Memo, position: int, skipped: int) -> tuple[int, int]:
         entry, below = stack[-1], stack[-2] if len(stack) > 1 else None
@@ -110,11 +127,13 @@ class Skimmer:
 
     @property
     def is_exact(self) -> bool:
-        """Tell whether every slot of the memo has the number that it has for a machine that skims nothing.
+        """Tell whether a machine that skims nothing surely finds the same, now that the pickle was read.
 
-        It has not where a pickle fills slots by their number, which no pickler does that also counts them.
+        A slot of the memo has another number where a pickle fills slots by their number, which no pickler does that also
+        counts them. A frame that ends inside an opcode leaves the next FRAME there, which Python reads as a part of it.
         """
-        return all(slot < following for slot, following in pairwise(self.memo))
+        self._pass_frames(self._known, len(self.data))
+        return not self._is_torn and all(slot < following for slot, following in pairwise(self.memo))
 
     # --- what follows an entry ----------------------------------------------------------------------------------------
 
@@ -124,7 +143,7 @@ class Skimmer:
         """Leave a name and a TensorRow on the stack for each entry that has the usual opcodes."""
         slot = len(memo) + skipped
         while True:
-            entry = self._tensor(usual, memo, self._next(position), slot)
+            entry = self._tensor(usual, memo, position, slot)
             if entry is None:
                 return position, slot - len(memo)
             row, position, end = entry
@@ -144,6 +163,7 @@ class Skimmer:
         Other opcodes give None.
         """
         data, (first, second) = self.data, usual.patterns
+        start, position = position, self._next(position)
         text = _text(data, position)
         head = None if text is None else first.match(data, text[1])
         if text is None or head is None:
@@ -152,7 +172,7 @@ class Skimmer:
         if dtype is None:
             return None
         chunks = Chunks(len(shape))
-        position, begin = head.end(), slot
+        known, position, begin = start, head.end(), slot
         slot += 6 + (3 if shape else 2)
         slots = 2 + (6 if shape else 4)
         many = data[position] == _MARK
@@ -168,6 +188,9 @@ class Skimmer:
             wide += sizes
             count += 1
             position = chunk.end()
+            if position >= self._frame_ends[-1]:
+                self._pass_frames(known, position)
+            known = position
             if not many:
                 break
             if data[position : position + 2] == b"e(":
@@ -176,9 +199,12 @@ class Skimmer:
         end = b"eub" if many else b"aub" if count else b"ub"
         if data[position : position + len(end)] != end:
             return None
+        position += len(end)
+        if position >= self._frame_ends[-1]:
+            self._pass_frames(known, position)
         memo[begin] = text[0]  # only now: an entry that is left to the machine fills these slots itself
         row = TensorRow(text[0], dtype, shape, head[2] == b"\x88", chunks)
-        return row, position + len(end), slot + count * slots
+        return row, position, slot + count * slots
 
     def _skim_places(
         self, usual: _Usual, stack: list[Made], memo: Memo, position: int, skipped: int
@@ -211,6 +237,8 @@ class Skimmer:
             if other is not None:
                 memo[slot + used - 1] = file
             slot += used
+            if entry.end() >= self._frame_ends[-1]:
+                self._pass_frames(position, entry.end())
             position = entry.end()
             stack += name, make(FoundItem, (name, offsets, file, number_of(begin), number_of(count), ()))
         self._budget.charge(_ITEM * (len(stack) - before) // 2, ".metadata")
@@ -359,10 +387,12 @@ _size = lru_cache(maxsize=10_000)(numbers_of)
 def read_metadata(data: bytes, limits: Limits, budget: Budget) -> Metadata:
     """The content of a `.metadata` file. Raises UnreadableError, LimitError."""
     trial = budget.copy()
-    skimmer = Skimmer(without_frames(data), trial)
+    bare, frame_ends = without_frames(data)
+    skimmer = Skimmer(bare, trial, frame_ends)
     try:
         pickle = run(skimmer.data, limits, trial, skimmer)
-        if skimmer.is_exact:
+        begun_inside = bool(frame_ends) and pickle.foreign_opcodes.get(FRAME, len(bare)) < frame_ends[-1]
+        if skimmer.is_exact and not begun_inside:
             found = metadata_of(pickle)
             budget.become(trial)
             return found

@@ -21,7 +21,7 @@ from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, tensor
 from ckpt.pickles import machine
 from ckpt.pickles import opcodes as op
 from ckpt.pickles.known import is_own
-from ckpt.pickles.machine import LINE_BYTES, MachineError, Pickle
+from ckpt.pickles.machine import LINE_BYTES, MachineError, Pickle, TruncatedPickleError
 from ckpt.pickles.opcodes import BINSTRING, BYTEARRAY8
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import DIMENSIONS, Range, Storage, TensorRef, tensor_ref
@@ -115,7 +115,10 @@ class _Reader:
         cutter.skip_to(begin)
         try:
             cutter.cut()
-            return cutter, machine.run(cutter.out, self._limits, 0, self._probe.budget)
+            pickle = machine.run(cutter.out, self._limits, 0, self._probe.budget)
+            if cutter.fault is not None:
+                raise cutter.fault
+            return cutter, pickle
         except UnreadableError:
             rest = self._source.size - begin
             if runs_before_it_breaks(self._source.read(begin, min(rest, LOOKED)), self._limits):
@@ -141,6 +144,9 @@ class _Reader:
             moved = error.moved(cutter.original(error.offset))
             moved.hint = unknown_names(error.seen)
             raise moved from None
+        if cutter.fault is not None:
+            cutter.fault.hint = unknown_names(pickle.globals.values())
+            raise cutter.fault
         for call in pickle.calls:
             call.offset = cutter.original(call.offset)
         for name in pickle.globals.values():
@@ -401,6 +407,11 @@ class Cutter:
         self._at = 0
         self._from: list[int] = []
         self._to: list[int] = []
+        self._frame = 0
+        """The offset in the file of the frame that is read."""
+        self._frame_end: int | None = None
+        self.fault: MachineError | None = None
+        """The first frame that Python's unpicklers refuse. The rest is cut all the same, so that its imports are named."""
 
     @property
     def position(self) -> int:
@@ -413,7 +424,11 @@ class Cutter:
         return offset if index < 0 else self._to[index] + offset - self._from[index]
 
     def skip_to(self, position: int) -> None:
-        """Go on at an offset of the file: raw bytes of an array lie before it."""
+        """Go on at an offset of the file: raw bytes of an array lie before it, and joblib ends a frame before those."""
+        if self._frame_end is not None and self.position >= self._frame_end:
+            self._leave_frame(self._frame_end)
+        elif self._frame_end is not None:
+            self.fault = self.fault or MachineError("the bytes of an array lie inside a frame", self._frame)
         if position > self._source.size:
             size = self._source.size
             raise CutOffError(f"cut off: an array needs bytes up to {position:,}, the file ends at {size:,}")
@@ -439,6 +454,8 @@ class Cutter:
             if self._at >= len(self._data):
                 self._flush(start)
                 return
+            if self._frame_end is not None and self.position >= self._frame_end:
+                self._leave_frame(self._frame_end)
             code = self._data[self._at]
             size = _FIXED.get(code)
             if size is not None:
@@ -451,12 +468,29 @@ class Cutter:
                 raise UnreadableError("a plain pickle with persistent ids, which pickle.load refuses")
             elif code == op.FRAME:
                 self._flush(start)
+                self._enter_frame()
                 self._at = start = min(self._at + 9, len(self._data))
             elif code in _LINES:
                 start = self._lines(code, start)
             else:
                 start = self._counted(code, start)
         raise LimitError("a pickle has too many operations", "operations", self._limits.operations)
+
+    def _enter_frame(self) -> None:
+        """Note where the frame ends that begins here. Frames are no part of what is kept, so the machine meets none."""
+        if self._frame_end is not None:
+            self.fault = self.fault or MachineError("a frame begins inside another frame", self.position)
+        first = self._at + 1
+        length = self._data[first : first + 8]
+        self._frame = self.position
+        self._frame_end = self.position + 9 + int.from_bytes(length, "little")
+        if len(length) < 8 or self._frame_end > self._source.size:
+            self.fault = self.fault or TruncatedPickleError(self._frame)
+
+    def _leave_frame(self, end: int) -> None:
+        if self.position > end:
+            self.fault = self.fault or MachineError("a frame ends inside an opcode", self._frame)
+        self._frame_end = None
 
     def _counted(self, code: int, start: int) -> int:
         """Keep or cut an opcode with the length of its bytes. Returns where the bytes that are kept begin."""

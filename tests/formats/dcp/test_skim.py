@@ -121,7 +121,7 @@ def test_it_costs_memory_of_the_budget() -> None:
 
 @pytest.mark.usefixtures("as_shipped")
 def test_the_budget_counts_what_memory_is_taken() -> None:
-    data = without_frames(large())
+    data = without_frames(large())[0]
     budget = Budget(Limits(), len(data))
     tracemalloc.start()
     try:
@@ -220,7 +220,7 @@ def test_one_opcode_behind_many_usual_ones_counts(change: Callable[[bytes], byte
     metadata = large_of(40)
     if change is odd:
         metadata.__dict__["more"], metadata.storage_data = metadata.storage_data, {}
-    good = without_frames(pickle.dumps(metadata, 4))
+    good = without_frames(pickle.dumps(metadata, 4))[0]
     data = change(good)
     assert data != good
     answers = []
@@ -249,10 +249,10 @@ def test_a_cut_or_changed_file_is_an_error_or_the_same(at: int) -> None:
 
 def test_frames_are_taken_out_only_where_they_fit() -> None:
     data = pickle.dumps(["x" * 70_000, "y" * 70_000, 5], 4)
-    bare = without_frames(data)
+    bare, _ = without_frames(data)
     assert pickle.loads(bare) == pickle.loads(data)
     for odd in (b"", b"\x80\x04", data[:50_000], b"\x80\x02N.", b"\x80\x04\x95" + b"\xff" * 8 + b"N."):
-        assert without_frames(odd) == odd
+        assert without_frames(odd) == (odd, [])
 
 
 def _dimensions(chunk: ChunkStorageMetadata) -> None:
@@ -307,7 +307,7 @@ def test_slots_that_are_filled_by_number_are_left_to_the_machine() -> None:
 
 def inexact() -> bytes:
     """A pickle that fills a slot by number, and then pushes one that a skimming machine counts differently."""
-    data = without_frames(pickle.dumps(large_of(40), 4))
+    data = without_frames(pickle.dumps(large_of(40), 4))[0]
     slots = sum(opcode.name == "MEMOIZE" for opcode, _, _ in pickletools.genops(data))
     put = b"K\x05r" + (60).to_bytes(4, "little") + b"0"
     texts = b"\x8c\x01a\x940\x8c\x01b\x940"  # in the next two slots, and away from the stack
@@ -384,3 +384,19 @@ def test_what_is_written_is_what_pickle_reads() -> None:
         assert str(stored.properties.dtype) == f"torch.{row.dtype.name}"
         assert stored.properties.layout is torch.strided
         assert [tuple(chunk.offsets) for chunk in stored.chunks] == [chunk.offsets for chunk in row.chunks]
+
+
+@pytest.mark.usefixtures("as_shipped")
+def test_a_frame_that_ends_inside_an_entry_that_is_skimmed() -> None:
+    """Python in C reads the next FRAME as a part of the opcode; the same bytes without frames read on as if it were not there."""
+    data = large()
+    bare, ends = without_frames(data)
+    assert content(data, skimmed=True)
+    assert len(ends) > 2
+    for shift in range(1, 200):
+        second = bare.index(b"\x8c", ends[0] + shift) + 1  # inside of an opcode with a length
+        parts = (bare[2:second], bare[second:])
+        torn = b"\x80\x04" + b"".join(b"\x95" + len(part).to_bytes(8, "little") + part for part in parts)
+        assert without_frames(torn) == (bare, [second, len(bare)])
+        with pytest.raises(CkptError, match="a frame ends inside an opcode"):
+            content(torn, skimmed=True)
