@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits, Value
 from ckpt.columns import Chain, Column
+from ckpt.dtypes import UINT8, DType
 from ckpt.errors import LimitError, MixedStepsError, UnreadableError
 from ckpt.formats.common.holes import lost_notices
 from ckpt.io.source import Source
@@ -98,6 +99,30 @@ class Storages(Protocol):
     def forget(self) -> None:
         """Drop every storage, as before the first one."""
         ...
+
+
+def seen_as(
+    storage: Storage,
+    dtype: DType | None,
+    nbytes: int,
+    key: str,
+    storages: dict[str, Storage | Column[Storage]],
+) -> Storage:
+    """The storage for a persistent id that names its key again. It joins `storages` where it is another one.
+
+    torch keeps no storage without bytes, so each dtype sees one of its own. Raises UnreadableError where a storage with bytes has
+    two dtypes or sizes.
+    """
+    if (storage.dtype or UINT8, storage.nbytes) == (dtype or UINT8, nbytes):  # untyped ones are bytes
+        return storage
+    problem = f"storage {show(key, 80)} is used with two types or sizes"
+    if storage.nbytes or nbytes:
+        raise UnreadableError(problem)
+    id = f"{storage.id} as {'untyped' if dtype is None else dtype.name}"
+    other = storages.setdefault(id, storage._replace(id=id, dtype=dtype))
+    if type(other) is not Storage or other.nbytes or other.dtype != dtype:
+        raise UnreadableError(problem)
+    return other
 
 
 def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages) -> Pickle:

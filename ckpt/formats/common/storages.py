@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 from ckpt.checkpoint import Notice, Storages
-from ckpt.dtypes import UINT8, DType
+from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.holes import hole
 from ckpt.formats.common.members import of_record
-from ckpt.formats.common.pickled import Contents, interpret, run
+from ckpt.formats.common.pickled import Contents, interpret, run, seen_as
 from ckpt.io.source import grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
@@ -112,9 +112,8 @@ class StorageFolder:
             index = self._position(text)
             storage = self._in_column(index)
         if storage is not None:
-            if (storage.dtype or UINT8, storage.nbytes) != (dtype or UINT8, nbytes):  # untyped ones are bytes
-                raise UnreadableError(f"storage {show(text)} is used with two types or sizes")
-            return storage  # as in torch, the first id that names a storage decides its device
+            # As in torch, the first id that names a storage decides its device.
+            return seen_as(storage, dtype, nbytes, text, self._contents.storages)
         if not is_key(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
         record = None if index < 0 else self._records.at(index)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.checkpoint import Notice
-from ckpt.dtypes import UINT8, DType
+from ckpt.dtypes import DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.formats.common.holes import hole
-from ckpt.formats.common.pickled import Contents, interpret, run
+from ckpt.formats.common.pickled import Contents, interpret, run, seen_as
 from ckpt.io.source import Memory, Source, Window, grounded
 from ckpt.limits import Limits
 from ckpt.nodes import Global, Node, Opaque, PersistentId, tensor_of
@@ -272,9 +272,7 @@ class Stream:
         nbytes = storage_bytes(dtype, numel)
         before = self._made.get(key)
         if before is not None:
-            if (before.dtype or UINT8, before.nbytes) != (dtype or UINT8, nbytes):
-                raise UnreadableError(f"storage {show(key, 80)} is used with two types or sizes")
-            return before
+            return seen_as(before, dtype, nbytes, key, self._contents.storages)
         offset, elements = places[key]
         offset = min(offset, self._source.size)  # of one that is cut off, and of empty ones behind it
         place: Place = Range(*grounded(self._source, offset), nbytes)

@@ -61,18 +61,30 @@ class Keys:
     def __call__(self, storage: Storage, persistent: PersistentId | None) -> StorageId:
         storage_id = self._ids.get(id(storage))
         if storage_id is None:
-            key = storage.id
-            if (re.fullmatch(_PLAIN, key) is None and key not in self._kept) or key in self.storages:
-                while str(self._next) in self._reserved or str(self._next) in self.storages:
-                    self._next += 1
-                key = str(self._next)
             pid = persistent.pid if persistent is not None else None
+            key = self._free_key(storage) if storage.nbytes else self._key_of_empty(storage, pid)
             cls = pid[1] if type(pid) is tuple and type(pid[1]) is Global else storage_class(storage)
             storage_id = self._ids[id(storage)] = StorageId(
                 cls, key, "cpu" if storage.device is None else storage.device, numel(storage, cls)
             )
-            self.storages[key] = storage
+            self.storages.setdefault(key, storage)
         return storage_id
+
+    def _free_key(self, storage: Storage) -> str:
+        key = storage.id
+        if (re.fullmatch(_PLAIN, key) is None and key not in self._kept) or key in self.storages:
+            while str(self._next) in self._reserved or str(self._next) in self.storages:
+                self._next += 1
+            key = str(self._next)
+        return key
+
+    def _key_of_empty(self, storage: Storage, pid: Node) -> str:
+        """The key of an empty storage that another dtype sees too, as torch writes it, else a free one."""
+        named = pid[2] if type(pid) is tuple and len(pid) > 2 else None
+        other = self.storages.get(str(named)) if isinstance(named, str) else None
+        if other is None or other.nbytes or other.dtype == storage.dtype:
+            return self._free_key(storage)
+        return str(named)
 
 
 def numel(storage: Storage, cls: Global) -> int:
