@@ -529,11 +529,14 @@ def _check_code(report: RewriteReport, survey: Survey, limits: Limits, talk: Tal
     """
     code = code_of(report.source, report.result)
     path = report.source.path
+    filled = next((row for row in report.filled if row.has_values), None)
+    if filled is not None and all(row.group == "known" for row in report.source.imports):
+        path = filled.path  # what is strange comes with its values
     runs = and_more(list(code.runs), 1)
     if runs and not keep:
         from ckpt.api.advice import Ways  # here: only an error pays for it
 
-        way = Ways(survey, limits).way(("weights",)).command
+        way = Ways(survey, limits).way(("weights",)).command if filled is None else None
         weights = "" if way is None else f"; for the weights alone: {way}"
         raise CodeError(
             f"loading the result would run {runs}",

@@ -130,10 +130,12 @@ class Code(NamedTuple):
 def code_of(source: Checkpoint, result: Checkpoint) -> Code:
     """Return the effects of loading the pickle of `result`, which was made from `source`.
 
-    An edit adds no names of its own.
+    An edit adds no names of its own. A result that takes values of another file is looked through, whatever either imports:
+    what is harmless in each of them may be a call together.
     """
     strange = [row for row in source.imports if row.group != "known"]
-    if not strange:
+    is_joined = result.is_edited and any(origin not in source.sources for origin in result.sources)
+    if not strange and not is_joined:
         return Code()
     if not result.is_edited:
         rows = [(row.module, row.name, row.group, row.calls, row.attributes) for row in strange]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
 import oracle
 import pytest
 import torch
+from frameworks_dcp import save
 from opcodes import (
     build,
     call,
@@ -209,3 +211,75 @@ def test_intact_is_not_safe(tmp_path: Path) -> None:
     done = ckpt("verify", "in.pth", cwd=tmp_path)
     assert done.code == 0
     assert done.lines[0].endswith("all checksums match; not safe: loading it calls posix.system('true')")
+
+
+def lose(folder: Path, name: str) -> None:
+    """Fill an item of a distributed checkpoint with zeros."""
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    row = next(row for index, row in metadata.storage_data.items() if index.fqn == name)
+    path = folder / row.relative_path
+    data = bytearray(path.read_bytes())
+    data[row.offset : row.offset + row.length] = bytes(row.length)
+    path.write_bytes(data)
+
+
+def others(folder: Path) -> dict[str, Path]:
+    """Saves that have the lost value `args` with a call, each in another format."""
+    args = value({"model": {"w": 1}, "args": [RUNS]})
+    made = {name: folder / name for name in ("zip.pth", "legacy.pth", "plain.pkl", "dcp")}
+    made["zip.pth"].write_bytes(torch_zip(pickled(args), {}))
+    made["legacy.pth"].write_bytes(legacy(pickled(args), ()))
+    made["plain.pkl"].write_bytes(pickled(args))
+    save(made["dcp"], {"model": {"w": torch.ones(4)}, "args": [1]})
+    index = made["dcp"] / ".metadata"
+    metadata = pickle.loads(index.read_bytes())
+    row = next(row for index, row in metadata.storage_data.items() if index.fqn == "args")
+    row.relative_path, row.offset = "evil.distcp", 0
+    evil = torch_zip(pickled([RUNS]), {})
+    row.length = len(evil)
+    (made["dcp"] / "evil.distcp").write_bytes(evil)
+    index.write_bytes(pickle.dumps(metadata))
+    return made
+
+
+@pytest.mark.parametrize("other", ["zip.pth", "legacy.pth", "plain.pkl", "dcp"])
+@pytest.mark.parametrize("out", ["out.pth", "out.dcp"])
+def test_a_filled_value_is_judged_as_what_is_written(other: str, out: str, tmp_path: Path) -> None:
+    save(tmp_path / "mine", {"model": {"w": torch.ones(4)}, "args": [1]})
+    lose(tmp_path / "mine", "args")
+    others(tmp_path)
+    command = ("salvage", "mine", "--fill-from", other, "-o", out)
+
+    for more in ((), ("--dry-run",)):
+        done = ckpt(*command, *more, cwd=tmp_path)
+        says = (
+            f"{other}: loading the result would run posix.system('true') (--keep-code writes it all the same)"
+        )
+        check_error(done, says)
+        assert not (tmp_path / out).exists()
+
+    done = ckpt(*command, "--keep-code", cwd=tmp_path)
+    assert done.code == 0 and b"DANGER: loading the result runs posix.system('true')" in done.err
+    with open(str(tmp_path / out)) as written:
+        assert any(row.group == "called" for row in written.imports)
+
+
+def test_a_filled_value_of_an_unknown_class_is_named(tmp_path: Path) -> None:
+    save(tmp_path / "mine", {"model": {"w": torch.ones(4)}, "args": [1]})
+    lose(tmp_path / "mine", "args")
+    other = glob("evil", "Config") + empty_tuple() + newobj()
+    (tmp_path / "other.pth").write_bytes(torch_zip(pickled({"args": other}), {}))
+
+    done = ckpt("salvage", "mine", "--fill-from", "other.pth", "-o", "out.pth", cwd=tmp_path)
+    assert done.code == 0
+    assert b"other.pth: loading the result imports evil.Config, which ckpt does not know" in done.err
+
+
+def test_plain_values_are_filled_without_a_word(tmp_path: Path) -> None:
+    save(tmp_path / "mine", {"model": {"w": torch.ones(4)}, "args": [1]})
+    lose(tmp_path / "mine", "args")
+    torch.save({"args": [1]}, tmp_path / "other.pth")
+
+    done = ckpt("salvage", "mine", "--fill-from", "other.pth", "-o", "out.pth", cwd=tmp_path)
+    assert done.code == 0 and b"loading the result" not in done.err
+    assert torch.load(tmp_path / "out.pth")["args"] == [1]
