@@ -14,7 +14,7 @@ from ckpt.api.handle import Recipe, handle_of, opened
 from ckpt.api.keywords import limits_only
 from ckpt.errors import NotOpenedError, about
 from ckpt.io.far import is_url
-from ckpt.io.location import Alone, Location, locate
+from ckpt.io.location import Alone, Location, locate, with_home
 from ckpt.io.source import BaseSource, Duplicate, File, FileObject, Source, Window
 from ckpt.limits import Limits
 
@@ -46,7 +46,7 @@ def open(
     if isinstance(path, (bytes, bytearray, memoryview)):
         handle = handle_of(path if isinstance(path, bytes) else bytes(path), limits, partial, plugins)
     elif isinstance(path, (str, os.PathLike)):
-        handle = handle_of(os.path.expanduser(os.fsdecode(path)), limits, partial, plugins)
+        handle = handle_of(with_home(os.fsdecode(path)), limits, partial, plugins)
     elif hasattr(path, "read"):
         source = _source_of(path)
         handle = opened(Alone(source), Recipe(None, limits, partial, plugins))
@@ -112,7 +112,7 @@ def path_of(given: Input) -> str:
     if isinstance(given, Checkpoint):
         return given.path
     if isinstance(given, (str, os.PathLike)):
-        return os.path.expanduser(os.fsdecode(given))
+        return with_home(os.fsdecode(given))
     name = getattr(given, "name", None)
     return name if isinstance(name, str) and name else BaseSource.name
 

@@ -9,7 +9,7 @@ from ckpt.api.checkpoint import Checkpoint
 from ckpt.api.opening import Input, at_hand, location_of
 from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError, about
 from ckpt.formats.verify import recorded
-from ckpt.io.location import locate, read_file
+from ckpt.io.location import locate, read_file, with_home
 from ckpt.jobs.check import verify
 from ckpt.jobs.check.recorded import RecordedList, SumReport, compared, is_recorded, list_of
 from ckpt.jobs.check.recorded import parse as parse_recorded
@@ -74,7 +74,7 @@ def checked_with(
         )
     elif stored is None and sums is not None:
         assert not isinstance(sums, Stored)
-        path = os.path.expanduser(os.fsdecode(sums))
+        path = with_home(os.fsdecode(sums))
         lists = recorded_lists(path, limits)
         stored = Stored(path, lists)
     if stored is not None and stored.lists and (globs or (section is not None and like is None)):

@@ -19,12 +19,12 @@ from ckpt import __version__
 from ckpt.cli import output, start
 from ckpt.cli.signature import PlainCommand, plain, shared
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE
-from ckpt.errors import CkptError
+from ckpt.errors import CkptError, UsageError
 from ckpt.io.far import Told
 from ckpt.io.location import shown
 from ckpt.io.source import TOO_MANY, TOO_MANY_TEXT
 from ckpt.limits import Limits
-from ckpt.text import pasted_path
+from ckpt.text import pasted_path, show
 
 _WRONG_USAGE: type[Any] = typer.BadParameter.__mro__[2]
 """The class of all errors in the command line, which belongs to click: typer has no public name for it."""
@@ -46,8 +46,12 @@ class Group(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         return plain(super().get_params(ctx))
 
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        return _answered(lambda: super(Group, self).make_context(*args, **kwargs))
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        def make() -> Any:
+            _refuse_names_as_options(args)
+            return super(Group, self).make_context(info_name, args, parent, **extra)
+
+        return _answered(make)
 
     def invoke(self, ctx: Any) -> Any:
         def run() -> Any:
@@ -80,6 +84,24 @@ class Group(TyperGroup):
                 formatter.write_dl(list(group.items()))
         with formatter.section("Exit codes"):
             formatter.write_dl(_EXIT_CODES)
+
+
+def _refuse_names_as_options(words: list[str]) -> None:
+    """Raise UsageError for an option that is the name of a file too, and does not stand behind `--`.
+
+    A shell that fills in `*`, and a hook that hands over all names, let a file choose the options.
+    """
+    if "_CKPT_COMPLETE" in os.environ:
+        return
+    for place, word in enumerate(words):
+        if word == "--" and place:
+            return  # one before the command does not reach it
+        if word.startswith("-") and word not in ("-", "--") and os.path.lexists(word):
+            raise UsageError(
+                "is an option, and the name of a file here",
+                path=word,
+                hint=f"./{show(word, 80)} or -- before names",
+            )
 
 
 def _answered(step: Callable[[], _R]) -> _R:

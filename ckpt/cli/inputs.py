@@ -66,7 +66,10 @@ def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at")
     if file is not None:
         data = _stdin() if file == "-" else _read(file, _LONGEST, f"the list {show(file, 80)}")
         mark = b"\0" if b"\0" in data else b"\n"
-        names += [shown(os.fsdecode(name)) for name in data.split(mark) if name.strip()]
+        # A file may be called like a blank line.
+        names += [
+            shown(os.fsdecode(name)) for name in data.split(mark) if name.strip() or os.path.lexists(name)
+        ]
     if not names:
         raise UsageError(f"nothing to {what}", hint="PATH..., or --files-from FILE")
     return names

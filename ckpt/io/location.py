@@ -229,6 +229,11 @@ def shown(text: str) -> str:
     return cast("Callable[[str], str]", import_module("ckpt.io.remote.url").shown)(text)
 
 
+def with_home(path: str) -> str:
+    """A path with `~` as the folder of the user, as a shell has it. A file that is really called so comes first."""
+    return os.path.expanduser(path) if path.startswith("~") and not os.path.lexists(path) else path
+
+
 def read_file(location: Location, limits: Limits, what: str) -> bytes:
     """All bytes of a small file beside a checkpoint: an index, stored sums. Raises LimitError, NotOpenedError."""
     source = location.open()

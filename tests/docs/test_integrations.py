@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -74,7 +75,9 @@ def test_the_hook_of_pre_commit_checks_checkpoints(tmp_path: Path, programs: dic
 
     assert args is not None and said["id"] == args[1] == "ckpt-lint" and said["language"] == "python"
     assert "files" not in said  # ckpt decides by first bytes
-    entry = f"{said['entry']} {args[2].replace(',', '')}"
+    assert said["args"] == "[--]" and args[2].endswith(", --")  # what follows is a name
+    options = args[2].replace(",", "").removesuffix(" --")
+    entry = f"{said['entry']} {options} --"
     assert shell(f"{entry} llama_bf16.pth zoo.pkl", SAMPLES, programs) == ""
     assert "called-on-load" in shell(f"{entry} hostile.pth llama_bf16.pth", SAMPLES, programs, 1)
     shell(f"{entry} lfs_pointer.pth", SAMPLES, programs, 2)
@@ -82,7 +85,56 @@ def test_the_hook_of_pre_commit_checks_checkpoints(tmp_path: Path, programs: dic
     shutil.copy(SAMPLES / "hostile.pth", tmp_path / "notes.txt")
     assert shell(f"{entry} notes.md", tmp_path, programs) == ""
     assert "called-on-load" in shell(f"{entry} notes.md notes.txt", tmp_path, programs, 1)
-    shell(f"{entry} --skip-unreadable lfs_pointer.pth", SAMPLES, programs, 0)
+    shell(f"{said['entry']} {options} --skip-unreadable -- lfs_pointer.pth", SAMPLES, programs, 0)
+
+
+@pytest.mark.parametrize("args", ["--", "--level error --", "--level error"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["--ignore=called-on-load,weights-only"],
+        ["--level=error", "--ignore=called-on-load"],
+        ["--level", "error"],
+        ["--select=cuda"],
+        ["--model=evil.py:build"],
+        ["--help"],
+        ["-h"],
+        ["--files-from=evil.py"],
+        ["--", "--select=cuda"],
+        ["--model=sub/evil.py:build"],
+        ["-"],
+    ],
+    ids=" ".join,
+)
+def test_no_name_of_a_commit_is_an_option(
+    args: str, names: list[str], tmp_path: Path, programs: dict[str, str]
+) -> None:
+    (entry,) = re.findall(r"^  entry: (.+)$", HOOKS, re.MULTILINE)
+    shutil.copy(SAMPLES / "hostile.pth", tmp_path / "hostile.pth")
+    code = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+    for folder in (tmp_path, tmp_path / "sub", tmp_path / "--model=sub"):
+        folder.mkdir(exist_ok=True)
+        (folder / "evil.py").write_text(code)
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    every = " ".join(map(shlex.quote, sorted([*names, "hostile.pth", "evil.py"])))
+
+    shell(f"{entry} {args} {every} > said || test $? -ne 0 -a $? -le 2", tmp_path, programs)
+
+    assert not (tmp_path / "ran").exists()
+    if args.endswith("--") and not set(names) & set(args.split()[:-1]):  # else it is refused as a whole
+        assert "called-on-load" in (tmp_path / "said").read_text()
+
+
+def test_git_gives_no_option_to_textconv(tmp_path: Path, programs: dict[str, str]) -> None:
+    (line,) = re.findall(r'textconv "(ckpt .+)"', PAGE)
+    name = "--model=evil.py:build"
+    shutil.copy(SAMPLES / "weights.safetensors", tmp_path / name)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+
+    assert "format safetensors" in shell(f"{line} {name}", tmp_path, programs)
+    assert not (tmp_path / "ran").exists()
 
 
 def steps() -> list[str]:
@@ -92,14 +144,15 @@ def steps() -> list[str]:
 def test_the_action_installs_itself_and_prints_annotations(tmp_path: Path, programs: dict[str, str]) -> None:
     install, lint = steps()
     runner = tmp_path / "runner's place"
-    executable(tmp_path / "programs" / "python3", f'echo "$@" >> "{tmp_path}/log"; mkdir -p "$3/bin"')
-    executable(runner / "ckpt" / "bin" / "pip", f'echo pip "$@" >> "{tmp_path}/log"')
-    (runner / "ckpt" / "bin" / "ckpt").symlink_to(tmp_path / "programs" / "ckpt")
+    executable(tmp_path / "programs" / "python3", f'echo "$@" >> "{tmp_path}/log"; mkdir -p "$4/bin"')
+    installed = runner / "ckpt" / "bin" / "python"
+    executable(installed, f'echo "$@" >> "{tmp_path}/log"')
     env = {**programs, "RUNNER_TEMP": str(runner), "GITHUB_ACTION_PATH": "/the action"}
 
     shell(install, tmp_path, env)
     log = (tmp_path / "log").read_text()
-    assert log == f"-m venv {runner}/ckpt\npip install --quiet /the action\n"
+    assert log == f"-I -m venv {runner}/ckpt\n-I -m pip install --quiet /the action\n"
+    executable(installed, f'exec "{sys.executable}" "$@"')
 
     shutil.copy(SAMPLES / "hostile.pth", tmp_path / "my file.pth")
     shutil.copy(SAMPLES / "weights.safetensors", tmp_path)
@@ -110,6 +163,53 @@ def test_the_action_installs_itself_and_prints_annotations(tmp_path: Path, progr
     evil = {**env, "CKPT_PATHS": "$(touch x)", "CKPT_ARGS": "; touch x"}
     shell(lint, tmp_path, evil, 2)
     assert not (tmp_path / "x").exists()
+
+
+def test_the_action_runs_nothing_of_the_checkout(tmp_path: Path) -> None:
+    """Python puts the current folder before all others, and PYTHONPATH behind it."""
+    install, lint = steps()
+    place = re.findall(r"^      working-directory: (\S+ \S+ \S+)", ACTION, re.MULTILINE)
+    assert place == ["${{ runner.temp }}"], "of the first step"
+    runner, checkout = tmp_path / "runner", tmp_path / "checkout"
+    (runner / "ckpt" / "bin").mkdir(parents=True)
+    executable(runner / "ckpt" / "bin" / "python", f'exec "{sys.executable}" "$@"')
+    checkout.mkdir()
+    for name in (
+        "venv",
+        "pip",
+        "ckpt",
+        "typer",
+        "ensurepip",
+        "json",
+        "sitecustomize",
+        "usercustomize",
+        "encodings",
+    ):
+        (checkout / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise SystemExit(0)\n")
+    shutil.copy(SAMPLES / "hostile.pth", checkout)
+    env = environment(RUNNER_TEMP=str(runner), GITHUB_ACTION_PATH="/nowhere", PYTHONPATH=".")
+
+    shell(install.partition("&&")[0], checkout, {**env, "RUNNER_TEMP": str(tmp_path / "other")})
+    shell(lint, checkout, {**env, "CKPT_PATHS": ".", "CKPT_ARGS": "--level error"}, 1)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("args", ["", "--level error", "--select *"])
+def test_no_name_of_the_checkout_is_an_option_of_the_action(args: str, tmp_path: Path) -> None:
+    _, lint = steps()
+    executable(tmp_path / "ckpt" / "bin" / "python", f'exec "{sys.executable}" "$@"')
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    shutil.copy(SAMPLES / "hostile.pth", checkout / "called-on-load")
+    names = ["--ignore=called-on-load", "--select=cuda", "*", " "]
+    for name in names:
+        shutil.copy(SAMPLES / "hostile.pth", checkout / name)
+    env = environment(RUNNER_TEMP=str(tmp_path), CKPT_ARGS=args)
+
+    for paths in (".", *(f"{name}" for name in names)):
+        done = shell(f"{lint} || test $? -eq 1 -o $? -eq 2", checkout, {**env, "CKPT_PATHS": paths})
+        assert "called-on-load" in done or args == "--select *", paths
+        shell(f"! ({lint})", checkout, {**env, "CKPT_PATHS": paths})
 
 
 def test_no_text_of_a_workflow_becomes_code_of_the_action() -> None:
