@@ -23,7 +23,7 @@ from ckpt.formats.format import CHECKPOINTS, PERHAPS
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
 from ckpt.io.source import beginning
-from ckpt.limits import Limits
+from ckpt.limits import Budget, Limits, json_object, parse_json
 from ckpt.names import endings, natural
 from ckpt.rows import NamedTuple
 from ckpt.text import plural, show
@@ -194,9 +194,14 @@ def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[st
     for index in indices:
         try:
             text = read_file(locate(f"{folder.rstrip('/')}/{index}"), Limits(), "the index")
+            content = parse_json(text, "index", Budget(Limits(), len(text)))
         except CkptError:
             continue  # opening it says why it cannot be read
-        indexed.update(map(os.fsdecode, re.findall(rf'"([^"\\]*{_SHARD})"'.encode(), text)))
+        # Only what the index is opened with: a name elsewhere in it would hide its file.
+        weight_map = json_object(content).get("weight_map") if isinstance(content, dict) else None
+        if isinstance(weight_map, dict):
+            files = {file for file in weight_map.values() if isinstance(file, str)}
+            indexed.update(file for file in files if re.search(f"{_SHARD}$", file))
     return sorted((name for name in names if name not in indexed), key=natural)
 
 

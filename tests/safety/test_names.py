@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -77,3 +78,21 @@ def test_the_home_of_the_user_is_found(tmp_path: Path) -> None:
 
     done = ckpt("lint", "~/x.pth", cwd=tmp_path / "inner", HOME=str(tmp_path))
     assert b"posix.system" in done.out, done
+
+
+def test_an_index_hides_no_file_that_it_does_not_open(tmp_path: Path) -> None:
+    """The first index names it outside of its weight_map, the second is no index."""
+    good, evil = "good-00001-of-00001.safetensors", "evil-00001-of-00002.bin"
+    shutil.copy(SAMPLES / "weights.safetensors", tmp_path / good)
+    shutil.copy(SAMPLES / "hostile.pth", tmp_path / evil)
+    names = [row["name"] for row in json.loads(ckpt("inspect", good, "--json", cwd=tmp_path).out)["tensors"]]
+    weight_map = dict.fromkeys(names, good)
+    for index in (
+        {"metadata": {"note": evil}, "weight_map": weight_map},
+        {"metadata": {}, "weight_map": weight_map, "weight_map_2": {"a": evil}},
+        {"metadata": {}, "weight_map": weight_map, evil: 1},
+    ):
+        (tmp_path / "m.safetensors.index.json").write_text(json.dumps(index))
+
+        done = ckpt("lint", ".", "--level", "error", cwd=tmp_path)
+        assert done.code == 1 and evil.encode() in done.out, done
