@@ -208,7 +208,7 @@ def end_at(source: Source, position: int) -> int | None:
 
 def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
     _, disk, position, disks = _LOCATOR.unpack(source.read(end - _LOCATOR.size, _LOCATOR.size))
-    if disk or disks > 1 or position + _END64.size > end - _LOCATOR.size:
+    if disk or disks != 1 or position + _END64.size > end - _LOCATOR.size:
         raise UnreadableError("the zip64 locator of the archive is damaged")
     fields = _END64.unpack(source.read(position, _END64.size))
     signature, length, disk, start, here, count, size, offset = fields[0], fields[1], *fields[4:]

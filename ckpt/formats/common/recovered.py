@@ -52,6 +52,10 @@ _FOLDERS = {
     "bytecode.pkl": ("bytecode", "constants"),
 }
 """Pickles, and the folders of the storages that they name."""
+_TEXTS = ("byteorder",)
+"""Records that are read as they are, and that a file need not have."""
+_CODE = "code/"
+"""The folder of the code of a TorchScript program."""
 _END64, _LOCATOR = b"PK\x06\x06", b"PK\x06\x07"
 
 
@@ -76,7 +80,7 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
             problem = f"duplicate record {show(record.name, 80)}: nothing says which one is meant"
             raise UnreadableError(problem)
         seen.add(record.name)
-        records.add(record)
+        records.add(record if record.size else record._replace(crc=None))  # no bytes, so nothing to compare
     names = records.names
     roots = {name.partition("/")[0] for name in names if name.endswith("/data.pkl") and name.count("/") == 1}
     if not roots:
@@ -94,7 +98,25 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     damage = list(_damaged_pickles(archive, limits))
     if damage and not keep_damaged:
         raise DamagedDataError(damage[0], hint="--keep-damaged reads it all the same")
-    return archive._replace(notices=tuple(Notice("damaged-file", text) for text in damage))
+    sound = Records()
+    for record in records.values():
+        inner = record.name.partition("/")[2]
+        if (inner not in _TEXTS and not inner.startswith(_CODE)) or _is_sound(archive, record, limits):
+            sound.add(record)
+        elif inner.startswith(_CODE):
+            damage.append(f"{show(inner, 80)} does not match its recorded checksum: the code is left out")
+    return archive._replace(records=sound, notices=tuple(Notice("damaged-file", text) for text in damage))
+
+
+def _is_sound(archive: Archive, record: Record, limits: Limits) -> bool:
+    """Tell whether a record can be read, and its bytes match its checksum, if it has one."""
+    try:
+        data = archive.read(record, limits.pickle_bytes, "pickle-bytes")
+    except LimitError:
+        raise
+    except CkptError:
+        return False
+    return record.crc is None or zlib.crc32(data) == record.crc
 
 
 def _damaged_pickles(archive: Archive, limits: Limits) -> Iterator[str]:
@@ -141,13 +163,22 @@ def _by_directory(source: Source, limits: Limits) -> list[Record] | None:
             continue
         placed.append(record)
         name = _name_at(source, entry.header)
-        if name is not None and name not in names:  # one of both names is damaged, and nothing asks for that
+        # One of both names is damaged. The other one is taken where something may ask for it.
+        if name is not None and name not in names and _is_asked_for(name):
             further.append(record._replace(name=name))
     spans = sorted((record.header, record.offset + record.stored, record.name) for record in placed)
     for (_, last, name), (first, _, other) in pairwise(spans):
         if first < last:
             raise UnreadableError(f"records {show(name, 60)} and {show(other, 60)} overlap")
     return [*placed, *further]
+
+
+def _is_asked_for(name: str) -> bool:
+    """Tell whether a name may be one of a pickle or of a storage."""
+    inner = name.partition("/")[2]
+    folder, _, key = inner.partition("/")
+    is_storage = bool(key) and any(folder in folders for folders in _FOLDERS.values())
+    return name.isprintable() and (inner in _FOLDERS or inner in ("version", "byteorder") or is_storage)
 
 
 def _name_at(source: Source, header: int) -> str | None:

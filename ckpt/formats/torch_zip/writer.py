@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import is_big, little
 from ckpt.errors import WriteError
 from ckpt.formats.common.appended import end_before
+from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.directory import Record
 from ckpt.formats.common.layout import (
     ALIGNMENT,
     VERSION,
@@ -111,7 +113,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
     remaining = dict(keys.storages)
     records: list[PlannedRecord] = []
     after = 0
-    for record in sorted(archive.records.values(), key=lambda record: record.header):
+    for record in sorted(_meant(archive, keys), key=lambda record: record.header):
         key = record.name.removeprefix(folder) if record.name.startswith(folder) else None
         if record.name == f"{archive.root}/data.pkl":
             records.append(bytes_record(record.name, pickle))
@@ -129,6 +131,28 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
     records.sort(key=lambda record: record.name != f"{archive.root}/data.pkl")
     new = [storage_record(folder + key, storage) for key, storage in remaining.items()]
     return [*records[:after], *new, *records[after:]]
+
+
+def _meant(archive: Archive, keys: Keys) -> Iterator[Record]:
+    """Yield the records of an archive. One with two names, of which one is damaged, comes under the name that is asked for.
+
+    Of a damaged archive only what lies below its root is taken, under names that can be written.
+    """
+    if not archive.is_partial:
+        yield from archive.records.values()
+        return
+    folder = f"{archive.root}/"
+    names = ("data.pkl", "byteorder", *OWN, *(f"data/{key}" for key in keys.storages))
+    asked = {folder + name for name in names}
+    every = list(archive.records.values())
+    found = {record.header for record in every if record.name in asked}
+    for record in every:
+        if record.name in asked or (record.header not in found and _is_name(record.name, folder)):
+            yield record
+
+
+def _is_name(name: str, folder: str) -> bool:
+    return name.startswith(folder) and not name.endswith("/") and name.isprintable()
 
 
 def _in_order(records: Sequence[PlannedRecord], keys: Keys) -> bool:

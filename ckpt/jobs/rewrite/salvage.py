@@ -53,7 +53,8 @@ def salvage(
     result, rows = without_lost(current, whys, limits)
     if rows:
         result = replace(result, copies=())  # what the other precision has of what is lost
-    if checkpoint.traits.names_are_code and rows:
+    is_damaged = any(row.code == "damaged-file" for row in checkpoint.notices)
+    if checkpoint.traits.names_are_code and (rows or is_damaged):
         result = _state_dict(result, limits)
     rows += tuple(Leftover(name, why) for name, why in values.items())
     taken = {name for row in fills for name in row.names}
@@ -74,7 +75,7 @@ def salvage(
         unchanged_bytes=not fills,
         nothing="",
         left_alone=tuple(Leftover(name, f"{why}, kept") for name, why in kept.items()),
-        is_partial=bool(rows or kept) or any(row.code == "damaged-file" for row in checkpoint.notices),
+        is_partial=bool(rows or kept) or is_damaged,
         share=Share(
             len(own),
             count,
