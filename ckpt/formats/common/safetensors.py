@@ -105,7 +105,9 @@ _ENTRY, _VALUE, _CUT = 1_000, 700, 400
 
 
 def _texts(metadata: object) -> dict[str, str]:
-    """The metadata of a header. Raises UnreadableError."""
+    """The metadata of a header. The library reads null as none. Raises UnreadableError."""
+    if metadata is None:
+        return {}
     pairs = metadata.items() if isinstance(metadata, dict) else ()
     texts = {name: value for name, value in pairs if isinstance(value, str) and is_text(value)}
     if not isinstance(metadata, dict) or len(texts) < len(metadata):
