@@ -59,16 +59,20 @@ def shared_block(fd: int, sources: Iterable[int | None]) -> int:
         return 0
 
 
-def reserve(fd: int, size: int) -> None:
-    """Reserve the space of a file now, so that a full disk fails at once."""
+def reserve(fd: int, size: int, most: int) -> None:
+    """Reserve the space of a file now, `most` bytes of it, so that a full disk fails at once.
+
+    What is free is asked first: a reservation that fails takes all of the disk until it does.
+    """
+    room = os.fstatvfs(fd)
+    free = (room.f_bavail if os.geteuid() else room.f_bfree) * room.f_frsize
+    if free < size and room.f_blocks:  # a file system that counts nothing says 0
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if not hasattr(os, "posix_fallocate"):  # macOS
-        free = os.fstatvfs(fd)
-        if free.f_bavail * free.f_frsize < size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return
     try:
-        if size:
-            os.posix_fallocate(fd, 0, size)
+        if size and most:
+            os.posix_fallocate(fd, 0, min(size, most))
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise

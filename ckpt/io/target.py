@@ -311,14 +311,15 @@ class Sink:
                 if self._progress is not None:
                     self._progress(step)
 
-    def reserve(self, size: int, sources: Sequence[Source] = ()) -> None:
+    def reserve(self, size: int, sources: Sequence[Source] = (), holes: int = 0) -> None:
         """Reserve the space of the file now, so that a full disk fails at once.
 
-        Where blocks are shared with one of its sources nothing is reserved: such a file needs little space.
+        Where blocks are shared with one of its sources nothing is reserved: such a file needs little space. Nor are the bytes of
+        `holes` in its sources, which lie on no disk: a small file can say that it is larger than any.
         """
         self._block = disk.shared_block(self.fd, _descriptors(sources))
         if not self._block:
-            disk.reserve(self.fd, size)
+            disk.reserve(self.fd, size, max(0, size - holes))
 
     def flush(self) -> None:
         """Pass the gathered bytes to the operating system."""
@@ -353,6 +354,12 @@ def _descriptors(sources: Sequence[Source]) -> Iterator[int | None]:
     for source in sources:
         with source.descriptor() as fd:
             yield fd
+
+
+def _holes(sources: Sequence[Source]) -> int:
+    """The bytes of files that do not lie on their disk."""
+    statuses = [source.status for source in sources]
+    return sum(max(0, status.st_size - status.st_blocks * 512) for status in statuses if status is not None)
 
 
 def unlike(sources: Sequence[Source]) -> tuple[Source, ...]:
@@ -396,12 +403,13 @@ class FolderSink(Sink):
         super().__init__(-1, path, progress=progress)
         self._to = to
         self._sources = unlike(sources)
+        self._holes = _holes(sources)
 
     @contextmanager
     def file(self, name: str, size: int) -> Iterator[Sink]:
         """A sink for a new file of `size` bytes."""
         with self._opened(name) as sink:
-            sink.reserve(size, self._sources)
+            sink.reserve(size, self._sources, self._holes)
             yield sink
             sink.flush()
             assert sink.position == size, f"{sink.position} bytes were written, {size} were planned"
@@ -430,7 +438,7 @@ class FolderSink(Sink):
                 if self._progress is not None:
                     self._progress(source.size)
             except OSError:
-                sink.reserve(source.size)
+                sink.reserve(source.size, holes=_holes([source]))
                 sink.copy(source, 0, source.size)
 
     def link(self, name: str, source: Source) -> None:
@@ -485,7 +493,7 @@ def writing(
         return []
 
     with _placing(sink, to, size, begin, complete, put):
-        sink.reserve(size, sources)
+        sink.reserve(size, sources, _holes(sources))
         yield sink
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import random
 import resource
@@ -21,6 +22,7 @@ from unittest import mock
 import kills
 import pytest
 import torch
+from inside import inside
 from process import ROOT, TIMEOUT, Done, as_nobody, check_error, ckpt, environment, python
 
 from ckpt import formats
@@ -1151,3 +1153,81 @@ def test_a_file_that_cannot_be_given_away_keeps_its_group_or_gives_the_group_no_
 
     assert given == [(1234, 77), (-1, 77)]
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == mode
+
+
+# ---------------------------------------------------------------------------------------------- files with holes
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except OSError as error:
+        pytest.skip(f"nothing can be mounted here: {error}")
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.decode(errors='replace').strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def with_holes(path: Path, nbytes: int) -> None:
+    """A safetensors file of a few bytes that says that it holds a tensor of `nbytes`."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, path.stat().st_size + nbytes)
+
+
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [
+        *(("convert", ending) for ending in ("safetensors", "pth", "dcp")),
+        *(("salvage", ending) for ending in ("safetensors", "pth", "dcp")),
+        ("slim", "safetensors"),
+    ],
+)
+def test_a_file_of_holes_does_not_fill_the_disk(
+    command: str, ending: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_holes(small_disk / "x.safetensors", 50 << 20)
+    before = os.statvfs(small_disk).f_bfree
+    least = before
+
+    def reserved(fd: int, offset: int, count: int) -> None:
+        nonlocal least
+        try:
+            reserve(fd, offset, count)
+        finally:
+            least = min(least, os.statvfs(small_disk).f_bfree)
+
+    reserve = os.posix_fallocate
+    monkeypatch.setattr(os, "posix_fallocate", reserved)
+    done = inside(command, "x.safetensors", "-o", f"out.{ending}", cwd=small_disk)
+
+    check_error(done, "the disk is full")
+    assert least == before, "nothing was reserved"
+    assert os.statvfs(small_disk).f_bfree == before and os.listdir(small_disk) == ["x.safetensors"]
+
+
+def test_holes_are_not_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_holes(tmp_path / "x.safetensors", 8 << 20)
+    counts: list[int] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda fd, offset, count: counts.append(count))
+
+    for out in ("out.pth", "out.safetensors", "out.dcp"):
+        assert inside("convert", "x.safetensors", "-o", out, cwd=tmp_path).code == 0
+    assert sum(counts) < 1 << 20
+
+
+def test_a_file_without_holes_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save({"w": torch.ones(1 << 20, dtype=torch.bfloat16)}, tmp_path / "x.pth")
+    counts: list[int] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda fd, offset, count: counts.append(count))
+
+    assert inside("convert", "x.pth", "-o", "out.pth", "--dtype", "float32", cwd=tmp_path).code == 0
+    assert sum(counts) == (tmp_path / "out.pth").stat().st_size > 4 << 20
