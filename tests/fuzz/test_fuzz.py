@@ -61,7 +61,10 @@ def test_seeds_and_changes(name: str, count: int, monkeypatch: pytest.MonkeyPatc
         assert compared > len(bad) / 10, "there is hardly ever something to compare with"
     if name not in ("answers", "language", "listing", "columns", "tensors"):  # these open nothing themselves
         assert read_seeds > len(good) / 10
-        assert reached > len(bad) / 14, "the changes hardly ever get past opening"
+        share = (
+            50 if name == "metadata" else 14
+        )  # there a name stands twice, and a change of one of them is refused
+        assert reached > len(bad) / share, "the changes hardly ever get past opening"
 
 
 # ---------------------------------------------------------------------------------------------- the harness itself

@@ -1225,7 +1225,7 @@ def test_holes_are_not_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_file_without_holes_is_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.save({"w": torch.ones(1 << 20, dtype=torch.bfloat16)}, tmp_path / "x.pth")
+    torch.save({"a.weight": torch.ones(1 << 20, dtype=torch.bfloat16)}, tmp_path / "x.pth")
     counts: list[int] = []
     monkeypatch.setattr(os, "posix_fallocate", lambda fd, offset, count: counts.append(count))
 

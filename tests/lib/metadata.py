@@ -58,4 +58,4 @@ def made(seed: int, count: int = 40) -> Metadata:
             if rng.random() < 0.05:
                 info.transform_descriptors = ["stream.zstd/1"]
             items[index] = info
-    return Metadata(tensors, {name: ("model", name) for name in tensors}, items)
+    return Metadata(tensors, {name: tuple(name.split(".")) for name in tensors}, items)

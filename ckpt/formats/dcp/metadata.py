@@ -14,7 +14,7 @@ from math import prod
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.pickled import unknown_names
-from ckpt.names import Path
+from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Global, Node, Opaque, is_tuple
 from ckpt.pickles.machine import Pickle
 from ckpt.rows import NamedTuple
@@ -346,6 +346,12 @@ def _paths(node: Node) -> dict[str, Path]:
                 path.append(_text(step, f"the path of {show(name, 80)}"))
         if not path or name in paths:
             raise UnreadableError(f".metadata: {show(name, 80)} has no valid path")
+        # torch.distributed.checkpoint.load finds an item by its name, and format_utils by its path.
+        if dotted(path) != name:
+            place = show(dotted(path), 80)
+            raise UnreadableError(
+                f".metadata: {show(name, 80)} has the path {place}, so loaders give it two names"
+            )
         paths[name] = tuple(path)
     return paths
 

@@ -140,12 +140,34 @@ def no_item(found: Metadata) -> None:
     del found.storage_data[index("model.up.weight")]
 
 
+def moved(found: Metadata, name: str, path: tuple[str | int, ...]) -> None:
+    """Give an item another path, and the name that torch gives a value there."""
+    other = ".".join(map(str, path))
+    found.state_dict_metadata[other] = found.state_dict_metadata.pop(name)
+    for key in [key for key in found.storage_data if key.fqn == name]:
+        found.storage_data[replace(key, fqn=other)] = found.storage_data.pop(key)
+    del found.planner_data[name]
+    found.planner_data[other] = path
+
+
 def through_a_leaf(found: Metadata) -> None:
-    found.planner_data["epoch"] = ("model", "up.weight", "epoch")
+    moved(found, "epoch", ("model", "up.weight", "epoch"))
 
 
 def same_path(found: Metadata) -> None:
     found.planner_data["epoch"] = ("names",)
+
+
+def each_others_names(found: Metadata) -> None:
+    paths = found.planner_data
+    paths["model.up.weight"], paths["model.down.weight"] = (
+        paths["model.down.weight"],
+        paths["model.up.weight"],
+    )
+
+
+def a_name_of_no_item(found: Metadata) -> None:
+    found.planner_data["model.up.weight"] = ("model", "other")
 
 
 def codec(found: Metadata) -> None:
@@ -216,7 +238,9 @@ REFUSED: list[tuple[str, Edit, str]] = [
     ("dimensions", dimensions, "other dimensions"),
     ("huge", huge, "impossible size"),
     ("through a leaf", through_a_leaf, "leads through a value"),
-    ("same path", same_path, "is that of another value"),
+    ("same path", same_path, "epoch has the path names, so loaders give it two names"),
+    ("each other's names", each_others_names, "so loaders give it two names"),
+    ("a name of no item", a_name_of_no_item, "has the path model.other, so loaders give it two names"),
     ("up", item_of("model.up.weight", relative_path="../c/__0_0.distcp"), "is not a file in this folder"),
     ("absolute", item_of("model.up.weight", relative_path="/etc/passwd"), "is not a file in this folder"),
     ("nul", item_of("model.up.weight", relative_path="a\0b"), "is not a file in this folder"),
@@ -448,7 +472,7 @@ def test_the_files_that_it_names_are_limited(copy: Path) -> None:
 def test_a_list_position_that_torch_would_allocate_for(position: int, is_fine: bool, copy: Path) -> None:
     """Empty dicts are not saved, so positions may be left out; not a million of them."""
     found = metadata(copy)
-    found.planner_data["model.up.bias"] = ("model", "list", position)  # type: ignore[index]
+    moved(found, "model.up.bias", ("model", "list", position))
     (copy / ".metadata").write_bytes(pickle.dumps(found))
     done = inside("verify", "c", cwd=copy.parent)
     assert (done.code == 0) == is_fine, done
