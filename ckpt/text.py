@@ -310,9 +310,14 @@ def and_more(texts: Sequence[str], count: int, joint: str = ", ", *, total: int 
     return joint.join(texts[:count]) + (f" and {further:,} more" if further > 0 else "")
 
 
+def show_name(name: str, limit: int = 80) -> str:
+    """As `show`, for the name of a tensor or value. What lies at the root of a file has none."""
+    return show(name, limit) or "(the root)"
+
+
 def listed(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
     """Names from a file in one line, made safe: the first of them, and how many more there are."""
-    return and_more([show(name, limit) for name in names], count)
+    return and_more([show_name(name, limit) for name in names], count)
 
 
 def folded(names: Sequence[str], count: int = 4, limit: int = 80) -> str:

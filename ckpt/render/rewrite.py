@@ -29,6 +29,7 @@ from ckpt.text import (
     plural,
     show,
     show_literal,
+    show_name,
     size_text,
 )
 
@@ -142,7 +143,7 @@ def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
         hint = f"  ({row.hint})" if row.hint else ""
         text = show_literal(row.what)
         what = f" = {text}" if row.is_value else f": {text}" if text else ""
-        out.append([(f"{title}: {whole(show(row.name, 80))}{what}{size}", ""), (hint, "dim")])
+        out.append([(f"{title}: {whole(show_name(row.name))}{what}{size}", ""), (hint, "dim")])
     if len(rows) > _LEFT:
         out.append([(f"{title}: {len(rows) - _LEFT:,} more (--json)", "dim")])
     return out

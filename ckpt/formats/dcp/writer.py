@@ -33,7 +33,7 @@ from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.pickles.emit import StorageId, emit
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Boxes, Composite, Storage, Tensor, TensorRef, parts_of, tensor_ref
-from ckpt.text import show
+from ckpt.text import show, show_name
 from ckpt.tree.view import look
 from ckpt.tree.walk import Flat, Leaf, Parts, flatten
 from ckpt.tree.walk import parts_of as leaves_of
@@ -384,13 +384,13 @@ def losses(checkpoint: Checkpoint) -> list[str]:
     if look(checkpoint.root).kind != "mapping":
         return ["a root that is not a dict"]
     parts = flattened(checkpoint, Limits())
-    lost = [f"{show(name, 80)} (a key that is no text)" for name in parts.odd]
+    lost = [f"{show_name(name)} (a key that is no text)" for name in parts.odd]
     seen: set[str] = set()
     for name, _, node in parts.leaves:
         tensor = tensor_of(node)
         why = _TWICE if name in seen else None if tensor is None else _unfit(tensor)
         if why:
-            lost.append(f"{show(name, 80)} ({why})")
+            lost.append(f"{show_name(name)} ({why})")
         seen.add(name)
     return lost
 

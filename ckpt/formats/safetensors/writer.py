@@ -19,7 +19,7 @@ from ckpt.io.target import Sink
 from ckpt.limits import Limits, is_text
 from ckpt.names import NamedKey
 from ckpt.tensors import Range, Storage, TensorRef
-from ckpt.text import Json, show
+from ckpt.text import Json, show, show_name
 from ckpt.tree.find import METADATA, aliases, is_metadata, metadata_of
 
 _EXPANDED = 1 << 30
@@ -42,9 +42,9 @@ def losses(checkpoint: Checkpoint) -> list[str]:
     for entry in checkpoint.tensors:
         why = unfit(entry)
         if why:
-            lost.append(f"{show(entry.name, 80)} ({why})")
+            lost.append(f"{show_name(entry.name)} ({why})")
     values = [value.name for value in checkpoint.values if not is_metadata(value.path)]
-    return [*lost, *(f"{show(name, 80)} (not a tensor)" for name in values)]
+    return [*lost, *(f"{show_name(name)} (not a tensor)" for name in values)]
 
 
 def unfit(entry: Entry) -> str | None:

@@ -40,7 +40,7 @@ from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, is_tup
 from ckpt.pickles.edit import Edit
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Computed, Storage, Tensor, TensorRef, parts_of, tensor_ref
-from ckpt.text import and_more, show
+from ckpt.text import and_more, show, show_name
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.find import METADATA, REGISTERED, children, is_metadata, metadata_of, with_metadata
 from ckpt.tree.quantized import is_quantized
@@ -492,7 +492,7 @@ def _to_tensors(
     leftovers += rows if was_module else []
     lost += [] if was_module else rows
     if lost and not drop_other:
-        listed = and_more([f"{show(row.name, 60)} ({row.what})" for row in lost], 5, "; ")
+        listed = and_more([f"{show_name(row.name, 60)} ({row.what})" for row in lost], 5, "; ")
         raise LossError(
             f"{traits.label} holds only dense tensors, so {listed} would be lost",
             path=checkpoint.path,

@@ -19,7 +19,7 @@ from ckpt.pickles.state_dict import state_dict, without_gradient
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage, parts_of
-from ckpt.text import Json, and_more, plural, show
+from ckpt.text import Json, and_more, plural, show, show_name
 from ckpt.tree.find import (
     aliases,
     children,
@@ -438,7 +438,7 @@ def losses_of(
         names.setdefault(marker, f"{names.get(tensor, '(inside)')}.{part}")
     rows = [Leftover(names.get(marker, "(inside)"), what) for marker, (_, what) in lost.items()]
     if not drop_other:
-        listed = and_more([f"{show(row.name, 60)} ({show(row.what, 80)})" for row in rows], 5, "; ")
+        listed = and_more([f"{show_name(row.name, 60)} ({show(row.what, 80)})" for row in rows], 5, "; ")
         raise LossError(
             f"cannot be made plain: {listed}",
             path=checkpoint.path,
@@ -497,7 +497,7 @@ def refuse_empty(report: RewriteReport) -> RewriteReport:
         first = next(
             (row for row in report.left_out if row.nbytes), report.left_out[0] if report.left_out else None
         )
-        why = f": {show(first.name, 60)} is {show(first.what, 80)}" if first is not None else ""
+        why = f": {show_name(first.name, 60)} is {show(first.what, 80)}" if first is not None else ""
         raise LossError(
             f"nothing would be left of {plural(number, 'tensor')}{why}",
             path=report.source.path,

@@ -25,7 +25,7 @@ from ckpt.names import Path
 from ckpt.nodes import Dict, Nested, Node, Opaque, Set, is_tuple, tensor_of
 from ckpt.rows import replace
 from ckpt.tensors import Boxes, Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, parts_of
-from ckpt.text import and_more, plural, show
+from ckpt.text import and_more, plural, show, show_name
 from ckpt.tree.find import children, node_at
 from ckpt.tree.view import look
 from ckpt.tree.walk import parts_of as leaves_of
@@ -161,7 +161,7 @@ def refuse_lost(checkpoint: Checkpoint) -> None:
     """Raise LossError where values of a distributed checkpoint are missing, which a copy of all of it would lack."""
     if checkpoint.left_out and checkpoint.traits.fills_a_state:
         listed = and_more(
-            [f"{show(name, 60)} ({show(why, 100)})" for name, why in checkpoint.left_out], 3, "; "
+            [f"{show_name(name, 60)} ({show(why, 100)})" for name, why in checkpoint.left_out], 3, "; "
         )
         raise LossError(
             f"{plural(len(checkpoint.left_out), 'value')} missing: {listed}", path=checkpoint.path
