@@ -141,7 +141,8 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
         rows = [(row.module, row.name, row.group, row.calls, row.attributes) for row in strange]
     else:
         names, calls = reached(result.root)
-        judged = judge(names, calls, [result.root]).items()
+        late = [call for call in calls if len(call.states) > 1]
+        judged = judge(names, calls, [result.root], late).items()
         rows = [
             (
                 name.module,
