@@ -65,6 +65,12 @@ CATALOGUE: dict[str, Code] = {
             _INSPECT,
         ),
         Code(
+            "unknown-operator",
+            "warning",
+            "loading the program runs an operator of TorchScript that ckpt does not know",
+            _INSPECT,
+        ),
+        Code(
             "pickles-inside", "info", "a library unpickles objects that the archive holds as text", _INSPECT
         ),
         Code("runs-setstate", "info", "loading the program runs its own code that sets a state", _INSPECT),

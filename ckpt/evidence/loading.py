@@ -134,8 +134,10 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 
 
 def _inside(checkpoint: Checkpoint) -> str | None:
-    has_code = any(row.code == "code-inside" for row in checkpoint.notices)
-    return "loading it runs the code that it holds" if has_code else None
+    codes = {row.code for row in checkpoint.notices}
+    if "code-inside" in codes:
+        return "loading it runs the code that it holds"
+    return "loading it runs operators that ckpt does not know" if "unknown-operator" in codes else None
 
 
 def _strange(checkpoint: Checkpoint) -> str | None:

@@ -72,7 +72,7 @@ def read_from(
             devices = _devices_of(pickle)
     root = roots["data.pkl"]
     code = code_of(archive, limits, budget)
-    contents.notices += _run(code)
+    contents.notices += notices_of(code)
     flat = flatten(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
     if flat.containers and not flat.containers[0].path:
@@ -112,17 +112,24 @@ def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
     return pickles
 
 
-def _run(code: Code) -> Iterator[Notice]:
+def notices_of(code: Code) -> Iterator[Notice]:
     """Yield a notice about the code that torch.jit.load runs, and about its calls that touch files."""
-    deeds = and_more(code.deeds, 2)
-    if code.loaders and code.deeds:
-        loaders = and_more(code.loaders, 2)
-        text = f"DANGER: loading this file runs its __setstate__ ({loaders}), and its code has {deeds}."
+    loaders, deeds = and_more(code.loaders, 2), and_more(code.deeds, 2)
+    if code.loaders and (code.dangers or code.deeds):
+        worst = and_more(code.dangers or code.deeds, 2)
+        text = f"DANGER: loading this file runs its __setstate__ ({loaders}), and its code has {worst}."
         yield Notice("code-inside", text)
-    elif code.loaders:
-        yield Notice("runs-setstate", f"torch.jit.load runs its __setstate__ ({and_more(code.loaders, 2)}).")
-    elif code.deeds:
+        return
+    if code.dangers:
+        yield Notice("code-inside", f"DANGER: loading this file runs {and_more(code.dangers, 2)}.")
+        return
+    if code.deeds:
         yield Notice("file-code", f"Its code touches files or never ends: {deeds}.")
+    if code.unknown:
+        text = f"torch.jit.load runs {and_more(code.unknown, 2)}, which ckpt does not know."
+        yield Notice("unknown-operator", text)
+    elif code.loaders:
+        yield Notice("runs-setstate", f"torch.jit.load runs its __setstate__ ({loaders}).")
 
 
 def _devices_of(bytecode: Pickle) -> list[CodeDevice]:

@@ -1,0 +1,108 @@
+"""The tokens of TorchScript source, as torch's own lexer cuts them.
+
+Layout: torch/csrc/jit/frontend/lexer.{h,cpp}. Blanks, comments and a backslash before a line break may stand between any
+two tokens, and line breaks too inside of brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.rows import NamedTuple
+
+NAME, NUMBER, TEXT, SIGN = "name", "number", "text", "sign"
+NEWLINE, INDENT, DEDENT = "newline", "indent", "dedent"
+UNKNOWN = "unknown"
+"""A character that begins no token, at which torch stops."""
+TYPE_COMMENT = "# type:"
+"""A sign, unlike other comments: torch reads on behind it."""
+
+_TOKEN = re.compile(
+    r"""
+      (?P<blank>(?:[ \t\r\f\v]|\\\n)+)
+    | (?P<sign>\#\ type:)
+    | (?P<comment>\#[^\n]*)
+    | (?P<newline>\n)
+    | (?P<number>(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?[0-9]+)?
+                   |(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)j?)
+    | (?P<text>\"\"\"[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*\"\"\"
+              |'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''
+              |"[^"\\\n]*(?:\\.[^"\\\n]*)*"
+              |'[^'\\\n]*(?:\\.[^'\\\n]*)*')
+    | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
+    | (?P<other>\*\*=|<<=|>>=|\.\.\.|<=>|->|[-+*/%|&^=!<>]=|\*\*|//|<<|>>|[-+*/%@()\[\]:,={}><.?!&^|~])
+    | (?P<unknown>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OPENING, _CLOSING = "([{", ")]}"
+_BLANKS = re.compile(r"[ \t\r\f\v]*")
+
+
+class Token(NamedTuple):
+    """A token with its first byte. Those of a line break or an indentation have no text."""
+
+    kind: str
+    text: str
+    begin: int
+
+
+def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Token]:
+    """Yield the tokens of a part of the code, which begins at the first token of a line.
+
+    Lines that go in begin with INDENT, and each level that ends gives a DEDENT and then a NEWLINE.
+    """
+    depth = 0
+    levels: list[int] = []
+    position, last = begin, len(code) if end is None else end
+    is_line_start = True
+    while position < last:
+        if is_line_start and depth <= 0:
+            # A line of nothing but blanks or a comment has no indentation.
+            blanks = _BLANKS.match(code, position, last)
+            assert blanks is not None
+            position = blanks.end()
+            if position >= last:
+                break
+            first = code[position]
+            if first == "\n" or (first == "#" and not code.startswith(TYPE_COMMENT, position)):
+                is_line_start = first == "\n"
+                position += first == "\n"
+                if first == "#":
+                    position = _end_of_line(code, position, last)
+                continue
+            width = position - blanks.start()
+            if not levels:
+                levels.append(width)
+            elif width > levels[-1]:
+                levels.append(width)
+                yield Token(INDENT, "", blanks.start())
+            else:
+                while len(levels) > 1 and width < levels[-1]:
+                    levels.pop()
+                    yield Token(DEDENT, "", blanks.start())
+                yield Token(NEWLINE, "", blanks.start())
+            is_line_start = False
+        match = _TOKEN.match(code, position, last)
+        assert match is not None
+        kind, text = match.lastgroup, match[0]
+        position = match.end()
+        if kind in ("blank", "comment"):
+            continue
+        if kind == "newline":
+            is_line_start = True
+            continue
+        is_line_start = False
+        if kind == "other":
+            depth += (text in _OPENING) - (text in _CLOSING)
+        yield Token(SIGN if kind == "other" else str(kind), text, match.start())
+    for _ in levels[1:]:
+        yield Token(DEDENT, "", last)
+    yield Token(NEWLINE, "", last)
+
+
+def _end_of_line(code: str, position: int, last: int) -> int:
+    """The line break that ends a comment, or the end of the code."""
+    found = code.find("\n", position, last)
+    return last if found < 0 else found

@@ -1,0 +1,419 @@
+"""The code that torch.jit.load runs: torch runs each attack, and ckpt has said it before. Usual code is no finding."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import oracle
+import pytest
+import torch
+from process import TIMEOUT, ckpt
+from torch import nn
+
+from ckpt.evidence.survey import Survey
+from ckpt.formats import open
+from ckpt.formats.common.operators import OPERATORS, touches_files
+from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.inspect.ls import ls
+
+pytestmark = oracle.QUIET
+
+CLASS = """class M(Module):
+  __parameters__ = ["w", ]
+  __buffers__ = []
+  w : Tensor
+  training : bool
+  helper : __torch__.Helper
+  other : __torch__.Inner
+  name : str
+  def forward(self: __torch__.M, x: Tensor) -> Tensor:
+    return torch.add(x, self.w)
+  def __getstate__(self: __torch__.M) -> Tuple[Tensor, bool, __torch__.Helper, __torch__.Inner, str]:
+    return (self.w, self.training, self.helper, self.other, self.name)
+  def __setstate__(self: __torch__.M,
+    state: Tuple[Tensor, bool, __torch__.Helper, __torch__.Inner, str]) -> NoneType:
+    self.w = (state)[0]
+    self.training = (state)[1]
+    self.helper = (state)[2]
+    self.other = (state)[3]
+    self.name = (state)[4]
+    w = self.w
+    LINE
+    return None
+  def late(self: __torch__.M, w: Tensor) -> Tensor:
+    METHOD
+    return w
+class Helper:
+  x : int
+  def __init__(self: __torch__.Helper, x: int) -> NoneType:
+    self.x = x
+    INIT
+    return None
+  def __len__(self: __torch__.Helper) -> int:
+    LEN
+    return 1
+  def __add__(self: __torch__.Helper, other: int) -> int:
+    ADD
+    return 1
+  def run(self: __torch__.Helper) -> int:
+    RUN
+    return 1
+class Inner(Module):
+  __parameters__ = []
+  __buffers__ = []
+  training : bool
+  def forward(self: __torch__.Inner) -> int:
+    FORWARD
+    return 1
+def free(w: Tensor) -> int:
+  FREE
+  return 1
+FURTHER"""
+"""A program whose `__setstate__` runs LINE. The other words stand for code that LINE may reach."""
+SAVE = 'torch.save(1, "CANARY")'
+MAP = 'torch.zero_(torch.from_file("CANARY", True, 8))'
+
+
+def make(path: Path, **code: str) -> Path:
+    """Write a program with code in the place of the words of CLASS."""
+    source = CLASS
+    for word in ("LINE", "METHOD", "INIT", "LEN", "ADD", "RUN", "FORWARD", "FREE"):
+        source = source.replace(word, code.pop(word.lower(), "pass"))
+    source = source.replace("FURTHER", code.pop("further", ""))
+    for old, new in code.items():
+        source = source.replace(OLD[old], new)
+    module = nn.Module()
+    module.w = nn.Parameter(torch.ones(2))
+    torch.jit.script(Plain()).save(path)
+    with zipfile.ZipFile(path) as archive:
+        rows = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in rows.items():
+            if name.endswith(".py"):
+                archive.writestr(f"{name.partition('/')[0]}/code/__torch__.py", source)
+            elif name.endswith("data.pkl"):
+                archive.writestr(name, STATE)
+            elif not name.endswith(".debug_pkl"):
+                archive.writestr(name, data)
+    return path
+
+
+class Plain(nn.Module):
+    """A module with one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.w
+
+
+OLD = {"forwards": "def forward(self: __torch__.M, x: Tensor)", "field": "  name : str\n"}
+STATE = (
+    b"\x80\x02c__torch__\nM\n)\x81(ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n"
+    b"X\x01\0\0\x000X\x03\0\0\0cpuK\x02tQK\0K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR\x89"
+    b"c__torch__\nHelper\n)\x81}X\x01\0\0\0xK\x01sb"
+    b"c__torch__\nInner\n)\x81}X\x08\0\0\0training\x89sbX\x06\0\0\0CANARYtb."
+)
+
+SPELLINGS: dict[str, dict[str, str]] = {
+    "as it is": {"line": SAVE},
+    "a space": {"line": 'torch.save (w, "CANARY")'},
+    "spaces": {"line": 'torch . save(w, "CANARY")'},
+    "a tab": {"line": 'torch\t.\tsave\t(w, "CANARY")'},
+    "a form feed": {"line": 'torch\f.\vsave\r(w, "CANARY")'},
+    "a broken line": {"line": 'torch.\\\nsave(w, "CANARY")'},
+    "two broken lines": {"line": 'torch\\\n\\\n.save\\\n(w, "CANARY")'},
+    "brackets": {"line": '(torch.save)(w, "CANARY")'},
+    "more brackets": {"line": '((torch.save))(w, "CANARY")'},
+    "brackets around torch": {"line": '(torch).save(w, "CANARY")'},
+    "brackets around both": {"line": '((torch).save)(w, "CANARY")'},
+    "brackets over lines": {"line": '(torch\n.\nsave\n)(w, "CANARY")'},
+    "a comment between": {"line": '(torch # x\n.save)(w, "CANARY")'},
+    "a string with a comment": {"line": 'u = "#"; torch.save(w, "CANARY")'.replace("; ", "\n    ")},
+    "a long string before": {"line": 'u = """\n"\n"""\n    torch.save(w, "CANARY")'},
+    "a string that ends with a backslash": {"line": "u = 'a\\\\'\n    torch.save(w, \"CANARY\")"},
+    "a string with quotes": {"line": 'u = "\\"#\\""\n    torch.save(w, \'CANARY\')'},
+    "the namespace": {"line": 'ops.aten.save(w, "CANARY")'},
+    "the namespace with spaces": {"line": 'ops . aten . save (w, "CANARY")'},
+    "brackets around the namespace": {"line": '((ops).aten).save(w, "CANARY")'},
+    "the namespace as a name": {"line": 'a = ops.aten\n    a.save(w, "CANARY")'},
+    "torch as a name": {"line": 't = torch\n    t.save(w, "CANARY")'},
+    "the operator as a name": {"line": 'f = torch.save\n    f(w, "CANARY")'},
+    "the operator as a pair": {"line": 'f, g = torch.save, 1\n    f(w, "CANARY")'},
+    "autograd": {"line": 'torch.autograd.save(w, "CANARY")'},
+    "a method": {"line": 'w.save("CANARY")'},
+    "a method with brackets": {"line": '(w).save ("CANARY")'},
+    "a method in brackets": {"line": '(w.save)("CANARY")'},
+    "a method as a name": {"line": 'f = w.save\n    f("CANARY")'},
+    "a method of a call": {"line": 'torch.add(w, 1).save("CANARY")'},
+    "a method of an item": {"line": '[w][0].save("CANARY")'},
+    "a method of a text": {"line": '"x".save("CANARY")'},
+    "a method of an attribute": {"line": 'self.w.save("CANARY")'},
+    "getattr": {"line": 'getattr(w, "save")("CANARY")'},
+    "getattr as a name": {"line": 'f = getattr(w, "save")\n    f("CANARY")'},
+    "getattr with two texts": {"line": 'getattr(w, "sa" "ve")("CANARY")'},
+    "getattr with an escape": {"line": 'getattr(w, "sa\\166e")("CANARY")'},
+    "named arguments": {"line": 'torch.save(item=w, filename="CANARY")'},
+    "an argument of another call": {"line": 'self.w = torch.add(torch.from_file("CANARY", True, 8), 1)'},
+    "in a list": {"line": f"u = [{MAP}]"},
+    "in a condition": {"line": f'if {MAP}.numel() > 1:\n      self.name = "x"'},
+    "in an else": {"line": f"if False:\n      pass\n    else:\n      {SAVE}"},
+    "in an elif": {"line": f"if False:\n      pass\n    elif True:\n      {SAVE}"},
+    "in an assert": {"line": f"assert {MAP}.numel() > 1"},
+    "in a subscript": {"line": f"u = [1][{MAP}.numel() - 8]"},
+    "in a for": {"line": f"for i in range(1):\n      {SAVE}"},
+    "in a comprehension": {"line": f"u = [{MAP} for i in [1]]"},
+    "in a with": {"line": f"with torch.no_grad():\n      {SAVE}"},
+    "in an inner function": {"line": f"def g(x: int) -> int:\n      {SAVE}\n      return 1\n    u = g(1)"},
+    "fork": {"line": 'u = fork(w.save, "CANARY")'},
+    "another method": {"line": "u = self.late(w)", "method": SAVE},
+    "another method in brackets": {"line": "u = (self).late(w)", "method": SAVE},
+    "another method as a name": {"line": "f = self.late\n    u = f(w)", "method": SAVE},
+    "another method by getattr": {"line": 'u = getattr(self, "late")(w)', "method": SAVE},
+    "a free function": {"line": "u = __torch__.free(w)", "free": SAVE},
+    "a free function as a name": {"line": "f = __torch__.free\n    u = f(w)", "free": SAVE},
+    "a free function with spaces": {"line": "u = (__torch__ . free) (w)", "free": SAVE},
+    "a constructor": {"line": "u = __torch__.Helper(1)", "init": SAVE},
+    "a constructor in two steps": {
+        "line": "u = __torch__.Helper.__new__(__torch__.Helper)\n    _0 = (u).__init__(1, )",
+        "init": SAVE,
+    },
+    "a method of another class": {"line": "u = self.helper.run()", "run": SAVE},
+    "a method of a new object": {"line": "u = __torch__.Helper(1).run()", "run": SAVE},
+    "a method of an object from a list": {"line": "u = [self.helper][0].run()", "run": SAVE},
+    "a method of an object from a tuple": {"line": "a, b = (self.helper, 1)\n    u = a.run()", "run": SAVE},
+    "a submodule": {"line": "u = (self.other).forward()", "forward": SAVE},
+    "a submodule that is called": {"line": "u = self.other()", "forward": SAVE},
+    "len": {"line": "u = len(self.helper)", "len": SAVE},
+    "plus": {"line": "u = self.helper + 1", "add": SAVE},
+    "a name of two objects": {
+        "line": "if self.training:\n      h = self.helper\n    else:\n      h = __torch__.Helper(1)\n    u = h.run()",
+        "run": SAVE,
+    },
+    "a default": {"forwards": f"def forward(self: __torch__.M, x: Tensor, y: Tensor={MAP})"},
+    "a default after a list": {
+        "forwards": f"def forward(self: __torch__.M, x: Tensor, z: List[int]=[1, 2], y: Tensor = {MAP})"
+    },
+    "a default with spaces": {
+        "forwards": "def forward(self: __torch__.M, x: Tensor, y: Tensor=(torch) . zero_("
+        'ops . aten . from_file ("CANARY", True, 8)))'
+    },
+    "a constant": {"field": f"  name : str\n  z : Final[Tensor] = {MAP}\n"},
+    "a default of a named tuple": {
+        "further": f"class NT(NamedTuple):\n  a : Tensor = {MAP}\n",
+        "field": "  name : str\n  nt : Optional[__torch__.NT]\n",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, bool]]:
+    """Each program with whether torch.jit.load ran its attack, all in one child."""
+    folder = tmp_path_factory.mktemp("spellings")
+    paths = {
+        name: make(folder / f"{index}.pt", **dict(code))
+        for index, (name, code) in enumerate(SPELLINGS.items())
+    }
+    child = (
+        "import os, sys, torch\n"
+        "for path in sys.argv[1:]:\n"
+        "    folder = path + '.d'\n"
+        "    os.mkdir(folder)\n"
+        "    os.chdir(folder)\n"
+        "    try:\n"
+        "        torch.jit.load(path)\n"
+        "    except Exception as error:\n"
+        "        open('ERROR', 'w').write(str(error))\n"
+    )
+    arguments = [sys.executable, "-W", "ignore", "-c", child, *map(str, paths.values())]
+    subprocess.run(arguments, check=True, timeout=TIMEOUT, capture_output=True)
+    return {name: (path, Path(f"{path}.d/CANARY").exists()) for name, path in paths.items()}
+
+
+REFUSED = frozenset(
+    (
+        "the operator as a pair",
+        "a method",
+        "a method with brackets",
+        "a method in brackets",
+        "a method as a name",
+        "a method of a call",
+        "a method of an item",
+        "a method of a text",
+        "a method of an attribute",
+        "getattr",
+        "getattr as a name",
+        "getattr with two texts",
+        "getattr with an escape",
+        "in a subscript",
+        "in a with",
+        "in an inner function",
+        "fork",
+        "a submodule that is called",
+        "a default of a named tuple",
+    )
+)
+"""Spellings that torch 2.13 does not run. What ckpt says of them is no less."""
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bool]]) -> None:
+    path, did = ran[name]
+
+    assert did is (name not in REFUSED), name
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+        assert ls(Survey(checkpoint)).loads == "RUNS CODE"
+    codes = {row.code for row in report.findings}
+    assert report.load.expression is None
+    assert codes & {"code-inside", "unknown-operator"} and "runs-setstate" not in codes
+
+
+UNLISTED = "torch.manual_seed(7)"
+
+
+@pytest.mark.parametrize("name", sorted(SPELLINGS.keys() - REFUSED))
+def test_an_operator_that_is_not_listed_is_said_where_a_load_reaches_it(name: str, tmp_path: Path) -> None:
+    """The operators on files are looked for everywhere, so these programs have none."""
+    code = {word: text.replace(SAVE, UNLISTED) for word, text in SPELLINGS[name].items()}
+    if code == SPELLINGS[name]:
+        pytest.skip("it calls another operator")
+    with open(str(make(tmp_path / "a.pt", **code))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+        assert ls(Survey(checkpoint)).loads == "RUNS CODE"
+    found = {row.code: row for row in report.findings}
+    assert found["unknown-operator"].level == "warning"
+    assert "torch.manual_seed at code/__torch__.py:" in found["unknown-operator"].message
+    assert (report.load.expression, report.load.reason) == (
+        None,
+        "loading it runs operators that ckpt does not know",
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        {},
+        {"method": UNLISTED},
+        {"method": UNLISTED, "line": "u = self.helper.run()"},
+        {"free": UNLISTED, "line": 'u = "__torch__.free(w)"'},
+        {"init": UNLISTED, "line": "u = self.helper.x"},
+        {"line": f"u = 1  # {UNLISTED}"},
+        {"line": f'u = """\n    {UNLISTED}\n    """'},
+        {"line": "for i in range(10):\n      w = torch.add(w, i)"},
+        {
+            "line": "if torch.gt(torch.numel(w), 3):\n      self.w = w\n    else:\n      w0, b0 = w, 1\n      self.w = w0"
+        },
+        {"line": 'u = torch.add("a", torch.format("{}", 3))\n    ops.prim.RaiseException(u)'},
+        {"line": "u = annotate(List[int], [])\n    _0 = torch.append(u, 1)\n    v = u[0]"},
+        {
+            "forwards": 'def forward(self: __torch__.M, x: Tensor, y: float=-1e-05, z: str="a=b", n: List[int]=[1, 2])'
+        },
+        {"field": "  name : str\n  z : Final[int] = 3\n"},
+    ],
+)
+def test_what_a_load_does_not_reach_is_no_finding(code: dict[str, str], tmp_path: Path) -> None:
+    path = make(tmp_path / "a.pt", **code)
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "unknown-operator" not in {row.code for row in report.findings}
+    assert report.load.expression == f'torch.jit.load("{path}", map_location="cpu")'
+
+
+ROUNDS = "for i in range(1000):\n"
+ENDLESS: dict[str, dict[str, str]] = {
+    "while": {"line": "while self.training:\n      pass"},
+    "a large range": {"line": "for i in range(9223372036854775806):\n      pass"},
+    "a hexadecimal range": {"line": "for i in range(0x7fffffffffff):\n      pass"},
+    "a range of a name": {"line": "n = 1000000000\n    for i in range(n):\n      pass"},
+    "a range from below": {"line": "for i in range(-9000000000, 0):\n      pass"},
+    "a product": {"line": "for i in range(9 * 1000000000):\n      pass"},
+    "range as a name": {"line": "r = range\n    for i in r(1000000000):\n      pass"},
+    "range in brackets": {"line": "for i in (range)(1000000000):\n      pass"},
+    "an enumeration": {"line": "for i, j in enumerate(range(1000000000)):\n      pass"},
+    "a comprehension": {"line": "u = [i for i in range(1000000000)]"},
+    "loops in loops": {"line": ROUNDS + "      " + ROUNDS + "        " + ROUNDS + "          pass"},
+    "loops through calls": {
+        "line": ROUNDS + "      u = self.late(w)",
+        "method": ROUNDS + "      u = __torch__.free(w)",
+        "free": "for i in range(1000):\n    u = 1",
+    },
+    "a circle": {"line": "u = self.late(w)", "method": "u = self.late(w)"},
+    "a circle through an interface": {
+        "line": "u = self.late(w)",
+        "method": "r = self.ring\n    u = r.late(w)",
+        "field": "  name : str\n  ring : __torch__.Ring\n",
+        "further": "class Ring(ModuleInterface):\n  def late(self, w: Tensor) -> Tensor:\n    pass\n",
+    },
+    "a default": {
+        "forwards": "def forward(self: __torch__.M, x: Tensor, y: int=len([i for i in range(10000000000)]))"
+    },
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_load_that_may_never_end_is_said(name: str, tmp_path: Path) -> None:
+    with open(str(make(tmp_path / "a.pt", **dict(ENDLESS[name])))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert report.load.expression is None
+    assert next(row for row in report.findings if row.code == "code-inside").message.startswith(
+        "DANGER: loading "
+    )
+
+
+def test_calls_that_double_are_counted(tmp_path: Path) -> None:
+    """Each function calls the next one twice: 40 functions run a trillion times."""
+    calls = "".join(
+        f"def f{n}(w: Tensor) -> int:\n  u = __torch__.f{n + 1}(w)\n  u = __torch__.f{n + 1}(w)\n  return 1\n"
+        for n in range(40)
+    )
+    further = f"{calls}def f40(w: Tensor) -> int:\n  return 1\n"
+    path = make(tmp_path / "a.pt", line="u = __torch__.f0(w)", further=further)
+    assert b"more than 10,000,000 steps" in ckpt("inspect", path).out
+
+
+def test_the_list_holds_operators_of_torch_and_none_that_takes_the_name_of_a_file() -> None:
+    schemas = torch._C._jit_get_all_schemas()
+    known = {schema.name for schema in schemas}
+    listed = {f"{space}::{name}" for space, names in OPERATORS.items() for name in names}
+
+    assert len(listed & known) > 250
+    for schema in schemas:
+        if schema.name in listed:
+            assert not touches_files(schema.name.partition("::")[2])
+            assert not {argument.name for argument in schema.arguments} & {"filename", "path", "file"}
+    assert {"aten::save", "aten::from_file", "prim::rpc_sync"} <= known - listed
+
+
+QUANTIZED = {
+    "linear": lambda: torch.ao.nn.quantized.Linear(4, 4),
+    "conv1d": lambda: torch.ao.nn.quantized.Conv1d(2, 2, 1),
+    "conv2d": lambda: torch.ao.nn.quantized.Conv2d(2, 2, 1),
+    "conv3d": lambda: torch.ao.nn.quantized.Conv3d(2, 2, 1),
+    "transposed": lambda: torch.ao.nn.quantized.ConvTranspose2d(2, 2, 1),
+    "embedding": lambda: torch.ao.nn.quantized.Embedding(10, 12),
+    "relu": lambda: torch.ao.nn.intrinsic.quantized.ConvReLU2d(2, 2, 1),
+    "sparse": lambda: torch.ao.nn.sparse.quantized.Linear(4, 4, 1, 4),
+    "dynamic": lambda: torch.ao.nn.quantized.dynamic.Conv2d(2, 2, 1),
+    "lstm": lambda: torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.LSTM(4, 4)), {nn.LSTM}),
+    "gru": lambda: torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.GRU(4, 4)), {nn.GRU}),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_modules_of_torch_are_no_alarm(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.quantized, "engine", "fbgemm")
+    path = tmp_path / "q.pt"
+    torch.jit.save(torch.jit.script(QUANTIZED[name]()), path)
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert {row.code for row in report.findings} <= {"weights-only", "runs-setstate"}
+    assert report.load.expression is not None
