@@ -137,6 +137,8 @@ def _inside(checkpoint: Checkpoint) -> str | None:
     codes = {row.code for row in checkpoint.notices}
     if "code-inside" in codes:
         return "loading it runs the code that it holds"
+    if "unknown-import" in codes:
+        return "loading it imports modules that ckpt does not know"
     return "loading it runs operators that ckpt does not know" if "unknown-operator" in codes else None
 
 

@@ -11,6 +11,7 @@ from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
+from ckpt.formats.common.expressions import Doubts, doubts_of
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.storages import byteorder_of, tree_inside
@@ -52,7 +53,8 @@ FORMAT = Format(
 
 _WEIGHTS, _CONSTANTS, _SAMPLES = "data/weights/", "data/constants/", "data/sample_inputs/"
 _AOTI, _EXTRA = "data/aotinductor/", "extra/"
-_NATIVE = (".so", ".dll", ".dylib", ".pyd")
+_NATIVE = (".so", ".dll", ".dylib", ".pyd", ".cpp", "_compile_flags.json", "_linker_flags.json")
+"""Libraries, and what torch compiles to one where there is none, with the flags for the compiler."""
 _CUSTOM, _OPAQUE = "custom_obj_", "opaque_obj_"
 _TEXT = 1 << 16
 _ROW = 500
@@ -121,17 +123,23 @@ class _Reader:
     def _programs(self) -> Iterator[tuple[str, _Parts]]:
         """Each program by its name, in the order of the archive. Raises UnreadableError when one lacks a record."""
         flat = self._archive.records.get("serialized_exported_program.json")
+        start = f"{self._archive.root}/models/"
+        below = [name for name in self._archive.records if name.startswith(start) and name != start]
+        strange = next((name for name in below if flat is not None or not name.endswith(".json")), None)
+        if strange is not None:
+            # torch cuts off the last five letters, whatever they are, and reads a program.
+            raise UnreadableError(
+                f"the PT2 archive holds {show(strange, 80)}, which is no program of its kind"
+            )
         if flat is not None:
             yield "model", _Parts(flat, self._flat("state_dict"), self._flat("constants"), self._samples())
             return
-        start = f"{self._archive.root}/models/"
-        for name, record in self._archive.records.items():
-            if name.startswith(start) and name.endswith(".json"):
-                model = name[len(start) : -5]
-                weights = self._list_of(_WEIGHTS, model, "weights")
-                constants = self._list_of(_CONSTANTS, model, "constants")
-                samples = self._archive.find(f"{_SAMPLES}{model}.pt")
-                yield model, _Parts(record, weights, constants, samples)
+        for name in below:
+            model = name[len(start) : -5]
+            weights = self._list_of(_WEIGHTS, model, "weights")
+            constants = self._list_of(_CONSTANTS, model, "constants")
+            samples = self._archive.find(f"{_SAMPLES}{model}.pt")
+            yield model, _Parts(self._archive.records[name], weights, constants, samples)
 
     def _flat(self, name: str) -> Record:
         for ending in (".pt", ".json"):  # torch 2.1 wrote the same bytes under .json
@@ -157,6 +165,7 @@ class _Reader:
         if parts.samples is not None and parts.samples.size:
             self._put(tree, "sample_inputs", self._saved(parts.samples))
         self._put(tree, "program", program.facts)
+        self._contents.notices += _notices_of(program.doubts)
 
     def _tensors(self, tree: Dict, path: Path, record: Record, folder: str, program: Program) -> None:
         if record.name.endswith("_config.json"):
@@ -188,10 +197,10 @@ class _Reader:
             raise UnreadableError(
                 f"tensor {show(row.name, 80)} has no record {show(folder + row.record, 80)}"
             )
-        if row.geometry is not None:
+        if folder == _CONSTANTS and row.record.startswith(_OPAQUE):
+            return self._pickled(record)  # whatever its row says
+        if row.geometry is not None and not (folder == _CONSTANTS and row.record.startswith(_CUSTOM)):
             return view(row.name, row.geometry, self._storage(row, record, folder))
-        if row.record.startswith(_OPAQUE):
-            return self._pickled(record)
         node = self._saved(record)
         if row.is_tensor and tensor_of(node) is None:
             raise UnreadableError(f"record {show(record.name, 80)} does not hold a tensor")
@@ -418,6 +427,21 @@ class Program(NamedTuple):
 
     kinds: dict[str, Kind]
     facts: Dict
+    doubts: Doubts
+
+
+def _notices_of(doubts: Doubts) -> Iterator[Notice]:
+    """Yield a notice about what torch.export.load evaluates, imports and does not know."""
+    if doubts.dangers:
+        yield Notice("code-inside", f"DANGER: loading this file {and_more(doubts.dangers, 2)}.")
+    if doubts.imports:
+        names = and_more([show(name, 60) for name in doubts.imports], 2)
+        yield Notice(
+            "unknown-import", f"torch.export.load imports {names}, which a tree of its inputs names."
+        )
+    if doubts.operators:
+        named = and_more(doubts.operators, 2)
+        yield Notice("unknown-operator", f"Its program names {named}, which ckpt does not know.")
 
 
 _NAMES = ("parameter_name", "buffer_name", "tensor_constant_name")
@@ -427,12 +451,12 @@ def program_of(data: bytes, what: str, budget: Budget) -> Program:
     """The program in a JSON document. Raises UnreadableError, LimitError."""
     document = parse_json(data, show(what, 80), budget, constants=True)
     try:
-        return _program(json_object(document))
+        return _program(json_object(document), doubts_of(document, budget))
     except (KeyError, TypeError, ValueError):
         raise UnreadableError(f"damaged {show(what, 80)}: it is not an exported program") from None
 
 
-def _program(document: dict[str, Json]) -> Program:
+def _program(document: dict[str, Json], doubts: Doubts) -> Program:
     module = json_object(document["graph_module"])
     graph = json_object(module["graph"])
     kinds: dict[str, Kind] = {}
@@ -460,7 +484,7 @@ def _program(document: dict[str, Json]) -> Program:
     if isinstance(torch, str):
         facts.set(["torch_version"], [torch])
     facts.set(["nodes", "inputs"], [len(json_list(graph["nodes"])), inputs])
-    return Program(kinds, facts)
+    return Program(kinds, facts, doubts)
 
 
 def _names(fields: Json) -> list[Node]:

@@ -217,10 +217,14 @@ def _counters(checkpoint: Checkpoint) -> Iterator[tuple[str, float]]:
                 yield value.name, count
 
 
+_RUNS = ("code-inside", "unknown-import", "unknown-operator")
+"""Notices of readers about what a load runs, or imports by a name that no pickle holds."""
+
+
 def _loads(survey: Survey) -> str:
     """Return what it takes to load the file: a word of a closed list, or `needs` and the author's package."""
     checkpoint = survey.checkpoint
-    if any(notice.code in ("code-inside", "unknown-operator") for notice in checkpoint.notices):
+    if any(notice.code in _RUNS for notice in checkpoint.notices):
         return RUNS_CODE
     unknown = [row for row in checkpoint.imports if row.group != "known" and not row.is_script]
     if any(row.group == "called" and is_own(row.module) for row in unknown):

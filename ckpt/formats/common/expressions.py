@@ -1,0 +1,294 @@
+"""The texts of a PT2 program that torch.export.load evaluates or imports from, held against closed grammars.
+
+torch hands an `expr_str` to `sympy.sympify`, which evaluates it as Python; torch itself writes `sympy.srepr`. The trees of
+inputs name modules, which torch imports. Layout: torch/_export/serde/serialize.py, torch/utils/_pytree.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.errors import UnreadableError
+from ckpt.limits import Budget, parse_json
+from ckpt.rows import NamedTuple
+from ckpt.text import Json, show
+
+_LONGEST = 20_000
+"""The most characters of an expression. torch writes a few hundred."""
+_DEEPEST = 80
+"""The most open brackets: Python's parser takes some more."""
+_POWERS = 64
+"""The most that all exponents of an expression give when they are multiplied."""
+_DIGITS = 40
+_ARGUMENT = 24
+"""The most tokens of an argument that are kept."""
+_SYMBOLS = 1_000_000
+"""The most symbols of a program: torch counts up to the number of the last one."""
+_PLACES = 20
+"""The most places of one program that are named."""
+
+_FUNCTIONS = """
+    Abs Add And Equality Eq Float FloatTrueDiv FloorDiv FloorToInt Ge GreaterThan Gt Identity Integer IntTrueDiv
+    IsNonOverlappingAndDenseIndicator ITE Le LessThan Lt Max Min Mod ModularIndexing Mul Ne Not Or Piecewise ExprCondPair
+    Pow PowByNatural PythonMod CeilDiv CeilToInt CleanDiv FloatPow LShift RShift Rational RoundDecimal RoundToInt
+    StrictGreaterThan StrictLessThan Symbol Dummy ToFloat TruncToFloat TruncToInt Tuple Unequality Where Xor ceiling floor
+    BitwiseFn_bitwise_and BitwiseFn_bitwise_or BitwiseFn_bitwise_xor
+    OpaqueUnaryFn_sqrt OpaqueUnaryFn_cos OpaqueUnaryFn_cosh OpaqueUnaryFn_sin OpaqueUnaryFn_sinh OpaqueUnaryFn_tan
+    OpaqueUnaryFn_tanh OpaqueUnaryFn_asin OpaqueUnaryFn_acos OpaqueUnaryFn_atan OpaqueUnaryFn_exp OpaqueUnaryFn_log
+    OpaqueUnaryFn_log2 IntInfinity NegativeIntInfinity sqrt
+"""
+FUNCTIONS = frozenset(_FUNCTIONS.split())
+_POWER_FUNCTIONS = frozenset(("LShift", "Pow", "PowByNatural"))
+_ASSUMPTIONS = """
+    algebraic antihermitian commutative complex composite even extended_negative extended_nonnegative extended_nonpositive
+    extended_nonzero extended_positive extended_real finite hermitian imaginary infinite integer irrational negative
+    noninteger nonnegative nonpositive nonzero odd polar positive prime rational real transcendental zero
+"""
+_KEYWORDS = frozenset(_ASSUMPTIONS.split()) | {"precision", "evaluate", "dummy_index"}
+"""Named arguments that `srepr` writes."""
+_CONSTANTS = frozenset(
+    ("False", "True", "None", "false", "true", "oo", "int_oo", "zoo", "nan", "pi", "E", "IntInfinity")
+)
+_NAME = re.compile(r"(?:Identity|[a-z]{1,5})_?[0-9]{1,7}|[a-z](?:[a-z0-9]|_(?!_)){0,39}", re.ASCII)
+"""The name of a symbol: `s0`, `u12`, `zuf3`."""
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<name>[A-Za-z_][A-Za-z_0-9]*)
+    | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?)(?![A-Za-z_0-9.])
+    | '(?P<text>[A-Za-z_0-9.+-]*)'
+    | (?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%(),=<>&|~])
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+_FLOAT = re.compile(
+    r"-?(?:[0-9]{1,40}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})(?:[eE][-+]?[0-9]{1,3})?|-?inf|nan", re.ASCII
+)
+
+
+def is_expression(text: str) -> bool:
+    """Tell whether sympy makes an expression of a text, and nothing else happens."""
+    if len(text) > _LONGEST:
+        return False
+    reader = _Expression()
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position, end)
+        if match is None or not reader.take(str(match.lastgroup), match[str(match.lastgroup)]):
+            return False
+        position = match.end()
+    return reader.is_whole()
+
+
+class _Open(NamedTuple):
+    """An open bracket: the function before it, and the first tokens of its last argument."""
+
+    function: str
+    argument: list[tuple[str, str]]
+
+
+class _Expression:
+    """An expression, token by token."""
+
+    def __init__(self) -> None:
+        self._open: list[_Open] = []
+        self._kind, self._text = "sign", "("
+        """The last token."""
+        self._powers = 1
+
+    def take(self, kind: str, text: str) -> bool:
+        """Take the next token. Return False where the grammar has no such token."""
+        follows_value = self._kind != "sign" or self._text == ")"
+        if kind != "sign" and follows_value:
+            return False
+        if self._text == "**" and not (kind == "number" and self._is_small_power(text)):
+            return False
+        if self._kind == "name" and text != "(" and not _is_name(self._text, text):
+            return False
+        if kind == "number" and len(text) > (_DIGITS if self._text != "=" else 4):
+            return False
+        if kind == "text" and not self._is_quoted(text):
+            return False
+        if kind == "sign" and not self._is_sign(text, follows_value):
+            return False
+        for bracket in self._open:
+            if len(bracket.argument) < _ARGUMENT:
+                bracket.argument.append((kind, text))
+        if self._open and text == ",":
+            self._open[-1].argument.clear()
+        elif text == "(":
+            function = self._text if self._kind == "name" else ""
+            self._open.append(_Open(function, []))
+        self._kind, self._text = kind, text
+        return len(self._open) <= _DEEPEST
+
+    def is_whole(self) -> bool:
+        """Tell whether the expression may end here."""
+        if self._kind == "name" and not _is_name(self._text, ""):
+            return False
+        return not self._open and (self._kind in ("name", "number") or self._text == ")")
+
+    def _is_sign(self, text: str, follows_value: bool) -> bool:
+        if text == "(":
+            # Behind a value that is no name, a bracket would call it.
+            return self._text in FUNCTIONS if self._kind == "name" else not follows_value
+        if text == ")":
+            if not self._open or not (follows_value or self._text in ("(", ",")):
+                return False
+            bracket = self._open.pop()
+            return bracket.function not in _POWER_FUNCTIONS or self._is_power(bracket.argument)
+        if text in ("-", "+", "~"):
+            return True
+        if text == "=":
+            return self._kind == "name" and bool(self._open and self._open[-1].function)
+        return follows_value
+
+    def _is_quoted(self, text: str) -> bool:
+        """Tell whether a text is the name of a new symbol or the digits of a number."""
+        if self._text != "(" or not self._open:
+            return False
+        if self._open[-1].function in ("Symbol", "Dummy"):
+            return _NAME.fullmatch(text) is not None
+        return self._open[-1].function == "Float" and _FLOAT.fullmatch(text) is not None
+
+    def _is_small_power(self, digits: str) -> bool:
+        if not digits.isdigit() or len(digits) > 3:
+            return False
+        self._powers *= max(int(digits), 1)
+        return self._powers <= _POWERS
+
+    def _is_power(self, argument: list[tuple[str, str]]) -> bool:
+        """Tell whether the last argument of a power is a small number, or a symbol, which stays as it is."""
+        texts = [text for _, text in argument]
+        if len(argument) == 1 and argument[0][0] == "name":
+            return True
+        if texts[:1] == ["Symbol"]:
+            return texts.count("(") == 1 and texts[-1] == ")"
+        if texts[:1] in (["Integer"], ["Rational"]) and texts[1:2] == ["("] and texts[-1] == ")":
+            texts = texts[2:-1]
+        numbers = [text for text in texts if text not in ("-", ",")]
+        return 1 <= len(numbers) <= 2 and all(self._is_small_power(number) for number in numbers)
+
+
+def _is_name(name: str, following: str) -> bool:
+    """Tell whether a name stands for a symbol or a constant, or names an argument."""
+    if following == "=":
+        return name in _KEYWORDS
+    return name in _CONSTANTS or (_NAME.fullmatch(name) is not None and name not in _PYTHON)
+
+
+_PYTHON_WORDS = """
+    and as assert async await class def del elif else except exec eval finally for from global if import in is lambda
+    nonlocal not or pass print raise return try while with yield
+"""
+_PYTHON = frozenset(_PYTHON_WORDS.split())
+
+
+# --- a program --------------------------------------------------------------------------------------------------------
+
+
+class Doubts(NamedTuple):
+    """What loading a program would evaluate, import or call beyond the usual, each as a text for people."""
+
+    dangers: list[str]
+    imports: list[str]
+    operators: list[str]
+
+
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z_0-9]*", re.ASCII)
+_TARGETS = re.compile(
+    r"torch\.ops\.[A-Za-z_0-9]+\.[A-Za-z_0-9.]+|torch\.(?:_?sym_[a-z_0-9]+)|math\.[a-z0-9]+|_operator\.(?!_)[a-z_]+"
+    r"|torch\._C\._(?:set_grad_enabled|functorch\.[a-z_0-9]+)|torch\._functorch\.predispatch\.[A-Za-z_0-9]+"
+    r"|torch\.amp\.autocast_mode\._(?:enter|exit)_autocast|torch\.utils\._sympy\.functions\.[A-Za-z]+|#[A-Za-z_0-9]+:[^\s]*"
+    r"|(?!torch|math|_operator)[A-Za-z_0-9.:]+",
+    re.ASCII,
+)
+"""What the graph may call. A target of none of torch's roots is a text to it, which it refuses unless it is known."""
+_COUNTED = re.compile(r"[a-z]+([0-9]+)", re.ASCII)
+_GUARD = re.compile(
+    r"""(?:\s|[-+*/%()<>=!,&|~]|[0-9]+(?:\.[0-9]+)?(?![A-Za-z_0-9])|\[(?:[0-9]+|'[A-Za-z_0-9.]*'|"[A-Za-z_0-9.]*")\]
+    |\b(?:L|and|or|not|is|None|True|False|int|float|Max|Min|Mod|FloorDiv|PythonMod|IntTrueDiv|FloatTrueDiv|CleanDiv|Eq|Ne)\b
+    |\.(?:size|stride|storage_offset|dim|ndim|shape|item)\b|\bmath\.(?:floor|ceil|trunc|sqrt|log2|pow)\b)*""",
+    re.VERBOSE | re.ASCII,
+)
+_FACTORIES = frozenset(("list", "dict", "int", "float", "set", "str", "tuple", "bool"))
+
+
+def doubts_of(document: Json, budget: Budget) -> Doubts:
+    """Return what is not as torch writes it in the JSON of a program. Raises LimitError."""
+    doubts = Doubts([], [], [])
+    todo: list[tuple[str, Json]] = [("", document)]
+    while todo:
+        key, node = todo.pop()
+        if key == "expr_str":
+            if not isinstance(node, str) or not is_expression(node):
+                _note(doubts.dangers, f"evaluates {show(str(node)[:200], 60)}")
+        elif key in ("in_spec", "out_spec"):
+            if isinstance(node, str):
+                _spec(node, doubts, budget)
+        elif key == "range_constraints" and isinstance(node, dict):
+            for name in node:
+                count = _COUNTED.fullmatch(name)
+                if count is not None and (len(count[1]) > 7 or int(count[1]) > _SYMBOLS):
+                    _note(doubts.dangers, f"counts to the symbol {show(name, 40)}")
+        elif key == "guards_code":
+            for guard in node if isinstance(node, list) else [node]:
+                if guard is not None and (not isinstance(guard, str) or _GUARD.fullmatch(guard) is None):
+                    _note(doubts.operators, f"the guard {show(str(guard)[:200], 60)}")
+        elif key in ("target", "as_operator") and isinstance(node, str):
+            if _TARGETS.fullmatch(node) is None:
+                _note(doubts.operators, f"the operator {show(node, 60)}")
+        elif key in ("name", "as_name") and isinstance(node, str):
+            # torch writes these names into the source of a function.
+            if node and _LABEL.fullmatch(node) is None:
+                _note(doubts.dangers, f"makes code of the name {show(node, 60)}")
+        elif key not in _TEXTS:
+            if isinstance(node, dict):
+                todo += node.items()
+            elif isinstance(node, list):
+                todo += ((key, inner) for inner in node)
+    return doubts
+
+
+_TEXTS = ("metadata",)
+"""Texts of a node that nothing evaluates."""
+
+
+def _note(doubts: list[str], doubt: str) -> None:
+    if len(doubts) < _PLACES and doubt not in doubts:
+        doubts.append(doubt)
+
+
+def _spec(text: str, doubts: Doubts, budget: Budget) -> None:
+    """Note the modules that a tree of inputs or outputs names. Its contexts are JSON in texts."""
+    texts = [text]
+    while texts:
+        inner = texts.pop()
+        try:
+            todo: list[Json] = [parse_json(inner.encode("utf-8", "replace"), "a tree of inputs", budget)]
+        except UnreadableError:
+            if "{" in inner:
+                _note(doubts.operators, "a tree of inputs that ckpt cannot read")
+            continue
+        while todo:
+            node = todo.pop()
+            if isinstance(node, list):
+                todo += node
+            if not isinstance(node, dict):
+                continue
+            for name in _modules_of(node):
+                _note(doubts.imports, name)
+            context = node.get("context")
+            if isinstance(context, str):
+                texts.append(context)
+            todo += node.values()
+
+
+def _modules_of(node: dict[str, Json]) -> Iterator[str]:
+    """Yield the modules that torch imports for a dict of a tree: of an enum, and of the default of a dict."""
+    if "__enum__" in node:
+        yield str(node.get("fqn"))[:200].partition(":")[0]
+    if "default_factory_module" in node:
+        module, name = node["default_factory_module"], node.get("default_factory_name")
+        if module != "builtins" or name not in _FACTORIES:
+            yield str(module)[:200]

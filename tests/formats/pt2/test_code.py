@@ -1,0 +1,309 @@
+"""What torch.export.load evaluates and imports: torch runs each attack, and ckpt has said it before."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import sympy
+import torch
+from process import TIMEOUT, check_error, ckpt
+from torch.utils._sympy import functions
+
+from ckpt.evidence.survey import Survey
+from ckpt.formats import open
+from ckpt.formats.common.expressions import is_expression
+from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.inspect.ls import ls
+
+pytestmark = oracle.QUIET
+
+RUNG = "__import__('os').system('touch CANARY')"
+Rows = dict[str, bytes]
+
+
+class Net(torch.nn.Module):
+    """A program with sizes that depend on its inputs."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y])[: x.shape[0]] * (y.shape[0] // 3)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("program") / "net.pt2"
+    shapes = ({0: torch.export.Dim("a", min=2, max=100)}, {0: torch.export.Dim("b", min=3, max=300)})
+    inputs = (torch.ones(3, 4), torch.ones(7, 4))
+    torch.export.save(torch.export.export(Net(), inputs, dynamic_shapes=shapes), path)
+    return path
+
+
+def expressions(text: Any) -> Callable[[dict[str, Any], Rows], None]:
+    """Put a text into the place of each expression."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        todo: list[Any] = [document]
+        while todo:
+            node = todo.pop()
+            if isinstance(node, dict) and "expr_str" in node:
+                node["expr_str"] = text
+            todo += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+
+    return change
+
+
+def tree(spec: dict[str, Any], field: str = "in_spec") -> Callable[[dict[str, Any], Rows], None]:
+    """Put another tree of the inputs or outputs in."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        signature = document["graph_module"]["module_call_graph"][0]["signature"]
+        signature[field] = json.dumps([1, spec])
+
+    return change
+
+
+def leaf(kind: str, context: Any) -> dict[str, Any]:
+    return {"type": kind, "context": context, "children_spec": []}
+
+
+FACTORY = {"default_factory_module": "rung", "default_factory_name": "x", "dict_context": []}
+ENUM = json.dumps([{"__enum__": True, "fqn": "rung:X.y", "name": "z"}])
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch CANARY",)
+
+
+def opaque(document: dict[str, Any], rows: Rows) -> None:
+    """Add a constant that is said to be bytes, which torch unpickles because of its name."""
+    meta = {
+        "dtype": 1,
+        "sizes": [{"as_int": 4}],
+        "strides": [{"as_int": 1}],
+        "storage_offset": {"as_int": 0},
+        "layout": 7,
+        "requires_grad": False,
+        "device": {"type": "cpu", "index": None},
+    }
+    row = {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": False, "tensor_meta": meta}
+    root = next(iter(rows)).partition("/")[0]
+    rows[f"{root}/data/constants/opaque_obj_0"] = pickle.dumps(Evil())
+    rows[f"{root}/data/constants/model_constants_config.json"] = json.dumps({"config": {"c": row}}).encode()
+
+
+ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
+    "an expression": (expressions(RUNG), "code-inside"),
+    "a text in an expression": (expressions(f'Max(1, "{RUNG}")'), "code-inside"),
+    "sympify in an expression": (expressions(f'Add(Symbol("s0"), sympify("{RUNG}"))'), "code-inside"),
+    "S in an expression": (expressions(f'S("{RUNG}")'), "code-inside"),
+    "lambdify": (expressions(f'lambdify((), "{RUNG}")()'), "code-inside"),
+    "escapes": (expressions("S(\"__imp\\x6frt__('os').system('touch CANARY')\")"), "code-inside"),
+    "a list": (expressions(f"[{RUNG}]"), "code-inside"),
+    "a lambda": (expressions(f"(lambda: {RUNG})()"), "code-inside"),
+    "a line break": (expressions(f"(\n{RUNG}\n)"), "code-inside"),
+    "a default of a dict": (tree(leaf("collections.defaultdict", FACTORY)), "unknown-import"),
+    "an enum": (tree(leaf("builtins.dict", ENUM)), "unknown-import"),
+    "an enum with an escape": (
+        tree(leaf("builtins.dict", ENUM.replace("__enum__", "_\\u005fenum__"))),
+        "unknown-import",
+    ),
+    "an enum of the outputs": (tree(leaf("builtins.dict", ENUM), "out_spec"), "unknown-import"),
+    "an enum inside": (
+        tree({"type": "builtins.tuple", "context": "null", "children_spec": [leaf("builtins.dict", ENUM)]}),
+        "unknown-import",
+    ),
+    "an object with the row of a tensor": (opaque, "called-on-load"),
+}
+
+
+def written(program: Path, path: Path, change: Callable[[dict[str, Any], Rows], object]) -> Path:
+    with zipfile.ZipFile(program) as archive:
+        rows = {name: archive.read(name) for name in archive.namelist()}
+    name = next(name for name in rows if name.endswith("models/model.json"))
+    document = json.loads(rows[name])
+    change(document, rows)
+    rows[name] = json.dumps(document).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in rows.items():
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ran(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, bool]]:
+    """Each archive with whether torch.export.load ran its attack, all in one child."""
+    folder = tmp_path_factory.mktemp("attacks")
+    paths = {
+        name: written(program, folder / f"{index}.pt2", change)
+        for index, (name, (change, _)) in enumerate(ATTACKS.items())
+    }
+    (folder / "rung.py").write_text('open("CANARY", "w").close()\nx = int\n')
+    child = (
+        "import os, sys, torch\n"
+        f"sys.path.insert(0, {str(folder)!r})\n"
+        "for path in sys.argv[1:]:\n"
+        "    sys.modules.pop('rung', None)\n"
+        "    os.mkdir(path + '.d')\n"
+        "    os.chdir(path + '.d')\n"
+        "    try:\n"
+        "        torch.export.load(path)\n"
+        "    except BaseException:\n"
+        "        pass\n"
+    )
+    arguments = [sys.executable, "-W", "ignore", "-c", child, *map(str, paths.values())]
+    subprocess.run(arguments, check=True, timeout=TIMEOUT, capture_output=True)
+    return {name: (path, Path(f"{path}.d/CANARY").exists()) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bool]]) -> None:
+    path, did = ran[name]
+
+    assert did
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+        loads = ls(Survey(checkpoint)).loads
+    found = {row.code: row for row in report.findings}
+    code = ATTACKS[name][1]
+    assert report.load.expression is None
+    assert code in found
+    if code == "code-inside":
+        assert found[code].message.startswith("DANGER: loading this file evaluates ")
+    assert loads == "RUNS CODE"
+
+
+def to(path: str, value: Any) -> Callable[[dict[str, Any], Rows], None]:
+    """Change one field of the graph or the program."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        node: Any = document
+        *steps, last = path.split(".")
+        for step in steps:
+            node = node[int(step)] if step.isdigit() else node[step]
+        node[last] = value
+
+    return change
+
+
+GRAPH = "graph_module.graph"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (expressions("9**9**9"), "code-inside"),
+        (expressions("Pow(Integer(9), Pow(Integer(9), Integer(9)))"), "code-inside"),
+        (expressions("Pow(Integer(9), Mul(Integer(999999), Integer(999999)))"), "code-inside"),
+        (expressions("Float('0.1', precision=999999999)"), "code-inside"),
+        (expressions("(" * 90 + "1" + ")" * 90), "code-inside"),
+        (expressions("1 +" * 20_000 + "1"), "code-inside"),
+        (expressions(7), "code-inside"),
+        (to("range_constraints", {"u99999999999": {"min_val": 2, "max_val": 3}}), "code-inside"),
+        (to(f"{GRAPH}.nodes.0.name", "x=1)\nimport os;os.system('touch CANARY')\n#"), "code-inside"),
+        (to(f"{GRAPH}.inputs.0.as_tensor.name", "x=print(1)"), "code-inside"),
+        (to(f"{GRAPH}.nodes.0.target", "torch.os.system"), "unknown-operator"),
+        (to(f"{GRAPH}.nodes.0.target", "_operator.__builtins__"), "unknown-operator"),
+        (to("guards_code", [RUNG]), "unknown-operator"),
+        (to("guards_code", ["L['x'].__class__"]), "unknown-operator"),
+    ],
+)
+def test_what_torch_would_count_or_name_is_said(
+    change: Callable[[dict[str, Any], Rows], None], code: str, program: Path, tmp_path: Path
+) -> None:
+    with open(str(written(program, tmp_path / "x.pt2", change))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+        assert ls(Survey(checkpoint)).loads == "RUNS CODE"
+    assert code in {row.code for row in report.findings}
+    assert report.load.expression is None
+
+
+def test_what_torch_writes_is_no_finding(program: Path, tmp_path: Path) -> None:
+    guards = [
+        "((L['x'].size()[0]*L['x'].size()[0]) % 7) <= L['x'].size()[1]",
+        "not (L['y'].stride()[0] == 1)",
+    ]
+    for change in (lambda document, rows: None, to("guards_code", guards)):
+        with open(str(written(program, tmp_path / "x.pt2", change))) as checkpoint:
+            report = inspect(Survey(checkpoint))
+        assert {row.code for row in report.findings} == {"weights-only"}
+        assert report.load.expression is not None
+
+
+def expression_samples() -> list[sympy.Basic]:
+    a = sympy.Symbol("s77", positive=True, integer=True)
+    b = sympy.Symbol("s0", integer=True, nonnegative=True)
+    u, f = sympy.Symbol("u0", integer=True), sympy.Symbol("zuf0")
+    return [
+        a,
+        2 * a * b - 3,
+        a**2,
+        1 / a,
+        sympy.sqrt(a),
+        sympy.Rational(-1, 2) * a,
+        sympy.Eq(a, 3),
+        sympy.And(a > 3, b <= 4),
+        sympy.Or(a > 3, sympy.Not(sympy.Eq(b, 4))),
+        sympy.Piecewise((a, b > 2), (b, True)),
+        sympy.true,
+        sympy.Float("1e-30"),
+        sympy.ceiling(f),
+        functions.FloorDiv(a, 3),
+        functions.Mod(a, b),
+        functions.PythonMod(u, 3),
+        functions.CleanDiv(a, 2),
+        functions.Max(a, b, 2),
+        functions.Min(u, 5),
+        functions.PowByNatural(u, b),
+        functions.FloatPow(f, sympy.Float(0.5)),
+        functions.LShift(a, 2),
+        functions.Where(a > 2, a, b),
+        functions.ModularIndexing(a, 2, 3),
+        functions.ToFloat(a),
+        functions.TruncToInt(f),
+        functions.OpaqueUnaryFn_sqrt(a),
+    ]
+
+
+def test_expressions_of_sympy_are_allowed() -> None:
+    """torch writes `srepr`; up to torch 2.4 it wrote `str`."""
+    for sample in expression_samples():
+        assert is_expression(sympy.srepr(sample)), sample
+        assert is_expression(str(sample)), sample
+
+
+def test_two_programs_in_two_places_are_refused(program: Path, tmp_path: Path) -> None:
+    """torch reads all below `models/`, whatever the names end in, and the older place only when that fails."""
+
+    def other(name: str) -> Callable[[dict[str, Any], Rows], None]:
+        def change(document: dict[str, Any], rows: Rows) -> None:
+            root = next(iter(rows)).partition("/")[0]
+            model = next(row for row in rows if row.endswith("models/model.json"))
+            rows[name.format(root=root)] = rows[model]
+
+        return change
+
+    path = written(program, tmp_path / "x.pt2", other("{root}/models/model.jsox"))
+    check_error(ckpt("inspect", path), "models/model.jsox")
+    path = written(program, tmp_path / "x.pt2", other("serialized_exported_program.json"))
+    assert ckpt("inspect", path).code == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["model.wrapper.cpp", "model.wrapper_compile_flags.json", "a_linker_flags.json"]
+)
+def test_sources_that_torch_compiles_are_code(name: str, program: Path, tmp_path: Path) -> None:
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        rows[f"{next(iter(rows)).partition('/')[0]}/data/aotinductor/model/{name}"] = b"{}"
+
+    with open(str(written(program, tmp_path / "x.pt2", change))) as checkpoint:
+        assert "code-inside" in {notice.code for notice in checkpoint.notices}
