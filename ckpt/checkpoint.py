@@ -359,6 +359,8 @@ class Checkpoint:
     """The reason why torch cannot load the file at all, although ckpt reads it."""
     notices: tuple[Notice, ...] = ()
     code_devices: tuple[CodeDevice, ...] = ()
+    beside: Node = None
+    """Named values that are no part of the tree: the constants of a program."""
     """The devices that code in the file names. Loaders never change them."""
     left_out: tuple[tuple[str, str], ...] = ()
     """The values that a live model holds and no file can, or that a file lacks: names and reasons."""

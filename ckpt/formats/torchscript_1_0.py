@@ -213,6 +213,7 @@ class _Reader:
         flat = flatten(root, self._limits, self._budget)
         flat.tensors = Chain(map(self._told, flat.tensors))
         flat.containers = [row._replace(is_module=not row.path) for row in flat.containers]
+        held: Dict | None = None
         constants: list[Node] = [ref for i, ref in enumerate(self._tensors) if i not in self._used]
         if constants:
             held = Dict()
@@ -231,7 +232,7 @@ class _Reader:
             flat=flat,
         )
         devices = code_of(self._archive, self._limits, self._budget).devices
-        return replace(result, code_devices=tuple(devices))
+        return replace(result, code_devices=tuple(devices), beside=held)
 
     def _document(self) -> bytes:
         record = self._archive.find("model.json")

@@ -143,6 +143,7 @@ class Pickle:
     opcode that sets an unhashable key. `late` are the objects that got items or another state after a state.
     `again` are the nodes that were fetched from the memo, by their ids, and `refilled` those of them that got
     items or a state afterwards: a call that was handed one has seen less than the tree shows.
+    `members` are the offsets of the members of enums as torch.jit.save alone writes them.
     `skimmed` counts the slots of the memo that a Skim left empty.
     """
 
@@ -160,6 +161,7 @@ class Pickle:
         self.late: list[Opaque] = []
         self.again: dict[int, Made] = {}
         self.refilled: dict[int, Made] = {}
+        self.members: list[int] = []
         self.skimmed = 0
 
 
@@ -585,11 +587,22 @@ def _nested(deep: dict[int, tuple[int, int, Node]], offset: int, items: tuple[No
     return items
 
 
+_SCALARS = (int, float, str)
+
+
+def _is_script(func: Node) -> bool:
+    return type(func) is Global and func.module.partition(".")[0] == "__torch__"
+
+
 def _call(out: Pickle, offset: int, how: str, func: Node, args: Made, kwargs: Dict | None = None) -> Opaque:
     if type(func) not in _CALLABLE:
         raise MachineError(f"cannot call {_kind(func)}", offset)
     if type(args) is not tuple:
-        raise MachineError(f"a call has {_kind(args)} as arguments", offset)
+        if how != "reduce" or type(args) not in _SCALARS or not _is_script(func):
+            raise MachineError(f"a call has {_kind(args)} as arguments", offset)
+        # A member of an enum of TorchScript: its value stands alone. Python refuses it.
+        args = (args,)
+        out.members.append(offset)
     call = Opaque(how, func, args, kwargs, offset)
     out.calls.append(call)
     return call

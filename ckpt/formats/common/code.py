@@ -39,6 +39,8 @@ class Code(NamedTuple):
     deeds: list[str]
     dangers: list[str]
     unknown: list[str]
+    classes: set[str]
+    """The qualified names of all classes."""
 
 
 def code_of(archive: Archive, limits: Limits, budget: Budget, folder: str = "code") -> Code:
@@ -46,7 +48,7 @@ def code_of(archive: Archive, limits: Limits, budget: Budget, folder: str = "cod
 
     torch 1.4 lists parameters only. The other tensors of such a class are its buffers, which `OTHERS` stands for.
     """
-    result = Code({}, [], [], [], [], [])
+    result = Code({}, [], [], [], [], [], set())
     script = Script(budget)
     prefix = f"{archive.root}/{folder}/"
     for name, record in archive.records.items():
@@ -60,6 +62,7 @@ def code_of(archive: Archive, limits: Limits, budget: Budget, folder: str = "cod
         file = f"{folder}/{name[len(prefix) :]}"
         result.devices.extend(devices_in(code, file, budget))
         script.add_file(code, file, module)
+    result.classes.update(script.classes)
     result.loaders.extend(map(script.line_of, script.loaders[:_SHOWN]))
     result.deeds.extend(_places(script, script.deeds_anywhere()))
     dangers, unknown = script.deeds_of_load()

@@ -71,6 +71,8 @@ class Contents:
         """Storages of which only so many first bytes are there, in a file that is cut off or damaged."""
         self.notices = list(notices)
         self.bytestrings = False
+        self.is_script = False
+        """The pickles are those of a TorchScript archive, which torch.jit.load reads."""
         self.not_loadable: str | None = None
 
 
@@ -159,6 +161,8 @@ def interpret(
 ) -> None:
     """Give every persistent id and every call of a pickle its meaning. Raises UnreadableError."""
     contents.pickles.append(pickle)
+    if pickle.members and not contents.is_script:
+        raise MachineError("a call has a scalar as arguments", pickle.members[0])
     contents.bytestrings = contents.bytestrings or pickle.bytestrings
     for persistent in pickle.persistent:
         if persistent.meaning is None:

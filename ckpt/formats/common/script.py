@@ -400,6 +400,9 @@ class _Thing(NamedTuple):
 
 
 _VALUE = _Thing("value")
+_BACKENDS = "__torch__.torch.classes.__backends__."
+"""The classes of the libraries of backends, to which modules are lowered. A lowered module makes one and compiles with it."""
+_OF_BACKENDS = frozenset(("__init__", "__new__", "compile", "is_available"))
 _TORCH = _Thing("torch", "aten")
 
 
@@ -797,6 +800,8 @@ class _Run:
 
     def _typed(self, name: str | None) -> _Thing:
         """A value of a type: an object of a class of the code, or any other value."""
+        if name is not None and name.startswith(_BACKENDS):
+            return _Thing("module", name)
         return _Thing("object", name) if name is not None and name in self._script.classes else _VALUE
 
     def _member(self, thing: _Thing, token: Token) -> _Thing:
@@ -807,6 +812,8 @@ class _Run:
             return self._operator_of("aten", name, token)
         if thing.kind == "namespace":
             return self._operator_of(thing.name, name, token) if thing.name else _Thing("namespace", name)
+        if thing.kind == "module" and thing.name.startswith(_BACKENDS) and name in _OF_BACKENDS:
+            return _Thing("builtin", f"{thing.name}.{name}")
         if thing.kind == "module":
             whole = f"{thing.name}.{name}"
             if whole in self._script.classes:
@@ -850,7 +857,7 @@ class _Run:
             elif thing.member not in METHODS:
                 self._strange(f"{show(thing.member, 40)}()", token)
                 self._calls(self._reach.methods(thing.member))
-        elif thing.kind not in ("operator", "builtin", "new"):
+        elif thing.kind not in ("operator", "builtin", "new") and not thing.name.startswith(_BACKENDS):
             self._strange(f"a call of {show(thing.name, 60) or 'a value'}", token)
 
     def _calls(self, parts: Sequence[str]) -> None:
@@ -861,6 +868,8 @@ class _Run:
         """What a call returns, as far as the code says it."""
         thing, first = group.before, group.first
         assert thing is not None
+        if thing.name.startswith(_BACKENDS):
+            return _Thing("module", thing.name.removesuffix(".__new__"))
         if thing.kind in ("class", "new"):
             return _Thing("object", thing.name)
         if thing.kind == "method":

@@ -66,6 +66,7 @@ class StorageFolder:
         *,
         big: bool = False,
         suffix: str = "",
+        meta: bool = False,
     ) -> None:
         self._source = archive.source
         self._records = archive.records
@@ -74,6 +75,8 @@ class StorageFolder:
         self._prefix = prefix
         self._suffix = suffix
         self._big = big
+        self._meta = meta
+        """Storages on meta have records without bytes, as torch.jit.save writes them."""
         self._types: dict[Node, DType | None] = {}
         self._made: dict[str, Storage] = {}
         self._columns: dict[int, Storages] = {}
@@ -117,6 +120,8 @@ class StorageFolder:
         if not is_key(text):
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
         record = None if index < 0 else self._records.at(index)
+        if self._meta and device == "meta" and record is not None and not record.size:
+            return self._add(text, Storage(self._contents.mark + self._prefix + text, "meta", dtype, nbytes, None))
         if record is None or record.size < nbytes:
             return self._short(text, device, dtype, nbytes, record)
         if record.size > nbytes:
@@ -125,6 +130,10 @@ class StorageFolder:
         storage = make_storage(
             self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
         )
+        return self._add(text, storage)
+
+    def _add(self, text: str, storage: Storage) -> Storage:
+        """Keep a storage that was made for the key `text`."""
         self._made[text] = self._contents.storages[storage.id] = storage
         self._count += 1
         return storage

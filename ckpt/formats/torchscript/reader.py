@@ -6,10 +6,11 @@ Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp, to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Notice, Origin, Refusal, Role
+from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Import, Notice, Origin, Refusal, Role
 from ckpt.columns import Chain
+from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.code import OTHERS, Code, code_of
@@ -20,9 +21,11 @@ from ckpt.formats.format import Probe
 from ckpt.formats.torchscript import FORMAT
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path
-from ckpt.nodes import Dict, Global, Node, Opaque
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
 from ckpt.pickles.machine import Pickle
+from ckpt.pickles.rebuild import storage_type
 from ckpt.rows import dataclass, replace
+from ckpt.tensors import Storage
 from ckpt.text import and_more
 from ckpt.tree.scalars import class_of, device_text
 from ckpt.tree.walk import flatten
@@ -52,6 +55,7 @@ def read_from(
     budget = budget or Budget(limits)
     budget.hold(archive.nbytes)
     contents = Contents(archive.notices, read_nested, mark, budget)
+    contents.is_script = True
     roots: dict[str, Node] = {}
     devices: list[CodeDevice] = []
     folders: dict[str, StorageFolder] = {}
@@ -65,8 +69,12 @@ def read_from(
         pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
         if folder not in folders:
             big = byteorder_of(archive) == "big"
-            folders[folder] = StorageFolder(archive, folder, contents, prefix, big=big)
-        interpret(pickle, contents, limits, folders[folder].resolve, 0)
+            folders[folder] = StorageFolder(archive, folder, contents, prefix, big=big, meta=True)
+        for call in pickle.calls:
+            _as_python(pickle, call)
+        interpret(pickle, contents, limits, _resolver(folders[folder]), 0)
+        for id in [id for id, storage in contents.storages.items() if _is_empty(storage)]:
+            del contents.storages[id]  # its tensors have none
         roots[name] = pickle.root
         if name == BYTECODE:
             devices = _devices_of(pickle)
@@ -78,9 +86,11 @@ def read_from(
     if flat.containers and not flat.containers[0].path:
         flat.containers[0] = flat.containers[0]._replace(is_module=True)
     constants = roots.get("constants.pkl")
+    beside: Node = None
     if type(constants) is tuple and constants:
         held = Dict()
         held.set(["constants"], [constants])
+        beside = held
         extra = flatten(held, limits, budget)
         flat.tensors.extend(extra.tensors)
         flat.values += extra.values
@@ -97,7 +107,8 @@ def read_from(
         refusals=(Refusal("a TorchScript archive, which torch.jit.load opens", ()),),
         flat=flat,
     )
-    return replace(result, code_devices=(*code.devices, *devices))
+    imports = tuple(_judged(row, code) for row in result.imports)
+    return replace(result, code_devices=(*code.devices, *devices), imports=imports, beside=beside)
 
 
 def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
@@ -110,6 +121,75 @@ def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
         own = any(name.startswith(f"{archive.root}/bytecode/") for name in archive.records)
         pickles.append((BYTECODE, "bytecode", "bytecode:") if own else (BYTECODE, "constants", "constants:"))
     return pickles
+
+
+def _resolver(folder: StorageFolder) -> Callable[[PersistentId], Storage | Global]:
+    """Return what finds the storages of a pickle. Bytecode since version 5 names whole records: `constants/0`."""
+
+    def resolve(persistent: PersistentId) -> Storage | Global:
+        pid = persistent.pid
+        if type(pid) is tuple and len(pid) in (5, 6) and pid[0] == "storage" and type(pid[2]) is str:
+            return folder.storage(pid[1], pid[2].removeprefix("constants/"), pid[3], pid[4])
+        return folder.resolve(persistent)
+
+    return resolve
+
+
+def _is_empty(storage: object) -> bool:
+    return isinstance(storage, Storage) and storage.device == "meta" and storage.place is None
+
+
+_LAYOUTS = {1: "sparse_coo", 2: "sparse_csr", 4: "sparse_csc", 5: "sparse_bsr", 6: "sparse_bsc"}
+"""c10/core/Layout.h."""
+
+
+def _name_of(pickle: Pickle, module: str, name: str, offset: int) -> Global:
+    """Return the node of a name of a pickle, of which there is one per name."""
+    return pickle.globals.setdefault((module, name), Global(module, name, offset))
+
+
+def _as_python(pickle: Pickle, call: Opaque) -> None:
+    """Give the call of a tensor on meta, or of a sparse tensor, the function and the arguments that Python writes.
+
+    C++ gives a storage to a tensor on meta. Of a sparse one it writes `(layout, size, requires_grad, *parts, hooks)`,
+    torch.save writes `(layout, (*parts, size))`.
+    """
+    args = call.args
+    if call.class_name == "torch._utils._rebuild_tensor_v2" and len(args) == 6:
+        dtype = _dtype_on_meta(args[0])
+        if dtype is not None:
+            call.func = _name_of(pickle, "torch._utils", "_rebuild_meta_tensor_no_storage", call.offset)
+            call.args = (_name_of(pickle, "torch", dtype.name, call.offset), *args[2:5])
+        return
+    if call.class_name != "torch._utils._rebuild_sparse_tensor" or len(args) < 6 or type(args[0]) is not int:
+        return
+    layout = _LAYOUTS.get(args[0])
+    if layout is not None:
+        get = _name_of(pickle, "torch.serialization", "_get_layout", call.offset)
+        named = Opaque("reduce", get, (f"torch.{layout}",), None, call.offset)
+        call.args = (named, (*args[3:-1], args[1]))
+
+
+def _dtype_on_meta(node: Node) -> DType | None:
+    """Return the dtype of a storage on meta, or None for any other node."""
+    pid = node.pid if type(node) is PersistentId else None
+    if type(pid) is tuple and len(pid) in (5, 6) and pid[0] == "storage" and pid[3] == "meta":
+        return storage_type(pid[1])
+    return None
+
+
+def _judged(row: Import, code: Code) -> Import:
+    """An import with what torch.jit.load makes of it: a class of the code is an object of TorchScript and runs nothing.
+
+    The class of a module that was lowered to a backend is one of `torch.jit` by its name.
+    """
+    name = f"{row.module}.{row.name}"
+    if row.group == "known" or name not in code.classes:
+        return row
+    is_lowered = f"{row.module}.".startswith(("torch.jit.", "torch.jit.___torch_mangle_"))
+    if row.is_script or (is_lowered and row.name.endswith("LoweredModule")):
+        return row._replace(group="unknown" if row.is_script else "known", calls=(), is_enum=False, times=0)
+    return row
 
 
 def notices_of(code: Code) -> Iterator[Notice]:

@@ -58,6 +58,8 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
     lookups: list[Lookup] = []
     for name in names:
         matches = find(checkpoint.root, name, limits)
+        if not matches and checkpoint.beside is not None:
+            matches = find(checkpoint.beside, name, limits)
         if not matches and "#" in name:  # the mark of a second path with one name
             paths = [value.path for value in checkpoint.values if value.name == name]
             matches = [(path, node_at(checkpoint.root, path)) for path in paths]
