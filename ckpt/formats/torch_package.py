@@ -6,9 +6,10 @@ pickles. An importer looks a module up in the package first, so any name may mea
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.checkpoint import Checkpoint, Import, Notice, Traits
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.code import code_of, notices_of
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
@@ -50,6 +51,7 @@ FORMAT = Format(
 
 _OTHERS = ("version", "byteorder")
 """Records of the archive itself."""
+_SCRIPTS = ".data/ts_code/"
 _ROW = 500
 _TEXT = 1 << 16
 
@@ -99,6 +101,7 @@ class _Reader:
                 root.set([key], [rows])
         self._contents.notices += self._storages.notices()
         self._contents.notices += self._code_inside([str(name) for name in code.keys])
+        self._read_scripts()
         result = checkpoint(
             self._probe.path,
             FORMAT.name,
@@ -110,7 +113,10 @@ class _Reader:
             byteorder=byteorder_of(archive),
             refusals=(),
         )
-        return replace(result, weights_only=None, parts=tuple(parts))  # torch.load opens no package
+        imports = tuple(self._judged(row) for row in result.imports)
+        return replace(
+            result, weights_only=None, imports=imports, parts=tuple(parts)
+        )  # torch.load opens no package
 
     def _pickle(self, record: Record) -> Pickle | None:
         """Return the pickle in a record, or None. A record whose name ends in .pkl must be one."""
@@ -145,6 +151,47 @@ class _Reader:
         if call is not None and type(call.func) is Global:
             return call.func
         return self._storages.resolve(persistent)
+
+    def _read_scripts(self) -> None:
+        """Judge the programs of TorchScript in the package: their pickles, and the code that loading them runs."""
+        archive = self._archive
+        scripts = Contents((), read_nested, self._probe.mark, self._budget)
+        scripts.is_script = True
+        big = byteorder_of(archive) == "big"
+        storages = StorageFolder(
+            archive, ".data", scripts, big=big, meta=True
+        )  # their keys end in `.storage`
+        start = f"{archive.root}/{_SCRIPTS}"
+        for name, record in archive.records.items():
+            if name.startswith(start) and name.endswith(".pkl"):
+                pickle = run(
+                    archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
+                )
+                interpret(pickle, scripts, self._limits, storages.resolve, 0)
+        self._contents.pickles += scripts.pickles
+        self._contents.notices += scripts.notices
+        code = code_of(archive, self._limits, self._budget, f"{_SCRIPTS}code")
+        self._contents.notices += notices_of(code)
+
+    def _judged(self, row: Import) -> Import:
+        """An import with what the importer makes of it: it finds programs of TorchScript in the package by their names."""
+        if (row.module, row.name) != ("torch.jit._script", "unpackage_script_module"):
+            return row
+        calls = [
+            call
+            for pickle in self._contents.pickles
+            for call in pickle.calls
+            if call.class_name == f"{row.module}.{row.name}"
+        ]
+        is_usual = bool(calls) and all(map(self._is_script, calls))
+        return row._replace(group="known", calls=(), times=0) if is_usual else row
+
+    def _is_script(self, call: Opaque) -> bool:
+        """Tell whether a call makes a program of the package, and nothing else happens to it."""
+        if call.states or call.items or call.keys or call.kwargs is not None or len(call.args) != 1:
+            return False
+        name = call.args[0]
+        return type(name) is str and self._archive.find(f"{_SCRIPTS}{name}/data.pkl") is not None
 
     def _code_inside(self, code: list[str]) -> list[Notice]:
         """Return a notice about the code that an importer runs when it loads the pickles.

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt.checkpoint import CodeDevice, Role
+from ckpt.checkpoint import CodeDevice, Notice, Role
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.script import Deed, Script
 from ckpt.limits import Budget, Limits
 from ckpt.rows import NamedTuple
+from ckpt.text import and_more
 
 OTHERS = ""
 """Stands for the other tensors of a class. No attribute has this name."""
@@ -69,6 +70,26 @@ def code_of(archive: Archive, limits: Limits, budget: Budget, folder: str = "cod
     result.dangers.extend(_places(script, dangers))
     result.unknown.extend(_places(script, unknown))
     return result
+
+
+def notices_of(code: Code) -> Iterator[Notice]:
+    """Yield a notice about the code that torch.jit.load runs, and about its calls that touch files."""
+    loaders, deeds = and_more(code.loaders, 2), and_more(code.deeds, 2)
+    if code.loaders and (code.dangers or code.deeds):
+        worst = and_more(code.dangers or code.deeds, 2)
+        text = f"DANGER: loading this file runs its __setstate__ ({loaders}), and its code has {worst}."
+        yield Notice("code-inside", text)
+        return
+    if code.dangers:
+        yield Notice("code-inside", f"DANGER: loading this file runs {and_more(code.dangers, 2)}.")
+        return
+    if code.deeds:
+        yield Notice("file-code", f"Its code touches files or never ends: {deeds}.")
+    if code.unknown:
+        text = f"torch.jit.load runs {and_more(code.unknown, 2)}, which ckpt does not know."
+        yield Notice("unknown-operator", text)
+    elif code.loaders:
+        yield Notice("runs-setstate", f"torch.jit.load runs its __setstate__ ({loaders}).")
 
 
 def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:

@@ -188,7 +188,7 @@ _PYTHON = frozenset(_PYTHON_WORDS.split())
 
 
 class Doubts(NamedTuple):
-    """What loading a program would evaluate, import or call beyond the usual, each as a text for people."""
+    """The unusual things that loading a program evaluates, imports or calls, each as a text for people."""
 
     dangers: list[str]
     imports: list[str]
@@ -203,7 +203,7 @@ _TARGETS = re.compile(
     r"|(?!torch|math|_operator)[A-Za-z_0-9.:]+",
     re.ASCII,
 )
-"""What the graph may call. A target of none of torch's roots is a text to it, which it refuses unless it is known."""
+"""The operators that the graph may call. A target that begins with no root of torch is a text, which torch refuses."""
 _COUNTED = re.compile(r"[a-z]+([0-9]+)", re.ASCII)
 _GUARD = re.compile(
     r"""(?:\s|[-+*/%()<>=!,&|~]|[0-9]+(?:\.[0-9]+)?(?![A-Za-z_0-9])|\[(?:[0-9]+|'[A-Za-z_0-9.]*'|"[A-Za-z_0-9.]*")\]

@@ -52,7 +52,7 @@ _PACKING = """
     linear_prepack linear_prepack_fp16 linear_prepack_fp16_legacy linear_prepack_legacy linear_unpack linear_unpack_fp16
     make_quantized_cell_params make_quantized_cell_params_dynamic make_quantized_cell_params_fp16
 """
-"""The packing of quantized weights, and its reverse: what the `__setstate__` of torch's quantized modules runs."""
+"""The packing of quantized weights, and its reverse, which the `__setstate__` of torch's quantized modules runs."""
 _PACKED = frozenset(_PACKING.split())
 OPERATORS: dict[str, frozenset[str]] = {
     "aten": ATEN,

@@ -72,7 +72,7 @@ class Contents:
         self.notices = list(notices)
         self.bytestrings = False
         self.is_script = False
-        """The pickles are those of a TorchScript archive, which torch.jit.load reads."""
+        """True for the pickles of a TorchScript archive, which torch.jit.load reads."""
         self.not_loadable: str | None = None
 
 

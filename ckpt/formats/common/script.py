@@ -86,7 +86,7 @@ class ScriptClass:
 
     @property
     def is_interface(self) -> bool:
-        """Tell whether its methods are those of other classes."""
+        """Tell whether other classes have the code of its methods."""
         return self.base.endswith("Interface")
 
 
@@ -160,7 +160,7 @@ class _FileReader:
         self._tokens = tokens_of(code)
         self._ended = False
         self._after = len(code)
-        """Where the token behind the last line or body begins."""
+        """The beginning of the token behind the last line or body."""
 
     def read(self) -> None:
         cls: ScriptClass | None = None
@@ -361,6 +361,11 @@ class _Look:
             self._script.deeds.append(Deed(what, Place(self._file, token.begin), is_method))
 
 
+def _inside(text: str) -> str:
+    """The characters between the quotes of a text. Its escapes stay, so no name has one."""
+    return text[3:-3] if text.startswith(('"""', "'''")) and len(text) >= 6 else text[1:-1]
+
+
 def _number(text: str) -> float:
     """A number of the code; one that Python does not read is without a bound."""
     try:
@@ -388,7 +393,7 @@ _Kind = Literal[
 
 
 class _Thing(NamedTuple):
-    """What an expression stands for, as far as the code says it.
+    """The meaning of an expression, as far as the code says it.
 
     `name` is the class of an object, the name of a module, of an operator or of a function; `member` is what stands
     behind its last dot.
@@ -420,7 +425,7 @@ class _Part:
 
 
 class _Reach:
-    """What a load runs: parts of the code, from `__setstate__` and the expressions that it evaluates on."""
+    """The parts of the code that a load runs, from `__setstate__` and the expressions that it evaluates on."""
 
     def __init__(self, script: Script, budget: Budget) -> None:
         self.script = script
@@ -450,7 +455,7 @@ class _Reach:
         self._count(starts)
 
     def method(self, owner: str, name: str) -> list[str]:
-        """Return the parts that a call of a method runs: of an interface those of all classes."""
+        """Return the parts that a call of a method runs. For an interface, each class may have one."""
         cls = self.script.classes[owner]
         if not cls.is_interface:
             return [self._part(f"{owner}.{name}", cls.methods[name], owner)]
@@ -523,7 +528,7 @@ class _Group:
         self.sign = sign
         self.before = before
         self.first: _Thing | None = None
-        """What the first argument stands for."""
+        """The meaning of the first argument."""
         self.word = ""
         """The text of the second argument, where it is a literal."""
         self.is_single = True
@@ -726,7 +731,7 @@ class _Run:
         group = self._groups[-1] if self._groups else None
         if group is not None and token.kind == TEXT and not group.is_single:
             # Texts side by side are one text, so two of them are no name.
-            group.word = f"{group.word}?" if group.word else token.text[1:-1]
+            group.word = f"{group.word}?" if group.word else _inside(token.text)
         self._now = _VALUE
 
     def _sign(self, token: Token) -> None:
@@ -818,7 +823,10 @@ class _Run:
             whole = f"{thing.name}.{name}"
             if whole in self._script.classes:
                 return _Thing("class", whole)
-            return _Thing("function" if whole in self._script.functions else "module", whole)
+            if whole in self._script.functions:
+                self._calls(self._reach.function(whole))  # a name of it may be called elsewhere
+                return _Thing("function", whole)
+            return _Thing("module", whole)
         if thing.kind == "class":
             if name == "__new__":
                 return _Thing("new", thing.name)
@@ -831,7 +839,10 @@ class _Run:
         cls = self._script.classes[owner]
         if name in cls.attributes:
             return self._typed(cls.attributes[name])
-        return _Thing("method", owner, name) if name in cls.methods else None
+        if name not in cls.methods:
+            return None
+        self._calls(self._reach.method(owner, name))  # a name of it may be called elsewhere
+        return _Thing("method", owner, name)
 
     def _operator_of(self, namespace: str, name: str, token: Token) -> _Thing:
         qualified = f"torch.{name}" if namespace == "aten" else f"ops.{namespace}.{name}"
@@ -865,7 +876,7 @@ class _Run:
             self._part.calls[name] = self._part.calls.get(name, 0) + self._rounds
 
     def _result(self, group: _Group) -> _Thing:
-        """What a call returns, as far as the code says it."""
+        """The result of a call, as far as the code says it."""
         thing, first = group.before, group.first
         assert thing is not None
         if thing.name.startswith(_BACKENDS):

@@ -121,7 +121,9 @@ class StorageFolder:
             raise UnreadableError(f"invalid storage key {show(text, 80)}")
         record = None if index < 0 else self._records.at(index)
         if self._meta and device == "meta" and record is not None and not record.size:
-            return self._add(text, Storage(self._contents.mark + self._prefix + text, "meta", dtype, nbytes, None))
+            return self._add(
+                text, Storage(self._contents.mark + self._prefix + text, "meta", dtype, nbytes, None)
+            )
         if record is None or record.size < nbytes:
             return self._short(text, device, dtype, nbytes, record)
         if record.size > nbytes:

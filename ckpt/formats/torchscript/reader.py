@@ -6,14 +6,14 @@ Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp, to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Import, Notice, Origin, Refusal, Role
 from ckpt.columns import Chain
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive
-from ckpt.formats.common.code import OTHERS, Code, code_of
+from ckpt.formats.common.code import OTHERS, Code, code_of, notices_of
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
@@ -26,7 +26,6 @@ from ckpt.pickles.machine import Pickle
 from ckpt.pickles.rebuild import storage_type
 from ckpt.rows import dataclass, replace
 from ckpt.tensors import Storage
-from ckpt.text import and_more
 from ckpt.tree.scalars import class_of, device_text
 from ckpt.tree.walk import flatten
 
@@ -190,26 +189,6 @@ def _judged(row: Import, code: Code) -> Import:
     if row.is_script or (is_lowered and row.name.endswith("LoweredModule")):
         return row._replace(group="unknown" if row.is_script else "known", calls=(), is_enum=False, times=0)
     return row
-
-
-def notices_of(code: Code) -> Iterator[Notice]:
-    """Yield a notice about the code that torch.jit.load runs, and about its calls that touch files."""
-    loaders, deeds = and_more(code.loaders, 2), and_more(code.deeds, 2)
-    if code.loaders and (code.dangers or code.deeds):
-        worst = and_more(code.dangers or code.deeds, 2)
-        text = f"DANGER: loading this file runs its __setstate__ ({loaders}), and its code has {worst}."
-        yield Notice("code-inside", text)
-        return
-    if code.dangers:
-        yield Notice("code-inside", f"DANGER: loading this file runs {and_more(code.dangers, 2)}.")
-        return
-    if code.deeds:
-        yield Notice("file-code", f"Its code touches files or never ends: {deeds}.")
-    if code.unknown:
-        text = f"torch.jit.load runs {and_more(code.unknown, 2)}, which ckpt does not know."
-        yield Notice("unknown-operator", text)
-    elif code.loaders:
-        yield Notice("runs-setstate", f"torch.jit.load runs its __setstate__ ({loaders}).")
 
 
 def _devices_of(bytecode: Pickle) -> list[CodeDevice]:

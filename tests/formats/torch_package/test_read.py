@@ -135,3 +135,59 @@ def test_a_damaged_one_is_refused(name: str, tmp_path: Path) -> None:
 
     with pytest.raises(CkptError, match=problem):
         built(tmp_path, **records)
+
+
+# --- programs of TorchScript in it --------------------------------------------------------------------------------------
+
+
+class Scripted(torch.nn.Module):
+    """A module that sets its own state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(2))
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[torch.Tensor, bool]:
+        return self.w, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]) -> None:
+        self.w = state[0]
+        self.training = state[1]
+        torch.save(state[0], "CANARY")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.w
+
+
+def packaged(module: torch.nn.Module, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from torch.package import package_exporter
+
+    monkeypatch.setattr(package_exporter, "_gate_torchscript_serialization", False)
+    with torch.package.PackageExporter(str(path)) as exporter:
+        exporter.save_pickle("m", "m.pkl", torch.jit.script(module))
+    return path
+
+
+def test_a_program_without_python_is_no_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = packaged(
+        torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout()), tmp_path / "p.pt", monkeypatch
+    )
+    with formats.open(str(path)) as checkpoint:
+        assert inspect(Survey(checkpoint)).findings == ()
+    assert ckpt("lint", "--level", "error", path).code == 0
+
+
+def test_the_code_of_a_program_that_loading_runs_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = packaged(Scripted(), tmp_path / "p.pt", monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    torch.package.PackageImporter(str(path)).load_pickle("m", "m.pkl")
+    assert (tmp_path / "CANARY").exists()
+    with formats.open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert [row.code for row in report.findings] == ["code-inside"]
+    assert "torch.save at .data/ts_code/code/__torch__" in report.findings[0].message
+    assert report.load.expression is None
