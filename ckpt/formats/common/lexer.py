@@ -14,7 +14,7 @@ from ckpt.rows import NamedTuple
 NAME, NUMBER, TEXT, SIGN = "name", "number", "text", "sign"
 NEWLINE, INDENT, DEDENT = "newline", "indent", "dedent"
 UNKNOWN = "unknown"
-"""A character that begins no token, at which torch stops."""
+"""A character that begins no token. torch stops there, and so do the tokens."""
 TYPE_COMMENT = "# type:"
 """A sign, unlike other comments: torch reads on behind it."""
 
@@ -26,10 +26,7 @@ _TOKEN = re.compile(
     | (?P<newline>\n)
     | (?P<number>(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?[0-9]+)?
                    |(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)j?)
-    | (?P<text>\"\"\"[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*\"\"\"
-              |'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''
-              |"[^"\\\n]*(?:\\.[^"\\\n]*)*"
-              |'[^'\\\n]*(?:\\.[^'\\\n]*)*')
+    | (?P<text>\"\"\"|'''|"|')
     | (?P<name>[A-Za-z_][A-Za-z_0-9]*)
     | (?P<other>\*\*=|<<=|>>=|\.\.\.|<=>|->|[-+*/%|&^=!<>]=|\*\*|//|<<|>>|[-+*/%@()\[\]:,={}><.?!&^|~])
     | (?P<unknown>.)
@@ -88,6 +85,10 @@ def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Tok
         assert match is not None
         kind, text = match.lastgroup, match[0]
         position = match.end()
+        if kind == TEXT:
+            position = _end_of_text(code, position, last, text)
+            kind = TEXT if position else UNKNOWN
+            text = code[match.start() : position] if position else text
         if kind in ("blank", "comment"):
             continue
         if kind == "newline":
@@ -97,9 +98,28 @@ def tokens_of(code: str, begin: int = 0, end: int | None = None) -> Iterator[Tok
         if kind == "other":
             depth += (text in _OPENING) - (text in _CLOSING)
         yield Token(SIGN if kind == "other" else str(kind), text, match.start())
+        if kind == UNKNOWN:
+            break
     for _ in levels[1:]:
         yield Token(DEDENT, "", last)
     yield Token(NEWLINE, "", last)
+
+
+_STOPS = {quote: re.compile(rf"\\|{quote}") for quote in ('"""', "'''")} | {
+    quote: re.compile(rf"[\\\n{quote}]") for quote in ('"', "'")
+}
+"""Quotes -> the next backslash, the same quotes, or, between single ones, the end of the line."""
+
+
+def _end_of_text(code: str, position: int, last: int, quotes: str) -> int:
+    """Return where a text ends that begins before `position`, or 0 if it does not."""
+    while (match := _STOPS[quotes].search(code, position, last)) is not None:
+        if match[0] == quotes:
+            return match.end()
+        if match[0] == "\n":
+            return 0
+        position = match.end() + 1
+    return 0
 
 
 def _end_of_line(code: str, position: int, last: int) -> int:

@@ -197,6 +197,8 @@ class _FileReader:
             elif token.kind == DEDENT:
                 self._level -= 1
             else:
+                if token.kind == UNKNOWN:
+                    self._odd(token)
                 if not line:
                     self._line_level = self._level
                 self._budget.charge(_TOKEN_MEMORY, _WHAT)
@@ -290,6 +292,8 @@ class _FileReader:
                 if self._level <= outer:
                     return token.begin
             else:
+                if token.kind == UNKNOWN:
+                    self._odd(token)
                 look.at(token)
         return self._after
 
@@ -463,11 +467,14 @@ class _Reach:
 
     def methods(self, name: str) -> list[str]:
         """Return the parts that a call of a method of an unknown object may run."""
-        return [
-            self._part(f"{other.name}.{name}", other.methods[name], other.name)
-            for other in self.script.classes.values()
-            if name in other.methods and not other.is_interface
-        ]
+        whole = f"*.{name}"
+        if whole not in self._parts:
+            # One part stands for all of them, so a call costs the same however many there are.
+            self._parts[whole] = every = _Part(Body("", 0, 0, {}, None), None)
+            for other in self.script.classes.values():
+                if name in other.methods and not other.is_interface:
+                    every.calls[self._part(f"{other.name}.{name}", other.methods[name], other.name)] = 1
+        return [whole]
 
     def function(self, name: str) -> list[str]:
         """Return the part that a call of a function runs."""
@@ -509,7 +516,9 @@ class _Reach:
                     inner = sum(rounds * steps[other] for other, rounds in part.calls.items())
                     steps[name] = min(part.steps + inner, _STEPS + 1)
                 elif callee in opened:
-                    self.danger("code that calls itself", part.file, part.begin)
+                    here = part if part.file else self._parts[callee]
+                    if here.file:
+                        self.danger("code that calls itself", here.file, here.begin)
                     steps.setdefault(callee, 0)
                 elif callee not in steps:
                     opened.add(callee)
@@ -746,6 +755,7 @@ class _Run:
         elif text in ("(", "[", "{"):
             if self._now is not None:
                 self._forget_target()
+            self._reach.budget.charge(_TOKEN_MEMORY, _WHAT)
             self._groups.append(_Group(text, self._now))
             if self._now is not None and text == "(":
                 self._call(self._now, token)

@@ -417,3 +417,21 @@ def test_quantized_modules_of_torch_are_no_alarm(
         report = inspect(Survey(checkpoint))
     assert {row.code for row in report.findings} <= {"weights-only", "runs-setstate"}
     assert report.load.expression is not None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "$",
+        "u = 'a",
+        'u = """a',
+        'u = "' + '\\"' * 100_000,
+        "u = " + '"""a' * 99_999,
+        "x = torch.add(w, 1)\n    " * 9_000,
+    ],
+)
+def test_code_that_torch_cannot_cut_is_said_and_costs_little(code: str, tmp_path: Path) -> None:
+    """Each of many open quotes was looked for its end, up to the end of the file."""
+    with open(str(make(tmp_path / "a.pt", method=code))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert (report.load.expression is None) is not code.startswith("x")
