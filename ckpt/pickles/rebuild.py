@@ -65,13 +65,18 @@ class Rebuilder:
         }
         self._refilled = pickle.refilled
         built = 0
-        for call in pickle.calls:  # in the order of the file: the parts of a call come before it
+        from_states: list[tuple[Opaque, _Builder]] = []
+        for call in pickle.calls:  # in the order of the file: the arguments of a call come before it
             build = builders.get(call.func)
-            if build is not None:
+            if build is not None and call.states and not call.args:
+                from_states.append((call, build))  # its state comes after it
+            elif build is not None:
                 self._annotate(call, build)
                 built += 1
                 if not built % _STEP and self._budget is not None:
                     self._budget.charge(_STEP * _TENSOR)
+        for call, build in reversed(from_states):
+            self._annotate(call, build)
 
     def set_meaning(self, call: Opaque) -> None:
         """Set the `meaning` of one call, whose parts have theirs already. Raises UnreadableError."""

@@ -285,7 +285,9 @@ def test_what_todays_torch_cannot_load_gets_the_way_through_plain(tmp_path: Path
     gone = _without("_flat_weights", "_flat_weights_names", "_flat_weight_refs")
     with (
         mock.patch.object(nn.GRU, "__getstate__", gone, create=True),
-        mock.patch.object(torch.optim.Adam, "__getstate__", _without_all_but("state", "param_groups"), create=True),
+        mock.patch.object(
+            torch.optim.Adam, "__getstate__", _without_all_but("state", "param_groups"), create=True
+        ),
     ):
         for name in ("gru", "adam"):
             torch.save(things[name], tmp_path / f"{name}.pth")

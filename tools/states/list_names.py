@@ -18,7 +18,9 @@ def names_of(cls):
 
 def main():
     looked_up = set()
-    for line in open(sys.argv[1]).read().split():
+    with open(sys.argv[1]) as listed:
+        names = listed.read().split()
+    for line in names:
         module, _, name = line.rpartition(".")
         try:
             cls = getattr(importlib.import_module(module), name)
