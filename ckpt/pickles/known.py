@@ -55,9 +55,9 @@ dropout: AlphaDropout Dropout Dropout1d Dropout2d Dropout3d FeatureAlphaDropout
 flatten: Flatten Unflatten
 fold: Fold Unfold
 instancenorm: InstanceNorm1d InstanceNorm2d InstanceNorm3d LazyInstanceNorm1d LazyInstanceNorm2d LazyInstanceNorm3d
-linear: Bilinear Identity LazyLinear Linear NonDynamicallyQuantizableLinear
+linear: Bilinear Identity LazyLinear Linear NonDynamicallyQuantizableLinear _LinearWithBias
 loss: BCELoss BCEWithLogitsLoss CTCLoss CosineEmbeddingLoss CrossEntropyLoss GaussianNLLLoss HingeEmbeddingLoss
-  HuberLoss KLDivLoss L1Loss MSELoss MarginRankingLoss MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss
+  HuberLoss KLDivLoss L1Loss LinearCrossEntropyLoss MSELoss MarginRankingLoss MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss
   NLLLoss NLLLoss2d PoissonNLLLoss SmoothL1Loss SoftMarginLoss TripletMarginLoss TripletMarginWithDistanceLoss
 module: Module
 normalization: CrossMapLRN2d GroupNorm LayerNorm LocalResponseNorm RMSNorm
@@ -182,6 +182,7 @@ torch.optim.swa_utils: AveragedModel SWALR
 """Classes whose objects only take the attributes that a file gives them."""
 
 _OPTIMIZERS = """
+torch.optim: Adafactor Muon
 torch.optim._adafactor: Adafactor
 torch.optim._muon: Muon
 torch.optim.adadelta: Adadelta

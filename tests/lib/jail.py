@@ -11,13 +11,14 @@ import resource
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
 from ckpt.pickles.known import KNOWN
 
+T = TypeVar("T")
 SECONDS = 1.0
 """How long a pickle may take to load."""
 _WRITING = (
@@ -38,15 +39,22 @@ class Forbidden(BaseException):
     """Raised where a pickle does what it must not."""
 
 
-def deeds(streams: Sequence[bytes]) -> list[str | None]:
-    """What each stream did when `torch.load(weights_only=False)` read it; None for nothing, also where it failed."""
+def load_stream(stream: bytes) -> None:
+    torch.load(io.BytesIO(stream), map_location="cpu", weights_only=False)
+
+
+def deeds(streams: Sequence[T], load: Callable[[T], object] = load_stream) -> list[str | None]:
+    """What each stream did when `torch.load(weights_only=False)` read it; None for nothing, also where it failed.
+
+    Another `load` may take other things, such as paths.
+    """
     found: list[str | None] = []
     while len(found) < len(streams):
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
             os.close(reader)
-            _child(streams[len(found) :], writer)
+            _child(streams[len(found) :], writer, load)
         os.close(writer)
         with open(reader) as lines:
             found += [json.loads(line) for line in lines]
@@ -56,7 +64,7 @@ def deeds(streams: Sequence[bytes]) -> list[str | None]:
     return found
 
 
-def _child(streams: Sequence[bytes], writer: int) -> NoReturn:
+def _child(streams: Sequence[T], writer: int, load: Callable[[T], object]) -> NoReturn:
     warnings.simplefilter("ignore")
     happened: list[str] = []
     is_watched = False
@@ -90,7 +98,7 @@ def _child(streams: Sequence[bytes], writer: int) -> NoReturn:
         is_watched = True
         try:
             with contextlib.suppress(Exception):
-                torch.load(io.BytesIO(stream), map_location="cpu", weights_only=False)
+                load(stream)
         except BaseException as error:
             happened.append(f"ended with {type(error).__name__}")
         is_watched = False

@@ -1,0 +1,353 @@
+"""One file, one checkpoint: whatever a usual loader runs or reads, ckpt shows, judges or refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import itertools
+import os
+import pickle
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import jail
+import numpy as np
+import opcodes as op
+import oracle
+import pytest
+import torch
+from gadgets import write
+from opcodes import call, glob, pickled
+from paths import many
+from process import TIMEOUT, ckpt
+from safetensors.numpy import load_file, save_file
+
+import ckpt as api
+from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
+from ckpt.formats import open
+from ckpt.formats.common.stream import MAGIC
+from ckpt.jobs.inspect.inspect import inspect
+
+pytestmark = oracle.QUIET
+
+EVIL = pickled(glob("builtins", "exec") + op.value(("open('rung', 'w')",)) + op.reduce())
+"""Makes the file `rung` where it is unpickled."""
+CODES = frozenset(("called-on-load", "code-inside", "unknown-import", "unknown-attribute"))
+SYSTEM = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
+
+
+def is_harmless(path: Path) -> bool:
+    """Tell whether ckpt opens a file without a word about what it runs."""
+    try:
+        with open(str(path)) as checkpoint:
+            return CODES.isdisjoint(finding.code for finding in inspect(Survey(checkpoint)).findings)
+    except CkptError:
+        return False
+
+
+# --- the magic number of the legacy format ----------------------------------------------------------------------------
+
+TAIL = pickle.dumps(1001, 2) + pickle.dumps(SYSTEM, 2) + EVIL + pickle.dumps([], 2)
+MAGICS: dict[str, bytes] = {
+    "LONG4": b"\x80\x02\x8b\x0a\0\0\0" + MAGIC.to_bytes(10, "little") + b".",
+    "more bytes": b"\x80\x02\x8a\x0c" + MAGIC.to_bytes(12, "little") + b".",
+    "after a POP": b"\x80\x02K\x010" + pickle.dumps(MAGIC, 2)[2:],
+    "from the memo": b"\x80\x02N0\x8a\x0a" + MAGIC.to_bytes(10, "little") + b"q\x000h\x00.",
+    "twice the protocol": b"\x80\x02" + pickle.dumps(MAGIC, 2),
+    "a line": b"I%d\n." % MAGIC,
+    "a call of int": b"\x80\x02c__builtin__\nint\nX\x18\0\0\0" + str(MAGIC).encode() + b"\x85R.",
+    "a Decimal": pickle.dumps(Decimal(MAGIC), 2),
+    "a Fraction": pickle.dumps(Fraction(MAGIC), 2),
+    "a complex number": b"\x80\x02c__builtin__\ncomplex\n" + op.value((float(MAGIC),)) + b"R.",
+    "an array of one": pickle.dumps(np.array([float(MAGIC)]), 2),
+    "an array of none": pickle.dumps(np.array([]), 2),
+    "a scalar of numpy": pickle.dumps(np.float64(MAGIC), 2),
+}
+
+
+@pytest.mark.parametrize("name", MAGICS)
+def test_a_magic_number_in_another_spelling_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(MAGICS[name] + TAIL)
+    for command in ("inspect", "lint", "sum", "convert --plain -o y.pth"):
+        words = command.split()
+        done = ckpt(words[0], path, *words[1:], cwd=tmp_path)
+        assert done.code == 2 and b"magic number" in done.err
+    assert ckpt("verify", path).code == 1
+
+
+# --- tar before all but zip -------------------------------------------------------------------------------------------
+
+
+def member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))
+
+
+def tar(first: str | None) -> bytes:
+    """The tar archive of torch 0.1 whose pickle is evil, after a member with any name."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT, encoding="latin-1") as archive:
+        if first is not None:
+            member(archive, first, b"")
+        member(archive, "storages", pickle.dumps(0, 2) + pickle.dumps([], 2))
+        member(archive, "tensors", pickle.dumps(0, 2))
+        member(archive, "pickle", EVIL)
+    return buffer.getvalue()
+
+
+def summed(header: bytearray, form: bytes) -> bytes:
+    """A header with its checksum, spelled by a form."""
+    header[148:156] = b" " * 8
+    header[148:156] = form % sum(header[:512])
+    return bytes(header)
+
+
+def tar_as_legacy() -> bytes:
+    data = bytearray(tar("x"))
+    head = pickle.dumps(MAGIC, 2) + pickle.dumps(1001, 2) + b"\x80\x02}X\x0d\0\0\0little_endian\x88s."
+    head += b"\x80\x02}X\x01\0\0\0kX" + (345 - len(head) - 14).to_bytes(4, "little")
+    data[: len(head)] = head
+    data[345:351] = b"s." + b"\x80\x02]."
+    return summed(data, b"%06o\0 ")
+
+
+def tar_as_safetensors() -> bytes:
+    rest = tar(None)
+    header = bytearray(b" " * 512)
+    header[0:8] = (504).to_bytes(8, "little")
+    header[8:400] = (start := b'{"__metadata__":{"x":"') + b"a" * (392 - len(start))
+    fields = b"0000644 0000000 0000000 00000000000 00000000000 "
+    for at, text in ((100, fields), (156, b"0"), (329, b"0000000 0000000 ")):
+        header[at : at + len(text)] = text
+    end = b'"},"t":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (len(rest), len(rest))
+    header[400 : 400 + len(end)] = end
+    return summed(header, b"0%06o ") + rest
+
+
+TARS = {
+    "a pickle": tar("\x80\x02}."),
+    "a pickle of protocol 0": tar("(lp0\n."),
+    "a legacy checkpoint": tar_as_legacy(),
+    "a safetensors file": tar_as_safetensors(),
+}
+
+
+@pytest.mark.parametrize("name", ["x.pt", "x.safetensors", "weights"])
+@pytest.mark.parametrize("kind", TARS)
+def test_a_tar_that_is_another_file_too_is_refused(kind: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(TARS[kind])
+    for command in ("inspect", "lint", "ls"):
+        done = ckpt(command, path)
+        assert done.code == 2 and b"two files in one" in done.err + done.out
+    assert ckpt("lint", tmp_path, "--level", "error").code == 2, "no name hides it"
+
+
+def test_a_tar_of_before_ustar_is_read_as_torch_reads_it(tmp_path: Path) -> None:
+    data = bytearray(tar(None))
+    for start in range(0, len(data), 512):  # clear what ustar added to the headers
+        if data[start + 257 : start + 262] == b"ustar":
+            data[start + 257 : start + 265] = bytes(8)
+            data[start : start + 512] = summed(data[start : start + 512], b"%06o\0 ")
+    (tmp_path / "x.pt").write_bytes(data)
+    done = ckpt("inspect", tmp_path / "x.pt")
+    assert done.code == 0 and b"DANGER" in done.out
+
+
+# --- records in letters of any case -----------------------------------------------------------------------------------
+
+
+def saved(path: Path, **records: bytes) -> Path:
+    """A file of torch.save with records put in, or under another name."""
+    torch.save({"w": torch.arange(3)}, path)
+    with zipfile.ZipFile(path) as source:
+        parts = {name: source.read(name) for name in source.namelist()}
+    root = next(iter(parts)).partition("/")[0]
+    with zipfile.ZipFile(path, "w") as out:
+        for name, data in parts.items():
+            if name.partition("/")[2].upper() not in records:
+                out.writestr(name, data)
+        for name, data in records.items():
+            out.writestr(f"{root}/{name}", data)
+    return path
+
+
+def test_records_are_found_in_letters_of_any_case(tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.pt", BYTEORDER=b"big")
+    truth = torch.load(path)["w"].tolist()
+    assert truth[1] == 1 << 56
+    assert api.open(path)["w"].numpy().tolist() == truth
+
+
+@pytest.mark.parametrize(
+    "name", ["DATA.PKL", "Data.pkl", "VERSION", "BYTEORDER", "DATA/0", ".DATA/serialization_id"]
+)
+def test_records_that_torch_may_take_for_each_other_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    torch.save({"w": torch.arange(3)}, path)
+    with zipfile.ZipFile(path, "a") as out:
+        root = out.namelist()[0].partition("/")[0]
+        out.writestr(f"{root}/{name}", EVIL)
+    done = ckpt("inspect", path)
+    assert done.code == 2 and b"differ only in case" in done.err
+
+
+# --- pickles behind the first -----------------------------------------------------------------------------------------
+
+FIRST = pickle.dumps(["a", "b"], 4)
+BEHIND = {
+    "one": FIRST + EVIL,
+    "the third": FIRST + pickle.dumps({}, 2) + EVIL,
+    "of protocol 0": pickle.dumps([1], 0) + pickle.dumps({"a": 1}, 0) + EVIL,
+    "that breaks": FIRST + EVIL[:-1] + b"\xff\xff",
+    "that ends too early": FIRST + EVIL[:-1],
+    "that asks for what only torch finds": FIRST + EVIL[:-1] + b"0X\x01\0\0\0aQ.",
+    "with long bytes": FIRST + EVIL[:-1] + b"0B" + (5_000).to_bytes(4, "little") + bytes(5_000) + b".",
+    "in another stream": gzip.compress(FIRST) + gzip.compress(EVIL),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_pickles_behind_the_first_are_judged(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pkl"
+    path.write_bytes(BEHIND[name])
+    assert not is_harmless(path)
+    assert ckpt("lint", path, "--level", "error").code in (1, 2)
+    assert ckpt("inspect", path, "--fail-on", "called-on-load").code in (1, 2)
+    assert not Path("rung").exists()
+
+
+def test_harmless_pickles_and_bytes_behind_the_first_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "x.pkl"
+    path.write_bytes(FIRST + pickle.dumps({"b": 1}, 2) + bytes(20))
+    done = ckpt("inspect", path)
+    assert done.code == 0 and b"1 more pickle" in done.out and b"20 bytes follow" in done.out
+    assert is_harmless(path)
+
+
+# --- the law ----------------------------------------------------------------------------------------------------------
+
+
+def seeds_of_files(folder: Path) -> dict[str, bytes]:
+    """A good file and an evil one of each kind."""
+    state = {"w": torch.arange(4.0), "v": torch.ones(2, dtype=torch.int32)}
+    torch.save(state, folder / "zip")
+    torch.save(state, folder / "legacy", _use_new_zipfile_serialization=False)
+    save_file({"w": np.arange(4.0)}, folder / "safetensors")
+    (folder / "pickle").write_bytes(pickle.dumps({"w": np.arange(4.0)}, 2))
+    files = {name: (folder / name).read_bytes() for name in ("zip", "legacy", "safetensors", "pickle")}
+    files["tar"] = tar(None)
+    files["evil"] = EVIL
+    files["evil legacy"] = pickle.dumps(MAGIC, 2) + TAIL
+    with zipfile.ZipFile(folder / "evil zip", "w") as out:
+        for name, data in (("a/data.pkl", EVIL), ("a/version", b"3\n"), ("a/byteorder", b"little")):
+            out.writestr(name, data)
+    files["evil zip"] = (folder / "evil zip").read_bytes()
+    return files
+
+
+def mutated(files: dict[str, bytes], count: int) -> Iterator[tuple[str, bytes]]:
+    """Two files in one: one after the other, one over the other, letters in another case, bytes changed."""
+    for first, second in itertools.permutations(files, 2):
+        yield f"{first}, then {second}", files[first] + files[second]
+        yield f"{first} in the head of {second}", files[first][:512].ljust(512, b"\0") + files[second][512:]
+    for name, magic in MAGICS.items():
+        yield f"magic: {name}", magic + TAIL
+    for name, data in (*TARS.items(), *BEHIND.items()):
+        yield name, data
+    choose = Random(1)
+    names = sorted(files)
+    for number in range(count):
+        name = choose.choice(names)
+        data = bytearray(files[name])
+        pick = choose.randrange(4)
+        at = choose.randrange(len(data))
+        if pick == 0:
+            for word in (b"data.pkl", b"version", b"byteorder", b"data/0", b"/"):
+                start = data.find(word, at)
+                if start >= 0:
+                    data[start : start + len(word)] = data[start : start + len(word)].swapcase()
+        elif pick == 1:
+            other = files[choose.choice(names)]
+            data[at:at] = other[: choose.randrange(len(other))]
+        elif pick == 2:
+            other = files[choose.choice(names)]
+            data = bytearray(data[:at] + other[choose.randrange(len(other)) :])
+        else:
+            for _ in range(choose.randrange(1, 4)):
+                data[choose.randrange(min(len(data), 700))] = choose.randrange(256)
+        yield f"{number} of {name}", bytes(data)
+
+
+def load_by_all(path: str) -> None:
+    """Read a file as people do, each loader by itself."""
+    with contextlib.suppress(Exception):
+        torch.load(path, map_location="cpu", weights_only=False)
+    with contextlib.suppress(Exception), Path(path).open("rb") as file:
+        while True:
+            pickle.load(file)
+    with contextlib.suppress(Exception):
+        np.load(path, allow_pickle=True)
+    with contextlib.suppress(Exception):
+        load_file(path)
+    with contextlib.suppress(Exception), gzip.open(path) as file:
+        pickle.load(file)
+
+
+def compare_values(path: Path) -> int:
+    """Hold each tensor that ckpt shows against torch.load, where that reads the file. Returns how many there were."""
+    loaded: Any = None
+    with contextlib.suppress(Exception):
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(loaded, dict):
+        return 0
+    with api.open(path) as checkpoint:
+        for name in checkpoint:
+            assert np.array_equal(checkpoint[name].numpy(), loaded[name].numpy(), equal_nan=True), path
+        assert set(checkpoint) == {name for name, value in loaded.items() if torch.is_tensor(value)}
+        return len(checkpoint)
+
+
+def test_no_file_runs_or_holds_what_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutated containers that ckpt opens without a word do nothing in any loader, and hold what ckpt shows."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seeds").mkdir()
+    harmless: dict[str, str] = {}
+    files = seeds_of_files(tmp_path / "seeds")
+    tried = 0
+    for number, (name, data) in enumerate(mutated(files, many(600, 20_000))):
+        path = tmp_path / f"{number}.pt"
+        path.write_bytes(data)
+        tried += 1
+        if is_harmless(path):
+            harmless[str(path)] = name
+        else:
+            path.unlink()
+    deeds = jail.deeds(list(harmless), load_by_all)
+    assert {harmless[path]: deed for path, deed in zip(harmless, deeds, strict=True) if deed} == {}
+    compared = sum(compare_values(Path(path)) for path in harmless)
+    assert compared > 50 and tried > 600
+    for python in filter(None, os.environ.get("CKPT_TORCHES", "").split(":")):
+        script = Path(__file__).resolve().parents[1] / "lib" / "load_all.py"
+        subprocess.run(
+            [python, "-W", "ignore", str(script)], input="\n".join(harmless).encode(), timeout=TIMEOUT
+        )
+        assert not (tmp_path / "rung").exists(), python
+
+
+def test_the_evil_of_these_tests_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.pt").write_bytes(TARS["a legacy checkpoint"])
+    assert jail.deeds([str(tmp_path / "x.pt")], load_by_all) != [None]
+    assert jail.deeds([pickled(write() + call(op.get(0)))]) is not None
