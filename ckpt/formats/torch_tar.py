@@ -59,7 +59,7 @@ def _other(probe: Probe) -> str | None:
     """Return the other kind of a file whose first bytes are the header of a tar archive as well, or None."""
     if is_usual(probe.head):
         return "a safetensors file"
-    from ckpt.formats.plain_pickle.packed import is_early  # here: few archives have three members of torch
+    from ckpt.formats.common.early import is_early  # here: few archives have three members of torch
 
     return "a pickle" if is_pickle(probe.head) or is_early(probe.head, probe.file, probe.limits) else None
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.attributes import WRITTEN
-from ckpt.pickles.grammar import NEW, Grammar, class_of, is_at_rest, made_by
+from ckpt.pickles.grammar import NEW, Grammar, class_of, grammar_of, is_at_rest, made_by
 from ckpt.pickles.known import is_known, is_own, makes_plain_objects, python3_name
 from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
@@ -23,8 +23,8 @@ class Judgement(NamedTuple):
     """The use that loading makes of a name.
 
     `calls` are the first of its calls, of which there are `times`. A function that is held as a value has
-    none. `attributes` are those of its objects that torch calls, of a called class, or that the class does not write, of
-    an odd one.
+    none. `attributes` of its objects make it called, because torch calls them, or odd, because the class does not write
+    them.
     """
 
     group: Group
@@ -72,7 +72,7 @@ def judge(
     another state after a state. Its attributes may then stand for its methods. `refilled` are nodes that got items after
     a call could see them.
     """
-    grammar = Grammar(refilled)
+    grammar = grammar_of(refilled)
     called: dict[Global, _Calls] = {}
     odd: dict[Global, dict[str, None]] = {}
     hooks = {name for name in names if (name.module, name.name) == ("collections", "OrderedDict")}

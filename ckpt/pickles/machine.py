@@ -141,8 +141,8 @@ class Pickle:
     `foreign_opcodes` are unknown to torch's weights_only machine, each with its first offset. `bytestrings`
     says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the first
     opcode that sets an unhashable key. `late` are the objects that got items or another state after a state.
-    `again` are the nodes that were fetched from the memo, by their ids, and `refilled` those of them that got
-    items or a state afterwards: a call that was handed one has seen less than the tree shows.
+    `again` are the nodes that were fetched from the memo, by their ids. The `refilled` ones got items or a state
+    afterwards: a call that was handed one has seen less than the tree shows.
     `members` are the offsets of the members of enums as torch.jit.save alone writes them.
     `skimmed` counts the slots of the memo that a Skim left empty.
     """

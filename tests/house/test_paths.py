@@ -37,11 +37,14 @@ LIMITS = [
     "formats.common.script._ROUNDS",
     "formats.common.script._SAID",
     "formats.common.script._STEPS",
-    "formats.plain_pickle.packed._LOOKED",
+    "formats.common.early.LOOKED",
     "formats.plain_pickle.packed._HEAD",
     "formats.plain_pickle.packed._STREAMS",
     "jobs.rewrite.plain._ROUNDS",
-    "pickles.grammar._PARTS",
+    "pickles.grammar.forms.MOST_ARGUMENTS",
+    "pickles.grammar.forms._NESTED",
+    "pickles.grammar.numpy_rules._DIMENSIONS",
+    "pickles.grammar.numpy_rules._LONGEST_ELEMENT",
     "pickles.machine.TUPLE_ENTRIES",
     "evidence.gradients._READ",
     "evidence.loading._SPELLED",
@@ -169,7 +172,7 @@ LIMITS = [
 
 FORMATS = [
     "errors.STOPPED",  # of Linux
-    "pickles.grammar._OBJECTS_FLAGS",
+    "pickles.grammar.numpy_rules._OBJECTS_FLAGS",
     "live.__init__._OLDEST",
     "elements.histogram.BINS",
     "elements.histogram._FINEST",

@@ -12,7 +12,8 @@ def sniff(probe: Probe) -> bool:
         return False
     if is_pickle(probe.head):
         return True
-    from ckpt.formats.plain_pickle.packed import is_early, is_packed
+    from ckpt.formats.common.early import is_early
+    from ckpt.formats.plain_pickle.packed import is_packed
 
     return is_packed(probe.head, probe.file, probe.limits) or is_early(probe.head, probe.file, probe.limits)
 

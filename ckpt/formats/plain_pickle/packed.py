@@ -1,6 +1,6 @@
 """Streams of gzip, zlib, bzip2 and xz around a pickle, as joblib and people write them.
 
-The pickles without a magic of their own are recognised here too: of protocol 0 and 1, and compressed ones.
+A compressed pickle is recognised by what it holds.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.errors import UnreadableError
+from ckpt.formats.common.early import OPCODES, is_pickle_or_runs
 from ckpt.formats.common.pickled import is_pickle
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
-from ckpt.pickles.known import is_own
-from ckpt.pickles.machine import MachineError, TruncatedPickleError, run
 from ckpt.rows import NamedTuple
 
 _FIRST, _STEP = 1 << 12, 1 << 20
@@ -156,24 +155,7 @@ def _machine(how: Packing) -> _Machine:
     return bz2.BZ2Decompressor() if how.name == "bzip2" else lzma.LZMADecompressor()
 
 
-LOOKED = 1 << 20
-"""Bytes of a file in which a pickle must end, make a call, or name something of Python."""
 _INSIDE = 1 << 16
-_OPCODES = b"()]}IJKLMNFGSTUVXciP\x8c\x8d\x8e\x8f\x95\x96BC"
-"""The opcodes with which a pickle without PROTO begins."""
-
-
-def is_early(head: bytes, source: Source, limits: Limits) -> bool:
-    """Tell whether a file is a pickle without PROTO, or begins as one that runs something before it breaks.
-
-    `head` are its first bytes. More is read only where they are a pickle that goes on.
-    """
-    if head[0] not in _OPCODES:
-        return False
-    verdict = _runs(head, source.size, limits)
-    if verdict is None and len(head) < source.size:
-        verdict = _runs(source.read(0, min(source.size, LOOKED)), source.size, limits)
-    return verdict is True
 
 
 def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
@@ -182,35 +164,6 @@ def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
     inside = b"" if how is None else beginning(source, how, _INSIDE)
     if not inside:
         return inside is None  # a megabyte that becomes nothing: no honest file, and it may go on
-    return is_pickle(inside) or (inside[0] in _OPCODES and _runs(inside, len(inside), limits) is True)
-
-
-def runs_before_it_breaks(data: bytes, limits: Limits) -> bool:
-    """Tell whether bytes that are no whole pickle call or import something before they break."""
-    try:
-        run(data, limits, 0, Budget(limits, len(data)))
-    except LimitError:
-        return True
-    except MachineError as error:
-        return error.calls > 0 or bool(error.seen)
-    return True
-
-
-def _runs(data: bytes, size: int, limits: Limits) -> bool | None:
-    """Tell whether the first bytes of a file of `size` are a pickle.
-
-    Return None if they end before that is known.
-    """
-    end, budget = 0, Budget(limits, len(data))
-    try:
-        while end < len(data):  # a loop over the file unpickles one after the other
-            pickle = run(data, limits, end, budget)
-            end = pickle.end
-            if pickle.calls or any(is_own(module) for module, _ in pickle.globals):
-                return True
-    except LimitError:
-        return True
-    except MachineError as error:
-        runs = error.calls > 0 or any(is_own(name.module) for name in error.seen)
-        return True if runs else None if isinstance(error, TruncatedPickleError) else False
-    return end == size
+    return is_pickle(inside) or (
+        inside[0] in OPCODES and is_pickle_or_runs(inside, len(inside), limits) is True
+    )

@@ -1,0 +1,110 @@
+"""The calls that loading may make without a finding: for each listed function what it may be given.
+
+The default is no. A call is harmless when its function has a rule here, and each argument, each state and each
+item has the form that the rule allows. The danger is less in the functions than in the values that they call:
+`OrderedDict(x)` asks `x` for its `keys`, `Adam` asks its groups for their `params`, `Parameter(x)` calls
+`x.detach()`. So no rule lets a function, a class, or an object with attributes of the file's choice reach code
+that calls or iterates it. Where such values only lie, in a module or a plain dict, nothing calls them.
+
+The rules follow the sources of Python 3.10 to 3.14, numpy 1 and 2, and torch up to 2.13. What is popped from
+the stack of the machine has run as well, so all calls of a pickle are judged, not only the calls in its tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckpt.nodes import ByteStr, Dict, Node, Opaque
+from ckpt.pickles.attributes import ATTRIBUTES
+from ckpt.pickles.grammar.forms import (
+    NEW,
+    Grammar,
+    Manner,
+    Rule,
+    State,
+    class_of,
+    either,
+    is_anything,
+    is_attributes,
+    is_made_without_call,
+    is_pairs,
+    is_plain,
+    made_by,
+    result_of,
+    stands_closed,
+    stands_decorated,
+    takes,
+)
+from ckpt.pickles.grammar.numpy_rules import NUMPY
+from ckpt.pickles.grammar.python_rules import PYTHON
+from ckpt.pickles.grammar.torch_rules import GROUPS, RECURRENT, RECURRENT_LAYERS, TABLES, TORCH
+from ckpt.pickles.known import CLASSES, DICTS, ENUMS, MODULES, OPTIMIZERS
+
+__all__ = ["NEW", "Grammar", "class_of", "grammar_of", "is_at_rest", "made_by", "rule_of"]
+
+_LISTED: dict[str, Rule] = {**PYTHON, **NUMPY, **TORCH}
+_OPTIMIZER_RULE = Rule(is_made_without_call, "instance", State(GROUPS, stands_closed))
+_DICT_RULE = Rule(takes(is_pairs, least=0), "instance", State({}, stands_decorated), has_keys=True)
+_ENUM_RULE = Rule(takes(lambda grammar, node: type(node) in (int, str, float, bool, ByteStr)))
+
+
+def is_at_rest(grammar: Grammar, call: Opaque, *, is_written: bool) -> bool:
+    """Tell whether an object of an unlisted class of torch has no attribute that acts when it is loaded or goes.
+
+    A class that torch has written as its own (`is_written`) may hold objects. Another name may lead to any class.
+    """
+    grammar.called = []
+    if is_written:
+        return all(type(node) is not Dict or is_attributes(grammar, node) for node in call.states)
+    return all(_DATA_ALONE(grammar, node) for node in call.states)
+
+
+def _data_alone(grammar: Grammar, name: str, value: Node) -> Manner:
+    return "fine" if grammar.is_plain(value) else "called"
+
+
+_DATA_ALONE = State(TABLES, _data_alone)
+_data = either(is_plain, result_of("builtins.range"))
+
+
+def _module_rule(name: str) -> Rule:
+    """The rule of a layer: its dicts, its listed functions, and any data that somebody put on it."""
+    listed = dict.fromkeys(ATTRIBUTES.get(name, ()), is_anything)
+    if name in RECURRENT_LAYERS:
+        state = State({**listed, **RECURRENT}, stands_decorated, ("num_layers", "bidirectional"))
+    else:
+        state = State({**listed, **TABLES}, stands_decorated)
+    return Rule(is_made_without_call, "instance", state)
+
+
+def _object_rule(name: str) -> Rule:
+    """The rule of a class whose objects have the attributes that somebody has written.
+
+    Of a class of another package that nobody has written here, any data and functions are taken.
+    """
+    listed = ATTRIBUTES.get(name)
+    if listed is None:
+        return Rule(is_made_without_call, "instance", State({}, stands_decorated, has_slots=True))
+    forms = {attribute: is_anything if has_objects else _data for attribute, has_objects in listed.items()}
+    return Rule(is_made_without_call, "instance", State(forms, stands_closed, has_slots=True, wrong="odd"))
+
+
+def rule_of(name: str) -> Rule | None:
+    """Return the rule of a dotted name, as Python 3 and numpy 1 have it, or None when it is not listed."""
+    rule = _LISTED.get(name)
+    if rule is not None:
+        return rule
+    if name in ENUMS:
+        return _ENUM_RULE
+    if name in MODULES:
+        return _module_rule(name)
+    if name in DICTS:
+        return _DICT_RULE
+    if name in OPTIMIZERS:
+        return _OPTIMIZER_RULE
+    return _object_rule(name) if name in CLASSES else None
+
+
+def grammar_of(refilled: Mapping[int, object] | None = None) -> Grammar:
+    """Return the judge of one pickle. `refilled` are its nodes that got items after others could see them."""
+    return Grammar(rule_of, refilled)

@@ -1,0 +1,671 @@
+"""The judge of one pickle, and the forms of which rules are made: what an argument, a state or an item may be.
+
+A form looks at one node. A form whose check takes time in proportion to the node is asked for it once
+(`Grammar.once`), however many calls share the node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from ckpt.dtypes import BY_NAME
+from ckpt.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    is_tuple,
+    tensor_of,
+)
+from ckpt.pickles.known import OPERATORS, VALUES, is_own, python3_name
+from ckpt.pickles.machine import NAME_CHARACTERS
+from ckpt.pickles.names_of_torch import LOOKED_UP
+from ckpt.rows import NamedTuple
+from ckpt.tensors import Composite, Storage, TensorRef
+
+Kind = Literal["value", "container", "instance"]
+"""The kind of a call's result, for other calls that take it.
+
+A value has no parts of the file's choice. A container is a list, set or dict, as plain as its parts. An
+instance is an object whose attributes the file sets: nothing may be given one.
+"""
+
+_SCALARS = frozenset((type(None), bool, int, float, str, ByteStr, bytes, bytearray))
+_HEAVY = 10_000_000
+"""The most entries of nested tuples and lists, each counted as often as it is reached, that a call is given."""
+_NESTED = 16
+"""The most dtypes inside each other."""
+_WORDS = frozenset(
+    [f"torch.{name}" for name in BY_NAME]
+    + [f"torch.sparse_{kind}" for kind in ("coo", "csr", "csc", "bsr", "bsc")]
+    + ["torch.strided", "builtins.Ellipsis", "builtins.NotImplemented"]
+    + [
+        f"torch.{name}"
+        for name in ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
+    ]
+    + [
+        f"torch.per_{name}"
+        for name in (
+            "tensor_affine",
+            "tensor_symmetric",
+            "channel_affine",
+            "channel_symmetric",
+            "channel_affine_float_qparams",
+        )
+    ]
+)
+"""Names of values that are neither functions nor classes."""
+
+COPYREG = ("copyreg", "copy_reg")
+_METHODS = ("zoneinfo.ZoneInfo._unpickle",)
+"""Methods that are called by the names of their classes."""
+NEW = ("newobj", "newobj_ex")
+"""Opcodes that make an object without calling its class."""
+
+
+class _Search:
+    """Searches nodes for a form that all of their parts must have. Each node is searched once, however many calls share it.
+
+    `leaf` tells of a node without parts if it has the form, and is None for one whose parts must have it. A node has at most
+    `most` entries, each counted as often as it is reached, because a hash or a text of it takes as long. With `cycles`,
+    a node may hold itself.
+    """
+
+    def __init__(self, leaf: Callable[[Node], bool | None], most: int, *, cycles: bool) -> None:
+        self._leaf = leaf
+        self._most = most
+        self._cycles = cycles
+        self._sizes: dict[int, int] = {}  # id of a node with parts -> its entries; 0 without the form
+
+    def has(self, root: Node) -> bool:
+        """Tell whether a node and all nodes below it have the form."""
+        sizes = self._sizes
+        todo: list[tuple[Node, list[Node] | None]] = [(root, None)]
+        finished: list[int] = []
+        is_open: set[int] = set()
+        is_cyclic = False
+        while todo:
+            node, parts = todo.pop()
+            if parts is None:
+                if id(node) in sizes or id(node) in is_open or self._leaf(node) is not None:
+                    continue
+                parts = _parts(node)
+                is_open.add(id(node))
+                todo.append((node, parts))
+                todo += [(part, None) for part in parts if type(part) not in _SCALARS]
+                continue
+            is_open.discard(id(node))
+            size = 1
+            for part in parts:
+                if type(part) in _SCALARS:
+                    of = 1
+                elif id(part) in is_open:  # one of those around it
+                    is_cyclic, of = True, int(self._cycles)
+                else:
+                    of = self._size(part)
+                size = 0 if not of or not size else size + of
+            sizes[id(node)] = size if size <= self._most else 0
+            finished.append(id(node))
+        has = self._size(root) > 0
+        if not has and is_cyclic:  # what seemed to have it may hold what is around it
+            sizes.update(dict.fromkeys(finished, 0))
+        return has
+
+    def _size(self, node: Node) -> int:
+        leaf = self._leaf(node)
+        return self._sizes.get(id(node), 0) if leaf is None else int(leaf)
+
+
+class Grammar:
+    """Judges the calls of one pickle, whose tree must not change meanwhile.
+
+    What many calls share is looked at once, so judging takes time in proportion to the pickle. `refilled` are the nodes
+    that got items or a state after others could see them, by their ids.
+    """
+
+    def __init__(
+        self, rule_by_name: Callable[[str], Rule | None], refilled: Mapping[int, object] | None = None
+    ) -> None:
+        self.rule_by_name = rule_by_name
+        """Gives the rule of a dotted name, as Python 3 and numpy 1 have it."""
+        self.odd: list[str] = []
+        """The attributes of the last call that its class does not write, and that torch does not look up either."""
+        self.called: list[str] = []
+        """The attributes of the last call that torch calls, or looks up, by these names."""
+        self._refilled = refilled or {}
+        self._depth = 0
+        self._rules: dict[tuple[str, str], Rule | None] = {}
+        self._answers: dict[tuple[int, int], tuple[bool, tuple[str, ...], tuple[str, ...]]] = {}
+        self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
+        self._types = _Search(self._is_type, 1_000, cycles=False)
+        self._held = _Search(self._is_held, 10_000, cycles=False)
+
+    def allows(self, call: Opaque) -> bool:
+        """Tell whether a call is harmless, with all that is done to its result."""
+        self.odd, self.called = [], []
+        origin = made_by(call)
+        rule = None if origin is None else self.rule(origin[0])
+        if origin is None or rule is None or not rule.takes(self, origin[1], call):
+            return False
+        if self._refilled and self._is_seen_early(call, rule):
+            return False
+        if call.states and not (rule.state and len(call.states) == 1 and rule.state(self, call.states[0])):
+            return False
+        return not (call.items and not rule.has_items) and not (call.keys and not rule.has_keys)
+
+    def rule(self, name: Global) -> Rule | None:
+        """Return the rule of a function or class, or None when it is not listed."""
+        key = (name.module, name.name)
+        if key not in self._rules:
+            self._rules[key] = self.rule_by_name(python3_name(*key))
+        return self._rules[key]
+
+    def once(self, form: Form, node: Node) -> bool:
+        """Tell whether a node has a form whose check takes time in proportion to the node.
+
+        Each node of the tree is checked once.
+        """
+        key = (id(form), id(node))
+        answer = self._answers.get(key)
+        if answer is None:
+            before = len(self.odd), len(self.called)
+            is_form = form(self, node)
+            answer = is_form, tuple(self.odd[before[0] :]), tuple(self.called[before[1] :])
+            self._answers[key] = answer
+        else:
+            self.odd += answer[1]
+            self.called += answer[2]
+        return answer[0]
+
+    def once_nested(self, form: Form, node: Node) -> bool:
+        """Call `once` for a node inside another of its kind. Deeper than numpy's own ones nest, the form is denied."""
+        self._depth += 1
+        try:
+            return self._depth <= _NESTED and self.once(form, node)
+        finally:
+            self._depth -= 1
+
+    def is_refilled(self, node: Node) -> bool:
+        """Tell whether a container got items after others could see it: a call has seen less than the tree shows."""
+        if id(node) not in self._refilled:
+            return False
+        if type(node) is not Opaque:
+            return True
+        origin = made_by(node)
+        rule = None if origin is None else self.rule(origin[0])
+        return rule is not None and rule.makes != "instance"
+
+    def _is_seen_early(self, call: Opaque, rule: Rule) -> bool:
+        """Tell whether a call, or what its result is used for, has seen a container before it was full."""
+        if rule.makes == "value" and id(call) in self._refilled:
+            return True
+        todo: list[Node] = [*call.args, *call.states]
+        if rule.makes == "instance":  # torch reads the tables in a state, and looks no further
+            todo += [value for state in call.states if type(state) is Dict for value in state.values]
+            return any(map(self.is_refilled, todo))
+        seen: set[int] = set()
+        while todo:
+            node = todo.pop()
+            if self.is_refilled(node):
+                return True
+            if type(node) in (list, tuple, Dict, Set) and id(node) not in seen:
+                seen.add(id(node))
+                todo += _parts(node)
+        return False
+
+    def is_plain(self, node: Node) -> bool:
+        """Tell whether a node and all below it are data.
+
+        There is no function, no class, no object with attributes of the file.
+        """
+        return self._plain.has(node)
+
+    def is_type_expression(self, node: Node) -> bool:
+        """Tell whether a node can stand in brackets behind a type.
+
+        Types, words, and tuples and lists of them can. Nothing calls them.
+        """
+        return self._types.has(node)
+
+    def is_held(self, node: Node) -> bool:
+        """Tell whether a partial may hold a node as arguments: data, functions, and other partials."""
+        return self._held.has(node)
+
+    def _is_plain(self, node: Node) -> bool | None:
+        kind = type(node)
+        if kind in _SCALARS or kind is TensorRef or kind is Composite:
+            return True
+        if kind in (list, tuple, Dict, Set):
+            return None
+        if type(node) is Global:
+            return python3_name(node.module, node.name) in _WORDS
+        if type(node) is PersistentId:
+            return type(node.meaning) is not Global
+        if type(node) is not Opaque:
+            return False
+        if tensor_of(node) is not None:
+            return True
+        origin = made_by(node)
+        rule = None if origin is None else self.rule(origin[0])
+        if rule is None or rule.makes == "instance":
+            return False
+        return True if rule.makes == "value" else None
+
+    def _is_type(self, node: Node) -> bool | None:
+        if type(node) in (list, tuple):
+            return None
+        if type(node) is Opaque:
+            return None if TYPES(self, node) else False
+        return type(node) in _SCALARS or class_of(node) is not None
+
+    def _is_held(self, node: Node) -> bool | None:
+        if type(node) in (list, tuple, Dict):
+            return None
+        return is_function(self, node) or PARTIALS(self, node) or self.is_plain(node)
+
+
+def _parts(node: Node) -> list[Node]:
+    if type(node) is Opaque:
+        args = node.args[1:] if node.args and is_factory(node.args[0]) else node.args  # of a defaultdict
+        return [*args, *node.items, *node.keys, *node.values, *node.states]
+    if type(node) is Dict:
+        return [*node.keys, *node.values]
+    return list(node.items if type(node) is Set else node)  # type: ignore[arg-type]
+
+
+def class_of(node: Node) -> Global | None:
+    """Return the name that a node is, or None.
+
+    Legacy files keep the names of modules outside of the pickle.
+    """
+    named = node.meaning if type(node) is PersistentId else node
+    return named if type(named) is Global else None
+
+
+def made_by(call: Opaque) -> tuple[Global, tuple[Node, ...]] | None:
+    """The class or function of a call, and its arguments. None where that is no name, or there are keyword arguments.
+
+    `copyreg._reconstructor` and `copyreg.__newobj__` make objects as NEWOBJ does.
+    """
+    func, args = class_of(call.func), call.args
+    if type(call.func) is Opaque:
+        func = _method(call.func)
+    if func is None or (call.kwargs is not None and call.kwargs.keys):
+        return None
+    cls = class_of(args[0]) if args and call.how not in NEW and func.module in COPYREG else None
+    if cls is None:
+        return func, args
+    if func.name == "__newobj__":
+        return cls, args[1:]
+    if func.name != "_reconstructor" or len(args) != 3:
+        return func, args
+    base = class_of(args[1])
+    of = base and python3_name(base.module, base.name)
+    if of == "builtins.object" and args[2] is None:
+        return cls, ()
+    return (cls, (args[2],)) if of in _BASES and _is_literal(args[2]) else (func, args)
+
+
+_BASES = frozenset(
+    f"builtins.{name}"
+    for name in (
+        "list",
+        "dict",
+        "set",
+        "frozenset",
+        "tuple",
+        "str",
+        "int",
+        "float",
+        "complex",
+        "bytes",
+        "bytearray",
+    )
+)
+
+
+def _method(call: Opaque) -> Global | None:
+    """The method that `getattr(C, "name")` is, where it has a rule."""
+    of = call.args[0] if is_getattr(call) else None
+    if type(of) is not Global:
+        return None
+    name = f"{of.name}.{call.args[1]!s}"
+    return Global(of.module, name) if python3_name(of.module, name) in _METHODS else None
+
+
+def is_getattr(call: Opaque) -> bool:
+    func = call.func
+    return (
+        type(func) is Global
+        and python3_name(func.module, func.name) == "builtins.getattr"
+        and call.how == "reduce"
+        and len(call.args) == 2
+        and isinstance(call.args[1], str)
+        and len(call.args[1]) <= NAME_CHARACTERS
+    )
+
+
+# --- forms: what one node may be ---------------------------------------------------------------------------------------
+
+Form = Callable[["Grammar", Node], bool]
+Args = Callable[[Grammar, tuple[Node, ...], Opaque], bool]
+
+
+class Rule(NamedTuple):
+    """The values that a function or class may be given: arguments, one state, items, and items set by key."""
+
+    takes: Args
+    makes: Kind = "value"
+    state: Form | None = None
+    has_items: bool = False
+    has_keys: bool = False
+
+
+def result_of(*names: str) -> Form:
+    """The result of a call of one of these names."""
+
+    def form(grammar: Grammar, node: Node) -> bool:
+        origin = made_by(node) if type(node) is Opaque else None
+        return origin is not None and python3_name(origin[0].module, origin[0].name) in names
+
+    return form
+
+
+def is_plain(grammar: Grammar, node: Node) -> bool:
+    return grammar.is_plain(node)
+
+
+def holds_text(node: Node) -> bool:
+    return type(node) is str or type(node) is ByteStr
+
+
+def is_any_text(grammar: Grammar, node: Node) -> bool:
+    return holds_text(node)
+
+
+def is_short_text(grammar: Grammar, node: Node) -> bool:
+    return holds_text(node) and len(node) <= 10_000  # type: ignore[arg-type]
+
+
+def matching(pattern: str) -> Form:
+    return lambda grammar, node: is_short_text(grammar, node) and re.fullmatch(pattern, str(node)) is not None
+
+
+def is_raw(grammar: Grammar, node: Node) -> bool:
+    """Bytes, as they are, as protocol 2 writes them (by a call, which is judged by itself), or that stay in the file."""
+    if type(node) is PersistentId:
+        return type(node.pid) is int and type(node.meaning) is Storage
+    return type(node) in (bytes, bytearray, ByteStr) or _BYTES(grammar, node)
+
+
+_BYTES = result_of("_codecs.encode", "builtins.bytes", "builtins.bytearray")
+
+
+def is_number(grammar: Grammar, node: Node) -> bool:
+    return type(node) in (int, float, bool)
+
+
+def is_count(grammar: Grammar, node: Node) -> bool:
+    return type(node) is int and 0 <= node < 2**31
+
+
+def is_scalar(grammar: Grammar, node: Node) -> bool:
+    return type(node) in _SCALARS
+
+
+def is_anything(grammar: Grammar, node: Node) -> bool:
+    return True
+
+
+def is_nowhere(grammar: Grammar, node: Node) -> bool:
+    return False
+
+
+def is_none(grammar: Grammar, node: Node) -> bool:
+    return node is None
+
+
+def is_tensor(grammar: Grammar, node: Node) -> bool:
+    return tensor_of(node) is not None
+
+
+def _is_literal(node: Node) -> bool:
+    return type(node) in (list, tuple, Dict, Set) or type(node) in _SCALARS
+
+
+def is_series(grammar: Grammar, node: Node) -> bool:
+    """A list, tuple, set or dict of the pickle itself, with any parts: iterating it runs nothing."""
+    return type(node) in (list, tuple, Dict, Set)
+
+
+def is_pairs(grammar: Grammar, node: Node) -> bool:
+    return type(node) is Dict or ((type(node) is list or is_tuple(node)) and grammar.once(_all_pairs, node))
+
+
+def _all_pairs(grammar: Grammar, node: Node) -> bool:
+    assert type(node) is list or is_tuple(node)
+    return all((type(pair) is list or type(pair) is tuple) and len(pair) == 2 for pair in node)
+
+
+def named(*names: str) -> Form:
+    """One of these names, none of which is called where it stands, or is called with what this rule allows."""
+
+    def form(grammar: Grammar, node: Node) -> bool:
+        name = class_of(node)
+        return name is not None and python3_name(name.module, name.name) in names
+
+    return form
+
+
+def either(*forms: Form) -> Form:
+    return lambda grammar, node: any(form(grammar, node) for form in forms)
+
+
+def tuple_of(*forms: Form) -> Form:
+    return lambda grammar, node: (
+        is_tuple(node)
+        and len(node) == len(forms)
+        and all(form(grammar, part) for form, part in zip(forms, node, strict=True))
+    )
+
+
+def free_attributes(**forms: Form) -> Form:
+    """A state that becomes the attributes of an object whose names are free: a dict with texts as keys, and one of slots.
+
+    `forms` judge the attributes that the class calls or iterates when it is loaded. No other is looked at by
+    then, but for those with two underscores in front.
+    """
+    return State(forms, lambda grammar, name, value: "fine", has_slots=True)
+
+
+Manner = Literal["fine", "odd", "called"]
+"""The standing of an attribute that is not listed: nobody looks at it, nobody knows it, or torch calls it by its name."""
+
+
+class State:
+    """The form of a state: its listed attributes have forms of their own, `other` judges each further one.
+
+    `needed` are the attributes that must be there: torch looks for them among the layers and parameters if they are not.
+    `wrong` is how a listed attribute stands that does not have its form. With `has_slots` a state may have a second dict, whose attributes are set one by one.
+    """
+
+    def __init__(
+        self,
+        forms: Mapping[str, Form],
+        other: Callable[[Grammar, str, Node], Manner],
+        needed: Iterable[str] = (),
+        *,
+        has_slots: bool = False,
+        wrong: Manner = "called",
+    ) -> None:
+        self._wrong = wrong
+        self._forms = forms
+        self._other = other
+        self._has_slots = has_slots
+        self._needed = frozenset(needed)
+        self._judging: Form = self._judge  # one object, for answers are kept by its id
+
+    def __call__(self, grammar: Grammar, node: Node) -> bool:
+        if is_tuple(node) and len(node) == 2 and self._has_slots:
+            return all(
+                part is None or (type(part) is Dict and grammar.once(self._judging, part)) for part in node
+            )
+        return grammar.once(self._judging, node) if type(node) is Dict else node is None
+
+    def _judge(self, grammar: Grammar, node: Node) -> bool:
+        assert type(node) is Dict
+        if not all(map(holds_text, node.keys)):
+            return False
+        names = [str(key) for key in node.keys]
+        is_fine = self._needed.issubset(names)
+        for name, value in zip(names, node.values, strict=True):
+            form = self._forms.get(name)
+            if form is not None:
+                manner: Manner = "fine" if form(grammar, value) else self._wrong
+            elif name.startswith("__") and type(value) not in _SCALARS:
+                manner = "called"
+            else:
+                manner = self._other(grammar, name, value)
+            if manner == "odd":
+                grammar.odd.append(name)
+            elif manner == "called":
+                grammar.called.append(name)
+                is_fine = False
+        return is_fine
+
+
+def stands_closed(grammar: Grammar, name: str, value: Node) -> Manner:
+    """An attribute of a class whose objects have the listed ones only."""
+    return "called" if name in LOOKED_UP else "odd"
+
+
+def stands_decorated(grammar: Grammar, name: str, value: Node) -> Manner:
+    """An attribute of an object on which people put what they like, as on layers, tensors and state dicts.
+
+    Data cannot be called. A function can, where torch or Python looks for the name.
+    """
+    if grammar.is_plain(value):
+        return "fine"
+    if name in LOOKED_UP:
+        return "called"
+    return "fine" if grammar.is_held(value) else "odd"
+
+
+is_attributes = free_attributes()
+
+
+# --- forms of arguments ------------------------------------------------------------------------------------------------
+
+
+def takes(*forms: Form, least: int | None = None) -> Args:
+    """One form for each argument; those after the first `least` may be left out."""
+    fewest = len(forms) if least is None else least
+
+    def check(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+        return fewest <= len(args) <= len(forms) and all(
+            form(grammar, arg) for form, arg in zip(forms, args, strict=False)
+        )
+
+    return check
+
+
+MOST_ARGUMENTS = 100
+"""The most arguments of a call that takes any number of them."""
+
+
+def takes_many(form: Form) -> Args:
+    return lambda grammar, args, call: len(args) <= MOST_ARGUMENTS and all(form(grammar, arg) for arg in args)
+
+
+takes_nothing = takes()
+
+
+def is_made_without_call(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """An object that is made without calling its class, whose `__init__` may take time and memory (`Transformer()`)."""
+    func = class_of(call.func)
+    return not args and (call.how != "reduce" or (func is not None and func.module in COPYREG))
+
+
+# --- values that could be called ---
+
+_FACTORIES = (
+    *(
+        f"builtins.{name}"
+        for name in ("list", "dict", "set", "frozenset", "tuple", "int", "float", "str", "bool")
+    ),
+    "collections.OrderedDict",
+    "collections.Counter",
+    "collections.deque",
+    "torch.amp.grad_scaler._refresh_per_optimizer_state",
+    "torch.cuda.amp.grad_scaler._refresh_per_optimizer_state",
+)
+"""Classes and functions that a `defaultdict` may call, without arguments, whenever somebody looks up a key."""
+
+
+def is_factory(node: Node) -> bool:
+    name = class_of(node)
+    return name is not None and python3_name(name.module, name.name) in _FACTORIES
+
+
+TYPES = result_of("types.GenericAlias", "operator.getitem", "functools.reduce", "builtins.type")
+
+
+PARTIALS = result_of("functools.partial")
+
+
+def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """An operator of torch, a listed method, or a class or function inside a class that is itself unknown."""
+    if not is_getattr(call):
+        return False
+    of, name = args[0], str(args[1])
+    if type(of) is Opaque:  # a class in a class in a class: the inner one is judged by itself
+        return is_getattr(of) and is_inner(name)
+    if type(of) is not Global:
+        return False
+    owner = python3_name(of.module, of.name)
+    if owner in OPERATOR_OWNERS:
+        return name in OPERATORS
+    if grammar.rule_by_name(f"{owner}.{name}") is not None:
+        return True
+    if owner.startswith(("torch.nn.modules.", "torch.nn.parallel.")):  # a method of a module, as a value
+        return name.isidentifier() and not name.startswith("_")
+    return is_inner(name) and not is_own(of.module)
+
+
+OPERATOR_OWNERS = (
+    "torch._C._VariableFunctionsClass",
+    "torch._C._VariableFunctions",
+    "torch._C.TensorBase",
+    "torch._C._TensorBase",
+    "torch.Tensor",
+    "torch._tensor.Tensor",
+)
+
+
+def is_inner(name: str) -> bool:
+    return name.isidentifier() and not name.startswith("__")
+
+
+def is_function(grammar: Grammar, node: Node) -> bool:
+    """A function that a partial may hold: of torch.nn, an operator of torch, or of a package, which is told of by itself."""
+    if type(node) is Opaque:
+        return is_getattr(node) and takes_getattr(grammar, node.args, node)
+    name = class_of(node)
+    if name is None:
+        return False
+    text = python3_name(name.module, name.name)
+    return text in VALUES or text.startswith("torch.nn.") or not is_own(name.module)
+
+
+def is_numbers(grammar: Grammar, node: Node) -> bool:
+    """A list of numbers, of lists of numbers, and so on."""
+    return (type(node) is list or type(node) is tuple) and grammar.is_plain(node)
+
+
+def holds_flag(node: Node) -> bool:
+    return type(node) in (bool, int)
