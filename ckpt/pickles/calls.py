@@ -158,7 +158,7 @@ def code_of(source: Checkpoint, result: Checkpoint) -> Code:
         text = texts[0] if texts else f"{module}.{name}"
         if group == "called":
             kinds["runs" if is_own(module) else "calls"][text] = None
-        elif group == "odd":
+        elif group == "odd" and not source.traits.is_folder:  # the lists of a folder are written anew
             kinds["sets"].update(dict.fromkeys(f"{module}.{name}.{attribute}" for attribute in attributes))
         elif group == "unknown" and not result.traits.names_are_code:  # a program of its own imports nothing
             kinds["imports"][text] = None

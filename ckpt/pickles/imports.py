@@ -13,6 +13,7 @@ from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is
 from ckpt.pickles.attributes import WRITTEN
 from ckpt.pickles.grammar import NEW, Grammar, class_of, grammar_of, is_at_rest, made_by
 from ckpt.pickles.known import is_known, is_own, makes_plain_objects, python3_name
+from ckpt.pickles.machine import Fillings
 from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 
@@ -64,15 +65,15 @@ def judge(
     calls: Sequence[Opaque],
     roots: Sequence[Node],
     late: Sequence[Opaque] = (),
-    refilled: Mapping[int, object] | None = None,
+    fillings: Fillings | None = None,
 ) -> dict[Global, Judgement]:
     """Judge each name of a pickle that makes these calls. `roots` are its values outside of calls.
 
     The calls must have their meaning (`Rebuilder.annotate`). `late` are calls whose object got items or
-    another state after a state. Its attributes may then stand for its methods. `refilled` are nodes that got items after
+    another state after a state. Its attributes may then stand for its methods. `fillings` are nodes that got items after
     a call could see them.
     """
-    grammar = grammar_of(refilled)
+    grammar = grammar_of(fillings)
     called: dict[Global, _Calls] = {}
     odd: dict[Global, dict[str, None]] = {}
     hooks = {name for name in names if (name.module, name.name) == ("collections", "OrderedDict")}

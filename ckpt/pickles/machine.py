@@ -134,6 +134,31 @@ Made: TypeAlias = (
 )
 
 
+class Fillings:
+    """The nodes of a pickle that got items or a state after others could see them: a call before that has seen less.
+
+    `last` has the offset of the last time and the node, `built` the offset of the last BUILD, both by the ids of nodes.
+    """
+
+    def __init__(self) -> None:
+        self.last: dict[int, tuple[int, Made]] = {}
+        self.built: dict[int, int] = {}
+
+    def is_filled_after(self, node: object, offset: int) -> bool:
+        """Tell whether a node changes after an offset, though others could see it before."""
+        row = self.last.get(id(node))
+        return row is not None and row[0] > offset
+
+    def build_of(self, call: Opaque) -> int:
+        """The offset of the last BUILD of an object, or else of its call."""
+        return self.built.get(id(call), call.offset)
+
+    def move(self, moved: Callable[[int], int]) -> None:
+        """Count all offsets in another way."""
+        self.last = {key: (moved(offset), node) for key, (offset, node) in self.last.items()}
+        self.built = {key: moved(offset) for key, offset in self.built.items()}
+
+
 class Pickle:
     """The content of one pickle.
 
@@ -141,8 +166,7 @@ class Pickle:
     `foreign_opcodes` are unknown to torch's weights_only machine, each with its first offset. `bytestrings`
     says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the first
     opcode that sets an unhashable key. `late` are the objects that got items or another state after a state.
-    `again` are the nodes that were fetched from the memo, by their ids. The `refilled` ones got items or a state
-    afterwards: a call that was handed one has seen less than the tree shows.
+    `again` are the nodes that were fetched from the memo, by their ids, and `fillings` those that changed afterwards.
     `members` are the offsets of the members of enums as torch.jit.save alone writes them.
     `skimmed` counts the slots of the memo that a Skim left empty.
     """
@@ -160,7 +184,7 @@ class Pickle:
         self.hashed_tuples: dict[int, Node] = {}
         self.late: list[Opaque] = []
         self.again: dict[int, Made] = {}
-        self.refilled: dict[int, Made] = {}
+        self.fillings = Fillings()
         self.members: list[int] = []
         self.skimmed = 0
 
@@ -402,9 +426,10 @@ def _run(
                 state = pop()
                 if type(stack[-1]) is not Opaque:
                     raise MachineError(f"cannot set a state on {_kind(stack[-1])}", offset)
-                _note(out, stack[-1])
+                _note(out, stack[-1], offset)
                 stack[-1].build(state)
-                memory -= LIST_COST
+                out.fillings.built[id(stack[-1])] = offset
+                memory -= LIST_COST + MEMO_SLOT
                 if feed is not None:
                     budget.memory = memory
                     feed(stack[-1], pos)
@@ -610,11 +635,11 @@ def _call(out: Pickle, offset: int, how: str, func: Node, args: Made, kwargs: Di
 
 def _add_items(out: Pickle, offset: int, target: Made, items: Sequence[Node], sets: bool = False) -> None:
     if id(target) in out.again:
-        out.refilled[id(target)] = target
+        out.fillings.last[id(target)] = offset, target
     if type(target) is list:
         target.extend(items)
     elif type(target) is Opaque:
-        _note(out, target)
+        _note(out, target, offset)
         target.append(items)
     elif sets and type(target) is Set and not target.frozen:
         target.append(items)
@@ -628,9 +653,9 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
     if type(target) is not Dict and type(target) is not Opaque:
         raise MachineError(f"cannot set items on {_kind(target)}", offset)
     if id(target) in out.again:
-        out.refilled[id(target)] = target
+        out.fillings.last[id(target)] = offset, target
     if type(target) is Opaque:
-        _note(out, target)
+        _note(out, target, offset)
     keys = items[::2]
     if out.unhashable is None and not _HASHED.issuperset(map(type, keys)):
         if _has_unhashable(keys, out.hashed_tuples):
@@ -638,12 +663,12 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
     target.set(keys, items[1::2])
 
 
-def _note(out: Pickle, target: Opaque) -> None:
+def _note(out: Pickle, target: Opaque, offset: int) -> None:
     """Note an object that changes once it has a state, or once others have seen it."""
     if target.states:
         out.late.append(target)
     if id(target) in out.again:
-        out.refilled[id(target)] = target
+        out.fillings.last[id(target)] = offset, target
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:

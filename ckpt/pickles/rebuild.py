@@ -7,7 +7,7 @@ torch/storage.py of torch 0.1 to 2.13.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, cast
 
@@ -27,8 +27,8 @@ from ckpt.nodes import (
     is_tuple,
     tensor_of,
 )
-from ckpt.pickles.machine import Pickle
-from ckpt.pickles.names_of_torch import TENSOR_NAMES
+from ckpt.pickles.machine import Fillings, Pickle
+from ckpt.pickles.names_of_torch import TENSOR_PROPERTIES
 from ckpt.rows import replace
 from ckpt.tensors import DIMENSIONS, Composite, Place, Range, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
@@ -55,7 +55,7 @@ class Rebuilder:
         self._nested = nested
         self._budget = budget
         self._meta = 0
-        self._refilled: Mapping[int, object] = {}
+        self._fillings = Fillings()
         self._meshes: dict[int, Mesh | None] = {}
 
     def annotate(self, pickle: Pickle) -> None:
@@ -63,7 +63,7 @@ class Rebuilder:
         builders: dict[Node, _Builder] = {
             name: build for name in pickle.globals.values() if (build := _BUILDERS.get(name.qualified))
         }
-        self._refilled = pickle.refilled
+        self._fillings = pickle.fillings
         built = 0
         from_states: list[tuple[Opaque, _Builder]] = []
         for call in pickle.calls:  # in the order of the file: the arguments of a call come before it
@@ -89,7 +89,7 @@ class Rebuilder:
             call.meaning = build(self, call.args, call)
             if call.states and build in _FINISHED and call.meaning is not None:
                 raise BadCallError("its tensor is changed by a state afterwards")
-            if self._refilled and tensor_of(call) is not None and self._is_refilled(call):
+            if self._fillings.last and tensor_of(call) is not None and self._is_filled_late(call):
                 raise BadCallError("what it is called with is filled afterwards")
             if (call.items or call.keys) and tensor_of(call) is not None:
                 raise BadCallError("items are set on its tensor, a fault in memory with torch up to 2.9")
@@ -98,15 +98,25 @@ class Rebuilder:
             problem = f"damaged pickle: {call.func.name} at byte {call.offset:,}: {error}"
             raise UnreadableError(problem) from None
 
-    def _is_refilled(self, call: Opaque) -> bool:
-        """Tell whether a list or dict among the arguments got items after the call, which torch has not seen."""
-        todo: list[Node] = [call, *call.args, *call.states]
+    def _is_filled_late(self, call: Opaque) -> bool:
+        """Tell whether a list or dict that the call is given got items after the call, which torch has not seen."""
+        fillings = self._fillings
+        if fillings.is_filled_after(call, call.offset) and not call.states:
+            return True
+        args = call.args
+        if type(call.meaning) is TensorRef and len(args) == WITH_STATE:
+            args = args[:-1]  # attributes that come later are no part of the tensor
+        todo: list[tuple[Node, int]] = [(arg, call.offset) for arg in args]
+        todo += [(state, fillings.build_of(call)) for state in call.states]
         while todo:
-            node = todo.pop()
-            if id(node) in self._refilled and (type(node) is not Opaque or node is call or _is_dict(node)):
+            node, offset = todo.pop()
+            is_container = type(node) is not Opaque or _is_dict(node)
+            if is_container and fillings.is_filled_after(node, offset):
                 return True
             if type(node) is list or is_tuple(node):
-                todo += node
+                todo += [(part, offset) for part in node]
+            elif type(node) is Opaque and node.class_name == "torch.Size":
+                todo += [(part, node.offset) for part in node.args]
         return False
 
     # --- one method per call; `args` are those of the rebuild function, `call` is the node in the tree ----
@@ -130,7 +140,7 @@ class Rebuilder:
 
     def _parameter_with_state(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         tensor = self._parameter(args, call)
-        _refuse_names_of_tensors(tensor, _attributes(args[3]) if len(args) > WITH_STATE - 1 else {})
+        _refuse_properties(tensor, _attributes(args[3]) if len(args) > WITH_STATE - 1 else {})
         return tensor
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
@@ -161,8 +171,7 @@ class Rebuilder:
         if not isinstance(tensor, (TensorRef, Composite)):
             return None
         attributes = _attributes(state)
-        own = type(subclass) is Global and subclass.qualified == _NESTED
-        _refuse_names_of_tensors(tensor, attributes, ("_values",) if own else ())
+        _refuse_properties(tensor, attributes)
         if isinstance(tensor, Composite) and tensor.layout == "wrapper":
             tensor = self._of_ranks(tensor, state, attributes)
         is_parameter = tensor.is_parameter or attributes.get("_is_param") is True
@@ -493,17 +502,14 @@ def _is_dict(node: Opaque) -> bool:
     return node.class_name in ("collections.OrderedDict", "builtins.dict", "builtins.list", "builtins.set")
 
 
-_NESTED = "torch.nested._internal.nested_tensor.NestedTensor"
+def _refuse_properties(tensor: Tensor, attributes: Mapping[str, Node]) -> None:
+    """Refuse a state that sets a property: `data` puts other values in place, `real` writes into a storage.
 
-
-def _refuse_names_of_tensors(tensor: Tensor, attributes: Mapping[str, Node], own: Sequence[str] = ()) -> None:
-    """Refuse a state that sets what is torch's own: `data` puts other values in place, `real` writes into a storage.
-
-    bitsandbytes writes the tensor itself as `data`, which changes nothing. `own` are names that its class uses for
-    itself. Raises BadCallError.
+    A method that is hidden changes no value. bitsandbytes writes the tensor itself as `data`, which changes nothing.
+    Raises BadCallError.
     """
     for name, value in attributes.items():
-        if (name not in TENSOR_NAMES and name != "__class__") or name in own:
+        if name not in TENSOR_PROPERTIES and name != "__class__":
             continue
         if name == "requires_grad" and type(value) is bool:
             continue

@@ -4,6 +4,7 @@ Runs with any Python from 3.6 on and any torch from 1.0 on. `names_of_torch.py` 
 """
 
 import importlib
+import inspect
 import json
 import sys
 import warnings
@@ -14,6 +15,11 @@ import torch  # noqa: E402
 
 def names_of(cls):
     return [name for name in dir(cls) if not name.startswith("__")]
+
+
+def properties_of(cls):
+    """The names that take what is set on an object: a property, or an attribute of C."""
+    return [name for name in names_of(cls) if hasattr(inspect.getattr_static(cls, name), "__set__")]
 
 
 def main():
@@ -28,10 +34,13 @@ def main():
             continue
         if isinstance(cls, type):
             looked_up.update(names_of(cls))
-    json.dump(
-        {"version": torch.__version__, "tensor": names_of(torch.Tensor), "classes": sorted(looked_up)},
-        sys.stdout,
-    )
+    answer = {
+        "version": torch.__version__,
+        "tensor": names_of(torch.Tensor),
+        "properties": properties_of(torch.Tensor),
+        "classes": sorted(looked_up),
+    }
+    json.dump(answer, sys.stdout)
 
 
 if __name__ == "__main__":

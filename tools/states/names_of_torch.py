@@ -35,15 +35,19 @@ _TENSOR = """
 {tensor}
 """
 
+_PROPERTIES = """
+{properties}
+"""
+
 _OTHERS = """
 {others}
 """
 
 TENSOR_NAMES = frozenset(_TENSOR.split())
-"""The names of `torch.Tensor`, but for those with two underscores in front.
+"""The names of `torch.Tensor`, but for those with two underscores in front."""
 
-torch sets the state of a tensor by setattr: `data` would put other values in place, `real` would write into its storage.
-"""
+TENSOR_PROPERTIES = frozenset(_PROPERTIES.split())
+"""Those of them that take what is set: `data` would put other values in place, `real` would write into its storage."""
 
 LOOKED_UP = frozenset(_OTHERS.split()) | TENSOR_NAMES
 """The names of layers, optimizers and other known classes, of tensors, and of Python's containers."""
@@ -63,6 +67,7 @@ def wrapped(names: Iterable[str]) -> str:
 def main() -> int:
     versions: list[str] = []
     tensor: set[str] = set()
+    properties: set[str] = set()
     others: set[str] = {name for cls in DICTS for name in dir(cls) if not name.startswith("__")}
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
         listed.write("\n".join(classes()))
@@ -72,9 +77,13 @@ def main() -> int:
             answer = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             versions.append(answer["version"].partition("+")[0])
             tensor.update(answer["tensor"])
+            properties.update(answer["properties"])
             others.update(answer["classes"])
     text = TEMPLATE.format(
-        versions=", ".join(versions), tensor=wrapped(tensor), others=wrapped(others - tensor)
+        versions=", ".join(versions),
+        tensor=wrapped(tensor),
+        properties=wrapped(properties),
+        others=wrapped(others - tensor),
     )
     TARGET.write_text(text)
     print(f"{len(tensor)} names of tensors, {len(others - tensor)} of others")

@@ -150,6 +150,7 @@ class _Reader:
             raise cutter.fault
         for call in pickle.calls:
             call.offset = cutter.original(call.offset)
+        pickle.fillings.move(cutter.original)
         for name in pickle.globals.values():
             name.offset = cutter.original(name.offset)
         return pickle

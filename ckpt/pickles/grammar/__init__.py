@@ -12,8 +12,6 @@ the stack of the machine has run as well, so all calls of a pickle are judged, n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ckpt.nodes import ByteStr, Dict, Node, Opaque
 from ckpt.pickles.attributes import ATTRIBUTES
 from ckpt.pickles.grammar.forms import (
@@ -39,6 +37,7 @@ from ckpt.pickles.grammar.numpy_rules import NUMPY
 from ckpt.pickles.grammar.python_rules import PYTHON
 from ckpt.pickles.grammar.torch_rules import GROUPS, RECURRENT, RECURRENT_LAYERS, TABLES, TORCH
 from ckpt.pickles.known import CLASSES, DICTS, ENUMS, MODULES, OPTIMIZERS
+from ckpt.pickles.machine import Fillings
 
 __all__ = ["NEW", "Grammar", "class_of", "grammar_of", "is_at_rest", "made_by", "rule_of"]
 
@@ -105,6 +104,6 @@ def rule_of(name: str) -> Rule | None:
     return _object_rule(name) if name in CLASSES else None
 
 
-def grammar_of(refilled: Mapping[int, object] | None = None) -> Grammar:
-    """Return the judge of one pickle. `refilled` are its nodes that got items after others could see them."""
-    return Grammar(rule_of, refilled)
+def grammar_of(fillings: Fillings | None = None) -> Grammar:
+    """Return the judge of one pickle. `fillings` are its nodes that change after others could see them."""
+    return Grammar(rule_of, fillings)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from ckpt.dtypes import BY_NAME
 from ckpt.nodes import (
+    WITH_STATE,
     ByteStr,
     Dict,
     Global,
@@ -23,7 +24,7 @@ from ckpt.nodes import (
     tensor_of,
 )
 from ckpt.pickles.known import OPERATORS, VALUES, is_own, python3_name
-from ckpt.pickles.machine import NAME_CHARACTERS
+from ckpt.pickles.machine import NAME_CHARACTERS, Fillings
 from ckpt.pickles.names_of_torch import LOOKED_UP
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, TensorRef
@@ -124,20 +125,18 @@ class _Search:
 class Grammar:
     """Judges the calls of one pickle, whose tree must not change meanwhile.
 
-    What many calls share is looked at once, so judging takes time in proportion to the pickle. `refilled` are the nodes
-    that got items or a state after others could see them, by their ids.
+    What many calls share is looked at once, so judging takes time in proportion to the pickle. `fillings` are the nodes
+    that change after others could see them.
     """
 
-    def __init__(
-        self, rule_by_name: Callable[[str], Rule | None], refilled: Mapping[int, object] | None = None
-    ) -> None:
+    def __init__(self, rule_by_name: Callable[[str], Rule | None], fillings: Fillings | None = None) -> None:
         self.rule_by_name = rule_by_name
         """Gives the rule of a dotted name, as Python 3 and numpy 1 have it."""
         self.odd: list[str] = []
         """The attributes of the last call that its class does not write, and that torch does not look up either."""
         self.called: list[str] = []
         """The attributes of the last call that torch calls, or looks up, by these names."""
-        self._refilled = refilled or {}
+        self._fillings = fillings or Fillings()
         self._depth = 0
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._answers: dict[tuple[int, int], tuple[bool, tuple[str, ...], tuple[str, ...]]] = {}
@@ -152,7 +151,7 @@ class Grammar:
         rule = None if origin is None else self.rule(origin[0])
         if origin is None or rule is None or not rule.takes(self, origin[1], call):
             return False
-        if self._refilled and self._is_seen_early(call, rule):
+        if self._fillings.last and self._is_seen_early(call, rule):
             return False
         if call.states and not (rule.state and len(call.states) == 1 and rule.state(self, call.states[0])):
             return False
@@ -190,9 +189,12 @@ class Grammar:
         finally:
             self._depth -= 1
 
-    def is_refilled(self, node: Node) -> bool:
-        """Tell whether a container got items after others could see it: a call has seen less than the tree shows."""
-        if id(node) not in self._refilled:
+    def is_refilled(self, node: Node, offset: int = -1) -> bool:
+        """Tell whether a container changes after an offset, though others could see it before.
+
+        A call at that offset has seen less than the tree shows.
+        """
+        if not self._fillings.is_filled_after(node, offset):
             return False
         if type(node) is not Opaque:
             return True
@@ -202,20 +204,25 @@ class Grammar:
 
     def _is_seen_early(self, call: Opaque, rule: Rule) -> bool:
         """Tell whether a call, or what its result is used for, has seen a container before it was full."""
-        if rule.makes == "value" and id(call) in self._refilled:
+        if rule.makes == "value" and self._fillings.is_filled_after(call, -1):
             return True
-        todo: list[Node] = [*call.args, *call.states]
+        built = self._fillings.build_of(call)
         if rule.makes == "instance":  # torch reads the tables in a state, and looks no further
-            todo += [value for state in call.states if type(state) is Dict for value in state.values]
-            return any(map(self.is_refilled, todo))
+            tables = [value for state in call.states if type(state) is Dict for value in state.values]
+            late = (self.is_refilled(node, built) for node in (*call.states, *tables))
+            return any(late) or any(self.is_refilled(arg, call.offset) for arg in call.args)
+        is_tensor = tensor_of(call) is not None and len(call.args) == WITH_STATE
+        args = call.args[:-1] if is_tensor else call.args  # attributes may hold the tensor itself
+        todo: list[tuple[Node, int]] = [(arg, call.offset) for arg in args]
+        todo += [(state, built) for state in call.states]
         seen: set[int] = set()
         while todo:
-            node = todo.pop()
-            if self.is_refilled(node):
+            node, offset = todo.pop()
+            if self.is_refilled(node, offset):
                 return True
             if type(node) in (list, tuple, Dict, Set) and id(node) not in seen:
                 seen.add(id(node))
-                todo += _parts(node)
+                todo += [(part, offset) for part in _parts(node)]
         return False
 
     def is_plain(self, node: Node) -> bool:
