@@ -66,11 +66,13 @@ def judge(
     roots: Sequence[Node],
     late: Sequence[Opaque] = (),
     fillings: Fillings | None = None,
+    hashed: Sequence[Opaque] = (),
 ) -> dict[Global, Judgement]:
     """Judge each name of a pickle that makes these calls. `roots` are its values outside of calls.
 
     The calls must have their meaning (`Rebuilder.annotate`). `late` are calls whose object got items or
-    another state after a state. Its attributes may then stand for its methods. `fillings` are nodes that got items after
+    another state after a state. Its attributes may then stand for its methods. `hashed` are the objects among
+    keys. `fillings` are nodes that got items after
     a call could see them.
     """
     grammar = grammar_of(fillings)
@@ -90,6 +92,9 @@ def judge(
             _blame(called, _methods(call), call)
     for call in late:
         _blame(called, (call.func,), call)
+    for call in hashed:
+        if not grammar.may_be_key(call):
+            _blame(called, (call.func,), call)
     careful = {name for name in names if python3_name(name.module, name.name) in _CAREFUL}
     for name in _held(calls, roots, careful) if careful else ():
         called.setdefault(name, _Calls())

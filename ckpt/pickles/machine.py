@@ -110,6 +110,8 @@ _CLOSING = frozenset((LIST, DICT, FROZENSET, ADDITEMS, OBJ, INST, POP_MARK, POP)
 """Opcodes beside TUPLE, SETITEMS and APPENDS that pop everything down to the last MARK."""
 
 
+_EQUAL_HASHES = 1_000
+"""The most large numbers with one hash that are keys. Small numbers are their own hashes, and Python salts those of texts."""
 _HASHED = frozenset((str, int, ByteStr, float, bool, bytes, type(None)))
 _UNHASHABLE = frozenset(
     (
@@ -159,6 +161,33 @@ class Fillings:
         self.built = {key: moved(offset) for key, offset in self.built.items()}
 
 
+class Hashes:
+    """Counts the work of dicts and sets: entries of tuples, which are hashed each time, and numbers with one hash."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self._equal: dict[int, int] = {}
+
+    def count_entries(self, entries: int) -> bool:
+        """Add the entries of a tuple. Tells whether all of them stay few enough."""
+        self.entries += entries
+        return self.entries <= 2 * TUPLE_ENTRIES
+
+    def count_numbers(self, keys: Sequence[object]) -> bool:
+        """Add large numbers. Tells whether few of them have the same hash: Python takes a square of the time for those."""
+        for key in keys:
+            if type(key) is int:
+                if key.bit_length() <= 61:
+                    continue
+            elif type(key) is not float or abs(key) < 2.0**61:
+                continue
+            number = hash(key)
+            self._equal[number] = self._equal.get(number, 0) + 1
+            if self._equal[number] > _EQUAL_HASHES:
+                return False
+        return True
+
+
 class Pickle:
     """The content of one pickle.
 
@@ -167,6 +196,8 @@ class Pickle:
     says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the first
     opcode that sets an unhashable key. `late` are the objects that got items or another state after a state.
     `again` are the nodes that were fetched from the memo, by their ids, and `fillings` those that changed afterwards.
+    `hashed` are the objects that are keys, or lie in tuples that are. `deep` has the depth and the entries of tuples that hold tuples, by their
+    ids, and `hashes` counts what dicts and sets hash.
     `members` are the offsets of the members of enums as torch.jit.save alone writes them.
     `skimmed` counts the slots of the memo that a Skim left empty.
     """
@@ -185,6 +216,9 @@ class Pickle:
         self.late: list[Opaque] = []
         self.again: dict[int, Made] = {}
         self.fillings = Fillings()
+        self.hashed: list[Opaque] = []
+        self.deep: dict[int, tuple[int, int, Node]] = {}
+        self.hashes = Hashes()
         self.members: list[int] = []
         self.skimmed = 0
 
@@ -271,7 +305,7 @@ def _run(
     size = len(data)
     memory = budget.memory
     # id of a tuple that holds tuples -> its depth, its entries, and the tuple, to keep the id taken
-    deep: dict[int, tuple[int, int, Node]] = {}
+    deep = out.deep
     persistent, calls, again = out.persistent, out.calls, out.again
     uint32 = _UINT32.unpack_from
     offset = pos = start
@@ -515,6 +549,7 @@ def _run(
                         _set_items(out, offset, mapping, items)
                         push(mapping)
                     elif op == FROZENSET:
+                        _note_items(out, items, offset)
                         push(Set(cast("list[Node]", items), frozen=True))
                     elif op == ADDITEMS:
                         _add_items(out, offset, stack[-1], items, sets=True)
@@ -642,6 +677,7 @@ def _add_items(out: Pickle, offset: int, target: Made, items: Sequence[Node], se
         _note(out, target, offset)
         target.append(items)
     elif sets and type(target) is Set and not target.frozen:
+        _note_items(out, items, offset)
         target.append(items)
     else:
         raise MachineError(f"cannot append items to {_kind(target)}", offset)
@@ -657,8 +693,12 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
     if type(target) is Opaque:
         _note(out, target, offset)
     keys = items[::2]
-    if out.unhashable is None and not _HASHED.issuperset(map(type, keys)):
-        if _has_unhashable(keys, out.hashed_tuples):
+    kinds = set(map(type, keys))
+    if kinds != {str} and not out.hashes.count_numbers(keys):
+        raise MachineError("too many keys of a dict have one hash", offset)
+    if not _HASHED.issuperset(kinds):
+        _note_hashed(out, keys, offset)
+        if out.unhashable is None and _has_unhashable(keys, out.hashed_tuples):
             out.unhashable = offset
     target.set(keys, items[1::2])
 
@@ -669,6 +709,25 @@ def _note(out: Pickle, target: Opaque, offset: int) -> None:
         out.late.append(target)
     if id(target) in out.again:
         out.fillings.last[id(target)] = offset, target
+
+
+def _note_items(out: Pickle, items: Sequence[Node], offset: int) -> None:
+    """Note the items of a set, which are hashed as the keys of a dict are."""
+    if not out.hashes.count_numbers(items):
+        raise MachineError("too many items of a set have one hash", offset)
+    _note_hashed(out, items, offset)
+
+
+def _note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
+    """Note objects among keys, and count the entries of tuples, since a hash visits each of them."""
+    for key in keys:
+        if type(key) is Opaque:
+            out.hashed.append(key)
+        elif is_tuple(key):
+            _, entries, _ = out.deep.get(id(key)) or (1, len(key), key)
+            if not out.hashes.count_entries(entries):
+                raise MachineError("tuples are keys too many times", offset)
+            out.hashed += [part for part in key if type(part) is Opaque]
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:
@@ -707,6 +766,14 @@ def _decimal(text: bytes | bytearray, offset: int) -> int:
     if not digits.isdigit() or len(digits) > DIGITS:
         raise MachineError("invalid number", offset)
     return int(text)
+
+
+def _usual_decimal(text: bytes | bytearray, offset: int) -> int:
+    """A number as Python writes it: one with zeros in front is octal to the unpickler in C."""
+    digits = text.removeprefix(b"-")
+    if text[:1] == b"+" or (digits[:1] == b"0" and digits != b"0"):
+        raise MachineError("invalid number", offset)
+    return _decimal(text, offset)
 
 
 def _python2_string(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytearray, int]:
@@ -751,13 +818,15 @@ def _literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[M
     if op == INT:
         if text in (b"00", b"01"):
             return text == b"01", pos
-        return _decimal(text, offset), pos
+        return _usual_decimal(text, offset), pos
     if op == LONG:
-        return _decimal(text.removesuffix(b"L"), offset), pos
+        return _usual_decimal(text.removesuffix(b"L"), offset), pos
     if op == UNICODE:
         return str(text, "raw-unicode-escape"), pos
+    if len(text) > 64:
+        raise MachineError("invalid number", offset)
     try:
-        return float(text[:64]), pos
+        return float(text), pos
     except ValueError:
         raise MachineError("invalid number", offset) from None
 

@@ -77,6 +77,7 @@ class Rebuilder:
                     self._budget.charge(_STEP * _TENSOR)
         for call, build in reversed(from_states):
             self._annotate(call, build)
+        refuse_odd_containers(pickle)
 
     def set_meaning(self, call: Opaque) -> None:
         """Set the `meaning` of one call, whose parts have theirs already. Raises UnreadableError."""
@@ -282,6 +283,10 @@ class Rebuilder:
         dtype, device, requires_grad = _dtype(args[1]), device_text(args[2]), _flag(args[3])
         data = tensor_of(args[0])
         if isinstance(data, TensorRef):
+            if data.numel * dtype.bits > 64 * max(
+                data.storage.nbytes, 16
+            ):  # torch makes all elements of a view
+                raise BadCallError("its tensor has more elements than its storage")
             return Composite("strided", dtype, data.shape, (("data", data),), device, requires_grad)
         stored = array(args[0])
         if stored is None:
@@ -370,6 +375,75 @@ def make_storage(
     return Storage(id, str(device), dtype, nbytes, place, crc)
 
 
+_CONTAINERS = frozenset(
+    f"{module}.{name}"
+    for modules, names in (
+        (("builtins", "__builtin__"), ("list", "dict", "set", "tuple", "frozenset", "bytearray")),
+        (("collections",), ("OrderedDict", "Counter", "deque", "defaultdict")),
+    )
+    for module in modules
+    for name in names
+)
+_NEVER_KEYS = frozenset(
+    [
+        *(
+            f"{module}.{name}"
+            for module in ("builtins", "__builtin__")
+            for name in ("str", "int", "float", "bool", "tuple")
+        ),
+        *("__builtin__.unicode", "__builtin__.long", "builtins.complex", "__builtin__.complex"),
+        *(
+            "collections.UserString",
+            "UserString.UserString",
+            "torch.torch_version.TorchVersion",
+            "numpy.str_",
+        ),
+        *(f"numpy.{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)),
+        *(f"torch.jit._pickle.{name}" for name in ("restore_type_tag", "build_intlist", "build_doublelist")),
+    ]
+)
+"""Calls that make texts, numbers and tuples, which pickles spell as they are."""
+_FILLED_BY_INIT = tuple(
+    f".{name}" for name in ("list", "dict", "set", "bytearray", "OrderedDict", "Counter", "deque")
+)
+_OF_ITEMS = (".list", ".tuple", ".deque")
+
+
+def refuse_odd_containers(pickle: Pickle) -> None:
+    """Refuse containers that Python makes in another way than they read.
+
+    A container that is made without its `__init__` is empty, whatever it is given. A list of a dict has its keys alone, and
+    a deque with a length drops what was there first. No writer makes one of these. Raises UnreadableError.
+    """
+    for call in pickle.hashed:
+        is_size = call.class_name == "torch.Size" and pickle.hashes.entries > 0
+        if call.class_name in _NEVER_KEYS or is_size:
+            what = f"a call of {call.class_name} at byte {call.offset:,} is the key of a dict"
+            raise UnreadableError(f"damaged pickle: {what}, where it may be equal to another key")
+    names = {name for name in pickle.globals.values() if name.qualified in _CONTAINERS}
+    makers = {name for name in pickle.globals.values() if name.qualified.endswith(".__newobj__")}
+    for call in pickle.calls if names else ():
+        func, args = call.func, call.args
+        is_new = call.how.startswith("newobj")
+        if func in makers and args:
+            func, args, is_new = args[0], args[1:], True
+        if func not in names or not args:
+            continue
+        assert type(func) is Global
+        name, problem = func.qualified, None
+        if is_new and name.endswith(_FILLED_BY_INIT):
+            problem = "it is made without the call that fills it"
+        elif name.endswith(_OF_ITEMS) and (
+            type(args[0]) is Dict or (type(args[0]) is Opaque and _is_dict(args[0]))
+        ):
+            problem = "it takes the keys of a dict, and not its values"
+        elif name.endswith(".deque") and len(args) > 1 and type(args[1]) is int:
+            items = args[0] if type(args[0]) is list or is_tuple(args[0]) else ()
+            problem = "it is longer than it may be" if len(items) + len(call.items) > args[1] else None
+        if problem is not None:
+            raise UnreadableError(f"damaged pickle: {name} at byte {call.offset:,}: {problem}")
+
+
 class BadCallError(Exception):
     """An error in the arguments of one call. `annotate` adds the name of the call."""
 
@@ -433,8 +507,11 @@ def _flag(node: Node) -> bool | None:
 
 def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> TensorRef:
     ref = _view(args[0], args[2], args[3], args[1], dtype, _flag(args[4]))
-    if type(flags) is Dict and flags.keys:
+    if flags is not None:
         bits = _attributes(flags)
+        is_usual = type(flags) is Dict and len(bits) == len(flags.keys) and set(bits) <= {"conj", "neg"}
+        if not is_usual or not all(type(bit) is bool for bit in bits.values()):
+            raise BadCallError("its metadata is not a dict of the flags conj and neg")
         ref = ref._replace(conj=bits.get("conj") is True, neg=bits.get("neg") is True)
     return ref
 
@@ -499,7 +576,7 @@ def _attributes(state: Node) -> dict[str, Node]:
 
 
 def _is_dict(node: Opaque) -> bool:
-    return node.class_name in ("collections.OrderedDict", "builtins.dict", "builtins.list", "builtins.set")
+    return node.class_name in _CONTAINERS
 
 
 def _refuse_properties(tensor: Tensor, attributes: Mapping[str, Node]) -> None:

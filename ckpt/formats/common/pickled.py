@@ -280,7 +280,7 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
     for pickle in contents.pickles:
         roots = [pickle.root, *pickle.persistent]
         for name, judgement in imports.judge(
-            pickle.globals.values(), pickle.calls, roots, pickle.late, pickle.fillings
+            pickle.globals.values(), pickle.calls, roots, pickle.late, pickle.fillings, pickle.hashed
         ).items():
             nodes.setdefault((name.module, name.name), []).append(name)
             judged.setdefault((name.module, name.name), []).append(judgement)

@@ -12,7 +12,9 @@ the stack of the machine has run as well, so all calls of a pickle are judged, n
 
 from __future__ import annotations
 
-from ckpt.nodes import ByteStr, Dict, Node, Opaque
+from collections.abc import Iterable
+
+from ckpt.nodes import ByteStr, Dict, Node, Opaque, is_tuple
 from ckpt.pickles.attributes import ATTRIBUTES
 from ckpt.pickles.grammar.forms import (
     NEW,
@@ -22,6 +24,7 @@ from ckpt.pickles.grammar.forms import (
     State,
     class_of,
     either,
+    holds_text,
     is_anything,
     is_attributes,
     is_made_without_call,
@@ -43,7 +46,41 @@ __all__ = ["NEW", "Grammar", "class_of", "grammar_of", "is_at_rest", "made_by", 
 
 _LISTED: dict[str, Rule] = {**PYTHON, **NUMPY, **TORCH}
 _OPTIMIZER_RULE = Rule(is_made_without_call, "instance", State(GROUPS, stands_closed))
-_DICT_RULE = Rule(takes(is_pairs, least=0), "instance", State({}, stands_decorated), has_keys=True)
+
+
+def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """Pairs for a dict whose keys are attributes too."""
+    if len(args) > 1 or not all(is_pairs(grammar, arg) for arg in args):
+        return False
+    for arg in args:
+        if type(arg) is Dict:
+            pairs: list[tuple[Node, Node]] = list(zip(arg.keys, arg.values, strict=True))
+        else:
+            pairs = [(pair[0], pair[1]) for pair in arg if type(pair) is list or is_tuple(pair)]  # type: ignore[union-attr]
+        if not _are_attributes(grammar, pairs):
+            return False
+    return True
+
+
+def _are_attributes(grammar: Grammar, pairs: Iterable[tuple[Node, Node]]) -> bool:
+    """Tell whether no item hides what such a dict calls: it sets each by setattr, and makes dicts of its own kind."""
+    for key, value in pairs:
+        if not holds_text(key):
+            continue
+        is_hidden = str(key).startswith("__") and not grammar.is_plain(value)
+        if is_hidden or stands_decorated(grammar, str(key), value) == "called":
+            grammar.called.append(str(key))
+            return False
+    return True
+
+
+def _keys_are_attributes(grammar: Grammar, call: Opaque) -> bool:
+    return _are_attributes(grammar, zip(call.keys, call.values, strict=True))
+
+
+_DICT_RULE = Rule(
+    _takes_attributes, "instance", State({}, stands_decorated), has_keys=True, keys=_keys_are_attributes
+)
 _ENUM_RULE = Rule(takes(lambda grammar, node: type(node) in (int, str, float, bool, ByteStr)))
 
 

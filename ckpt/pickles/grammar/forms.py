@@ -16,6 +16,7 @@ from ckpt.nodes import (
     ByteStr,
     Dict,
     Global,
+    Nested,
     Node,
     Opaque,
     PersistentId,
@@ -23,8 +24,8 @@ from ckpt.nodes import (
     is_tuple,
     tensor_of,
 )
-from ckpt.pickles.known import OPERATORS, VALUES, is_own, python3_name
-from ckpt.pickles.machine import NAME_CHARACTERS, Fillings
+from ckpt.pickles.known import MODULES, OPERATORS, VALUES, is_own, python3_name
+from ckpt.pickles.machine import NAME_CHARACTERS, Fillings, Hashes
 from ckpt.pickles.names_of_torch import LOOKED_UP
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, TensorRef
@@ -39,6 +40,10 @@ instance is an object whose attributes the file sets: nothing may be given one.
 _SCALARS = frozenset((type(None), bool, int, float, str, ByteStr, bytes, bytearray))
 _HEAVY = 10_000_000
 """The most entries of nested tuples and lists, each counted as often as it is reached, that a call is given."""
+_LONG = 2_000
+"""The most characters of all regular expressions of a pickle."""
+_LARGE, _COPIED = 1_000, 10_000_000
+"""Items of a container or text from which on a copy counts, and the most of them that calls may copy again."""
 _NESTED = 16
 """The most dtypes inside each other."""
 _WORDS = frozenset(
@@ -138,6 +143,10 @@ class Grammar:
         """The attributes of the last call that torch calls, or looks up, by these names."""
         self._fillings = fillings or Fillings()
         self._depth = 0
+        self._hashes = Hashes()
+        self._patterns = 0
+        self._copied = 0
+        self._sources: dict[int, Node] = {}
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._answers: dict[tuple[int, int], tuple[bool, tuple[str, ...], tuple[str, ...]]] = {}
         self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
@@ -151,9 +160,18 @@ class Grammar:
         rule = None if origin is None else self.rule(origin[0])
         if origin is None or rule is None or not rule.takes(self, origin[1], call):
             return False
+        inner = [part for state in call.states if is_tuple(state) for part in state]
+        if not self.may_copy((*call.args, *inner)):
+            return False
+        if rule.makes == "container" and not all(
+            self._hashes.count_numbers(arg) for arg in call.args if type(arg) is list or is_tuple(arg)
+        ):
+            return False
         if self._fillings.last and self._is_seen_early(call, rule):
             return False
         if call.states and not (rule.state and len(call.states) == 1 and rule.state(self, call.states[0])):
+            return False
+        if call.keys and rule.keys is not None and not rule.keys(self, call):
             return False
         return not (call.items and not rule.has_items) and not (call.keys and not rule.has_keys)
 
@@ -188,6 +206,38 @@ class Grammar:
             return self._depth <= _NESTED and self.once(form, node)
         finally:
             self._depth -= 1
+
+    def may_be_key(self, call: Opaque) -> bool:
+        """Tell whether an object may be hashed: a container, or a record, could take as long as its parts, all levels of them."""
+        origin = made_by(call)
+        rule = None if origin is None or tensor_of(call) is not None else self.rule(origin[0])
+        if rule is None or origin is None or rule.makes == "instance":
+            return True
+        name = python3_name(origin[0].module, origin[0].name)
+        if rule.makes == "value":
+            return name not in _RECORDS and not (
+                name == "numpy.dtype" and call.states and _has_parts(call.states[0])
+            )
+        items = call.args[0] if call.args else ()
+        is_flat = type(items) is list or is_tuple(items)
+        return is_flat and not any(type(item) not in _SCALARS and not _is_flat(item) for item in items)  # type: ignore[union-attr]
+
+    def may_compile(self, pattern: Node) -> bool:
+        """Tell whether a regular expression is short, with all others of the pickle: compiling takes long."""
+        self._patterns += len(pattern) if isinstance(pattern, (str, bytes)) else _LONG
+        return self._patterns <= _LONG
+
+    def may_copy(self, args: tuple[Node, ...]) -> bool:
+        """Tell whether copies of what calls share stay small: a call of five bytes may copy a million."""
+        for node in args:
+            size = len(node) if type(node) in (list, tuple, str, bytes, bytearray, ByteStr) else 0  # type: ignore[arg-type]
+            size = len(node.keys) if type(node) is Dict else len(node.items) if type(node) is Set else size
+            if size < _LARGE:
+                continue
+            if id(node) in self._sources:
+                self._copied += size
+            self._sources[id(node)] = node
+        return self._copied <= _COPIED
 
     def is_refilled(self, node: Node, offset: int = -1) -> bool:
         """Tell whether a container changes after an offset, though others could see it before.
@@ -278,11 +328,41 @@ class Grammar:
 
 def _parts(node: Node) -> list[Node]:
     if type(node) is Opaque:
+        if type(node.meaning) is Nested:
+            return [node.meaning.root]
+        if _is_array(node):  # of objects, whose list is in the state
+            return [part for state in node.states if is_tuple(state) for part in state if type(part) is list]
         args = node.args[1:] if node.args and is_factory(node.args[0]) else node.args  # of a defaultdict
         return [*args, *node.items, *node.keys, *node.values, *node.states]
     if type(node) is Dict:
         return [*node.keys, *node.values]
     return list(node.items if type(node) is Set else node)  # type: ignore[arg-type]
+
+
+_RECORDS = frozenset(
+    [
+        "torch.nn.modules.module._IncompatibleKeys",
+        *(f"torch.distributed.tensor._dtensor_spec.{name}" for name in ("TensorMeta", "ShardOrderEntry")),
+        *(
+            "torch.distributed._tensor._dtensor_spec.TensorMeta",
+            "torch.distributed._tensor.placement_types.TensorMeta",
+        ),
+    ]
+)
+"""Tuples by another name, whose parts are hashed too."""
+
+
+def _is_flat(node: Node) -> bool:
+    return is_tuple(node) and all(type(part) in _SCALARS for part in node)
+
+
+def _has_parts(state: Node) -> bool:
+    return is_tuple(state) and any(type(part) is Dict or is_tuple(part) for part in state[2:5])
+
+
+def _is_array(call: Opaque) -> bool:
+    name = class_of(call.func)
+    return name is not None and python3_name(name.module, name.name) == "numpy.core.multiarray._reconstruct"
 
 
 def class_of(node: Node) -> Global | None:
@@ -371,6 +451,8 @@ class Rule(NamedTuple):
     state: Form | None = None
     has_items: bool = False
     has_keys: bool = False
+    keys: Callable[[Grammar, Opaque], bool] | None = None
+    """Judges keys that become attributes, with their values."""
 
 
 def result_of(*names: str) -> Form:
@@ -631,7 +713,7 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
         return False
     of, name = args[0], str(args[1])
     if type(of) is Opaque:  # a class in a class in a class: the inner one is judged by itself
-        return is_getattr(of) and is_inner(name)
+        return (is_getattr(of) and is_inner(name)) or _is_hook_of_lazy(of, name)
     if type(of) is not Global:
         return False
     owner = python3_name(of.module, of.name)
@@ -642,6 +724,15 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
     if owner.startswith(("torch.nn.modules.", "torch.nn.parallel.")):  # a method of a module, as a value
         return name.isidentifier() and not name.startswith("_")
     return is_inner(name) and not is_own(of.module)
+
+
+def _is_hook_of_lazy(layer: Opaque, name: str) -> bool:
+    """Tell whether a value is the method of a lazy layer that torch itself hooks into it. Its own attributes are judged."""
+    origin = made_by(layer)
+    if origin is None or name not in ("_infer_parameters", "_lazy_load_hook"):
+        return False
+    cls = python3_name(origin[0].module, origin[0].name)
+    return cls in MODULES and origin[0].name.startswith("Lazy")
 
 
 OPERATOR_OWNERS = (

@@ -30,6 +30,7 @@ from ckpt.pickles.grammar.forms import (
     takes_nothing,
     tuple_of,
 )
+from ckpt.tree.arrays import as_bytes
 
 # --- numpy --------------------------------------------------------------------------------------------------------------
 
@@ -58,6 +59,7 @@ _SIZES = {
 _TIME_CODES = ("M8", "m8")
 _OBJECT_CODES = ("O8", "O4", "O")
 _LONGEST_ELEMENT = 2**31
+_LONGEST_RECORD = 1 << 20
 _OBJECTS_FLAGS = 63
 """The flags of a dtype of objects. With others, raw bytes would be taken as addresses of objects."""
 _OF_OBJECTS = 0x07
@@ -66,6 +68,11 @@ _OF_OBJECTS = 0x07
 
 def _is_zero(grammar: Grammar, node: Node) -> bool:
     return is_tuple(node) and node in ((0,), ())
+
+
+def _is_letter(grammar: Grammar, node: Node) -> bool:
+    """The type code `b` of the empty array that a state fills. Another one could make objects of any size."""
+    return node in ("b", b"b") or (type(node) is Opaque and as_bytes(node) == b"b")
 
 
 def _dtype_code(grammar: Grammar, node: Node) -> bool:
@@ -164,6 +171,7 @@ def _dtype_fields(grammar: Grammar, state: Node) -> bool:
     """The fields of a record, each of which lies inside of it: `{name: (dtype, offset)}`."""
     assert is_tuple(state)
     names, fields, size = state[3:6]
+    assert type(size) is int
     if names is None:
         return fields is None
     if not is_tuple(names) or type(fields) is not Dict or not all(map(holds_text, (*names, *fields.keys))):
@@ -171,15 +179,19 @@ def _dtype_fields(grammar: Grammar, state: Node) -> bool:
     keys = list(map(str, fields.keys))
     if len(set(keys)) < len(keys) or not set(map(str, names)).issubset(keys):
         return False
+    total = 0
     for field in fields.values:
         if not is_tuple(field) or not 2 <= len(field) <= 3 or not is_count(grammar, field[1]):
             return False
         if len(field) == 3 and not holds_text(field[2]):
             return False
-        inner = _element_size(grammar, field[0])
-        if inner is None or inner + field[1] > size:  # type: ignore[operator]
+        inner, offset = _element_size(grammar, field[0]), field[1]
+        assert type(offset) is int
+        total += inner or 0
+        if not inner or inner + offset > size or size > _LONGEST_RECORD:
             return False
-    return True
+    titles = len(fields.keys) - len(names)
+    return total <= size or titles > 0  # fields over each other could be many in few bytes
 
 
 def _any_dtype(grammar: Grammar, node: Node) -> bool:
@@ -219,10 +231,33 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
     ):
         return False
     if type(data) is list:
-        return _is_of_objects(dtype) and prod(shape) == len(data) and not grammar.is_refilled(data)  # type: ignore[arg-type]
+        is_full = prod(shape) == len(data) and not grammar.is_refilled(data)  # type: ignore[arg-type]
+        return is_full and _is_of_objects(dtype) and _is_shallow(data)
     return not _is_of_objects(dtype) and is_raw(grammar, data)
 
 
+def _is_shallow(items: list[Node]) -> bool:
+    """Tell whether arrays of objects lie in each other a few times at most: numpy frees them one inside the other."""
+    level: list[Node] = [items]
+    for _ in range(_NESTED_ARRAYS):
+        seen: dict[int, Node] = {}
+        for node in level:
+            parts = node if type(node) is list or is_tuple(node) else ()
+            for part in parts:
+                inner = _lists_of(part) if type(part) is Opaque else [part]
+                seen.update((id(data), data) for data in inner if type(data) in (list, tuple))
+        level = list(seen.values())
+        if not level:
+            return True
+    return False
+
+
+def _lists_of(call: Opaque) -> list[Node]:
+    return [part for state in call.states if is_tuple(state) for part in state if type(part) is list]
+
+
+_NESTED_ARRAYS = 32
+"""The most arrays and lists of objects inside each other, from an array of objects on."""
 _DIMENSIONS = 64
 """The most dimensions of an array of numpy 2."""
 
@@ -266,12 +301,12 @@ _FROM_BITS = Rule(
 NUMPY = {
     "numpy.dtype": Rule(_dtype, "value", _dtype_state),
     "numpy.core.multiarray._reconstruct": Rule(
-        takes(_ARRAYS, _is_zero, either(is_raw, is_short_text)), "value", _array_state
+        takes(_ARRAYS, _is_zero, _is_letter), "container", _array_state
     ),
-    "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, either(is_raw, is_scalar), least=1)),
+    "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, either(is_raw, is_scalar))),
     "numpy.core.numeric._frombuffer": Rule(takes(is_raw, _DTYPE, is_plain, is_short_text)),
     "numpy.ma.core._mareconstruct": Rule(
-        takes(_ARRAYS, _ARRAYS, _is_zero, either(is_raw, is_short_text)), "value", _masked_state
+        takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter), "value", _masked_state
     ),
     _BIT_GENERATOR: Rule(takes(_BITS, least=0), "instance", _BITS_STATE),
     "numpy.random._pickle.__generator_ctor": _FROM_BITS,

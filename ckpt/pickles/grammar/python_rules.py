@@ -148,6 +148,22 @@ def is_held(grammar: Grammar, node: Node) -> bool:
 
 _PARTIAL_STATE = tuple_of(is_function, is_held, is_held, either(is_none, is_plain))
 
+
+def _is_pattern(grammar: Grammar, node: Node) -> bool:
+    return (is_short_text(grammar, node) or is_raw(grammar, node)) and grammar.may_compile(node)
+
+
+def _is_random_state(grammar: Grammar, node: Node) -> bool:
+    """(version, 625 numbers, the next number of a normal distribution): what `random.Random` writes."""
+    if not is_tuple(node) or len(node) != 3 or node[0] not in (2, 3) or not is_tuple(node[1]):
+        return False
+    return (
+        len(node[1]) == 625
+        and all(type(number) is int and 0 <= number < 2**32 for number in node[1])
+        and (node[2] is None or type(node[2]) is float)
+    )
+
+
 PYTHON = {
     **_CONTAINERS,
     "collections.defaultdict": Rule(_factory, "container", None, has_keys=True),
@@ -185,10 +201,8 @@ PYTHON = {
         takes(either(is_number, matching(rf"{_DIGITS}(/[0-9]{{1,1000}})?")), is_number, least=1)
     ),
     "uuid.UUID": Rule(takes_nothing, "value", free_attributes(int=is_number)),
-    "re._compile": Rule(
-        takes(either(is_short_text, is_raw), lambda grammar, node: type(node) is int and not node & ~0x17E)
-    ),
-    "random.Random": Rule(takes_nothing, "instance", is_plain),
+    "re._compile": Rule(takes(_is_pattern, lambda grammar, node: type(node) is int and not node & ~0x17E)),
+    "random.Random": Rule(takes_nothing, "instance", _is_random_state),
     "argparse.Namespace": Rule(takes_nothing, "instance", is_attributes),
     "types.SimpleNamespace": Rule(takes_nothing, "instance", is_attributes),
     "collections.ChainMap": Rule(takes_nothing, "instance", is_attributes),

@@ -187,8 +187,8 @@ _ADJUSTED = {
     "torch._tensor._rebuild_from_type": Rule(_from_type, "value"),
     "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value"),
     "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value"),
-    "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", is_attributes),
-    "torch.storage._load_from_bytes": Rule(_nested, "value"),
+    "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_TENSOR),
+    "torch.storage._load_from_bytes": Rule(_nested, "container"),
     "torch.nn.parameter.Parameter": Rule(_parameter, "value", _legacy_state),
     "torch.nn.parameter.Buffer": Rule(_parameter, "value", _legacy_state),
     "torch.nn.parameter.UninitializedParameter": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
@@ -293,7 +293,7 @@ _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE]
 TORCH = {
     **{name: Rule(_rebuilt, "value") for name in REBUILD_CALLS},
     **{
-        f"torch.jit._pickle.{name}": Rule(_tagged)
+        f"torch.jit._pickle.{name}": Rule(_tagged, "container")
         for name in (
             "restore_type_tag",
             *(f"build_{kind}list" for kind in ("int", "tensor", "double", "bool")),
