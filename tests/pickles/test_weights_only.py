@@ -30,6 +30,17 @@ pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLES = pathlib.Path(__file__).resolve().parents[2] / "sample_checkpoints"
 
 
+def is_stricter(error: CkptError) -> bool:
+    """Tell whether ckpt refuses a file because torch would load other values from it than the file shows."""
+    reasons = (
+        "made without the call that fills it",
+        "keys of a dict",
+        "is the key of a dict",
+        "changed by a state",
+    )
+    return any(reason in str(error) for reason in reasons)
+
+
 def refused_by_torch(path: pathlib.Path, encoding: str | None = None) -> Exception | None:
     """The error of torch.load(weights_only=True), None when it loads."""
     options = {"encoding": encoding} if encoding else {}
@@ -302,8 +313,8 @@ def check_prediction(path: pathlib.Path, error: Exception | None) -> None:
     try:
         with open(str(path)) as checkpoint:
             ours = checkpoint.weights_only
-    except CkptError:
-        assert error is not None
+    except CkptError as unread:
+        assert error is not None or is_stricter(unread)
         return
     assert (ours == ()) == (error is None), (path.name, ours, error)
 
@@ -402,7 +413,8 @@ def test_states(tmp_path: pathlib.Path, target: str) -> None:
             with open(str(path)) as checkpoint:
                 ours = checkpoint.weights_only
         except CkptError as unread:
-            assert error is not None and "cannot set a state on the name" in str(unread)
+            refused = error is not None and "cannot set a state on the name" in str(unread)
+            assert refused or is_stricter(unread)
             continue
         if (ours == ()) != (error is None):
             wrong.append((state, ours, error))
@@ -517,6 +529,7 @@ def test_persistent_ids_have_the_fields_of_their_format(
     path.write_bytes((op.torch_zip if format == "zip" else op.legacy)(pickled({"a": rebuilt})))
     try:
         found = says(path)
-    except CkptError:
-        found = [False, False]
+    except CkptError as unread:
+        assert is_stricter(unread) or loads(path) == [False, False]
+        return
     assert found == loads(path)
