@@ -7,7 +7,7 @@ inputs name modules, which torch imports. Layout: torch/_export/serde/serialize.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt.errors import UnreadableError
 from ckpt.limits import Budget, parse_json
@@ -211,7 +211,31 @@ _GUARD = re.compile(
     |\.(?:size|stride|storage_offset|dim|ndim|shape|item)\b|\bmath\.(?:floor|ceil|trunc|sqrt|log2|pow)\b)*""",
     re.VERBOSE | re.ASCII,
 )
+_QUOTED = re.compile(r'[^"\\\x00-\x1f\x7f]*')
+"""A text that ends no text of Python around it."""
 _FACTORIES = frozenset(("list", "dict", "int", "float", "set", "str", "tuple", "bool"))
+
+
+_MAPS = frozenset(
+    (
+        "as_string_to_argument",
+        "config",
+        "custom_obj_values",
+        "metadata",
+        "opset_version",
+        "range_constraints",
+        "sym_bool_values",
+        "sym_float_values",
+        "sym_int_values",
+        "tensor_values",
+        "treespec_namedtuple_fields",
+    )
+)
+"""The fields whose keys are names that the file chooses. Everywhere else a key is the name of a field."""
+_PATHS = frozenset(
+    ("buffer_name", "custom_obj_name", "parameter_name", "tensor_constant_name", "user_input_name")
+)
+"""The fields with the name of an attribute, whose parts torch writes into source between quotes."""
 
 
 def doubts_of(document: Json, budget: Budget) -> Doubts:
@@ -220,38 +244,48 @@ def doubts_of(document: Json, budget: Budget) -> Doubts:
     todo: list[tuple[str, Json]] = [("", document)]
     while todo:
         key, node = todo.pop()
-        if key == "expr_str":
-            if not isinstance(node, str) or not is_expression(node):
-                _note(doubts.dangers, f"evaluates {show(str(node)[:200], 60)}")
-        elif key in ("in_spec", "out_spec"):
-            if isinstance(node, str):
-                _spec(node, doubts, budget)
-        elif key == "range_constraints" and isinstance(node, dict):
-            for name in node:
-                count = _COUNTED.fullmatch(name)
-                if count is not None and (len(count[1]) > 7 or int(count[1]) > _SYMBOLS):
-                    _note(doubts.dangers, f"counts to the symbol {show(name, 40)}")
-        elif key == "guards_code":
-            for guard in node if isinstance(node, list) else [node]:
-                if guard is not None and (not isinstance(guard, str) or _GUARD.fullmatch(guard) is None):
-                    _note(doubts.operators, f"the guard {show(str(guard)[:200], 60)}")
-        elif key in ("target", "as_operator") and isinstance(node, str):
-            if _TARGETS.fullmatch(node) is None:
-                _note(doubts.operators, f"the operator {show(node, 60)}")
-        elif key in ("name", "as_name") and isinstance(node, str):
-            # torch writes these names into the source of a function.
-            if node and _LABEL.fullmatch(node) is None:
-                _note(doubts.dangers, f"makes code of the name {show(node, 60)}")
-        elif key not in _TEXTS:
-            if isinstance(node, dict):
-                todo += node.items()
-            elif isinstance(node, list):
-                todo += ((key, inner) for inner in node)
+        _field(key, node, doubts, budget)
+        if isinstance(node, dict):
+            # The names of a map are no fields, so nothing hides behind a tensor with the name of a field.
+            todo += (("", inner) for inner in node.values()) if key in _MAPS else node.items()
+        elif isinstance(node, list):
+            todo += ((key, inner) for inner in node)
     return doubts
 
 
-_TEXTS = ("metadata",)
-"""Texts of a node that nothing evaluates."""
+def _field(key: str, node: Json, doubts: Doubts, budget: Budget) -> None:
+    """Note what is unusual in one field. What is inside of it is looked at by itself."""
+    if key == "expr_str":
+        if not isinstance(node, str) or not is_expression(node):
+            _note(doubts.dangers, f"evaluates {show(str(node)[:200], 60)}")
+    elif key in ("in_spec", "out_spec"):
+        if isinstance(node, str):
+            _spec(node, key == "in_spec", doubts, budget)
+    elif key == "range_constraints" and isinstance(node, dict):
+        for name in node:
+            count = _COUNTED.fullmatch(name)
+            if count is not None and (len(count[1]) > 7 or int(count[1]) > _SYMBOLS):
+                _note(doubts.dangers, f"counts to the symbol {show(name, 40)}")
+    elif key == "guards_code" and node is not None and not isinstance(node, list):
+        if not isinstance(node, str) or _GUARD.fullmatch(node) is None:
+            _note(doubts.operators, f"the guard {show(str(node)[:200], 60)}")
+    elif key in ("target", "as_operator") and isinstance(node, str):
+        if _TARGETS.fullmatch(node) is None:
+            _note(doubts.operators, f"the operator {show(node, 60)}")
+    elif key in ("name", "as_name") and isinstance(node, str):
+        # torch writes these names into the source of a function.
+        if node and _LABEL.fullmatch(node) is None:
+            _note(doubts.dangers, f"makes code of the name {show(node, 60)}")
+    elif key == "forward_arg_names" and node is not None and not isinstance(node, list):
+        _argument(node, doubts)
+    elif key in _PATHS and isinstance(node, str) and _QUOTED.fullmatch(node) is None:
+        _note(doubts.dangers, f"makes code of the name {show(node[:200], 60)}")
+
+
+def _argument(name: Json, doubts: Doubts) -> None:
+    """Note the name of an argument that is no name of Python: torch writes it into the head of a function."""
+    if not isinstance(name, str) or not name.isidentifier():
+        _note(doubts.dangers, f"makes code of the name {show(str(name)[:200], 60)}")
 
 
 def _note(doubts: list[str], doubt: str) -> None:
@@ -259,8 +293,14 @@ def _note(doubts: list[str], doubt: str) -> None:
         doubts.append(doubt)
 
 
-def _spec(text: str, doubts: Doubts, budget: Budget) -> None:
-    """Note the modules that a tree of inputs or outputs names. Its contexts are JSON in texts."""
+def _spec(text: str, is_called: bool, doubts: Doubts, budget: Budget) -> None:
+    """Note the modules that a tree of inputs or outputs names. Its contexts are JSON in texts.
+
+    A tree that is called is one of inputs: the keys of its second child are the names of arguments.
+    """
+    if is_called:
+        for name in _keywords_of(text, budget):
+            _argument(name, doubts)
     texts = [text]
     while texts:
         inner = texts.pop()
@@ -282,6 +322,23 @@ def _spec(text: str, doubts: Doubts, budget: Budget) -> None:
             if isinstance(context, str):
                 texts.append(context)
             todo += node.values()
+
+
+def _keywords_of(text: str, budget: Budget) -> Sequence[Json]:
+    """Return the names of the keyword arguments of a tree of inputs: the keys of the dict behind the tuple."""
+    try:
+        tree = parse_json(text.encode("utf-8", "replace"), "a tree of inputs", budget)
+        root = tree[1] if isinstance(tree, list) and len(tree) > 1 else None
+        children = root.get("children_spec") if isinstance(root, dict) else None
+        second = children[1] if isinstance(children, list) and len(children) > 1 else None
+        if not isinstance(second, dict) or second.get("type") != "builtins.dict":
+            return ()
+        context = second.get("context")
+        if isinstance(context, str):
+            context = parse_json(context.encode("utf-8", "replace"), "a tree of inputs", budget)
+    except UnreadableError:
+        return ()  # torch cannot read it either
+    return context if isinstance(context, list) else () if context is None else (context,)
 
 
 def _modules_of(node: dict[str, Json]) -> Iterator[str]:

@@ -101,6 +101,62 @@ def opaque(document: dict[str, Any], rows: Rows) -> None:
     rows[f"{root}/data/constants/model_constants_config.json"] = json.dumps({"config": {"c": row}}).encode()
 
 
+def named(name: str, rows_of: str = "tensor_values") -> Callable[[dict[str, Any], Rows], None]:
+    """Give an input another name, and put an expression into its row."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        text = json.dumps(document).replace('"x"', json.dumps(name))
+        document.clear()
+        document.update(json.loads(text))
+        graph = document["graph_module"]["graph"]
+        if rows_of == "tensor_values":
+            expressions(RUNG)(graph[rows_of][name], rows)
+        else:
+            graph[rows_of][name] = {"as_expr": {"expr_str": RUNG, "hint": {"as_int": 4}}}
+
+    return change
+
+
+ARGUMENT = "x=__import__('os').system('touch CANARY')):\n    \"\"\"#"
+
+
+def arguments(*names: Any) -> Callable[[dict[str, Any], Rows], None]:
+    """Give the arguments of the program other names."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        document["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"] = list(names)
+
+    return change
+
+
+def keywords(*names: Any) -> Callable[[dict[str, Any], Rows], None]:
+    """Hand the inputs over as keyword arguments with other names."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        signature = document["graph_module"]["module_call_graph"][0]["signature"]
+        empty = {"type": None, "context": None, "children_spec": []}
+        kwargs = {
+            "type": "builtins.dict",
+            "context": json.dumps(names),
+            "children_spec": [empty] * len(names),
+        }
+        args = {"type": "builtins.tuple", "context": "null", "children_spec": []}
+        tree({"type": "builtins.tuple", "context": "null", "children_spec": [args, kwargs]})(document, rows)
+        signature["forward_arg_names"] = None
+
+    return change
+
+
+def path_named(name: str) -> Callable[[dict[str, Any], Rows], None]:
+    """Give the program a buffer, whose name torch writes between quotes."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        spec = document["graph_module"]["signature"]["input_specs"][0]
+        spec["buffer"] = {"arg": {"name": "x"}, "buffer_name": name, "persistent": False}
+
+    return change
+
+
 ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
     "an expression": (expressions(RUNG), "code-inside"),
     "a text in an expression": (expressions(f'Max(1, "{RUNG}")'), "code-inside"),
@@ -122,6 +178,17 @@ ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
         tree({"type": "builtins.tuple", "context": "null", "children_spec": [leaf("builtins.dict", ENUM)]}),
         "unknown-import",
     ),
+    "a tensor named metadata": (named("metadata"), "code-inside"),
+    "a tensor named in_spec": (named("in_spec"), "code-inside"),
+    "a tensor named out_spec": (named("out_spec"), "code-inside"),
+    "a tensor named range_constraints": (named("range_constraints"), "code-inside"),
+    "a tensor named guards_code": (named("guards_code"), "code-inside"),
+    "a tensor named target": (named("target"), "code-inside"),
+    "a tensor named name": (named("name"), "code-inside"),
+    "a tensor named tensor_values": (named("tensor_values"), "code-inside"),
+    "a number named metadata": (named("metadata", "sym_int_values"), "code-inside"),
+    "a number named range_constraints": (named("range_constraints", "sym_int_values"), "code-inside"),
+    "the name of an argument": (arguments(ARGUMENT, "y"), "code-inside"),
     "an object with the row of a tensor": (opaque, "called-on-load"),
 }
 
@@ -156,7 +223,7 @@ def ran(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
         "    os.mkdir(path + '.d')\n"
         "    os.chdir(path + '.d')\n"
         "    try:\n"
-        "        torch.export.load(path)\n"
+        "        torch.export.load(path).module()\n"
         "    except BaseException:\n"
         "        pass\n"
     )
@@ -178,7 +245,9 @@ def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bo
     assert report.load.expression is None
     assert code in found
     if code == "code-inside":
-        assert found[code].message.startswith("DANGER: loading this file evaluates ")
+        assert found[code].message.startswith(
+            ("DANGER: loading this file evaluates ", "DANGER: loading this file makes code ")
+        )
     assert loads == "RUNS CODE"
 
 
@@ -211,6 +280,12 @@ GRAPH = "graph_module.graph"
         (to("range_constraints", {"u99999999999": {"min_val": 2, "max_val": 3}}), "code-inside"),
         (to(f"{GRAPH}.nodes.0.name", "x=1)\nimport os;os.system('touch CANARY')\n#"), "code-inside"),
         (to(f"{GRAPH}.inputs.0.as_tensor.name", "x=print(1)"), "code-inside"),
+        (to(f"{GRAPH}.custom_obj_values", {"metadata": {"name": "x=1", "class_fqn": "y"}}), "code-inside"),
+        (keywords("y", ARGUMENT), "code-inside"),
+        (keywords("y", [RUNG]), "code-inside"),
+        (keywords("y", "a-b"), "code-inside"),
+        (arguments("x", "y: print(1)"), "code-inside"),
+        (path_named('w")\nprint(1)\n("'), "code-inside"),
         (to(f"{GRAPH}.nodes.0.target", "torch.os.system"), "unknown-operator"),
         (to(f"{GRAPH}.nodes.0.target", "_operator.__builtins__"), "unknown-operator"),
         (to("guards_code", [RUNG]), "unknown-operator"),
@@ -232,7 +307,13 @@ def test_what_torch_writes_is_no_finding(program: Path, tmp_path: Path) -> None:
         "((L['x'].size()[0]*L['x'].size()[0]) % 7) <= L['x'].size()[1]",
         "not (L['y'].stride()[0] == 1)",
     ]
-    for change in (lambda document, rows: None, to("guards_code", guards)):
+    usual = (
+        lambda document, rows: None,
+        to("guards_code", guards),
+        keywords("x", "y"),
+        arguments("x", "größe"),
+    )
+    for change in (*usual, path_named("a-b.größe ü")):
         with open(str(written(program, tmp_path / "x.pt2", change))) as checkpoint:
             report = inspect(Survey(checkpoint))
         assert {row.code for row in report.findings} == {"weights-only"}
