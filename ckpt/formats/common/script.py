@@ -877,7 +877,8 @@ class _Run:
                 self._danger(f"{show(thing.member, 40)}()", token)
             elif thing.member not in METHODS:
                 self._strange(f"{show(thing.member, 40)}()", token)
-                self._calls(self._reach.methods(thing.member))
+            # A method of a class may have the name of a harmless operator, and the class of the value is not known.
+            self._calls(self._reach.methods(thing.member))
         elif thing.kind not in ("operator", "builtin", "new") and not thing.name.startswith(_BACKENDS):
             self._strange(f"a call of {show(thing.name, 60) or 'a value'}", token)
 

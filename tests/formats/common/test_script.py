@@ -120,6 +120,25 @@ STATE = (
     b"c__torch__\nInner\n)\x81}X\x08\0\0\0training\x89sbX\x06\0\0\0CANARYtb."
 )
 
+
+def named_method(name: str) -> str:
+    """The code of a class whose method has the name of an operator."""
+    return (
+        f"class Box:\n  x : int\n  def __init__(self: __torch__.Box) -> NoneType:\n    self.x = 1\n    return None\n"
+        f"  def {name}(self: __torch__.Box, n: int) -> int:\n    {SAVE}\n    return 1\n"
+    )
+
+
+NAMED = {
+    "an item of a list": "u = [__torch__.Box()][0].{name}(1)",
+    "an item of a dict": 'u = {{"a": __torch__.Box()}}["a"].{name}(1)',
+    "an item of a tuple": "u = (__torch__.Box(), 1)[0].{name}(1)",
+    "a part of a tuple": "a, b = (__torch__.Box(), 1)\n    u = a.{name}(1)",
+    "a name of two values": "if self.training:\n      h = __torch__.Box()\n    else:\n      h = [__torch__.Box()][0]\n    u = h.{name}(1)",
+    "an item, by getattr": 'u = getattr([__torch__.Box()][0], "{name}")(1)',
+}
+"""Values whose class the code does not say where their method is called."""
+
 SPELLINGS: dict[str, dict[str, str]] = {
     "as it is": {"line": SAVE},
     "a space": {"line": 'torch.save (w, "CANARY")'},
@@ -189,6 +208,11 @@ SPELLINGS: dict[str, dict[str, str]] = {
     "a method of an object from a tuple": {"line": "a, b = (self.helper, 1)\n    u = a.run()", "run": SAVE},
     "a submodule": {"line": "u = (self.other).forward()", "forward": SAVE},
     "a submodule that is called": {"line": "u = self.other()", "forward": SAVE},
+    **{
+        f"a method named {name} of {what}": {"line": line.format(name=name), "further": named_method(name)}
+        for name in ("add", "get", "copy", "update", "item")
+        for what, line in NAMED.items()
+    },
     "len": {"line": "u = len(self.helper)", "len": SAVE},
     "plus": {"line": "u = self.helper + 1", "add": SAVE},
     "a name of two objects": {
