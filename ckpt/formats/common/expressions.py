@@ -39,7 +39,10 @@ _FUNCTIONS = """
     OpaqueUnaryFn_log2 IntInfinity NegativeIntInfinity sqrt
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
-_POWER_FUNCTIONS = frozenset(("LShift", "Pow", "PowByNatural"))
+_POWER_FUNCTIONS = frozenset(("LShift", "Pow", "PowByNatural", "RShift"))
+"""Functions that raise to the power of their second argument."""
+_PRECISION = 4
+"""The most digits of a number of places."""
 _ASSUMPTIONS = """
     algebraic antihermitian commutative complex composite even extended_negative extended_nonnegative extended_nonpositive
     extended_nonzero extended_positive extended_real finite hermitian imaginary infinite integer irrational negative
@@ -80,11 +83,15 @@ def is_expression(text: str) -> bool:
     return reader.is_whole()
 
 
-class _Open(NamedTuple):
-    """An open bracket: the function before it, and the first tokens of its last argument."""
+class _Open:
+    """An open bracket: the function before it, how many arguments ended, and the first tokens of the last one."""
 
-    function: str
-    argument: list[tuple[str, str]]
+    __slots__ = ("argument", "ended", "function")
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        self.ended = 0
+        self.argument: list[tuple[str, str]] = []
 
 
 class _Expression:
@@ -105,20 +112,22 @@ class _Expression:
             return False
         if self._kind == "name" and text != "(" and not _is_name(self._text, text):
             return False
-        if kind == "number" and len(text) > (_DIGITS if self._text != "=" else 4):
+        if kind == "number" and len(text) > (_DIGITS if self._text != "=" else _PRECISION):
             return False
         if kind == "text" and not self._is_quoted(text):
             return False
         if kind == "sign" and not self._is_sign(text, follows_value):
             return False
+        if text == "," and self._open and not self._ends_argument(self._open[-1]):
+            return False
         for bracket in self._open:
-            if len(bracket.argument) < _ARGUMENT:
+            if len(bracket.argument) <= _ARGUMENT:
                 bracket.argument.append((kind, text))
         if self._open and text == ",":
             self._open[-1].argument.clear()
+            self._open[-1].ended += 1
         elif text == "(":
-            function = self._text if self._kind == "name" else ""
-            self._open.append(_Open(function, []))
+            self._open.append(_Open(self._text if self._kind == "name" else ""))
         self._kind, self._text = kind, text
         return len(self._open) <= _DEEPEST
 
@@ -135,8 +144,7 @@ class _Expression:
         if text == ")":
             if not self._open or not (follows_value or self._text in ("(", ",")):
                 return False
-            bracket = self._open.pop()
-            return bracket.function not in _POWER_FUNCTIONS or self._is_power(bracket.argument)
+            return self._ends_argument(self._open.pop())
         if text in ("-", "+", "~"):
             return True
         if text == "=":
@@ -151,6 +159,19 @@ class _Expression:
             return _NAME.fullmatch(text) is not None
         return self._open[-1].function == "Float" and _FLOAT.fullmatch(text) is not None
 
+    def _ends_argument(self, bracket: _Open) -> bool:
+        """Tell whether an argument may stand where it does: an exponent is small, a number of places is short."""
+        argument = bracket.argument
+        if not bracket.ended or not argument:
+            return True
+        if bracket.function in _POWER_FUNCTIONS:
+            return self._is_power(argument) if bracket.ended == 1 else _is_named(argument, "evaluate")
+        if bracket.function == "Float":
+            return _is_places(argument[2:] if _is_named(argument, "precision") else argument)
+        if bracket.function == "RoundDecimal":
+            return _is_places([token for token in argument if token[1] != "-"])
+        return True
+
     def _is_small_power(self, digits: str) -> bool:
         if not digits.isdigit() or len(digits) > 3:
             return False
@@ -159,6 +180,8 @@ class _Expression:
 
     def _is_power(self, argument: list[tuple[str, str]]) -> bool:
         """Tell whether the last argument of a power is a small number, or a symbol, which stays as it is."""
+        if len(argument) > _ARGUMENT:
+            return False
         texts = [text for _, text in argument]
         if len(argument) == 1 and argument[0][0] == "name":
             return True
@@ -168,6 +191,19 @@ class _Expression:
             texts = texts[2:-1]
         numbers = [text for text in texts if text not in ("-", ",")]
         return 1 <= len(numbers) <= 2 and all(self._is_small_power(number) for number in numbers)
+
+
+def _is_named(argument: list[tuple[str, str]], name: str) -> bool:
+    """Tell whether an argument is handed over under a name."""
+    return argument[:2] == [("name", name), ("sign", "=")]
+
+
+def _is_places(argument: list[tuple[str, str]]) -> bool:
+    """Tell whether an argument is one short number, plain or as an Integer: sympy computes so many places."""
+    texts = [text for _, text in argument]
+    if texts[:2] == ["Integer", "("] and texts[-1] == ")":
+        texts = texts[2:-1]
+    return len(texts) == 1 and texts[0].isdigit() and len(texts[0]) <= _PRECISION
 
 
 def _is_name(name: str, following: str) -> bool:

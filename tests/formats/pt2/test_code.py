@@ -265,6 +265,26 @@ def to(path: str, value: Any) -> Callable[[dict[str, Any], Rows], None]:
 
 
 GRAPH = "graph_module.graph"
+COSTLY = (
+    "Float('0.1', 2000000000)",
+    "Float('0.1', 10000)",
+    "Float('0.1', Integer(100000000000))",
+    "Float('0.1', 9999*9999)",
+    "Float('0.1', 9 + 99999999)",
+    "Float('0.1', Max(1, 99999999))",
+    "Float('0.1', 15, precision=9*99999999)",
+    "Float('0.1', precision=Integer(99999999))",
+    "Float('0.1', precision=9*99999999)",
+    "Float(Float('0.1', 2000000000))",
+    "Max(1, Float('0.1', 2000000000))",
+    "Pow(Integer(9), Integer(9999999999), True)",
+    "Pow(Integer(9), Integer(9999999999), s0)",
+    "RShift(Integer(9), Integer(9999999999))",
+    "RoundDecimal(Integer(9), Integer(-9999999999))",
+    "RoundDecimal(Integer(9), -9999999999)",
+    "Pow(Integer(9), Symbol('a', zero=True, zero=True, zero=True, zero=True, zero=True) + 99999999)",
+)
+"""Short expressions whose value is long, or takes long."""
 
 
 @pytest.mark.parametrize(
@@ -274,6 +294,7 @@ GRAPH = "graph_module.graph"
         (expressions("Pow(Integer(9), Pow(Integer(9), Integer(9)))"), "code-inside"),
         (expressions("Pow(Integer(9), Mul(Integer(999999), Integer(999999)))"), "code-inside"),
         (expressions("Float('0.1', precision=999999999)"), "code-inside"),
+        *((expressions(text), "code-inside") for text in COSTLY),
         (expressions("(" * 90 + "1" + ")" * 90), "code-inside"),
         (expressions("1 +" * 20_000 + "1"), "code-inside"),
         (expressions(7), "code-inside"),
@@ -326,6 +347,11 @@ def expression_samples() -> list[sympy.Basic]:
     u, f = sympy.Symbol("u0", integer=True), sympy.Symbol("zuf0")
     return [
         a,
+        sympy.Float("0.1", 15),
+        sympy.Float("0.1", 30),
+        functions.RoundDecimal(f, 2),
+        functions.RoundDecimal(f, -2),
+        functions.RShift(a, 2),
         2 * a * b - 3,
         a**2,
         1 / a,
