@@ -11,28 +11,43 @@ _VALUES = """
     __and__ __contains__ __derive_index __getitem__ __is__ __isnot__ __lshift__ __not__ __or__ __range_length
     __round_to_zero_floordiv __rshift__ __xor__ _infer_size _set_item _unwrap_optional
     abs add all any append bin bool capitalize ceil chr clear complex copy count degrees dict divmod
-    endswith eq extend find float floor floordiv format fabs ge get gt hex hash index insert int isalnum isalpha isdecimal
-    isdigit isfinite isidentifier isinf islower isnan isnumeric isprintable isspace istitle isupper items join keys le len
-    list log lower lstrip lt max min modf mul ne neg oct ord partition percentFormat pop popitem radians remainder remove
-    replace reverse rfind rindex round rpartition rsplit rstrip setdefault slice sort sorted split splitlines sqrt startswith
-    str strip sub sum swapcase title trunc truediv update upper values
+    endswith eq find float floor floordiv format fabs ge get gt hex hash index insert int isalnum isalpha isdecimal
+    isdigit isfinite isidentifier isinf islower isnan isnumeric isprintable isspace istitle isupper items keys le len
+    list log lower lstrip lt max min modf ne neg oct ord partition pop popitem radians remainder remove
+    reverse rfind rindex round rpartition rsplit rstrip setdefault slice sort sorted split splitlines sqrt startswith
+    str strip sub sum swapcase title trunc truediv upper values
     device
 """
 """Numbers, texts, lists and dicts."""
 _TENSORS = """
-    alias allclose argmax argmin bitwise_and bitwise_not bitwise_or bitwise_xor cat chunk clamp clone contiguous cpu cumsum
-    dense_dim dequantize detach diff dim div element_size equal exp expand_as flatten flip index_select int_repr
-    is_coalesced is_complex is_contiguous is_floating_point is_nonzero is_signed isclose item logical_and logical_not
-    logical_or masked_select matmul mean mm movedim narrow numel permute q_per_channel_axis q_per_channel_scales
+    alias argmax argmin bitwise_and bitwise_not bitwise_or bitwise_xor chunk clamp clone contiguous cpu cumsum
+    dense_dim dequantize detach diff dim div element_size equal exp flatten flip int_repr
+    is_coalesced is_complex is_contiguous is_floating_point is_nonzero is_signed item logical_and logical_not
+    logical_or mean movedim narrow numel permute q_per_channel_axis q_per_channel_scales
     q_per_channel_zero_points q_scale q_zero_point qscheme quantize_per_channel quantize_per_tensor reciprocal reshape rsqrt
-    select sigmoid sign size sparse_dim squeeze stack std storage_offset stride t tanh to transpose type_as unbind unsqueeze
-    view view_as where zeros_like ones_like empty_like full_like requires_grad_ detach_ copy_ fill_ zero_ mul_ add_ sub_
+    select sigmoid sign size sparse_dim squeeze std storage_offset stride t tanh to transpose type_as unbind unsqueeze
+    view view_as zeros_like ones_like empty_like full_like requires_grad_ detach_ fill_ zero_ add_ sub_
     div_ clamp_ transpose_ squeeze_ unsqueeze_ t_ tensor_split reshape_as
 """
 """Tensors of the size of those that they are made from, or smaller."""
 ATEN = frozenset(_VALUES.split()) | frozenset(_TENSORS.split())
+"""Operators that multiply the sizes of what they are given (`replace`, `extend`, `mul`, `cat`) are not listed."""
 METHODS = ATEN - {"device"}
 """Operators that may stand behind any value, as its methods."""
+
+_MATCHING = """
+    __and__ __or__ __xor__ add add_ bitwise_and bitwise_or bitwise_xor div div_ eq floordiv ge gt le logical_and logical_or
+    lt max min ne remainder sub sub_ truediv
+"""
+MATCHING = frozenset(_MATCHING.split())
+"""Operators that may stretch two values to each other, or join them. Next to a literal they stretch nothing."""
+_LIGHT = """
+    Bool Float FloatImplicit Int IntImplicit ScalarImplicit __getitem__ __is__ __isnot__ __not__ dense_dim device dim
+    element_size endswith get is_coalesced is_complex is_contiguous is_floating_point is_signed item len numel
+    q_per_channel_axis q_scale q_zero_point qscheme size sparse_dim startswith storage_offset stride _unwrap_optional
+"""
+LIGHT = frozenset(_LIGHT.split())
+"""Operators that make a number or find a value, and no data. In a loop no others may stand."""
 
 _PRIM = """
     EnumName EnumValue ModuleContainerIndex NumToTensor RaiseException StringIndex TupleIndex TupleUnpack Uninitialized abs

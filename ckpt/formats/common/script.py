@@ -6,6 +6,7 @@ Layout: torch/csrc/jit/frontend/{parser,ir_emitter,script_type_parser}.cpp, torc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -22,7 +23,7 @@ from ckpt.formats.common.lexer import (
     Token,
     tokens_of,
 )
-from ckpt.formats.common.operators import BUILTINS, METHODS, OPERATORS, touches_files
+from ckpt.formats.common.operators import BUILTINS, LIGHT, MATCHING, METHODS, OPERATORS, touches_files
 from ckpt.limits import Budget
 from ckpt.rows import NamedTuple, dataclass
 from ckpt.text import show
@@ -37,6 +38,11 @@ _ROUNDS = 1_000
 """The most rounds of a loop that a load may run."""
 _STEPS = 10_000_000
 """The most calls and tokens that a load may run."""
+_MADE = 100
+"""The most copies of data that a load may make."""
+_LONG_TEXT = 200
+"""A literal of more letters counts as a value."""
+_ESCAPE = re.compile(r"""\\[^ntr'"\\]""")
 _FOREVER = 2**31
 """A loop of so many rounds has no end that anybody sees."""
 
@@ -409,6 +415,9 @@ class _Thing(NamedTuple):
 
 
 _VALUE = _Thing("value")
+_TYPE = _Thing("value", "a type")
+_MAKERS = frozenset(("dict", "list", "sorted", "str", "zip"))
+"""Names without a module that make data."""
 _BACKENDS = "__torch__.torch.classes.__backends__."
 """The classes of the libraries of backends, to which modules are lowered. A lowered module makes one and compiles with it."""
 _OF_BACKENDS = frozenset(("__init__", "__new__", "compile", "is_available"))
@@ -418,13 +427,14 @@ _TORCH = _Thing("torch", "aten")
 class _Part:
     """A part of the code that a load runs: its steps, and the parts that it calls, each with the rounds of its loops."""
 
-    __slots__ = ("begin", "calls", "end", "file", "owner", "params", "steps")
+    __slots__ = ("begin", "calls", "end", "file", "made", "owner", "params", "steps")
 
     def __init__(self, body: Body, owner: str | None) -> None:
         self.file, self.begin, self.end, self.params = body.file, body.begin, body.end, body.params
         self.owner = owner
         """The class of its first argument, for a method."""
-        self.steps = 0
+        self.steps = self.made = 0
+        """The tokens that it runs, and the operators that make data."""
         self.calls: dict[str, int] = {}
 
 
@@ -500,6 +510,7 @@ class _Reach:
     def _count(self, starts: Sequence[str]) -> None:
         """Count the steps of all parts, callees first. A part that calls itself in a circle never ends."""
         steps: dict[str, int] = {}
+        made: dict[str, int] = {}
         opened: set[str] = set()
         for start in starts:
             if start in steps:
@@ -515,6 +526,8 @@ class _Reach:
                     opened.discard(name)
                     inner = sum(rounds * steps[other] for other, rounds in part.calls.items())
                     steps[name] = min(part.steps + inner, _STEPS + 1)
+                    inner = sum(rounds * made.get(other, 0) for other, rounds in part.calls.items())
+                    made[name] = min(part.made + inner, _MADE + 1)
                 elif callee in opened:
                     here = part if part.file else self._parts[callee]
                     if here.file:
@@ -523,6 +536,10 @@ class _Reach:
                 elif callee not in steps:
                     opened.add(callee)
                     todo.append((callee, iter(self._parts[callee].calls)))
+        for start in starts:
+            part = self._parts[start]
+            if made.get(start, 0) > _MADE:
+                self.strange("more operators that make data than are listed", part.file, part.begin)
         if sum(steps.get(start, 0) for start in starts) > _STEPS and starts:
             part = self._parts[starts[0]]
             self.danger(f"more than {_STEPS:,} steps", part.file, part.begin)
@@ -531,7 +548,18 @@ class _Reach:
 class _Group:
     """An open bracket: what stands before it, and what is inside so far."""
 
-    __slots__ = ("before", "first", "is_single", "sign", "word")
+    __slots__ = (
+        "before",
+        "braces",
+        "first",
+        "has_literal",
+        "is_computed",
+        "is_named",
+        "is_single",
+        "is_text",
+        "sign",
+        "word",
+    )
 
     def __init__(self, sign: str, before: _Thing | None) -> None:
         self.sign = sign
@@ -541,6 +569,12 @@ class _Group:
         self.word = ""
         """The text of the second argument, where it is a literal."""
         self.is_single = True
+        self.has_literal = self.is_named = False
+        """One of the arguments without a name is a number or a short text; an argument with a name stands before."""
+        self.is_text = self.is_computed = False
+        """The first argument is a literal; something inside is none."""
+        self.braces = 0
+        """The places in the texts inside where `format` puts a value."""
 
 
 class _Run:
@@ -656,7 +690,10 @@ class _Run:
         following = self._peek()
         follows = following.text if following is not None and following.kind == SIGN else ""
         if self._groups and follows == "=":
+            self._groups[-1].is_named = True
             return  # the name of an argument, whose `=` ends nothing
+        if self._groups:
+            self._groups[-1].is_computed = True
         if all(group.before is None for group in self._groups[-2:]):
             self._targets.append(token)  # `a, b = c` or `(a, b) = c`
             self._is_fresh = True
@@ -677,7 +714,9 @@ class _Run:
             return _Thing("module", "__torch__")
         if text in BUILTINS:
             return _Thing("builtin", text)
-        if text in _LITERALS or text in _TYPES or text == "CONSTANTS":
+        if text in _TYPES:
+            return _TYPE
+        if text in _LITERALS or text == "CONSTANTS":
             return _VALUE
         return _Thing("member", "", text)
 
@@ -741,6 +780,11 @@ class _Run:
         if group is not None and token.kind == TEXT and not group.is_single:
             # Texts side by side are one text, so two of them are no name.
             group.word = f"{group.word}?" if group.word else _inside(token.text)
+        if group is not None:
+            group.braces += token.text.count("{") + 2 * len(_ESCAPE.findall(token.text))
+            group.is_text = group.is_text or (group.is_single and self._now is None)
+            is_short = len(token.text) <= _LONG_TEXT
+            group.has_literal = group.has_literal or (is_short and not group.is_named and self._now is None)
         self._now = _VALUE
 
     def _sign(self, token: Token) -> None:
@@ -756,6 +800,8 @@ class _Run:
             if self._now is not None:
                 self._forget_target()
             self._reach.budget.charge(_TOKEN_MEMORY, _WHAT)
+            if self._groups:
+                self._groups[-1].is_computed = True
             self._groups.append(_Group(text, self._now))
             if self._now is not None and text == "(":
                 self._call(self._now, token)
@@ -777,6 +823,11 @@ class _Run:
             self._is_fresh = False
             self._now = None
         else:
+            if self._groups and text == ":":
+                self._groups[-1].is_computed = True
+            if self._now is not None and text not in (":", "->", ";", "~"):
+                # torch.jit.save writes operators by their names. `[1] * n` is as long as it likes.
+                self._strange(f"the operator {show(text, 10)}", token)
             self._operator()
 
     def _forget_target(self) -> None:
@@ -800,6 +851,7 @@ class _Run:
             self._strange("code that ckpt cannot read", token)
             return
         group = self._groups.pop()
+        self._made(group, token)
         inside = self._now
         if group.is_single:
             group.first = inside
@@ -810,6 +862,30 @@ class _Run:
             self._now = self._result(group)
         else:
             self._now = _VALUE
+
+    def _made(self, group: _Group, token: Token) -> None:
+        """Count an operator that makes data. One that may make more than it is given is said."""
+        thing = group.before
+        if group.sign == "[" and thing not in (None, _TYPE) and group.is_computed:
+            # A tensor as an index makes as many copies as it has numbers, and a slice is a copy.
+            self._strange("an index that is no literal", token)
+        if thing is None or group.sign != "(":
+            return
+        name = thing.member if thing.kind == "member" else thing.name
+        if thing.kind == "operator" and name.startswith("torch."):
+            name = name.removeprefix("torch.")
+        elif thing.kind not in ("member", "builtin"):
+            return
+        is_few = name in LIGHT or name not in METHODS | _MAKERS
+        is_alone = group.is_single and thing.kind != "member"  # `torch.max(w)`
+        if name in MATCHING and not group.has_literal and not is_alone:
+            self._strange(f"{name} of two values", token)
+        elif not is_few and self._rounds > 1:
+            self._strange(f"{name} in a loop", token)
+        elif name == "format" and (not group.is_text or group.braces > 1):
+            self._strange("format of two values", token)
+        elif not is_few:
+            self._part.made += self._rounds
 
     # --- what a name means --------------------------------------------------------------------------------------------
 

@@ -329,11 +329,13 @@ def test_an_operator_that_is_not_listed_is_said_where_a_load_reaches_it(name: st
         {"init": UNLISTED, "line": "u = self.helper.x"},
         {"line": f"u = 1  # {UNLISTED}"},
         {"line": f'u = """\n    {UNLISTED}\n    """'},
-        {"line": "for i in range(10):\n      w = torch.add(w, i)"},
+        {"line": "for i in range(10):\n      u = torch.dim(w)"},
         {
             "line": "if torch.gt(torch.numel(w), 3):\n      self.w = w\n    else:\n      w0, b0 = w, 1\n      self.w = w0"
         },
         {"line": 'u = torch.add("a", torch.format("{}", 3))\n    ops.prim.RaiseException(u)'},
+        {"line": "u = annotate(Dict[str, List[int]], {})\n    v : Optional[Tensor] = w"},
+        {"line": 'u = torch.eq(self.name, "zeros")\n    v = torch.max(w)\n    x = [1, 2][-1]'},
         {"line": "u = annotate(List[int], [])\n    _0 = torch.append(u, 1)\n    v = u[0]"},
         {
             "forwards": 'def forward(self: __torch__.M, x: Tensor, y: float=-1e-05, z: str="a=b", n: List[int]=[1, 2])'
@@ -388,6 +390,52 @@ def test_a_load_that_may_never_end_is_said(name: str, tmp_path: Path) -> None:
     assert next(row for row in report.findings if row.code == "code-inside").message.startswith(
         "DANGER: loading "
     )
+
+
+TEN = "for i in range(10):\n      "
+GROWS = {
+    "add of lists": "l = [1]\n    " + TEN + "l = torch.add(l, l)",
+    "add of texts": 'l = "a"\n    ' + TEN + "l = torch.add(l, l)",
+    "add of a text": 'l = "a"\n    ' + TEN + 'l = torch.add(l, "aaaaaaaa")',
+    "add in a row": "l = [1]" + "\n    l = torch.add(l, l)" * 40,
+    "add once": "l = torch.add(w, torch.t(w))",
+    "add with alpha": "l = torch.add(w, torch.t(w), alpha=1)",
+    "a method": "l = w.add(w.t())",
+    "extend in a loop": "l = [1]\n    " + TEN + "torch.extend(l, l)",
+    "extend in a row": "l = [1]" + "\n    torch.extend(l, l)" * 40,
+    "extend as a method": "l = [1]" + "\n    l.extend(l)" * 40,
+    "format in a row": 'l = "a"' + '\n    l = torch.format("{}{}", l, l)' * 40,
+    "replace": 'l = torch.replace("aaaa", "a", "aaaa", -1)',
+    "join": 'l = torch.join("a", ["b"])',
+    "cat": "l = torch.cat([w, w])",
+    "stack": "l = torch.stack([w, w])",
+    "matmul": "l = torch.matmul(w, torch.t(w))",
+    "mul of a list": "l = torch.mul([1], 3000000000)",
+    "expand_as": "l = torch.contiguous(torch.expand_as(w, w))",
+    "the sign of a product": "l = [1] * 10000000000",
+    "the sign of a sum": "l = [1]\n    " + TEN + "l = l + l",
+    "the sign of a change": "l = [1]\n    " + TEN + "l += l",
+    "copies in a loop": "l = [w]\n    " + TEN + "_0 = torch.append(l, torch.clone(w))",
+    "copies in a row": "l = [w]" + "\n    _0 = torch.append(l, torch.clone(w))" * 200,
+    "calls": "u = self.late(w)" + "\n    u = self.late(w)" * 200,
+    "a format of escapes": 'l = torch.format("\\x7b}\\x7b}", "a", "a")',
+    "a format of a value": 'l = torch.format(self.name, "a")',
+    "add of a long text": f'l = torch.add(self.name, "{"a" * 1000}")',
+    "a tensor as an index": "l = w[torch.to(w, 4)]",
+    "a slice": "l = [1][0:1]",
+    "find in a loop": TEN + 'u = torch.find(self.name, "a", 0, -1)',
+    "neg in a loop": TEN + "u = torch.neg(w)",
+}
+
+
+@pytest.mark.parametrize("name", GROWS)
+def test_values_that_grow_are_said(name: str, tmp_path: Path) -> None:
+    """Each makes much of little: memory and time are out of proportion to the file."""
+    method = "l = torch.clone(w)"
+    with open(str(make(tmp_path / "a.pt", line=GROWS[name], method=method))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "unknown-operator" in {row.code for row in report.findings}
+    assert report.load.expression is None
 
 
 def test_calls_that_double_are_counted(tmp_path: Path) -> None:
