@@ -12,11 +12,12 @@ import oracle
 import pytest
 import torch
 from gadgets import BELL, made, partial
-from opcodes import binary, build, call, glob, pickled, torch_zip, value
+from opcodes import binary, build, call, glob, newobj, pickled, torch_zip, value
 from process import ckpt
 from torch import distributions, nn, optim
 from torch.utils import data
 
+from ckpt.errors import CkptError
 from ckpt.formats import open
 from ckpt.pickles.attributes import ATTRIBUTES
 from ckpt.pickles.known import KNOWN, MODULES
@@ -55,6 +56,21 @@ def masked(*state: Any) -> bytes:
 
 def fields(table: Any, size: int = 8, flags: int = 16) -> bytes:
     return dtype("V8", 3, "|", None, ("a",), table, size, 1, flags)
+
+
+def doubled(levels: int) -> bytes:
+    """A key whose hash visits 2 to the power of the levels."""
+    program = value((1,)) + op.put(5) + op.pop()
+    for _ in range(levels):
+        program += call(glob("builtins", "tuple"), [op.get(5), op.get(5)]) + op.put(5) + op.pop()
+    return program + op.empty_dict() + op.get(5) + value(1) + op.setitem()
+
+
+def deep_arrays(levels: int) -> bytes:
+    program = value(1)
+    for _ in range(levels):
+        program = array(O8, value([program]))
+    return program
 
 
 O8 = dtype("O8", 3, "|", None, None, None, -1, -1, 63)
@@ -103,6 +119,41 @@ CALLED: dict[str, bytes] = {
     "a short state of a masked array": masked(1, (1,), dtype("u1", *U1), False, binary(b"\0"), binary(b"\0")),
     "a dict that is filled after its call": op.empty_dict() + op.put(8) + op.pop()
     + call(glob("collections", "OrderedDict"), op.get(8)) + op.get(8) + value("a") + value(1) + op.setitem() + op.pop(),
+    # --- values that hide objects ---
+    "an object behind the tag of a list": made("torch.optim.adam", "Adam", {**ADAM, "defaults": call(
+        glob("torch.jit._pickle", "restore_type_tag"), made("argparse", "Namespace", {"setdefault": BELL}), "a"
+    )}),
+    "an object in an array of objects": made("torch.optim.adam", "Adam", {**ADAM, "param_groups": array(
+        O8, value([made("argparse", "Namespace", {"setdefault": BELL})])
+    )}),
+    "an object in a nested pickle": made("torch.optim.adam", "Adam", {**ADAM, "defaults": call(
+        glob("torch.storage", "_load_from_bytes"),
+        binary(op.legacy(pickled(made("argparse", "Namespace", {"setdefault": BELL})), {})),
+    )}),
+    "an item that a dict of attributes calls": glob("easydict", "EasyDict") + value(()) + newobj()
+    + value("items") + BELL + op.setitem(),
+    "a pair that a dict of attributes calls": call(glob("easydict", "EasyDict"), {"items": BELL}),
+    "the class of a dict of attributes": glob("yacs.config", "CfgNode") + value(()) + newobj()
+    + value("__class__") + glob("torch.nn.modules.linear", "Linear") + op.setitem(),
+    # --- what costs more than its bytes ---
+    "a record as a key": op.empty_dict() + call(
+        glob("torch.nn.modules.module", "_IncompatibleKeys"), [], []
+    ) + value(1) + op.setitem(),
+    "a dtype with fields as a key": op.empty_dict() + fields({"a": (I4, 0)}) + value(1) + op.setitem(),
+    "fields over each other": dtype(
+        "V4", 3, "|", None, ("a", "b"), {"a": (I4, 0), "b": (I4, 0)}, 4, 1, 16
+    ),
+    "arrays of objects in each other": deep_arrays(40),
+    "a long expression": call(glob("re", "_compile"), "a" * 3_000, 32),
+    "many expressions": value([call(glob("re", "_compile"), "a" * 900, 32) for _ in range(3)]),
+    "numbers that are texts": made("random", "Random", (2, ("%2000000000d",) * 3, None)),
+    "an element without its bytes": call(glob("numpy.core.multiarray", "scalar"), dtype("V9999999")),
+    "an array by another letter": call(
+        glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (), "(16000,16000)O"
+    ),
+    "many copies": value(list(range(2_000))) + op.put(7) + op.pop()
+    + value([call(glob("builtins", "tuple"), op.get(7)) for _ in range(6_000)]),
+    "many equal hashes": call(glob("builtins", "set"), [number * (2**61 - 1) for number in range(2, 3_000)]),
 }  # fmt: skip
 
 
@@ -195,6 +246,25 @@ def decorated(thing: Any, **attributes: Any) -> Any:
     return thing
 
 
+REFUSED: dict[str, bytes] = {
+    "a tuple of tuples as a key": doubled(40),
+    "keys with one hash": value({number * (2**61 - 1): 1 for number in range(2, 3_000)}),
+    "large tuples as keys": op.empty_dict() + op.put(3) + op.pop()
+    + value(tuple(value((number,)) for number in range(1_000))) + op.put(4) + op.pop()
+    + b"".join(op.get(3) + value((op.get(4),) * 40) + op.put(6) + value(1) + op.setitem() + op.pop() for _ in range(600)),
+    "a view that a device makes whole": call(
+        glob("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"),
+        *(op.tensor(size=(2**29,), stride=(0,)), glob("torch", "float64"), "cpu", False),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_costs_too_much_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CkptError):
+        imports(tmp_path / "x.pth", REFUSED[name])
+
+
 WEIGHT = nn.Parameter(torch.ones(2))
 OPTIMIZER = optim.SGD([WEIGHT], lr=0.1)
 WRITTEN: dict[str, Any] = {
@@ -220,6 +290,9 @@ WRITTEN: dict[str, Any] = {
     "texts": np.array(["a", "bc"]),
     "objects": np.array([None, {"a": 1}], dtype=object),
     "a masked array": np.ma.masked_array([1.0, 2.0], mask=[True, False], fill_value=3.0),
+    "a layer that is not ready": nn.Sequential(nn.LazyLinear(3), nn.LazyConv2d(3, 2), nn.LazyBatchNorm1d()),
+    "keys of many kinds": {("a", 1): 1, np.int64(3): 2, torch.float32: 3, b"a": 4, frozenset([1, 2]): 5, 2**70: 6},
+    "tags": [[1, 2], {"a": torch.Size([1, 2])}],
     "an averaged model": optim.swa_utils.AveragedModel(nn.Linear(2, 2)),
 }  # fmt: skip
 

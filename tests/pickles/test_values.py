@@ -128,6 +128,40 @@ def test_what_is_filled_after_the_call_is_refused(name: str, tmp_path: Path) -> 
         open(str(write(tmp_path / "x.pth", FILLED_LATE[name])))
 
 
+OTHER_VALUES: dict[str, bytes] = {
+    "a number as a flag": call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments(), {"neg": 1}),
+    "flags in an OrderedDict": call(
+        glob("torch._utils", "_rebuild_tensor_v2"),
+        *arguments(),
+        call(glob("collections", "OrderedDict"), [("neg", True)]),
+    ),
+    "another flag": call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments(), {"other": True}),
+    "an octal size": call(glob("torch._utils", "_rebuild_tensor_v2"), arguments()[0], 0, (b"I04\n",), *arguments()[3:]),
+    "an octal offset": call(glob("torch._utils", "_rebuild_tensor_v2"), arguments()[0], b"I00000\n", *arguments()[2:]),
+    "a text that a call makes, as a key": op.empty_dict()
+    + value("a") + plain() + op.setitem() + call(glob("builtins", "str"), "a") + plain("1") + op.setitem(),
+    "a number that a call makes, as a key": op.empty_dict()
+    + value(1) + plain() + op.setitem() + call(glob("builtins", "int"), 1) + plain("1") + op.setitem(),
+    "a dict without its call": glob("collections", "OrderedDict") + value(({"a": plain()},)) + op.newobj(),
+    "a list without its call": glob("builtins", "list") + value(([plain()],)) + op.newobj(),
+    "a dict by another way without its call": call(
+        glob("copyreg", "__newobj__"), glob("collections", "OrderedDict"), {"a": plain()}
+    ),
+    "a list of a dict": call(glob("builtins", "list"), {"a": plain()}),
+    "a deque that is too long": call(glob("collections", "deque"), [plain(), plain("1")], 1),
+    "items of a deque that is too long": call(glob("collections", "deque"), [], 1)
+    + plain() + op.append() + plain("1") + op.append(),
+    "a tensor of a tensor": call(glob("torch", "FloatTensor"), plain()),
+    "a long number": op.empty_dict() + value("a") + b"F1" + b"0" * 80 + b"\n" + op.setitem(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_VALUES)
+def test_what_loads_to_other_values_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CkptError):
+        open(str(write(tmp_path / "x.pth", OTHER_VALUES[name])))
+
+
 STATES: dict[str, bytes] = {
     "another view of 0.1": value((op.storage_id("1", "FloatStorage", 4, "cpu"), 0, (4,), (1,))),
     "a Variable of 0.1": value((plain("1"), None, op.ordered_dict(), False, False)),
