@@ -144,6 +144,7 @@ def others_text(paths: Sequence[str]) -> str:
 
 def _walked(folder: str, plugins: bool) -> Iterator[Found]:
     refused: list[Found] = []
+    taken: dict[str, list[str]] = {}
     count = 0
 
     def refuse(error: OSError) -> None:
@@ -164,11 +165,17 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
                 yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
             else:
                 folders.append(name)
-        own = formats.files_of_folder(current_folder, Limits(), plugins=plugins) or ()
-        if _is_one(own):
-            yield Found(os.path.normpath(current_folder), named=False)
-            names = [name for name in names if name not in own]
-            folders[:] = [name for name in folders if not any(file.startswith(f"{name}/") for file in own)]
+        own: Sequence[str] = taken.pop(current_folder, ())
+        is_taken = len(own) > 0
+        if not is_taken:
+            own = formats.files_of_folder(current_folder, Limits(), plugins=plugins) or ()
+        if is_taken or _is_one(own):
+            if not is_taken:
+                yield Found(os.path.normpath(current_folder), named=False)
+            files = set(own)
+            names = [name for name in names if name not in files]
+            for name, inside in _below_each(own).items():
+                taken[os.path.join(current_folder, name)] = inside
         for name in _unindexed(current_folder, names, own):
             count += 1
             if count > MOST:
@@ -179,6 +186,19 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
                 return
             yield _of_file(os.path.normpath(os.path.join(current_folder, name)), name, plugins)
     yield from refused
+
+
+def _below_each(own: Iterable[str]) -> dict[str, list[str]]:
+    """Return the files of a checkpoint in each folder right below it, as paths from there.
+
+    Only these files are looked at with it: any other file in such a folder is one of its own.
+    """
+    files: dict[str, list[str]] = {}
+    for file in own:
+        folder, slash, rest = file.partition("/")
+        if slash:
+            files.setdefault(folder, []).append(rest)
+    return files
 
 
 def _is_one(own: Sequence[str]) -> bool:
@@ -249,23 +269,29 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
         )
 
 
-def _objects(path: str, plugins: bool, named: bool = False) -> Iterator[Found]:
-    """The objects behind a URL. One that is a checkpoint of several has a `folder`."""
+def _objects(path: str, plugins: bool, named: bool = False, taken: Sequence[str] = ()) -> Iterator[Found]:
+    """The objects behind a URL. One that is a checkpoint of several has a `folder`.
+
+    `taken` are the files in it that the checkpoint above holds.
+    """
     try:
         names = locate(path).names()
     except CkptError as error:
         yield Found(path, named=named, error=error)
         return
-    own = formats.files_of_folder(path, Limits(), plugins=plugins) or ()
-    if _is_one(own):
-        yield Found(path, named=named, folder=path)
-        names = [name for name in names if name not in own and not any(file.startswith(name) for file in own)]
+    own = taken or formats.files_of_folder(path, Limits(), plugins=plugins) or ()
+    below: dict[str, list[str]] = {}
+    if taken or _is_one(own):
+        if not taken:
+            yield Found(path, named=named, folder=path)
+        files, below = set(own), _below_each(own)
+        names = [name for name in names if name not in files]
     for name in _unindexed(path, names, own):
         inner = f"{path.rstrip('/')}/{name}"
         if not name.endswith("/"):
             yield Found(inner, named=False)
         elif name[:-1] not in _CLOSED:
-            yield from _objects(inner, plugins)
+            yield from _objects(inner, plugins, taken=below.get(name[:-1], ()))
 
 
 def archives(folder: str) -> list[str]:

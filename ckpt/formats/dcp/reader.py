@@ -10,9 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
-from ckpt.checkpoint import Checkpoint, Notice
+from ckpt.checkpoint import Checkpoint, Import, Notice
 from ckpt.dtypes import contiguous
-from ckpt.errors import CkptError, CutOffError, LimitError, NotOpenedError, UnreadableError, UsageError
+from ckpt.errors import (
+    CkptError,
+    CutOffError,
+    LimitError,
+    NotOpenedError,
+    UnreadableError,
+    UnsupportedError,
+    UsageError,
+)
 from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import Fault, fault, indices
 from ckpt.formats.common.dcp import (
@@ -22,8 +30,12 @@ from ckpt.formats.common.dcp import (
     beside,
     folder_of,
     is_metadata,
+    is_part,
     is_unfinished,
 )
+from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.common.early import is_early
+from ckpt.formats.common.members import Member
 from ckpt.formats.common.pickled import Contents, refuse_mixed
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.dcp import FORMAT
@@ -38,12 +50,14 @@ from ckpt.io.source import Source, read_limited
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path, natural
 from ckpt.nodes import Dict, Node
-from ckpt.rows import replace
+from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, pasted_path, plural, show
 from ckpt.tree.find import is_counter
 
 _LISTED = 5
+_HEAD = 4096
+"""The first bytes of a data file, which say whether it is a pickle."""
 _ENTRY = 40
 """Bytes of `.metadata` that allow the memory of a tensor. The machine takes up to 54 for each byte of what ckpt writes."""
 
@@ -68,7 +82,7 @@ class Files:
         self.missing: dict[str, str] = {}
         """Data files that cannot be read, and why."""
         self.alike = Alike()
-        self._limits = limits
+        self.limits = limits
         try:
             self.metadata = self._read(budget)
             if len(self.metadata.files) > limits.shards:
@@ -97,7 +111,7 @@ class Files:
         if ranks:
             return merged(ranks)
         if self._names_from is None:
-            raise _interrupted(self.folder, self.names, self._limits)
+            raise _interrupted(self.folder, self.names, self.limits)
         return self._named(self._names_from, budget)
 
     def _named(self, location: Location, budget: Budget) -> Metadata:
@@ -105,9 +119,9 @@ class Files:
         from ckpt.formats.dcp.named import named  # here: only an interrupted save pays for it
 
         self.unfinished, self.is_named = (), True
-        other = Files(location if location.is_folder() else location.parent(), self._limits, budget)
+        other = Files(location if location.is_folder() else location.parent(), self.limits, budget)
         try:
-            return named(self.folder, other.metadata, show(location.name, 80), self._limits)
+            return named(self.folder, other.metadata, show(location.name, 80), self.limits)
         finally:
             other.close()
 
@@ -116,10 +130,10 @@ class Files:
         ranks: list[Metadata] = []
         for name in names:
             source = self.sources[name] = self.folder.child(name, "cache").open()
-            data = read_limited(source, self._limits.metadata_bytes, "metadata-bytes", name)
+            data = read_limited(source, self.limits.metadata_bytes, "metadata-bytes", name)
             budget.hold(len(data))
             budget.claim(len(data) // _ENTRY)
-            ranks.append(read_metadata(data, self._limits, budget))
+            ranks.append(read_metadata(data, self.limits, budget))
         return ranks
 
     def _open(self, file: str) -> None:
@@ -287,6 +301,8 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
     if shared:
         contents.notices.append(Notice("overlap", next(iter(shared.values())), tuple(shared)))
     contents.notices += _dead_notices(files)
+    strangers = _strangers(probe, files)
+    contents.notices += strangers.notices
     if files.unfinished and not (lost or gone or faults):
         contents.notices.append(_unfinished_notice(files))
     if metadata.unused:
@@ -316,6 +332,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
         checkpoint,
         nbytes=sum(source.size for source in files.sources.values()),
         weights_only=None,
+        imports=(*checkpoint.imports, *strangers.imports),
         facts=(("beside it", and_more([show(name, 80) for name in names], 6)),)
         if (names := beside(files.folder))
         else (),
@@ -485,6 +502,63 @@ def _dead_notices(files: Files) -> Iterator[Notice]:
     if dead:
         listed = and_more([show(name, 80) for name in dead], _LISTED)
         yield Notice("dead-files", f"{METADATA} names nothing in {listed}")
+
+
+class _Strangers(NamedTuple):
+    """The imports of files that the checkpoint does not read, and notices about those that cannot be judged."""
+
+    imports: list[Import]
+    notices: list[Notice]
+
+
+def _strangers(probe: Probe, files: Files) -> _Strangers:
+    """Judge each file that has the name of a part and that `.metadata` does not name, by what loading it alone does.
+
+    A data file that is named is judged too if it begins as a pickle: its items are archives. Behind a URL that would be
+    a request for each file.
+    """
+    out = _Strangers([], [])
+    is_far = is_url(files.folder.name)
+    for name in files.names:
+        source = files.sources.get(name)
+        if not is_part(name) or (source is not None and (is_far or not name.endswith(DATA))):
+            continue
+        try:
+            judged = source or files.folder.child(name, "cache").open()
+        except UnreadableError:
+            continue  # a link, or what cannot be read: said where it matters
+        try:
+            if judged.size and (source is None or _begins_as_pickle(judged, files.limits)):
+                _judge(probe, name, judged, out)
+        finally:
+            if source is None:
+                judged.close()
+    return out
+
+
+def _begins_as_pickle(source: Source, limits: Limits) -> bool:
+    if source.read(0, min(source.size, len(LOCAL_MAGIC))) == LOCAL_MAGIC:
+        return False
+    head = source.read(0, min(source.size, _HEAD))
+    return pickled.is_pickle(head) or is_early(head, source, limits)
+
+
+def _judge(probe: Probe, name: str, source: Source, out: _Strangers) -> None:
+    """Add what loading one file does. Whole items of an earlier save, and what is no checkpoint, do nothing."""
+    try:
+        # Under another name: its own leads to the folder around it.
+        with probe.open(Member(source, f"{name} alone", 0, source.size), f"{probe.mark}{name}:") as opened:
+            strange = [row for row in opened.imports if row.group != "known"]
+            out.imports.extend(row._replace(where=(), file=name) for row in strange)
+            out.notices.extend(row for row in opened.notices if row.code == "code-inside")
+    except (LimitError, NotOpenedError):
+        raise
+    except UnsupportedError:
+        return
+    except CkptError as error:
+        if _begins_as_pickle(source, probe.limits):
+            text = f"DANGER: {show(name, 80)} is a pickle that cannot be judged: {error.problem}."
+            out.notices.append(Notice("code-inside", text))
 
 
 def merged(ranks: Sequence[Metadata]) -> Metadata:

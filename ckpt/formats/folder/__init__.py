@@ -30,7 +30,7 @@ def files(probe: Probe) -> tuple[str, ...] | None:
         return unread_in(probe.location)
     if plan is None:
         return None
-    return (*(file for part in plan.parts for file in files_of(part)), *(file for file, _ in plan.unread))
+    return tuple(file for part in plan.parts for file in files_of(part))
 
 
 FORMAT = Format(

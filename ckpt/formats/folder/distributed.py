@@ -129,8 +129,12 @@ def unread_in(folder: Location) -> tuple[str, ...]:
     """Return what belongs to a checkpoint that `refuse_zarr` refuses, as paths below the folder that it was found in."""
     names = folder.names()
     newest = latest(folder, names)
-    every = [f"{name}{BACKEND}" if name.endswith("/") else name for name in names]
-    return tuple(every) if newest is None else (LATEST, newest[1] + BACKEND)
+    every = [
+        file
+        for name in names
+        for file in ((name + BACKEND, name + COMMON) if name.endswith("/") else (name,))
+    ]
+    return tuple(every) if newest is None else (LATEST, newest[1] + BACKEND, newest[1] + COMMON)
 
 
 def rank_of(name: str, experts: bool) -> str:
