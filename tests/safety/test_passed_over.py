@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import frameworks_dcp as written
@@ -9,7 +10,8 @@ import pytest
 import torch
 from inside import inside
 from opcodes import call, glob, pickled
-from safetensors.torch import save_file
+from process import check_error
+from safetensors.torch import load_file, save_file
 
 EVIL = pickled(call(glob("builtins", "print"), "runs"))
 
@@ -45,3 +47,70 @@ def test_weights_beside_the_ones_that_are_read_are_judged(tmp_path: Path) -> Non
     done = inside("lint", "--level", "error", ".", cwd=tmp_path)
 
     assert done.code == 1 and b"builtins.print('runs')" in done.out, done
+
+
+CALL = call(glob("builtins", "print"), "runs") + b"."
+LONG = b"X" + (2 << 20).to_bytes(4, "little") + bytes(2 << 20) + b"0"
+EARLY = {
+    "behind NEWTRUE": b"\x880" + CALL,
+    "behind NEWFALSE": b"\x890" + CALL,
+    "behind LONG1": b"\x8a\x000" + CALL,
+    "behind LONG4": b"\x8b\x00\x00\x00\x000" + CALL,
+    "behind a long text": LONG + CALL,
+    "behind many long texts": LONG * 3 + CALL,
+    "behind a megabyte of numbers": b"K\x010" * 600_000 + CALL,
+    "of a module beside it": b"(]cevil_mod\nx\n.\n",
+    "of a module beside it, broken": b"K\x010cevil_mod\nx\n\xff",
+}
+
+
+@pytest.mark.parametrize("name", ["x.pkl", "x.dat", "x.bin", "x.pkl.gz"])
+@pytest.mark.parametrize("kind", EARLY)
+def test_a_pickle_is_known_by_any_first_opcode(kind: str, name: str, tmp_path: Path) -> None:
+    data = EARLY[kind]
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+
+    is_refused = "beside it" in kind or ("many" in kind and name.endswith(".gz"))  # damaged, inflates too far
+    for words in (("lint", "."), ("lint", "--skip-others", "--", name)):
+        done = inside(*words, cwd=tmp_path)
+
+        assert done.code == (2 if is_refused else 1), done
+        assert b"not looked at" not in done.err and b"skipped" not in done.err, done
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    "first", [b"Title,Name\n", b"XML\n", b"Begin\n", b"cat\ndog\n", b"(a)\n", b"In\n", b"Zz\n"]
+)
+def test_a_text_is_no_pickle(first: bytes, suffix: str, tmp_path: Path) -> None:
+    data = first + b"some more words, 1\n" * 150_000
+    (tmp_path / f"notes.txt{suffix}").write_bytes(gzip.compress(data) if suffix else data)
+    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
+
+    done = inside("lint", ".", cwd=tmp_path)
+
+    assert done.code == 0 and b"1 file not looked at" in done.err, done
+
+
+def polyglot() -> bytes:
+    """A safetensors file in which a pickle passes over the header, as texts, and begins in the data."""
+    header_bytes, data_bytes = 0x0558, 1024  # X takes the five bytes behind the length's first four
+    end = f'":{{"dtype":"U8","shape":[{data_bytes}],"data_offsets":[0,{data_bytes}]}}}}'.encode()
+    left, key = header_bytes - 2, b""
+    while left > 128:
+        key += b"U~" + b"a" * 126
+        left -= 128
+    key += b"U" + bytes([left - 2])
+    key += b"b" * (header_bytes - 2 - len(end) - len(key))
+    data = glob("builtins", "print") + b"(X\x04\x00\x00\x00runstR."
+    return header_bytes.to_bytes(8, "little") + b'{"' + key + end + data + bytes(data_bytes - len(data))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pt", "model.bin", "model"])
+def test_a_safetensors_file_that_is_a_pickle_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(polyglot())
+    assert list(load_file(path)) and len(polyglot()) == 8 + 0x0558 + 1024
+
+    assert b"two files in one" in inside("lint", ".", cwd=tmp_path).err
+    check_error(inside("inspect", path, cwd=tmp_path), "two files in one")

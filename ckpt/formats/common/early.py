@@ -10,11 +10,17 @@ from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.pickles.known import is_own
 from ckpt.pickles.machine import MachineError, TruncatedPickleError, run
+from ckpt.rows import NamedTuple
 
 LOOKED = 1 << 20
-"""Bytes of a file in which a pickle must end, make a call, or name something of Python."""
-OPCODES = b"()]}IJKLMNFGSTUVXciP\x8c\x8d\x8e\x8f\x95\x96BC"
-"""The opcodes with which a pickle without PROTO begins."""
+"""Bytes of a file that are read at once, to see whether they are a pickle."""
+OPCODES = b"()]}IJKLMNFGSTUVXciP\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x95\x96BC"
+"""The opcodes that need nothing on the stack: with them a pickle without PROTO begins."""
+_HOPS = 8
+"""Times that a pickle may go on behind what was read. No other file is a pickle for as long."""
+_COUNTED = {b"X": 4, b"T": 4, b"B": 4, b"\x8b": 4, b"\x8d": 8, b"\x8e": 8, b"\x96": 8, b"\x95": 8}
+"""Opcodes that a length of so many bytes follows, for what can be longer than all that is read at once."""
+_TEXT = frozenset((*b"\t\n\r\f\x1b", *range(32, 256)))
 
 
 def is_early(head: bytes, source: Source, limits: Limits) -> bool:
@@ -22,12 +28,44 @@ def is_early(head: bytes, source: Source, limits: Limits) -> bool:
 
     `head` are its first bytes. More is read only where they are a pickle that goes on.
     """
-    if head[0] not in OPCODES:
+    return head[0] in OPCODES and is_pickle_too(head, source, limits)
+
+
+def is_pickle_too(head: bytes, source: Source, limits: Limits) -> bool:
+    """Tell as `is_early`, of a file of another format, whose first bytes may be a pickle's with PROTO too."""
+    if head[0] not in OPCODES and head[0] != 0x80:
         return False
     verdict = is_pickle_or_runs(head, source.size, limits)
     if verdict is None and len(head) < source.size:
-        verdict = is_pickle_or_runs(source.read(0, min(source.size, LOOKED)), source.size, limits)
+        return _goes_on(source, limits)
     return verdict is True
+
+
+def _goes_on(source: Source, limits: Limits) -> bool:
+    """Tell as `is_early`, for a pickle that goes on behind the first bytes. What is long is skipped."""
+    before, position = b"", 0
+    for _ in range(_HOPS):
+        data = before + source.read(position, min(source.size - position, LOOKED))
+        verdict, offset = look(data, len(before) + source.size - position, limits)
+        if verdict is not None:
+            return verdict
+        end = position + offset - len(before)  # where the opcode stands that goes on
+        length = skipped(data, offset)
+        if length is None:
+            before, position = data[:offset], end
+        elif end + length > source.size:
+            return False
+        else:
+            before, position = data[:offset] + b"U\0", end + length
+    return True
+
+
+def skipped(data: bytes, offset: int) -> int | None:
+    """Return the bytes of an opcode that goes on behind `data` with all that it counts, or None for one without a length."""
+    width = _COUNTED.get(data[offset : offset + 1])
+    if width is None or offset + 1 + width > len(data) or data[offset] == 0x95:
+        return None
+    return 1 + width + int.from_bytes(data[offset + 1 : offset + 1 + width], "little")
 
 
 def runs_before_it_breaks(data: bytes, limits: Limits) -> bool:
@@ -42,20 +80,36 @@ def runs_before_it_breaks(data: bytes, limits: Limits) -> bool:
 
 
 def is_pickle_or_runs(data: bytes, size: int, limits: Limits) -> bool | None:
-    """Tell whether the first bytes of a file of `size` are pickles, or run something.
+    """Tell whether the first bytes of a file of `size` are pickles, or run or import something.
 
-    Return None if they end before that is known.
+    Return None if they end before that is known. A text that begins like an import and breaks, as a list of words may,
+    counts only if it names something of Python, numpy or torch.
     """
+    return look(data, size, limits).verdict
+
+
+class Look(NamedTuple):
+    """The verdict, None where the bytes end before it is known, and the offset up to which they were understood."""
+
+    verdict: bool | None
+    offset: int
+
+
+def look(data: bytes, size: int, limits: Limits) -> Look:
+    """Return as `is_pickle_or_runs`, and how far the bytes were understood."""
     end, budget = 0, Budget(limits, len(data))
     try:
         while end < len(data):  # a loop over the file unpickles one after the other
             pickle = run(data, limits, end, budget)
             end = pickle.end
-            if pickle.calls or any(is_own(module) for module, _ in pickle.globals):
-                return True
+            if pickle.calls or pickle.globals:
+                return Look(True, end)
     except LimitError:
-        return True
+        return Look(True, end)
     except MachineError as error:
-        runs = error.calls > 0 or any(is_own(name.module) for name in error.seen)
-        return True if runs else None if isinstance(error, TruncatedPickleError) else False
-    return end == size
+        ends = data[error.offset : error.offset + 1] == b"."  # Python does not mind what is left below
+        is_sure = ends or not _TEXT.issuperset(data)
+        if error.calls > 0 or any(is_sure or is_own(name.module) for name in error.seen):
+            return Look(True, error.offset)
+        return Look(None if isinstance(error, TruncatedPickleError) else False, error.offset)
+    return Look(end == size, end)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ckpt.errors import UnreadableError
-from ckpt.formats.common.early import OPCODES, is_pickle_or_runs
+from ckpt.formats.common.early import LOOKED, OPCODES, is_pickle_or_runs, look, skipped
 from ckpt.formats.common.pickled import is_pickle
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
@@ -164,6 +164,32 @@ def is_packed(head: bytes, source: Source, limits: Limits) -> bool:
     inside = b"" if how is None else beginning(source, how, _INSIDE)
     if not inside:
         return inside is None  # a megabyte that becomes nothing: no honest file, and it may go on
-    return is_pickle(inside) or (
-        inside[0] in OPCODES and is_pickle_or_runs(inside, len(inside), limits) is True
-    )
+    if is_pickle(inside):
+        return True
+    if inside[0] not in OPCODES:
+        return False
+    verdict = is_pickle_or_runs(inside, len(inside), limits)
+    return verdict is True or (verdict is None and how is not None and _goes_on(source, how, limits))
+
+
+def _goes_on(source: Source, how: Packing, limits: Limits) -> bool:
+    """Tell whether a pickle that goes on behind the first bytes inside a file is one, as far as that is known."""
+    inside = beginning(source, how, LOOKED) or b""
+    verdict, offset = look(inside, len(inside), limits)
+    length = None if verdict is not None else skipped(inside, offset)
+    if verdict is not None or len(inside) < LOOKED:
+        return verdict is True
+    return length is None or _holds(source, how, offset + length)
+
+
+def _holds(source: Source, how: Packing, size: int) -> bool:
+    """Tell whether a file holds as many bytes inside. They are counted and not kept."""
+    count = 0
+    try:
+        for piece, _ in _pieces(source, how):
+            count += len(piece)
+            if count >= size:
+                return True
+    except (UnreadableError, *_ERRORS):
+        pass
+    return False

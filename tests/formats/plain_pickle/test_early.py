@@ -19,7 +19,7 @@ from ckpt.limits import Limits
         (b"(lp0\n.", True),
         (b"cshop\nrun\n(S'x'\ntR.more", True),  # a call
         (b"cos\nsystem\n.more", True),  # a name of Python's
-        (b"cshop\nrun\n.more", False),
+        (b"cshop\nrun\n.more", True),
         (b"I1\n.more", False),
         (b"cos\nsystem\n(S'x'\ntR", True),  # runs before it breaks
         (b"(some words in brackets)", False),
