@@ -13,6 +13,7 @@ from math import prod
 from ckpt.checkpoint import Checkpoint, Entry, Traits, Value
 from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
 from ckpt.errors import CutOffError, LimitError, UnreadableError
+from ckpt.formats.common.early import is_pickle_too
 from ckpt.formats.common.holes import hole, lost_notices
 from ckpt.formats.format import Probe, no_checksums
 from ckpt.io.source import Source
@@ -52,6 +53,10 @@ def is_usual(head: bytes) -> bool:
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=bool(probe.mark))
+    if is_pickle_too(probe.head, probe.file, limits):
+        raise UnreadableError(
+            "two files in one: safetensors reads tensors, pickle.load and torch.load run a pickle"
+        )
     return _checkpoint(probe, header)
 
 
