@@ -53,10 +53,6 @@ def is_usual(head: bytes) -> bool:
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     header = read_header(probe.file, probe.head, limits, probe.budget, is_shard=bool(probe.mark))
-    if is_pickle_too(probe.head, probe.file, limits):
-        raise UnreadableError(
-            "two files in one: safetensors reads tensors, pickle.load and torch.load run a pickle"
-        )
     return _checkpoint(probe, header)
 
 
@@ -67,6 +63,10 @@ def read_header(
 
     Raises UnreadableError, LimitError.
     """
+    if is_pickle_too(head, source, limits):
+        raise UnreadableError(
+            "two files in one: safetensors reads tensors, pickle.load and torch.load run a pickle"
+        )
     length = int.from_bytes(head[:8], "little")
     if length > limits.header_bytes:
         if length > source.size - 8:
