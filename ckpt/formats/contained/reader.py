@@ -17,8 +17,9 @@ from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.source import Memory
 from ckpt.limits import Budget, Limits, parse_json
-from ckpt.nodes import Dict, Node
+from ckpt.nodes import Dict, Global, Node, Opaque
 from ckpt.pickles.known import is_own
+from ckpt.pickles.machine import run
 from ckpt.rows import replace
 from ckpt.text import Json, and_more, plural, show
 
@@ -29,6 +30,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     root = Dict()
     parts: list[Part] = []
     notices: list[Notice] = []
+    imports: list[Import] = []
     try:
         for key, member in layout.parts.items():
             member.admit(limits, probe.budget)
@@ -37,7 +39,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         for key, member in layout.jsons.items():
             value, pickles = json_value(member.read(limits, probe.budget), member.member, probe.budget)
             root.set([key], [value])
-            notices += pickles_inside(probe, member.member, pickles)
+            said, strange = pickles_inside(probe, member.member, pickles)
+            notices += said
+            imports += strange
         for key, member in layout.texts.items():
             root.set([key], [text_value(member.read(limits, probe.budget), member.member)])
         contents = Contents(notices, None, probe.mark, probe.budget)
@@ -47,6 +51,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             whole,
             traits=traits,
             nbytes=probe.size,
+            imports=(*whole.imports, *imports),
             byteorder=parts[0].checkpoint.byteorder,
             weights_only=whole.weights_only or None,  # torch.load opens the members, not the archive
             parts=tuple(part.file for part in parts),
@@ -149,26 +154,55 @@ def _only_makes(row: Import) -> bool:
     return is_maker and row.times == len(row.calls) and all(text.startswith(starts) for text in row.calls)
 
 
-def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> list[Notice]:
-    """Return notices about objects of a member whose unpickling does more than make values of known kinds."""
+_PACKAGES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "cloudpickle")
+"""The packages whose classes Stable-Baselines3 writes into every archive."""
+_ENUM = ("stable_baselines3.common.type_aliases", "TrainFrequencyUnit")
+
+
+def _is_usual(row: Import) -> bool:
+    """Tell whether an import is one that the library writes itself, and calls nothing else than cloudpickle's makers."""
+    if row.group == "called":
+        return row.module == _CLOUD or (row.is_enum and (row.module, row.name) == _ENUM)
+    return row.group == "unknown" and row.module.partition(".")[0] in _PACKAGES
+
+
+def _fills_a_maker(data: bytes, limits: Limits) -> bool:
+    """Tell whether what cloudpickle makes gets a state or items by opcodes: these call its attributes."""
+    return any(
+        (call.states or call.items or call.keys)
+        and (isinstance(call.func, Opaque) or (isinstance(call.func, Global) and call.func.module == _CLOUD))
+        for call in run(data, limits).calls
+    )
+
+
+def pickles_inside(probe: Probe, what: str, pickles: Sequence[bytes]) -> tuple[list[Notice], list[Import]]:
+    """Return what the unpickling of the objects of a member does beyond making values of known kinds.
+
+    Calls of Python, torch and numpy are one notice; all others are imports of the file.
+    """
     strange: list[Import] = []
     for number, data in enumerate(pickles):
         name = f"pickle {number + 1:,} in {what}"
         try:
             with probe.open(Member(Memory(data), name, 0, len(data)), f"{probe.mark}{name}:") as opened:
                 if opened.format != "pickle":
-                    return [Notice("code-inside", f"DANGER: {show(name, 80)} is none.")]
+                    return [Notice("code-inside", f"DANGER: {show(name, 80)} is none.")], []
                 strange += [row for row in opened.imports if row.group != "known"]
+            if _fills_a_maker(data, probe.limits):
+                text = f"DANGER: {show(name, 80)} gives a state or items to a function that it makes, which calls it."
+                return [Notice("code-inside", text)], []
         except CkptError as error:
-            return [Notice("code-inside", f"DANGER: {show(name, 80)} cannot be judged: {error.problem}.")]
+            return [Notice("code-inside", f"DANGER: {show(name, 80)} cannot be judged: {error.problem}.")], []
     if not strange:
-        return []
+        return [], []
     runs = [row for row in strange if row.group == "called" and is_own(row.module) and not _only_makes(row)]
     if runs:
         calls = and_more([row.calls[0] if row.calls else f"{row.module}.{row.name}" for row in runs], 3)
         return [
             Notice("code-inside", f"DANGER: who unpickles the objects in {show(what, 80)} calls {calls}.")
-        ]
+        ], []
     names = and_more(list(dict.fromkeys(show(f"{row.module}.{row.name}", 80) for row in strange)), 3)
     text = f"{show(what, 80)} holds {plural(len(pickles), 'pickle')}, which its library unpickles; they name {names}."
-    return [Notice("pickles-inside", text)]
+    return [Notice("pickles-inside", text)], [
+        row._replace(where=(), file=what) for row in strange if not _is_usual(row)
+    ]

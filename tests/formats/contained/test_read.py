@@ -16,6 +16,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from inside import inside
 from opcodes import call, glob, pickled
 from process import check_error, ckpt
 from torch import nn
@@ -296,6 +297,23 @@ def test_pickles_in_json_are_judged(tmp_path: Path) -> None:
         assert (notice_of(path, run, schedule) or [""])[0] == "code-inside", "a later pickle hid it"
     for damaged in (system[:-1], b"", b"PK\3\4", packed({"w": torch.ones(2)})):
         assert (notice_of(path, damaged) or [""])[0] == "code-inside"
+
+
+def test_a_function_of_the_file_takes_no_state_and_no_items(tmp_path: Path) -> None:
+    """Both look an attribute up on the function, and call it."""
+    made = cloudpickle.dumps(lambda state: state)[:-1]
+    for end in (b"}b.", b"K\x05a.", b"(K\x05e."):
+        assert (notice_of(tmp_path / "ppo.zip", made + end) or [""])[0] == "code-inside", end
+
+
+def test_calls_of_other_packages_in_json_are_findings(tmp_path: Path) -> None:
+    path = tmp_path / "ppo.zip"
+    for thing, code in (
+        (pickled(call(glob("shop.parts", "evaluate"), "print()")), b"called-on-load"),
+        (pickled(glob("shop.parts", "Box")), b"unknown-import"),
+    ):
+        notice_of(path, thing)
+        assert code in inside("lint", "--level", "info", path, cwd=tmp_path).out
 
 
 def test_pickles_in_json_that_are_no_base64(tmp_path: Path) -> None:
