@@ -166,6 +166,8 @@ Others change attributes of files that are open for reading, or type into the te
 """
 _OWNING = (8, 10, 15, 1024, 1026)
 """The fcntl that send signals to others: F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY."""
+_FAMILIES = (2, 10)
+"""AF_INET and AF_INET6. libc looks up names without AF_UNIX and AF_NETLINK too, by a server of names."""
 _THREAD = 0x10000
 """CLONE_THREAD."""
 _SPACES = 0x7E020000
@@ -185,7 +187,14 @@ def filter_of(machine: Machine, pid: int, *, network: bool, workers: bool) -> li
         (_AT_LEAST, 0, 1, syscalls.UNKNOWN),  # the calls of x32 too
         (_RETURN, 0, 0, _ABSENT),
     ]
-    groups = [syscalls.FILES, syscalls.MOUNTS, syscalls.PROGRAMS, syscalls.PROCESSES, syscalls.SYSTEM]
+    groups = [
+        syscalls.FILES,
+        syscalls.MOUNTS,
+        syscalls.PROGRAMS,
+        syscalls.PROCESSES,
+        syscalls.SYSTEM,
+        syscalls.SERVING,
+    ]
     for group in [*groups, *([] if network else [syscalls.NETWORK])]:
         steps += _answering(group, machine, _REFUSE)
     steps += _answering(syscalls.OPAQUE, machine, _ABSENT)
@@ -204,6 +213,8 @@ def filter_of(machine: Machine, pid: int, *, network: bool, workers: bool) -> li
         ("clone", 0, copying, _ALLOW if workers else _REFUSE),
         ("tgkill", 0, [(_EQUAL, pid, _ALLOW)], _REFUSE),
         ("prlimit64", 0, [(_EQUAL, 0, _ALLOW)], _REFUSE),
+        ("sched_setaffinity", 0, [(_EQUAL, 0, _ALLOW), (_EQUAL, pid, _ALLOW)], _REFUSE),
+        ("socket", 0, [(_EQUAL, family, _ALLOW) for family in _FAMILIES] if network else [], _REFUSE),
     ):
         number = numbers[name]
         if number is not None:

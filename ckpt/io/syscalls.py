@@ -86,18 +86,21 @@ PROGRAMS: Numbers = {
 """Calls that start a program, or make a file without a name for one."""
 
 NETWORK: Numbers = {
-    "socket": (41, 198),
     "socketpair": (53, 199),
     "connect": (42, 203),
-    "bind": (49, 200),
-    "listen": (50, 201),
-    "accept": (43, 202),
-    "accept4": (288, 242),
     "sendto": (44, 206),
     "sendmsg": (46, 211),
     "sendmmsg": (307, 269),
 }
-"""Calls that reach other machines, or a service of this one."""
+"""Calls that reach other machines, or a service of this one. `socket` is judged by its family."""
+
+SERVING: Numbers = {
+    "bind": (49, 200),
+    "listen": (50, 201),
+    "accept": (43, 202),
+    "accept4": (288, 242),
+}
+"""Calls of who serves others: reading a URL needs none."""
 
 PROCESSES: Numbers = {
     "tkill": (200, 130),
@@ -123,6 +126,14 @@ PROCESSES: Numbers = {
     "shmget": (29, 194),
     "shmat": (30, 196),
     "shmctl": (31, 195),
+    "msgrcv": (70, 188),
+    "setpriority": (141, 140),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
 }
 """Calls that act on other processes, or on memory and queues that they share."""
 
@@ -178,6 +189,8 @@ JUDGED: Numbers = {
     "kill": (62, 129),
     "tgkill": (234, 131),
     "prlimit64": (302, 261),
+    "sched_setaffinity": (203, 122),
+    "socket": (41, 198),
 }
 """Calls that reading needs in some of their forms: their arguments decide."""
 

@@ -22,7 +22,7 @@ from ckpt.errors import STOPPED, NotOpenedError
 from ckpt.io import fence, syscalls
 from ckpt.io.source import reason
 
-LEAVES_NETWORK = {"make_a_socket", "make_a_socket_of_this_machine", "connect", "send", "bind"}
+LEAVES_NETWORK = {"make_a_socket", "connect", "send"}
 """What a fence with `network` does not refuse."""
 ABSENT = {"open_by_a_call_of_its_own": "ENOSYS"}
 """What seems to lack in the kernel."""
