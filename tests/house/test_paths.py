@@ -41,6 +41,8 @@ LIMITS = [
     "formats.common.script._SAID",
     "formats.common.script._STEPS",
     "formats.common.early.LOOKED",
+    "formats.common.early._HOPS",
+    "formats.dcp.reader._HEAD",
     "formats.plain_pickle.packed._HEAD",
     "formats.plain_pickle.packed._STREAMS",
     "jobs.rewrite.plain._ROUNDS",

@@ -257,6 +257,16 @@ def kill_another() -> None:
 
 
 @deed
+def slow_another_down() -> None:
+    os.setpriority(os.PRIO_PROCESS, OPEN["victim"].pid, 19)
+
+
+@deed
+def move_another_to_one_core() -> None:
+    os.sched_setaffinity(OPEN["victim"].pid, {min(os.sched_getaffinity(0))})
+
+
+@deed
 def hang_another_up() -> None:
     os.kill(OPEN["victim"].pid, signal.SIGCONT)
 

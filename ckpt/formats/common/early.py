@@ -89,7 +89,7 @@ def is_pickle_or_runs(data: bytes, size: int, limits: Limits) -> bool | None:
 
 
 class Look(NamedTuple):
-    """The verdict, None where the bytes end before it is known, and the offset up to which they were understood."""
+    """Holds the verdict, None where the bytes end before it is known, and the offset up to which they were understood."""
 
     verdict: bool | None
     offset: int
