@@ -89,7 +89,10 @@ def is_pickle_or_runs(data: bytes, size: int, limits: Limits) -> bool | None:
 
 
 class Look(NamedTuple):
-    """Holds the verdict, None where the bytes end before it is known, and the offset up to which they were understood."""
+    """The verdict on bytes, and the offset up to which they were understood.
+
+    `verdict` is None if the bytes end before it is known.
+    """
 
     verdict: bool | None
     offset: int
