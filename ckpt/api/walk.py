@@ -37,7 +37,9 @@ MOST = 200_000
 MOST_FAR = 1_000
 """The most objects behind a URL of which the first bytes are read."""
 _SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)"
-_CLOSED = (".git", ".hg", ".svn")
+_GIT = ".git"
+"""The folder of git, which no checkout can bring along: it is passed over without a word, since every repository has one."""
+_CLOSED = (_GIT, ".hg", ".svn")
 """Folders of version control, which are not entered."""
 _LEFTOVER = r"\..*\.ckpt-tmp"
 
@@ -155,12 +157,14 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
         refused.append(Found(path, error=NotOpenedError(problem, path=path)))
 
     for current_folder, folders, names in os.walk(folder, onerror=refuse):
-        every = sorted((name for name in folders if name not in _CLOSED), key=natural)
+        every = sorted((name for name in folders if name != _GIT), key=natural)
         folders[:] = []
         for name in every:
             inner = os.path.join(current_folder, name)
             if os.path.islink(inner):
                 yield Found(os.path.normpath(inner), skipped="a link to a folder")
+            elif name in _CLOSED:
+                yield Found(os.path.normpath(inner), skipped="a folder of version control")
             elif os.path.lexists(os.path.join(inner, "pyvenv.cfg")):
                 yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
             else:
@@ -290,7 +294,9 @@ def _objects(path: str, plugins: bool, named: bool = False, taken: Sequence[str]
         inner = f"{path.rstrip('/')}/{name}"
         if not name.endswith("/"):
             yield Found(inner, named=False)
-        elif name[:-1] not in _CLOSED:
+        elif name[:-1] in _CLOSED[1:]:
+            yield Found(inner, skipped="a folder of version control")
+        elif name[:-1] != _GIT:
             yield from _objects(inner, plugins, taken=below.get(name[:-1], ()))
 
 

@@ -278,6 +278,8 @@ def test_folders_of_version_control_and_leftovers_are_not_opened(command: str, f
     done = inside(command, ".", cwd=folder)
     text = (done.out + done.err).decode()
     assert done.code != 2 and "inside" not in text
+    for name in (".hg", ".svn"):
+        assert f"{name}: skipped: a folder of version control" in text
     assert ".a.pth.1.ckpt-tmp: skipped: a leftover of a write that was interrupted" in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 from pathlib import Path
 
 import frameworks_dcp as written
@@ -114,3 +115,18 @@ def test_a_safetensors_file_that_is_a_pickle_is_refused(name: str, tmp_path: Pat
 
     assert b"two files in one" in inside("lint", ".", cwd=tmp_path).err
     check_error(inside("inspect", path, cwd=tmp_path), "two files in one")
+
+
+def test_members_of_an_archive_that_nobody_reads_are_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.zip", "w") as out:
+        torch.save({"w": torch.ones(2)}, tmp_path / "policy.pth")
+        out.write(tmp_path / "policy.pth", "policy.pth")
+        out.writestr("data", "{}")
+        out.writestr("_stable_baselines3_version", "2.0")
+        out.writestr("replay.pkl", EVIL)
+        out.writestr("sub/x.pt", EVIL)
+
+    done = inside("inspect", "model.zip", cwd=tmp_path)
+
+    text = b" ".join(done.out.split())
+    assert b"unread-file" in text and b"replay.pkl" in text and b"sub/x.pt" in text, done

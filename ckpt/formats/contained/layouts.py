@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common.members import Member, of_record
 from ckpt.formats.common.tar import read_tar, walk_tar
-from ckpt.formats.format import Probe
+from ckpt.formats.format import PICKLE, Probe
 from ckpt.io.location import is_plain_name
 from ckpt.limits import Budget, Limits
 from ckpt.rows import NamedTuple
@@ -27,6 +27,8 @@ class Layout(NamedTuple):
     parts: dict[str, Member]
     jsons: dict[str, Member]
     texts: dict[str, Member]
+    others: tuple[str, ...] = ()
+    """The names of further members, which nobody reads."""
 
     @property
     def members(self) -> list[Member]:
@@ -81,11 +83,20 @@ def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
     if twice:
         raise UnreadableError(f"the archive holds {show(min(twice), 80)} twice")
     first = ["policy", *(key for key in parts if key != "policy")]  # the model before its optimizers
-    return Layout(*_SB3, {key: parts[key] for key in first}, jsons, texts)
+    read = {f"{key}.pth" for key in parts} | {"data", *_TEXTS}
+    return Layout(
+        *_SB3,
+        {key: parts[key] for key in first},
+        jsons,
+        texts,
+        tuple(name for name in others if name not in read),
+    )
 
 
 # --- NeMo -----------------------------------------------------------------------------------------------------
 
+_OURS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", *PICKLE)
+"""Endings of members that are told of where nobody reads them; tokenizers and settings are usual."""
 _NEMO = "NeMo", "torch.load(tarfile.open({path}).extractfile({part}), {options})", False
 _WEIGHTS, _CONFIG = "model_weights.ckpt", "model_config.yaml"
 
@@ -109,4 +120,5 @@ def _nemo(probe: Probe, limits: Limits) -> Layout:
         stem = name.rpartition(".")[0]
         return {stem: Member(probe.file, row.name, row.offset, row.size)} if row is not None else {}
 
-    return Layout(*_NEMO, member_of(_WEIGHTS), {}, member_of(_CONFIG))
+    others = [name for name in members if name not in (_WEIGHTS, _CONFIG) and name.lower().endswith(_OURS)]
+    return Layout(*_NEMO, member_of(_WEIGHTS), {}, member_of(_CONFIG), tuple(others))

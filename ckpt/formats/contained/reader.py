@@ -44,6 +44,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             imports += strange
         for key, member in layout.texts.items():
             root.set([key], [text_value(member.read(limits, probe.budget), member.member)])
+        if layout.others:
+            text = f"{plural(len(layout.others), 'member')} of the archive that nobody reads: {and_more([show(name, 60) for name in layout.others], 3)}"
+            notices.append(Notice("unread-file", text))
         contents = Contents(notices, None, probe.mark, probe.budget)
         values = checkpoint(probe.path, FORMAT.name, traits, root, contents, limits)
         whole = merged(probe.path, FORMAT.name, [Part("", "", values), *parts])
