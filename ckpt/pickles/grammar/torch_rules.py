@@ -213,7 +213,7 @@ _ADJUSTED = {
         "instance",
         either(
             tuple_of(either(is_none, _TABLE), is_count),
-            tuple_of(either(is_none, _TABLE), is_count, either(is_none, is_series)),
+            tuple_of(either(is_none, _TABLE), is_count, either(is_none, is_series, _TABLE)),
         ),
     ),
     "torch.backends.cudnn.rnn.Unserializable": Rule(takes_nothing, "instance", is_plain),
