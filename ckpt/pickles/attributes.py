@@ -40,8 +40,9 @@ torch.distributed._shard.sharded_tensor.metadata.ShardedTensorMetadata: shards_m
 torch.distributed._shard.sharded_tensor.shard.Shard: metadata* tensor
 torch.distributed._shard.sharding_spec.api.EnumerableShardingSpec: shards*
 torch.distributed._shard.sharding_spec.chunk_sharding_spec.ChunkShardingSpec: dim placements*
-torch.distributed._tensor.placement_types.DTensorSpec: mesh ndim placements* shape
-torch.distributed.checkpoint.filesystem._StorageInfo: length offset relative_path
+torch.distributed._tensor.placement_types.DTensorSpec: mesh ndim placements* shape shard_order tensor_meta
+  use_strided_shard_as_shard_order
+torch.distributed.checkpoint.filesystem._StorageInfo: length offset relative_path transform_descriptors
 torch.distributed.checkpoint.metadata.ChunkStorageMetadata: offsets sizes
 torch.distributed.checkpoint.metadata.Metadata: all_local_plans* planner_data state_dict_metadata*
   storage_data* storage_meta* version
@@ -473,9 +474,8 @@ torch.nn.intrinsic.quantized.modules.bn_relu.BNReLU3d
 torch.nn.intrinsic.quantized.modules.conv_relu.ConvReLU1d
 torch.nn.intrinsic.quantized.modules.conv_relu.ConvReLU2d
 torch.nn.intrinsic.quantized.modules.conv_relu.ConvReLU3d
-torch.nn.intrinsic.quantized.modules.linear_relu.LinearReLU torch.nn.modules.linear._LinearWithBias
-torch.nn.modules.loss.LinearCrossEntropyLoss torch.nn.parallel.distributed._BucketCapacityConfig
-torch.nn.parallel.distributed._DDPUnevenInputsConfig
+torch.nn.intrinsic.quantized.modules.linear_relu.LinearReLU
+torch.nn.parallel.distributed._BucketCapacityConfig torch.nn.parallel.distributed._DDPUnevenInputsConfig
 torch.nn.quantizable.modules.activation.MultiheadAttention torch.nn.quantizable.modules.rnn.LSTM
 torch.nn.quantizable.modules.rnn.LSTMCell torch.nn.quantizable.modules.rnn._LSTMLayer
 torch.nn.quantizable.modules.rnn._LSTMSingleLayer torch.nn.quantized.dynamic.modules.conv.Conv2d
@@ -501,7 +501,7 @@ torch.nn.quantized.modules.linear.Quantize torch.nn.quantized.modules.normalizat
 torch.nn.quantized.modules.normalization.InstanceNorm2d torch.nn.quantized.modules.normalization.LayerNorm
 torch.nn.utils.parametrizations._Orthogonal torch.nn.utils.parametrizations._SpectralNorm
 torch.nn.utils.parametrizations._WeightNorm torch.nn.utils.parametrize.ParametrizationList
-torch.nn.utils.rnn.PackedSequence torch.optim.Adafactor torch.optim.Muon torch.optim.optimizer.Optimizer
+torch.nn.utils.rnn.PackedSequence torch.optim.optimizer.Optimizer
 torch.quantization.fake_quantize.FakeQuantize torch.quantization.observer.HistogramObserver
 torch.quantization.observer.MinMaxDynamicQuantObserver torch.quantization.observer.MinMaxObserver
 torch.quantization.observer.MovingAverageMinMaxObserver

@@ -111,7 +111,7 @@ _CLOSING = frozenset((LIST, DICT, FROZENSET, ADDITEMS, OBJ, INST, POP_MARK, POP)
 
 
 _EQUAL_HASHES = 1_000
-"""The most large numbers with one hash that are keys. Small numbers are their own hashes, and Python salts those of texts."""
+"""The most large numbers with one hash that are keys. Small numbers are their own hashes, and Python salts texts."""
 _HASHED = frozenset((str, int, ByteStr, float, bool, bytes, type(None)))
 _UNHASHABLE = frozenset(
     (

@@ -406,6 +406,13 @@ _NEVER_KEYS = frozenset(
 _FILLED_BY_INIT = tuple(
     f".{name}" for name in ("list", "dict", "set", "bytearray", "OrderedDict", "Counter", "deque")
 )
+_DICTS = (
+    "builtins.dict",
+    "__builtin__.dict",
+    "collections.OrderedDict",
+    "collections.Counter",
+    "collections.defaultdict",
+)
 _OF_ITEMS = (".list", ".tuple", ".deque")
 
 
@@ -434,7 +441,7 @@ def refuse_odd_containers(pickle: Pickle) -> None:
         if is_new and name.endswith(_FILLED_BY_INIT):
             problem = "it is made without the call that fills it"
         elif name.endswith(_OF_ITEMS) and (
-            type(args[0]) is Dict or (type(args[0]) is Opaque and _is_dict(args[0]))
+            type(args[0]) is Dict or (type(args[0]) is Opaque and args[0].class_name in _DICTS)
         ):
             problem = "it takes the keys of a dict, and not its values"
         elif name.endswith(".deque") and len(args) > 1 and type(args[1]) is int:

@@ -91,6 +91,9 @@ class _AnyKey(dict[str, Record]):
             self.names.append(name)
         return self.names.index(name) if name in self.names else -1
 
+    def find_alike(self, name: str) -> int:
+        return -1
+
     def at(self, position: int) -> Record:
         name = self.names[position]
         return self.get(name) or Record(name, 0, 1 << 62, 1 << 62, False, None, 0)

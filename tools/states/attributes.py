@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
 import sys
 import textwrap
@@ -74,6 +76,16 @@ def holds_objects(row: dict[str, Any]) -> bool:
     return any(not name.startswith(HARMLESS) for name in row.get("names", ()))
 
 
+def fields_of(cls: str) -> list[str]:
+    """The fields of a dataclass of the torch that is here, which files may lack where they have their defaults."""
+    module, _, name = cls.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        return []
+    return [field.name for field in dataclasses.fields(found)] if dataclasses.is_dataclass(found) else []
+
+
 def main() -> int:
     states = json.loads(Path(sys.argv[1]).read_text())
     versions = {
@@ -93,6 +105,7 @@ def main() -> int:
                 continue
         else:
             continue
+        cells = dict.fromkeys(fields_of(cls), {}) | cells if cls not in known.MODULES else cells
         names = " ".join(f"{name}*" if holds_objects(cell) else name for name, cell in sorted(cells.items()))
         lines.append(
             textwrap.fill(
