@@ -105,7 +105,8 @@ def main() -> int:
                 continue
         else:
             continue
-        cells = dict.fromkeys(fields_of(cls), {}) | cells if cls not in known.MODULES else cells
+        if cls not in known.MODULES:
+            cells = {name: {} for name in fields_of(cls)} | cells
         names = " ".join(f"{name}*" if holds_objects(cell) else name for name, cell in sorted(cells.items()))
         lines.append(
             textwrap.fill(
