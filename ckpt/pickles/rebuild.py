@@ -109,8 +109,12 @@ class Rebuilder:
             args = args[:-1]  # attributes that come later are no part of the tensor
         todo: list[tuple[Node, int]] = [(arg, call.offset) for arg in args]
         todo += [(state, fillings.build_of(call)) for state in call.states]
+        seen: set[tuple[int, int]] = set()  # a list may hold itself
         while todo:
             node, offset = todo.pop()
+            if (id(node), offset) in seen:
+                continue
+            seen.add((id(node), offset))
             is_container = type(node) is not Opaque or _is_dict(node)
             if is_container and fillings.is_filled_after(node, offset):
                 return True
