@@ -188,7 +188,7 @@ TENSOR_NAMES = frozenset(_TENSOR.split())
 """The names of `torch.Tensor`, but for those with two underscores in front."""
 
 TENSOR_PROPERTIES = frozenset(_PROPERTIES.split())
-"""Those of them that take what is set: `data` would put other values in place, `real` would write into its storage."""
+"""The names among them that take what is set: `data` would put other values in place, `real` would write into its storage."""
 
 LOOKED_UP = frozenset(_OTHERS.split()) | TENSOR_NAMES
 """The names of layers, optimizers and other known classes, of tensors, and of Python's containers."""
