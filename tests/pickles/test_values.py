@@ -258,3 +258,9 @@ def test_what_torch_loads_is_what_is_read(tmp_path: Path) -> None:
                     )
                     compared += 1
     assert compared > many(1_500, 60_000) // 4
+
+
+def test_a_list_that_holds_itself_is_looked_at_once(tmp_path: Path) -> None:
+    hooks = op.empty_list() + op.put(9) + op.get(9) + op.append()
+    program = call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments()[:5], hooks)
+    assert api.open(write(tmp_path / "x.pth", program))["weight"].numpy().tolist() == [1.0] * 4
