@@ -10,6 +10,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.formats.common.writing import Keys, to_bytes
 from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.jobs.rewrite.sets import weights_file
 from ckpt.limits import Limits
 from ckpt.pickles.calls import code_of
 from ckpt.pickles.emit import emit
@@ -19,14 +20,22 @@ from ckpt.pickles.weights_only import impossible_call, refusals
 _MANY = 2_000
 """Tensors up to which the pickle of a result is written in memory and read again."""
 
+_OF_THE_WEIGHTS = ("rehome", "strip", "rename")
+"""Commands that change the file of the weights, where they get a folder."""
+
 
 def changed_by(survey: Survey, words: tuple[str, ...], out: str, limits: Limits) -> set[str]:
     """The sections that `ckpt WORDS -o OUT` changes, after all that it does before it writes.
 
     Raises CkptError where it would refuse.
     """
+    if words[0] in _OF_THE_WEIGHTS and survey.checkpoint.members:
+        survey = Survey(weights_file(survey.checkpoint))
     checkpoint = survey.checkpoint
-    format = save.format_for(out, None) if words[0] == "convert" else save.same_format(out, checkpoint)
+    is_convert = words[0] == "convert"
+    format = (
+        save.format_for(out, _option(words, "--format")) if is_convert else save.same_format(out, checkpoint)
+    )
     report = _report(survey, words, format, limits)
     if not report.changes and words[0] not in ("slim", "salvage"):
         raise UnsupportedError(report.nothing)
@@ -34,8 +43,13 @@ def changed_by(survey: Survey, words: tuple[str, ...], out: str, limits: Limits)
     return {change.section for change in report.changes}
 
 
+def _option(words: tuple[str, ...], name: str) -> str | None:
+    """The value of an option among the words of a command."""
+    return words[words.index(name) + 1] if name in words else None
+
+
 def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits) -> RewriteReport:
-    section = words[words.index("--section") + 1] if "--section" in words else None
+    section = _option(words, "--section")
     # Each job is imported where it is planned: most files need one command or none.
     if words[0] == "slim":
         from ckpt.jobs.rewrite.slim import slim
@@ -69,7 +83,8 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         limits,
         writer_of(format).unfit,
         plain="--plain" in words,
-        encoding=words[-1] if "--encoding" in words else None,
+        dtype=_option(words, "--dtype"),
+        encoding=_option(words, "--encoding"),
         complete_optimizer="--complete-optimizer" in words,
     )
 

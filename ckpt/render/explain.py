@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.jobs.explain import Explanation, Page
-from ckpt.jobs.explain.answer import Answer, Statement
+from ckpt.jobs.explain.case import Answer, Statement
 from ckpt.render.numbering import numbering_lines
 from ckpt.render.text import Line, hung, pasted_line, ragged, wrapped
 from ckpt.text import and_more, show
@@ -13,6 +13,9 @@ from ckpt.text import and_more, show
 _WIDEST = 100
 """Columns beyond which a paragraph is hard to read."""
 _PIPE = 80
+_MOST_NAMES = 40
+"""Names below a statement that are shown."""
+_NO_PAGE = "No page knows this error. The file itself says:"
 
 
 def page_lines(page: Page, width: int | None) -> list[Line]:
@@ -68,14 +71,15 @@ def answer_lines(found: Explanation, width: int | None) -> list[Line]:
     assert answer is not None
     narrow = min(width or _PIPE, _WIDEST)
     head = f"{answer.path}: " if answer.path else ""
-    out: list[Line] = [[(f"{show(head, None)}{found.page.title}", "head")]]
+    title = _NO_PAGE if found.page is None else found.page.title
+    out: list[Line] = [[(f"{show(head, None)}{title}", "head")]]
     if answer.numbering is not None:
         out += [[], *numbering_lines(answer.numbering, width)]
     if answer.shapes:
         out += [[], *_shape_lines(answer, width)]
     for statement in answer.statements:
         out += [[], *_statement_lines(statement, narrow, width)]
-    if found.page.code is None:
+    if found.page is not None and found.page.code is None:
         has_own = bool(answer.path) or any(row.command for row in answer.statements)
         out += _body(found.page, narrow, commands=not has_own)
     return out
@@ -92,7 +96,9 @@ def _shape_lines(answer: Answer, width: int | None) -> list[Line]:
 def _statement_lines(statement: Statement, narrow: int, width: int | None) -> list[Line]:
     """A statement, its names one per line, and its command."""
     out = [[(line, "")] for line in wrapped(statement.text, narrow, 0)] if statement.text else []
-    out += [[(f"  {show(name, None)}", "")] for name in statement.names]
+    out += [[(f"  {show(name, None)}", "")] for name in statement.names[:_MOST_NAMES]]
+    if len(statement.names) > _MOST_NAMES:
+        out.append([(f"  and {len(statement.names) - _MOST_NAMES:,} more (--json lists all)", "")])
     if statement.command is not None:
         out.append(pasted_line(statement.command, width))
     return out

@@ -54,7 +54,10 @@ def test_no_page(ckpt: Run, text: str) -> None:
     done = ckpt("explain", text)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"ckpt: {text}: no page for this (the nearest: ")
+    assert (
+        done.stderr
+        == f"ckpt: {text}: no page for this (with a file behind it, ckpt says what is in the file)\n"
+    )
     assert done.stderr.count("\n") == 1
 
 

@@ -18,6 +18,7 @@ from unittest import mock
 
 import pytest
 import rewriting
+import safetensors.torch
 import torch
 from process import TIMEOUT, environment, server
 from torch import nn
@@ -224,6 +225,22 @@ def said_by_torch() -> list[str]:
             optimizer([{"params": [row]} for row in net.parameters()]).state_dict()
         ),
     ]
+    weights = net.state_dict()
+    zipped = rewriting.in_memory(dict(weights))
+    tied = {"emb.weight": net.weight, "lm_head.weight": net.weight}
+    tried += [
+        lambda: weights.eval(),
+        lambda: dict(weights).to("cpu"),  # type: ignore[attr-defined]
+        lambda: weights(torch.ones(2)),
+        lambda: net.load_state_dict(net),  # type: ignore[arg-type]
+        lambda: torch.jit.load(io.BytesIO(zipped)),
+        lambda: safetensors.torch.load(b"<!DOCTYPE html><html>" + bytes(80)),
+        lambda: safetensors.torch.load(safetensors.torch.save({"a": torch.ones(9)})[:-4]),
+        lambda: safetensors.torch.save_file(tied, os.devnull),
+        lambda: torch.ones(8) + torch.ones(6),
+        lambda: torch.ones(2, 2).half() @ torch.ones(2, 2),
+        lambda: {}["state_dict"],
+    ]
     found = []
     for attempt in tried:
         with pytest.raises(Exception) as caught:
@@ -247,6 +264,39 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "central directory",
     )
     elsewhere += ("attribute 'Net'", "same device", "ready", "Missing key in")
+    # Of other versions of torch and Python, of full disks, and of other libraries.
+    elsewhere += (
+        "has no attribute 'approximate'",
+        "recompute_scale_factor",
+        "contains only the model",
+        "__init__()",
+    )
+    elsewhere += (
+        "supported version",
+        "did you mean to use torch.jit",
+        "mmap can only",
+        "_rebuild_parameter_v2",
+    )
+    elsewhere += ("pickle protocol", "numpy._core", "BitGenerator", "PosixPath", "serious vulnerability")
+    elsewhere += (
+        "HeaderTooLarge",
+        "valid metadata",
+        "no file named",
+        "step-10",
+        "inline_container",
+        "No space left",
+    )
+    elsewhere += (
+        "persistent id",
+        "to be dict-like",
+        "mat1 and mat2",
+        "Can't pickle local",
+        "state_steps",
+        "addmm_impl",
+        "expected scalar type",
+        "MP=2",
+        "No LoRA keys",
+    )
     for block in blocks:
         if not any(word in block for word in elsewhere):
             assert block.removeprefix("Weights") in said, block

@@ -27,7 +27,7 @@ from ckpt.findings import Level
 from ckpt.jobs.check.verify import Verdict
 from ckpt.jobs.diff.rows import Cause
 from ckpt.jobs.diff.rows import Status as DiffStatus
-from ckpt.jobs.explain.message import Kind as ErrorKind
+from ckpt.jobs.explain.families import FAMILIES
 from ckpt.jobs.explain.pages import Block
 from ckpt.jobs.inspect.inspect import Kind
 from ckpt.jobs.rewrite.report import Status as CoverageStatus
@@ -128,7 +128,7 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         frozenset(("little", "big")),
         frozenset(("pretrained", "target")),
         frozenset(get_args(RenameKind)),
-        frozenset(get_args(ErrorKind)),
+        frozenset(FAMILIES),
     }
     listed = {
         frozenset(node["enum"])

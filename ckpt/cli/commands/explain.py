@@ -10,20 +10,26 @@ from typing import Annotated
 import typer
 
 from ckpt.api.advice import planning
+from ckpt.api.reading import verify
 from ckpt.cli import output
 from ckpt.cli.inputs import each
-from ckpt.cli.options import LimitOption, RewriteJson, SectionOption, limits_of, opened
-from ckpt.errors import CkptError, UnreadableError, UnsupportedError, UsageError
+from ckpt.cli.options import LimitOption, RewriteJson, SectionOption, limits_of, opened, plugins_allowed
+from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
 from ckpt.io.far import is_url
+from ckpt.jobs.check.verify import VerifyReport
 from ckpt.jobs.explain import (
+    Case,
     Explanation,
     document,
     explain,
     explain_damaged,
     explain_with,
+    no_page,
     pages,
+    plain,
+    search,
 )
-from ckpt.jobs.explain.message import LONGEST
+from ckpt.jobs.explain.text import LONGEST
 from ckpt.limits import Limits
 from ckpt.render.explain import answer_lines, list_lines, page_lines
 
@@ -65,9 +71,10 @@ def command(
     text = " ".join(words if path is None else words[:-1])
     if path is None and section is not None:
         raise UsageError("--section needs the PATH of a checkpoint")
-    found = explain(_stdin() if text == "-" else text)
+    text = _stdin() if text == "-" else text
     if path is None:
-        return _write(found, json=json)
+        return _write(explain(text), json=json)
+    found = search(text)
     return each(
         [path],
         lambda name: _write(_answered(found, name, section, limits), json=json),
@@ -81,9 +88,14 @@ def _write(found: Explanation, *, json: bool) -> int:
         output.write_json(found.to_json())
     else:
         output.write_lines(
-            page_lines(found.page, width) if found.answer is None else answer_lines(found, width)
+            answer_lines(found, width)
+            if found.answer is not None or found.page is None
+            else page_lines(found.page, width)
         )
-    return 0
+    if found.exit_code:
+        error = no_page(plain(found.text))
+        output.talk(f"ckpt: {error.problem}")
+    return found.exit_code
 
 
 def _is_path(word: str) -> bool:
@@ -110,12 +122,24 @@ def _stdin() -> str:
 def _answered(found: Explanation, path: str, section: str | None, limits: Limits) -> Explanation:
     try:
         with opened(path, limits, tell=False) as checkpoint:
-            return explain_with(found, checkpoint.survey, planning(checkpoint.survey), section)
+            survey = checkpoint.survey
+            verified = None if is_url(path) else lambda: _verified(path, limits)
+            return explain_with(found, Case(survey, planning(survey), section, verified))
     except (UnreadableError, UnsupportedError) as error:
-        answered = explain_damaged(found, error, _salvage(path, limits))
+        answered = (
+            None
+            if isinstance(error, NotOpenedError)
+            else explain_damaged(found, error, _salvage(path, limits))
+        )
         if answered is None:
             raise
         return answered
+
+
+def _verified(path: str, limits: Limits) -> VerifyReport:
+    """The report of `ckpt verify` on all bytes of a file or a folder."""
+    with output.meter("checking") as progress:
+        return verify(path, progress=progress, limits=limits, plugins=plugins_allowed())
 
 
 def _salvage(path: str, limits: Limits) -> str | None:

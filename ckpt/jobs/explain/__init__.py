@@ -5,78 +5,81 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.errors import CkptError, UsageError
-from ckpt.evidence.survey import Survey
-from ckpt.findings import Plan
-from ckpt.jobs.explain.answer import Answer, answer, answer_of_names, damaged, made_findings
-from ckpt.jobs.explain.message import Kind, Message, find_message, plain
-from ckpt.jobs.explain.pages import Page, find_page, page_of, page_of_code, pages
+from ckpt.jobs.explain.answer import answer, damaged, made_findings
+from ckpt.jobs.explain.case import Answer, Case
+from ckpt.jobs.explain.conditions import holds
+from ckpt.jobs.explain.families import FAMILIES, find_message
+from ckpt.jobs.explain.families.keys import answer_of_names
+from ckpt.jobs.explain.message import Message
+from ckpt.jobs.explain.pages import Page, find_page, no_page, page_of_code, page_of_kind, pages
+from ckpt.jobs.explain.text import plain
 from ckpt.rows import NamedTuple
 from ckpt.text import Json
 
 SCHEMA: dict[str, Json] = {"name": "ckpt.explain", "version": 1}
 
-_STARTS: dict[Kind, str] = {
-    "ddp": "Expected to have finished reduction",
-    "twice": "Expected to mark a variable ready only once",
-    "keys": "Missing key(s) in state_dict",
-    "sizes": "size mismatch for ",
-    "device": "Attempting to deserialize object on a CUDA device",
-    "memory": "CUDA out of memory",
-    "globals": "Weights only load failed",
-    "code": "No module named",
-    "optimizer": "loaded state dict contains a parameter group",
-    "distributed": "Missing key in checkpoint state_dict",
-    "damaged": "PytorchStreamReader failed",
-    "replicas": "Expected all tensors to be on the same device",
-    "python2": "codec can't decode byte",
-}
-"""A kind of errors -> a part of a message on its page."""
-
 
 class Explanation(NamedTuple):
-    """The meaning of a text: its page, the error that it holds, and the answer of the error or of a checkpoint."""
+    """The meaning of a text: its page, the error that it holds, and the answer of the error or of a checkpoint.
 
-    page: Page
+    `page` is None for an error that no page knows, which only a checkpoint can answer.
+    """
+
+    text: str
+    page: Page | None = None
     message: Message | None = None
     answer: Answer | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 where there is an answer, 2 for an unknown error with which the file has nothing to do."""
+        is_answered = self.page is not None or (self.answer is not None and self.answer.explains)
+        return 0 if is_answered else 2
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.explain`."""
         return {
-            **document((self.page,)),
+            **document(() if self.page is None else (self.page,)),
             "message": None if self.message is None else self.message.to_json(),
             "answer": None if self.answer is None else self.answer.to_json(),
         }
 
 
 def explain(text: str) -> Explanation:
-    """Explain a finding code, or the last error of PyTorch in a text. Raises UsageError with the nearest pages."""
+    """Explain a finding code, or the last error in a text. Raises UsageError with the nearest pages."""
+    found = search(text)
+    if found.page is None:
+        raise no_page(plain(text))
+    return found
+
+
+def search(text: str) -> Explanation:
+    """As `explain`; an error that no page knows has none. Raises UsageError where the text is empty."""
     if not text.strip():
         raise UsageError("nothing to explain", hint="ckpt explain lists the pages")
     page = page_of_code(text)
     if page is not None:
-        return Explanation(page)
+        return Explanation(text, page)
     message = find_message(text)
     if message is not None:
-        page = page_of(_STARTS[message.kind]).filled(message.fields)._replace(messages=(message.text,))
-        return Explanation(page, message, answer_of_names(message))
+        page = page_of_kind(message.kind).filled(message.fields)._replace(messages=(message.text,))
+        return Explanation(text, page, message, answer_of_names(message))
     page = find_page(plain(text))
-    # Where the page is one of those, a checkpoint answers although the error is not there whole.
-    kind = next((kind for kind, start in _STARTS.items() if page == page_of(start)), None)
-    message = None if kind is None else Message(kind, "")
-    return Explanation(page if message is None else page.filled(message.fields), message)
+    if page is None or not page.kinds:
+        return Explanation(text, page)
+    message = Message(page.kinds[0], "")
+    return Explanation(text, page.filled(message.fields), message)
 
 
-def explain_with(found: Explanation, survey: Survey, plan: Plan, section: str | None = None) -> Explanation:
-    """Answer an explanation for one checkpoint: `plan` finds the commands that work on it.
-
-    Raises UsageError where the file cannot answer.
-    """
-    if found.message is not None:
-        return found._replace(answer=answer(found.message, survey, plan, section))
-    if found.page.code is not None:
-        return found._replace(answer=made_findings(found.page.code, survey, plan))
-    raise UsageError("no file answers this page", path=survey.path)
+def explain_with(found: Explanation, case: Case) -> Explanation:
+    """Answer an explanation for one checkpoint. Raises UsageError where the file cannot answer."""
+    if found.page is not None and found.page.code is not None:
+        return found._replace(answer=made_findings(found.page.code, case))
+    page, message = found.page, found.message
+    if page is not None and message is not None:
+        body = tuple(block for block in page.body if holds(block.condition, message, case))
+        page = page._replace(body=body)
+    return found._replace(page=page, answer=answer(message, case))
 
 
 def explain_damaged(found: Explanation, error: CkptError, command: str | None = None) -> Explanation | None:
@@ -84,9 +87,12 @@ def explain_damaged(found: Explanation, error: CkptError, command: str | None = 
 
     `command` writes what is whole of it.
     """
-    if found.message is None or found.message.kind not in ("damaged", "python2", "globals", "code"):
+    page = found.page
+    if page is not None and (page.code is not None or not page.kinds or FAMILIES[page.kinds[0]].needs_open):
         return None
-    return found._replace(answer=damaged(error, command))
+    if page is not None:
+        page = page._replace(body=tuple(row for row in page.body if row.condition in ("", "broken")))
+    return found._replace(page=page, answer=damaged(error, command))
 
 
 def document(shown: Sequence[Page]) -> dict[str, Json]:
@@ -113,4 +119,16 @@ def _page(page: Page) -> dict[str, Json]:
     }
 
 
-__all__ = ["Explanation", "Page", "document", "explain", "explain_damaged", "explain_with", "pages"]
+__all__ = [
+    "Case",
+    "Explanation",
+    "Page",
+    "document",
+    "explain",
+    "explain_damaged",
+    "explain_with",
+    "no_page",
+    "pages",
+    "plain",
+    "search",
+]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import Literal
 
@@ -19,7 +19,9 @@ from ckpt.text import show
 
 _WORD = re.compile(r"[a-z_]+(?:\.[a-z_]+)*|\d+")
 _LEAST = 3
-"""Words in a row that a text and an error must share."""
+"""Words in a row that a text and an error share by chance."""
+_KIN = 2
+"""Words of substance that they must share."""
 _SHORT = 3
 """Letters of a word that says little."""
 _LONGEST_CODE = 40
@@ -33,19 +35,27 @@ def page_of_code(text: str) -> Page | None:
     return next((page for page in pages() if page.code is not None and page.code.code == code), None)
 
 
-def find_page(text: str) -> Page:
-    """The page that answers an error, which may stand anywhere in the text.
+def find_page(text: str) -> Page | None:
+    """The page that answers an error by the words that a line shares with its messages, or None.
 
-    Raises UsageError with the nearest pages.
+    The last line counts that has such a page. It says something where it shares words that few pages have.
     """
-    words = _words(text[-_LONGEST:])
-    scored = [(_score(words, page), page) for page in pages()]
-    best, page = max(scored, key=lambda pair: pair[0])
-    if best[1]:
-        return page
-    raise UsageError(
+    for line in reversed(text[-_LONGEST:].splitlines()):
+        words = _words(line)
+        near = [page for page in pages() if page.code is None and _kinship(words, page) >= _KIN]
+        scored = [(_longest_run(words, page), number, page) for number, page in enumerate(near)]
+        best = max(scored, default=None)
+        if best is not None and best[0] > _LEAST:
+            return best[2]
+    return None
+
+
+def no_page(text: str) -> UsageError:
+    """The error that no page answers a text, with the nearest pages."""
+    near = _nearest(text.strip().lower().replace("_", "-"), _words(text[-_LONGEST:]))
+    return UsageError(
         f"{show(_last_line(text), 60)}: no page for this",
-        hint=f"the nearest: {_nearest(text.strip().lower().replace('_', '-'), words)}",
+        hint=f"the nearest: {near}" if near else "with a file behind it, ckpt says what is in the file",
     )
 
 
@@ -53,19 +63,19 @@ def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-def page_of(start: str) -> Page:
-    """The page of errors that has a message with this text."""
-    return next(page for page in pages() if page.code is None and any(start in row for row in page.messages))
+def page_of_kind(kind: str) -> Page:
+    """The page of a family of errors, by its word."""
+    return next(page for page in pages() if kind in page.kinds)
 
 
 def _nearest(code: str, words: Sequence[str]) -> str:
-    """Three pages, as `ckpt explain` takes them: by the letters of a code, then by the words of an error."""
-    every = pages()
-    codes = list(CATALOGUE)
-    kin = sorted(every, key=lambda page: -_kinship(words, page))
-    near = nearest(code, codes) if len(code) < 2 * _LONGEST_CODE else []
+    """Up to three pages, as `ckpt explain` takes them: by the letters of a code, then by the words of an error.
+
+    Empty where no page shares a word of substance with the text.
+    """
+    near = nearest(code, list(CATALOGUE)) if len(code) < 2 * _LONGEST_CODE else []
+    kin = sorted(pages(), key=lambda page: -_kinship(words, page))
     near += [page.word for page in kin if _kinship(words, page)]
-    near += get_close_matches(code[:_LONGEST_CODE], codes, 3, 0.0)
     return ", ".join(f'"{word}"' if " " in word else word for word in list(dict.fromkeys(near))[:3])
 
 
@@ -74,19 +84,9 @@ def _words(text: str) -> list[str]:
     return ["#" if word.isdigit() else word for word in _WORD.findall(text.lower())]
 
 
-def _score(words: Sequence[str], page: Page) -> tuple[bool, int, float]:
-    """Score a text by the run of words that it shares with an error of the page.
-
-    Return whether the text surely is an error of the page, the words in a row, and their share of the error.
-    The score is zero below `_LEAST`, unless the text has no other words and two of them are not short.
-    """
-    best = (False, 0, 0.0)
-    for message in page.messages:
-        other = _words(message)
-        run = _run(words, other)
-        if run >= _LEAST or (run == len(words) and sum(len(word) > _SHORT for word in words) > 1):
-            best = max(best, (page.code is None and run > _LEAST, run, run / len(other)))
-    return best
+def _longest_run(words: Sequence[str], page: Page) -> int:
+    """The most words in a row that a text shares with a message of a page."""
+    return max((_run(words, _words(message)) for message in page.messages), default=0)
 
 
 def _run(first: Sequence[str], second: Sequence[str]) -> int:
@@ -104,9 +104,39 @@ def _run(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def _kinship(words: Sequence[str], page: Page) -> int:
-    """Count the words of the text that are in the errors, the title or the code of a page."""
-    own = set(_words(" ".join((*page.messages, page.title, page.code.code if page.code else ""))))
-    return len(own.intersection(word for word in words if len(word) > _SHORT))
+    """Count the words of substance of the text that are in the errors, the title or the code of a page."""
+    return len(_substance(page).intersection(words))
+
+
+@cache
+def _substance(page: Page) -> frozenset[str]:
+    """The words of a page that few other pages have: `error` and `file` say nothing."""
+    counts = _counts()
+    return frozenset(word for word in _own_words(page) if counts[word] <= _FEW)
+
+
+@cache
+def _counts() -> Counter[str]:
+    """The number of pages that have each word."""
+    return Counter(word for page in pages() for word in _own_words(page))
+
+
+@cache
+def _own_words(page: Page) -> frozenset[str]:
+    texts = (*page.messages, page.title, page.code.code.replace("-", " ") if page.code else "")
+    return frozenset(word for word in _words(" ".join(texts)) if len(word) > _SHORT and word not in _EMPTY)
+
+
+_FEW = 4
+"""Pages that may have a word of substance."""
+_EMPTY_TEXT = """
+about after all also attribute attributeerror been before class could data error errors expected failed file files following
+found from have here import into keyerror load loaded loading make model module more must name names none number object only
+oserror other process python runtimeerror same should some state such that their them there these they this torch type typeerror
+unexpected used using value valueerror values when which will with your
+"""
+_EMPTY = frozenset(_EMPTY_TEXT.split())
+"""Words of every program's errors."""
 
 
 _TITLE = re.compile(r"^(#{2,3}) (.+)$", re.MULTILINE)
@@ -118,25 +148,37 @@ _RUN = re.compile(
 )
 """A command with what it prints in the docs, and the same for the reader's own file, which `ckpt explain` shows."""
 _CONSOLE = re.compile(r"```console\n(.*?)\n```\n?", re.DOTALL)
+_KINDS = re.compile(r"<!-- kinds: (.+?) -->\n*")
+"""The words of the families of a page, before its first message."""
+_IF = re.compile(r"<!-- if: ([a-z0-9-]+) -->\n?")
+"""The condition of the paragraph that follows."""
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _EMPHASIS = re.compile(r"\*(\w+)\*|`")
 _WORDS_OF_A_MESSAGE = 3
 
 
 class Block(NamedTuple):
-    """A part of a page: a paragraph, an item of a list, or a command to run. Text is on one line, without links."""
+    """A part of a page: a paragraph, an item of a list, or a command to run. Text is on one line, without links.
+
+    `condition` is the word of what must hold for a file, empty where the text is true for every one.
+    """
 
     kind: Literal["text", "item", "command"]
     text: str
+    condition: str = ""
 
 
 class Page(NamedTuple):
-    """A page: of a finding, with its `code`, or of errors. `messages` are the errors of PyTorch that it answers."""
+    """A page: of a finding, with its `code`, or of errors. `messages` are the errors of PyTorch that it answers.
+
+    `kinds` are the words of the families whose errors lead to it.
+    """
 
     title: str
     messages: tuple[str, ...]
     body: tuple[Block, ...]
     code: Code | None = None
+    kinds: tuple[str, ...] = ()
 
     def filled(self, fields: dict[str, str]) -> Page:
         """The page with what an error names in its commands: `{numbers}`."""
@@ -189,17 +231,24 @@ def _errors() -> list[Page]:
     """One page for each answer: the messages in a row, and the text up to the next message."""
     entries: list[Page] = []
     for _, title, text in _parts(source("errors")):
-        position = 0
         messages: list[str] = []
+        kinds = _kinds(text, 0)
         matches = list(_MESSAGE.finditer(text))
         for match, follower in zip(matches, [*matches[1:], None], strict=True):
             messages.append(match[1])
             position = match.end()
-            answer = text[position : follower.start() if follower else len(text)].strip()
-            if answer:
-                entries.append(Page(title, tuple(messages), _body(answer)))
+            answer = text[position : follower.start() if follower else len(text)]
+            body = _body(_KINDS.sub("", answer).strip())
+            if body:
+                entries.append(Page(title, tuple(messages), body, kinds=kinds))
                 messages = []
+                kinds = _kinds(text, position)
     return entries
+
+
+def _kinds(text: str, position: int) -> tuple[str, ...]:
+    found = _KINDS.search(text, position)
+    return () if found is None else tuple(found[1].split())
 
 
 def _body(text: str) -> tuple[Block, ...]:
@@ -207,13 +256,15 @@ def _body(text: str) -> tuple[Block, ...]:
     text = _CONSOLE.sub(lambda match: "\n\n" + "\n\n".join(match[1].splitlines()) + "\n\n", text)
     blocks: list[Block] = []
     for paragraph in re.split(r"\n\n+|\n(?=- )", text):
-        line = " ".join(paragraph.split())
+        found = _IF.match(paragraph)
+        condition = found[1] if found is not None else ""
+        line = " ".join(paragraph[found.end() if found is not None else 0 :].split())
         if line.startswith("$ "):
             blocks.append(Block("command", line[2:]))
             continue
         line = _EMPHASIS.sub(r"\1", _LINK.sub(r"\1", line))
         if line.startswith("- "):
-            blocks.append(Block("item", line[2:]))
+            blocks.append(Block("item", line[2:], condition))
         elif line:
-            blocks.append(Block("text", line))
+            blocks.append(Block("text", line, condition))
     return tuple(blocks)

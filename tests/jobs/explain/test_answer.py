@@ -20,7 +20,7 @@ from torch import nn
 from ckpt import formats
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Way
-from ckpt.jobs.explain import Explanation, explain, explain_with, pages
+from ckpt.jobs.explain import Case, Explanation, explain, explain_with, pages
 
 pytestmark = oracle.QUIET
 SAMPLES = ROOT / "sample_checkpoints"
@@ -117,7 +117,10 @@ def test_shapes_that_differ(tmp_path: Path) -> None:
         {"name": "head.weight", "checkpoint": [10, 6], "model": [4, 6]},
         {"name": "head.bias", "checkpoint": [10], "model": [4]},
     ]
-    (live,) = document["answer"]["statements"]
+    reason, live = document["answer"]["statements"]
+    assert reason["text"].startswith(
+        "The checkpoint has 10 outputs where the model has 4: another number of classes."
+    )
     model = Net(4)
     exec(live["command"], {"model": model})
     assert torch.equal(model.body[0].weight, torch.load(source, weights_only=True)["body.0.weight"])
@@ -192,7 +195,7 @@ def test_files_that_do_not_open(name: str, tmp_path: Path) -> None:
     assert command is not None and command.startswith("ckpt verify ")
     assert said[0].isupper() and len(said) > 20
     whole = rewriting.saved(Net().state_dict(), tmp_path / "a.pth")
-    assert statements(text, whole)[0][0].startswith("ckpt reads this file to its end.")
+    assert statements(text, whole)[0][0].startswith("This file is whole (PyTorch zip; ")
     check_error(ckpt("explain", "CUDA out of memory.", str(SAMPLES / name)), name)
 
 
@@ -213,7 +216,11 @@ def test_keys_that_a_distributed_checkpoint_lacks() -> None:
 
     assert rows[0]["names"] == ["optim.state.nothing.weight.step"]
     assert rows[0]["text"] == "1 key is not in this checkpoint."
-    assert rows[-1]["text"].startswith("The optimizer saved no state")
+    assert rows[-1]["text"].startswith("The checkpoint has no parameters of these names either")
+    text = "RuntimeError: Missing key in checkpoint state_dict: optim.state.aux_head.weight.step."
+    rows = answered(text, SAMPLES / "dcp")["answer"]["statements"]
+    assert rows[1]["text"].startswith("The optimizer saved no state")
+    assert "--complete-optimizer" in rows[2]["command"]
 
 
 def test_the_numbers_of_ddp() -> None:
@@ -278,7 +285,7 @@ def test_keys_that_are_there(tmp_path: Path) -> None:
         "statements"
     ]
     assert [(row["text"], row["names"]) for row in rows[:2]] == [
-        ("1 missing key is in this file.", ["head.weight"]),
+        ("1 missing key is in this file: another file, or another dict of it, was loaded.", ["head.weight"]),
         ("1 missing key is not in this file under any name that fits.", ["gone.weight"]),
     ]
 
@@ -327,5 +334,6 @@ def test_words_and_paths(tmp_path: Path) -> None:
 def test_the_api(tmp_path: Path) -> None:
     source = rewriting.saved(nn.DataParallel(Net()).state_dict(), tmp_path / "a.pth")
     with formats.open(str(source)) as checkpoint:
-        found: Explanation = explain_with(explain("prefix"), Survey(checkpoint), lambda words: Way(None))
+        case = Case(Survey(checkpoint), lambda words: Way(None))
+        found: Explanation = explain_with(explain("prefix"), case)
     assert found.answer is not None and "module." in found.answer.statements[0].text

@@ -7,7 +7,9 @@ import random
 import pytest
 
 from ckpt.evidence.numbering import Numbers
-from ckpt.jobs.explain.message import LONGEST, Message, Mismatch, find_message, plain
+from ckpt.jobs.explain.families import find_message
+from ckpt.jobs.explain.message import Message, Mismatch
+from ckpt.jobs.explain.text import LONGEST, plain
 
 UNUSED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error"

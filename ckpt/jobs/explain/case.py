@@ -1,0 +1,176 @@
+"""A checkpoint that answers an error: its survey, the commands that work on it, and the statements that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
+
+from ckpt.evidence.numbering import Numbering
+from ckpt.evidence.survey import Survey
+from ckpt.findings import LEVELS, Finding, Level, Plan, Way
+from ckpt.io.location import beside
+from ckpt.jobs.check.verify import VerifyReport
+from ckpt.jobs.inspect.inspect import inspect
+from ckpt.names import Globs
+from ckpt.rows import NamedTuple
+from ckpt.text import Json, and_more, show
+
+
+class Statement(NamedTuple):
+    """A fact in one sentence, with the names that it is about, and the command or the line of Python that follows."""
+
+    text: str
+    names: tuple[str, ...] = ()
+    command: str | None = None
+
+
+class Shapes(NamedTuple):
+    """A tensor whose shapes differ. `file` is its shape in the file, or None if the file does not hold it."""
+
+    name: str
+    file: tuple[int, ...] | None
+    model: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """The answer of a checkpoint to an error: the parameters behind DDP's numbers, shapes that differ, and statements."""
+
+    path: str
+    statements: tuple[Statement, ...] = ()
+    numbering: Numbering | None = None
+    shapes: tuple[Shapes, ...] = ()
+    explains: bool = True
+    """False where nothing in the file can have caused the error."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The object `answer` of the document `ckpt.explain`."""
+        return {
+            "path": self.path,
+            "statements": [
+                {"text": row.text, "names": list(row.names), "command": row.command}
+                for row in self.statements
+            ],
+            "index": None if self.numbering is None else self.numbering.to_json(),
+            "shapes": [
+                {
+                    "name": row.name,
+                    "checkpoint": None if row.file is None else list(row.file),
+                    "model": list(row.model),
+                }
+                for row in self.shapes
+            ],
+            "explains": self.explains,
+        }
+
+
+class Case:
+    """A checkpoint that is asked about an error. `verify` reads all of its bytes; `plan` finds the commands that work."""
+
+    def __init__(
+        self,
+        survey: Survey,
+        plan: Plan,
+        section: str | None = None,
+        verify: Callable[[], VerifyReport] | None = None,
+    ) -> None:
+        self.survey = survey
+        self.plan = plan
+        self.section = section
+        self._verify = verify
+
+    @cached_property
+    def verified(self) -> VerifyReport | None:
+        """The report of `ckpt verify`, or None where the bytes are far away."""
+        return None if self._verify is None else self._verify()
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of `ckpt inspect`."""
+        return inspect(self.survey, Globs(), None, self.plan).findings
+
+    def found(self, *codes: str) -> list[Finding]:
+        """The findings with these codes."""
+        return [row for row in self.findings if row.code in codes]
+
+    def at_least(self, level: Level) -> list[Finding]:
+        """The findings of a level and of those above it."""
+        most = LEVELS.index(level)
+        return [row for row in self.findings if LEVELS.index(row.level) <= most]
+
+    def written(self, words: tuple[str, ...], suffix: str, ending: str) -> Way:
+        """The command that writes a file with another ending beside this one: `a.pth` becomes `a.legacy.pth`."""
+        to = beside(self.survey.path, suffix, (ending,), other=False)
+        return Way(None) if to is None else self.plan((*words, "-o", to))
+
+    def finds_value(self, words: Collection[str]) -> list[tuple[str, Json]]:
+        """The scalars of the file whose last key is one of `words`, with their full names."""
+        return [
+            (value.name, value.node)
+            for value in self.survey.checkpoint.values
+            if value.path and str(value.path[-1]) in words and isinstance(value.node, (str, int, float))
+        ]
+
+    @property
+    def is_useless(self) -> bool:
+        """Tell whether a finding of level error speaks against using the file at all."""
+        return bool(self.at_least("error"))
+
+
+def stated(findings: Sequence[Finding]) -> Iterator[Statement]:
+    """Findings as statements, each with the command that helps."""
+    for row in findings:
+        text = f"{row.message} {row.consequence or ''}".strip()
+        yield Statement(
+            text[:1].upper() + text[1:], row.tensors if len(row.tensors) <= _LISTED else (), row.hint
+        )
+
+
+_LISTED = 12
+"""Names of a finding that are listed below it: its message names them already, shortened."""
+
+
+def loads(case: Case, text: str = "It loads so:") -> Iterator[Statement]:
+    """The line of Python that opens the file, or the reason why there is none."""
+    load = case.survey.load
+    if load.expression is not None:
+        note = f" ({load.note})" if load.note else ""
+        yield Statement(text.removesuffix(":") + f"{note}:", (), load.expression)
+    elif load.reason is not None:
+        yield Statement(f"ckpt prints no line that loads it: {load.reason}.")
+
+
+def keys_text(case: Case, most: int = 8) -> str:
+    """The keys at the root of a checkpoint, in the order of the file: `epoch, model and optimizer`."""
+    root = next((row for row in case.survey.checkpoint.containers if not row.path), None)
+    keys = [] if root is None else [show(str(key), 60) for key in root.keys]
+    if len(keys) <= most and len(keys) > 1:
+        return f"{', '.join(keys[:-1])} and {keys[-1]}"
+    return and_more(keys, most)
+
+
+def root_keys(case: Case) -> list[str]:
+    """The keys at the root of a checkpoint."""
+    root = next((row for row in case.survey.checkpoint.containers if not row.path), None)
+    return [] if root is None else [str(key) for key in root.keys]
+
+
+def looked_at(case: Case) -> Answer:
+    """The answer of a file to an error without a page: all that could stop a load, and the line that loads it."""
+    findings = case.at_least("warning")
+    rows = list(stated(findings))
+    report = case.verified
+    if report is not None and report.exit_code:
+        rows = [*damage_of(report), *rows]
+    label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
+    if not rows:
+        rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))
+        return Answer(case.survey.path, (*rows, *loads(case)), explains=False)
+    return Answer(case.survey.path, (*rows, *loads(case)))
+
+
+def damage_of(report: VerifyReport) -> Iterator[Statement]:
+    """The problems that `ckpt verify` finds, with the tensors that are lost and the command that saves the others."""
+    for problem in report.problems:
+        yield Statement(f"{problem.what[:1].upper()}{problem.what[1:]}.", problem.tensors)
+    if report.hint is not None:
+        yield Statement("What is whole of it can be written, with a list of what is lost:", (), report.hint)

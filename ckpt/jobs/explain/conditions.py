@@ -1,0 +1,49 @@
+"""The conditions of the sentences on the pages of errors: a page says nothing that the file contradicts.
+
+In `errors.md` a line `<!-- if: WORD -->` stands before a paragraph that holds for some files. Without a file every
+paragraph is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ckpt.jobs.explain.case import Case
+from ckpt.jobs.explain.families.devices import is_replicated
+from ckpt.jobs.explain.message import Message
+
+
+def _has_kind(case: Case, kind: str) -> bool:
+    return any(section.kind == kind for section in case.survey.sections)
+
+
+def _is_on_devices(case: Case) -> bool:
+    return any(
+        (storage.device or "cpu") not in ("cpu", "meta") for storage in case.survey.checkpoint.storages
+    )
+
+
+CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
+    "wrapped": lambda message, case: bool(case.found("prefix")),
+    "usable": lambda message, case: not case.is_useless,
+    "module": lambda message, case: any(section.is_module for section in case.survey.sections),
+    "objects": lambda message, case: bool(case.survey.checkpoint.weights_only),
+    "python2": lambda message, case: case.survey.checkpoint.encoding is not None,
+    "devices": lambda message, case: _is_on_devices(case),
+    "optimizer": lambda message, case: _has_kind(case, "optimizer"),
+    "stateless": lambda message, case: bool(case.found("resume-stops")),
+    "replicated": lambda message, case: (
+        is_replicated(message) and not case.survey.checkpoint.traits.names_are_code
+    ),
+    "program": lambda message, case: case.survey.checkpoint.traits.names_are_code,
+    "pickle": lambda message, case: case.survey.checkpoint.traits.is_pickle,
+    "broken": lambda message, case: case.verified is not None and bool(case.verified.exit_code),
+    "no-file": lambda message, case: False,
+}
+"""The word of a condition -> whether it holds. `no-file` is for readers of the page alone; a file that does not open
+is `broken`."""
+
+
+def holds(word: str, message: Message, case: Case) -> bool:
+    """Tell whether a condition holds for an error and a checkpoint. Without a word it does."""
+    return not word or CONDITIONS[word](message, case)

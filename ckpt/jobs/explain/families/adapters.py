@@ -1,0 +1,75 @@
+"""Errors of loaders of adapters (LoRA): names that another trainer gave, and names that belong to another model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.jobs.explain.case import Case, Statement, stated
+from ckpt.jobs.explain.family import Family, stating
+from ckpt.jobs.explain.message import Message
+from ckpt.text import and_more, plural, show
+
+_STYLES = (
+    (
+        re.compile(r"^(?:lora_unet|lora_te\d?|lora_transformer|lycoris)_"),
+        "kohya (sd-scripts): underscores in place of dots",
+    ),
+    (re.compile(r"\.lora_[AB](?:\.\w{1,100})?\.weight$"), "peft and diffusers: lora_A and lora_B"),
+    (re.compile(r"(?:_lora|\.lora)\.(?:up|down)\.weight$"), "diffusers before 0.22: lora.up and lora.down"),
+    (re.compile(r"\.(?:hada_w\d_[ab]|lokr_w\d|oft_|boft_)"), "LyCORIS (LoHa, LoKr, OFT)"),
+    (re.compile(r"\.lora_(?:down|up)\.weight$"), "kohya: lora_down and lora_up"),
+)
+
+
+def _answer(message: Message, case: Case) -> Iterator[Statement]:
+    names = [entry.name for entry in case.survey.tensors]
+    found = next(
+        (
+            (label, count)
+            for pattern, label in _STYLES
+            if (count := sum(bool(pattern.search(name)) for name in names))
+        ),
+        None,
+    )
+    yield from stated(case.at_least("error"))
+    if found is None:
+        yield Statement(
+            "No name of this file is that of an adapter of LoRA: another file was loaded, or it is a whole model."
+        )
+        return
+    label, count = found
+    begins = list(dict.fromkeys(_beginning(name) for name in names))
+    yield Statement(
+        f"This file holds an adapter of LoRA in the names of {label} ({count:,} of {plural(len(names), 'tensor')})."
+        f" They begin with {and_more([show(begin, 60) for begin in begins], 4)}."
+    )
+    prefix = re.search(r"prefix='?([\w.]{1,60})", message.text)
+    if prefix is not None and not any(name.startswith(prefix[1]) for name in names):
+        yield Statement(f"None begins with {show(prefix[1], 60)}, which the loader looks for.")
+    yield Statement(
+        "A loader takes those of its own kind: load it in the program that the trainer names, or convert the names."
+    )
+
+
+def _beginning(name: str) -> str:
+    """The first words of a name: kohya writes `lora_unet_` and `lora_te_`, others a module."""
+    first = name.partition(".")[0]
+    return "_".join(first.split("_")[:2]) if first.startswith(("lora_", "lycoris_")) else first
+
+
+FAMILIES = (
+    Family(
+        "adapter",
+        (
+            r"No LoRA keys associated to ",
+            r"lora key not loaded",
+            r"LoRA keys? not (?:loaded|found)",
+            r"Target modules? .{1,200} not found in the base model",
+            r"Invalid LoRA checkpoint",
+            r"state_dict should be empty at this point but has",
+        ),
+        stating(_answer),
+        needs_open=True,
+    ),
+)

@@ -1,0 +1,381 @@
+"""Errors of programs that take what torch.load gave for something else: a dict for a model, a checkpoint for its weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.sections import Section
+from ckpt.jobs.explain.case import Answer, Case, Statement, keys_text, loads, looked_at, root_keys
+from ckpt.jobs.explain.family import Family, stating
+from ckpt.jobs.explain.message import Message
+from ckpt.nodes import Node, Opaque, tensor_of
+from ckpt.text import and_more, plural, show
+from ckpt.tree.find import children
+from ckpt.tree.view import attributes
+
+_DICTS = ("dict", "OrderedDict", "collections.OrderedDict")
+_ATTRIBUTE = re.compile(r"'([\w.]{1,200})' object has no attribute '(\w{1,200})'")
+_KEY = re.compile(r"KeyError: ['\"]{1,2}([^'\"\n]{1,2000})['\"]{1,2}")
+_OF_MODULES = (
+    "eval",
+    "train",
+    "to",
+    "cuda",
+    "cpu",
+    "forward",
+    "parameters",
+    "named_parameters",
+    "state_dict",
+    "modules",
+    "module",
+    "half",
+    "float",
+    "predict",
+    "fuse",
+    "children",
+)
+_FORWARD = re.compile(r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable")
+
+
+def _is_module(case: Case) -> bool:
+    return any(section.is_module for section in case.survey.sections)
+
+
+def _attribute(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer an object that lacks an attribute: a dict in the place of a model, or a module that an older version pickled."""
+    found = _ATTRIBUTE.search(message.text)
+    if found is not None and found[1].rpartition(".")[2] not in ("dict", "OrderedDict"):
+        yield from _older_module(found[1].rpartition(".")[2], found[2], case)
+        return
+    if _is_module(case):
+        yield Statement("This file holds a whole pickled module. Is it the file that was loaded?")
+        yield from loads(case)
+        return
+    models = case.survey.candidates
+    path = models[0].name if models else ""
+    optimizers = [section for section in case.survey.sections if section.kind == "optimizer"]
+    if path or optimizers:
+        where = f", and the weights are in {show(path, 80)}" if path else ""
+        yield Statement(
+            f"This file is a training checkpoint, a dict of {keys_text(case)}{where}. It holds no module."
+        )
+    else:
+        count = plural(len(case.survey.tensors), "tensor")
+        yield Statement(f"This file is a state dict of {count}: the weights by their names, and no module.")
+    yield from _build(case)
+
+
+def _build(case: Case) -> Iterator[Statement]:
+    load = case.survey.load
+    if load.expression is None:
+        yield from loads(case)
+        return
+    yield Statement(
+        "Build the model with the code that trained it, and load the weights into it:",
+        (),
+        f"model.load_state_dict({load.expression})",
+    )
+
+
+def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
+    """Answer a module that lacks an attribute, which its class got after the file was saved."""
+    objects = list(_objects(case, cls))
+    if not objects:
+        return
+    lacking = [name for name, node in objects if attribute not in attributes(node)]
+    if not lacking:
+        yield Statement(
+            f"Each {show(cls, 80)} of this file has {show(attribute, 80)}. Is it the file that was loaded?"
+        )
+        return
+    yield Statement(
+        f"This file holds pickled objects of {show(cls, 80)} without {show(attribute, 80)}: {and_more([show(name, 120) or '(the root)' for name in lacking], 4)}."
+        " Its class got the attribute in a later version than the one that wrote the file."
+    )
+    way = case.plan(("weights",))
+    if way.command is not None:
+        yield Statement(
+            "Build the model anew with your version, and load the weights alone, which do not change:",
+            (),
+            way.command,
+        )
+
+
+_MOST_OBJECTS = 20_000
+
+
+def _objects(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
+    """The objects of a class in the pickle, with their places."""
+    seen: set[int] = set()
+    left: list[tuple[str, Node]] = [("", case.survey.checkpoint.root)]
+    while left and len(seen) < _MOST_OBJECTS:
+        name, node = left.pop()
+        if id(node) in seen or tensor_of(node) is not None:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Opaque) and _class_of(node) == cls:
+            yield name, node
+        for key, child in children(node):
+            if not isinstance(child, (str, int, float, bool, type(None))):
+                left.append((f"{name}.{key}" if name else str(key), child))
+
+
+def _class_of(node: Opaque) -> str:
+    from ckpt.tree.view import look  # here: few messages pay for it
+
+    return look(node).type.rpartition(".")[2]
+
+
+def _key(message: Message, case: Case) -> Answer:
+    """Answer a key that the checkpoint does not have, or that its optimizer does not."""
+    found = _KEY.search(message.text)
+    if found is None:
+        return looked_at(case)
+    name = found[1]
+    if "contains only the model" in message.text:
+        return Answer(case.survey.path, tuple(_no_optimizer(case)))
+    rows = list(_of_root(name, case))
+    return Answer(case.survey.path, tuple(rows)) if rows else looked_at(case)
+
+
+_OF_OPTIMIZERS = (
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "exp_inf", "step", "betas", "momentum", "eps",
+    "lr", "weight_decay", "initial_lr", "amsgrad", "foreach", "maximize", "capturable", "differentiable", "nesterov",
+    "dampening", "fused", "decoupled_weight_decay",
+)  # fmt: skip
+"""Keys that torch's optimizers ask for in a state or in a group."""
+_MODEL_KEYS = (
+    "state_dict",
+    "model",
+    "model_state_dict",
+    "net",
+    "network",
+    "weights",
+    "module",
+    "params",
+    "params_ema",
+    "ema",
+    "generator",
+    "G_ema",
+    "g_ema",
+    "encoder",
+    "model_state",
+    "teacher",
+    "student",
+)
+
+
+def _of_root(name: str, case: Case) -> Iterator[Statement]:
+    keys = root_keys(case)
+    shown = show(name, 80)
+    if name in _OF_OPTIMIZERS and name not in keys:
+        rows = list(_of_optimizer(name, case))
+        if rows:
+            yield from rows
+            return
+    if name in keys:
+        yield Statement(
+            f"This file has the key {shown} at its root: another file, or another part of it, was asked."
+        )
+        yield from loads(case)
+        return
+    places = [row.name for row in case.survey.checkpoint.containers if row.path and str(row.path[-1]) == name]
+    places += [
+        entry.name for entry in case.survey.tensors if entry.name == name or entry.name.endswith(f".{name}")
+    ][:4]
+    if places:
+        yield Statement(
+            f"This file has {shown} at another place: {and_more([show(place, 120) for place in places], 4)}."
+        )
+    kinds = {section.kind for section in case.survey.sections}
+    if _is_module(case) and not keys:
+        yield Statement("This file holds a whole pickled module, and no dict of parts.")
+    elif (
+        kinds
+        and kinds.isdisjoint(("optimizer", "other"))
+        and all(not section.path for section in case.survey.candidates)
+        and case.survey.candidates
+    ):
+        what = (
+            "no epoch and no optimizer is in it"
+            if name not in _MODEL_KEYS
+            else "the whole file is the state dict"
+        )
+        yield Statement(f"This file holds weights alone, by their names at its root: {what}.")
+    elif keys:
+        yield Statement(f"The keys of this file are {keys_text(case)}.")
+        models = [section.name for section in case.survey.candidates if section.name]
+        if models:
+            yield Statement(f"The weights are in {and_more([show(model, 80) for model in models], 3)}.")
+    if name in ("pytorch-lightning_version", "hyper_parameters", "callbacks", "loops"):
+        yield Statement(
+            "Lightning did not write this file, or its weights alone were kept. Load the weights by load_state_dict, not by ckpt_path."
+        )
+    yield from loads(case)
+
+
+def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
+    """Say what the optimizer of the file is, where another one asks for its keys."""
+    for section in _optimizers(case):
+        held = optimizer(section)
+        label = show(section.name, 80) or "The optimizer"
+        if held is None:
+            continue
+        family = (
+            f" is {held.family}"
+            if held.family
+            else " has state of an unknown kind"
+            if held.with_state
+            else " has no state"
+        )
+        fields = _fields(section)
+        if name in fields:
+            yield Statement(f"{label}{family}, and has {show(name, 60)}: another file was loaded.")
+            continue
+        yield Statement(
+            f"{label}{family}: its groups and states have {and_more(sorted(fields), 12)}, and no {show(name, 60)}."
+            " The new run built another kind of optimizer, or another version of it. Build the same one, or begin its state anew."
+        )
+
+
+def _fields(section: Section) -> set[str]:
+    """The keys of the first group and of the first states of an optimizer."""
+    parts = dict(children(section.node))
+    fields: set[str] = set()
+    for part in ("param_groups", "state"):
+        for _, child in children(parts.get(part))[:2]:
+            fields.update(str(key) for key, _ in children(child))
+    return fields - {"params"}
+
+
+def _optimizers(case: Case) -> list[Section]:
+    return [section for section in case.survey.sections if section.kind == "optimizer"]
+
+
+def _no_optimizer(case: Case) -> Iterator[Statement]:
+    if _optimizers(case):
+        names = and_more([show(section.name, 60) for section in _optimizers(case)], 3)
+        yield Statement(f"This file holds an optimizer, in {names}. Is it the file that was loaded?")
+    else:
+        yield Statement(
+            f"This file holds no optimizer. Its keys are {keys_text(case)}."
+            if len(root_keys(case)) < _MANY
+            else "This file holds weights alone, and no optimizer."
+        )
+        yield Statement("A run cannot be resumed from it, but its weights load.")
+    yield from loads(case)
+
+
+_MANY = 16
+
+
+def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer load_state_dict, which got a module."""
+    del message
+    if not _is_module(case):
+        yield Statement(f"This file holds a dict of {keys_text(case)}: another file was loaded.")
+        yield from loads(case)
+        return
+    yield Statement(
+        "This file holds a whole pickled module, and load_state_dict takes a state dict: pass module.state_dict()."
+    )
+    way = case.plan(("weights",))
+    if way.command is not None:
+        yield Statement("Or take the weights out of it, without its class:", (), way.command)
+
+
+def _arguments(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a class that Lightning could not build, for the checkpoint lacks its arguments."""
+    values = [
+        value
+        for value in case.survey.checkpoint.values
+        if value.path and str(value.path[0]) == "hyper_parameters"
+    ]
+    del message
+    if not values and "hyper_parameters" not in root_keys(case):
+        yield Statement(
+            "This file holds no hyper_parameters: self.save_hyperparameters() was not called when it was saved. Pass the"
+            " arguments by name: load_from_checkpoint(path, name=value)."
+        )
+        return
+    names = list(dict.fromkeys(str(value.path[1]) for value in values if len(value.path) > 1))
+    yield Statement(
+        f"The file records {plural(len(names), 'argument')} under hyper_parameters: {and_more([show(name, 60) for name in names], 12)}."
+        " Pass the others by name: load_from_checkpoint(path, name=value)."
+    )
+
+
+FAMILIES = (
+    Family(
+        "attribute",
+        (
+            r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object has no attribute '(?:"
+            + "|".join(_OF_MODULES)
+            + r")'",
+            _FORWARD.pattern,
+        ),
+        stating(_attribute),
+    ),
+    Family(
+        "older-module",
+        (
+            r"'(?!NoneType|Namespace|Tensor|DataFrame|Series|Response|Dataset)[A-Z]\w{1,100}' object has no attribute '\w{1,200}'",
+        ),
+        stating(_attribute),
+        is_weak=True,
+    ),
+    Family(
+        "key",
+        (
+            r"KeyError: ['\"](?:"
+            + "|".join(
+                map(
+                    re.escape,
+                    (
+                        *_MODEL_KEYS,
+                        "epoch",
+                        "optimizer",
+                        "optimizer_state_dict",
+                        "state",
+                        "param_groups",
+                        "pytorch-lightning_version",
+                        "hyper_parameters",
+                        "global_step",
+                        "callbacks",
+                        "loops",
+                        "scheduler",
+                        "lr_scheduler",
+                        "scaler",
+                        "amp",
+                        "meta",
+                        "args",
+                        "cfg",
+                        "config",
+                        "best_acc",
+                        "best_acc1",
+                        "iteration",
+                        "ds_version",
+                        *_OF_OPTIMIZERS,
+                    ),
+                )
+            )
+            + r")['\"]",
+            r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g|qweight|lora_A\.weight)['\"]",
+            r"Trying to restore (?:optimizer|learning rate scheduler) state but checkpoint contains only the model",
+        ),
+        _key,
+    ),
+    Family(
+        "not-a-state-dict",
+        (r"Expected state_dict to be dict-like, got",),
+        stating(_dict_like),
+    ),
+    Family(
+        "arguments",
+        (r"__init__\(\) missing \d{1,3} required (?:positional|keyword-only) arguments?:",),
+        stating(_arguments),
+        is_weak=True,
+    ),
+)

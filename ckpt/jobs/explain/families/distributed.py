@@ -1,0 +1,229 @@
+"""Errors of distributed checkpoints: keys and shapes that a load looks for, and another number of ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, looked_at, stated
+from ckpt.jobs.explain.family import Family, stating
+from ckpt.jobs.explain.lists import keys_of
+from ckpt.jobs.explain.message import MOST_NAMES, Message
+from ckpt.text import and_more, plural, show
+
+_KEY = re.compile(r"Missing key in checkpoint state_dict: ([^\n]{1,4000})")
+_OF_GROUP = re.compile(r"(?:^|\.)param_groups\.")
+_NUMBERED = re.compile(r"\d+")
+_EXTRA = "_extra_state"
+_PARTIAL = "planner=DefaultLoadPlanner(allow_partial_load=True)"
+_OLD_SHARDS = re.compile(r"(.*\D)(\d+)_(\d+)$")
+
+
+def _take(message: Message, text: str, start: int) -> Message:
+    del start
+    names = dict.fromkeys(row[1].strip().rstrip(".'\"") for row in _KEY.finditer(text))
+    return message._replace(names=tuple(names)[:MOST_NAMES], mismatched=keys_of(text).mismatched)
+
+
+def _answer(message: Message, case: Case) -> Answer:
+    path = case.survey.path
+    entries = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
+    values = {value.name for value in case.survey.checkpoint.values}
+    if message.mismatched:
+        shapes = tuple(Shapes(row.name, entries.get(row.name), row.model) for row in message.mismatched)
+        text = (
+            "torch.distributed.checkpoint fills tensors of the shapes that were saved: build the model as the run had it, or"
+            " load a part."
+        )
+        return Answer(path, (*stated(case.at_least("error")), Statement(text)), shapes=shapes)
+    rows = list(_keys(message, case, [*entries, *values]))
+    return Answer(path, tuple(rows)) if rows else looked_at(case)
+
+
+def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statement]:
+    known = set(names)
+    for name in list(known):
+        known.update(name[: match.start()] for match in re.finditer(r"\.", name))
+    here = [name for name in message.names if name in known]
+    lost = [name for name in message.names if name not in known]
+    if here:
+        yield Statement(f"{plural(len(here), 'key')} {_be(here)} in this checkpoint.", tuple(here))
+    if not lost:
+        return
+    yield Statement(f"{plural(len(lost), 'key')} {_be(lost)} not in this checkpoint.", tuple(lost))
+    options = [name for name in lost if _OF_GROUP.search(name)]
+    extra = [name for name in lost if _EXTRA in name]
+    ranked = [
+        name for name in lost if name not in options and name not in extra and _others_of_kind(name, names)
+    ]
+    stateless = [
+        name
+        for name in lost
+        if name not in options and name not in ranked and (".state." in name or name.startswith("state."))
+    ]
+    if options:
+        yield from _options(options, names)
+    if extra:
+        yield from _extras(extra, names)
+    if ranked and not stateless:
+        yield from _ranked(ranked, names)
+    others = [name for name in lost if name not in (*options, *extra, *ranked, *stateless)]
+    yield from _elsewhere(others, names)
+    if stateless:
+        yield from _stateless(stateless, names, case)
+
+
+def _stateless(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:
+    """Name the parameters without state: the checkpoint has them, or they are of another model."""
+    held = [name for name in names if ".state." not in name and not name.startswith("state.")]
+    ends = {end for name in held for end in _ends(name)}
+    known = [name for name in lost if _parameter(name) in ends]
+    other = [name for name in lost if name not in known]
+    if known:
+        yield Statement(
+            "The optimizer saved no state for these parameters: they never had a gradient.", tuple(known)
+        )
+        yield from stated(case.found("resume-stops"))
+    if other:
+        yield Statement(
+            "The checkpoint has no parameters of these names either: it is of another model.", tuple(other)
+        )
+
+
+def _parameter(name: str) -> str:
+    """The parameter of an entry of a state: `optim.state.fc.weight.exp_avg` is of `fc.weight`."""
+    return name.partition("state.")[2].rpartition(".")[0]
+
+
+def _ends(name: str) -> Iterator[str]:
+    """A name, and what is left of it behind each dot."""
+    while name:
+        yield name
+        name = name.partition(".")[2]
+
+
+def _be(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _options(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
+    """Options of a group of parameters that the torch that saved did not have: no state at all."""
+    fields = list(dict.fromkeys(name.rpartition(".")[2] for name in lost))
+    held = sorted(
+        {name.rpartition(".")[2] for name in names if _OF_GROUP.search(name)}
+        | {name.rpartition(".")[2].rstrip("]0123456789[") for name in names if _OF_GROUP.search(name)}
+    )
+    held = [field for field in held if field and not field.isdigit() and field != "params"]
+    text = (
+        f"{and_more([show(field, 60) for field in fields], 4)} {'is an option' if len(fields) == 1 else 'are options'} of a group of"
+        " parameters, and no state: a newer torch asks for it, and the one that saved did not have it."
+    )
+    if held:
+        text += f" The groups of this checkpoint have {and_more([show(field, 60) for field in held], 12)}."
+    yield Statement(text)
+    yield Statement(
+        f"Load with {_PARTIAL}: the new optimizer keeps its own value, and all that was saved is loaded."
+    )
+
+
+def _extras(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
+    held = [name for name in names if _EXTRA in name and _OLD_SHARDS.match(name)]
+    held = held or [name for name in names if name.endswith(_EXTRA)]
+    text = f"{_EXTRA} of Transformer Engine is no weight: it holds the scales of FP8, or nothing."
+    counts = _shards(lost, held)
+    if counts is not None:
+        asked, saved = counts
+        text += f" The model asks for {asked:,} of them, and {saved:,} were saved: it has another number of layers, or another split into pipelines."
+    elif not held:
+        text += " This checkpoint has none: it was saved without FP8, or by another version."
+    yield Statement(text)
+    if held:
+        yield Statement("It has these:", tuple(held[:8]))
+
+
+def _shards(lost: Sequence[str], held: Sequence[str]) -> tuple[int, int] | None:
+    """The numbers of shards that a message asks for and that were saved: Megatron writes `shard_0_32`."""
+    asked = {int(match[3]) for name in lost if (match := _OLD_SHARDS.match(name))}
+    saved = {int(match[3]) for name in held if (match := _OLD_SHARDS.match(name))}
+    return (asked.pop(), saved.pop()) if len(asked) == len(saved) == 1 and asked != saved else None
+
+
+def _others_of_kind(name: str, names: Sequence[str]) -> list[str]:
+    """Names of the checkpoint that differ from this one in their numbers alone."""
+    if not _NUMBERED.search(name):
+        return []
+    shape = _NUMBERED.sub("#", name)
+    return [other for other in names if _NUMBERED.sub("#", other) == shape][:_MOST_OF_KIND]
+
+
+_MOST_OF_KIND = 100_000
+
+
+def _ranked(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
+    """Keys that exist for other numbers: of ranks, of layers, of groups."""
+    for name in lost[:1]:
+        others = _others_of_kind(name, names)
+        word = "rank" if re.search(r"rank[_.]?\d|dp_\d|loader", name) else ""
+        text = f"It has {plural(len(others), 'key')} of this kind, with other numbers: {and_more([show(other, 120) for other in others], 3)}."
+        if word:
+            text += (
+                " The run that saved had another number of ranks, and such a key is the state of one rank (a data loader, a"
+                " random generator): begin it anew, or resume with as many ranks."
+            )
+        yield Statement(text)
+
+
+def _elsewhere(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
+    """Keys that are there with more or fewer words in front."""
+    ends: dict[str, str] = {}
+    for name in lost[:100]:
+        for other in names:
+            if other.endswith(f".{name}") or name.endswith(f".{other}"):
+                ends[name] = other
+                break
+    for name, other in list(ends.items())[:4]:
+        yield Statement(f"It has {show(other, 120)} in place of {show(name, 120)}.")
+
+
+def _world(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer another number of ranks than the one that saved."""
+    del message
+    yield from stated(case.at_least("warning"))
+    facts = [f"{label}: {show(str(node), 60)}" for label, node in case.survey.checkpoint.facts]
+    if facts:
+        yield Statement(f"This checkpoint says {and_more(facts, 6, '; ')}.")
+    for words, text in (
+        (
+            ("convert",),
+            "ckpt puts the parts of all ranks together into a file that loads on any number of ranks:",
+        ),
+        (("weights",), "The weights alone, which load on any number of ranks:"),
+    ):
+        way = case.plan(words)
+        if way.command is not None:
+            yield Statement(text, (), way.command)
+            return
+
+
+FAMILIES = (
+    Family(
+        "distributed",
+        (
+            r"Missing key in checkpoint state_dict: ",
+            r"Size mismatch between saved torch\.Size",
+            r"Invalid checkpoint metadata for ",
+            r"CheckpointException",
+        ),
+        _answer,
+        _take,
+    ),
+    Family(
+        "world",
+        (
+            r"Loading a checkpoint for MP=\d{1,6} but world size is \d{1,6}",
+            r"checkpoint being loaded used a DP world size of \d{1,6}",
+            r"(?:world size|number of ranks|tensor.model.parallel size)[^\n]{0,60}(?:does not match|different from|mismatch)[^\n]{0,60}checkpoint",
+        ),
+        stating(_world),
+    ),
+)

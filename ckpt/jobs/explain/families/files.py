@@ -1,0 +1,261 @@
+"""Errors about the file itself: damaged, cut off, of another format, a folder, or not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.jobs.explain.case import Answer, Case, Statement, damage_of, loads, looked_at, stated
+from ckpt.jobs.explain.family import Family, stating
+from ckpt.jobs.explain.message import Message
+from ckpt.text import and_more, pasted_path, plural
+
+_SETS = (
+    "shards",
+    "incomplete",
+    "unfinished",
+    "damaged-file",
+    "dead-files",
+    "unread-file",
+    "container",
+    "trailing-data",
+)
+
+
+def _damaged(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a reader that calls a file damaged: is it, or does the reader expect another format?"""
+    report = case.verified
+    if report is not None and report.exit_code:
+        yield from damage_of(report)
+        return
+    yield from stated(case.found(*_SETS))
+    checkpoint = case.survey.checkpoint
+    path = pasted_path(case.survey.path)
+    verify = None if path is None else f"ckpt verify {path}"
+    label = checkpoint.traits.label
+    if report is None:
+        yield Statement(
+            "ckpt reads the structure of this file to its end, and not its bytes, which are far away:",
+            (),
+            verify,
+        )
+    else:
+        checked = and_more(list(report.checked), 4)
+        unchecked = f" Not checked: {and_more(list(report.not_checked), 3)}." if report.not_checked else ""
+        yield Statement(f"This file is whole ({label}; {checked}).{unchecked}", (), None)
+    if (
+        "load key" in message.text
+        or "magic number" in message.text
+        or "ZIP archive" in message.text
+        or "central directory" in message.text
+    ):
+        yield from loads(
+            case, f"A reader of another format gives this message too. This one is {label}, and loads so:"
+        )
+    yield Statement(
+        "If its loader reads it now, the copy that failed was another one, or was still being written."
+    )
+
+
+def _persistent(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer pickle.load, which was given a file of torch."""
+    del message
+    label = case.survey.checkpoint.traits.label
+    yield Statement(
+        f"pickle.load does not read this file: it is {label}, whose tensors lie outside of its pickle."
+    )
+    yield from loads(case)
+
+
+def _header(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer safetensors, which refuses a header."""
+    checkpoint = case.survey.checkpoint
+    report = case.verified
+    if report is not None and report.exit_code:
+        yield from damage_of(report)
+        return
+    if checkpoint.traits.is_pickle:
+        yield Statement(
+            f"This file is no safetensors: its format is {checkpoint.traits.label}, whatever its name says."
+        )
+        yield from loads(case)
+        for words in (("convert",), ("slim",)):
+            way = case.written(words, ".converted", ".safetensors")
+            if way.command is not None:
+                yield Statement("As safetensors:", (), way.command)
+                return
+        return
+    del message
+    checked = "" if report is None else f" ({and_more(list(report.checked), 4)})"
+    yield Statement(
+        f"ckpt reads this file to its end{checked}. The copy that failed was another one, or was still being written."
+    )
+    yield from loads(case)
+
+
+def _unlabelled(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer transformers, which wants to know the framework from the metadata of a file."""
+    del message
+    formats = case.survey.checkpoint.traits.label
+    held = [
+        value for value in case.survey.checkpoint.values if value.path and str(value.path[-1]) == "format"
+    ]
+    if held:
+        yield Statement("The metadata of this file names a format. Is it the file that was loaded?")
+        return
+    yield Statement(
+        f"The metadata of this file ({formats}) has no format, which transformers asks for. ckpt writes it:"
+    )
+    way = case.written(("convert",), ".converted", ".safetensors")
+    yield Statement("", (), way.text)
+
+
+def _folder(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer torch.load of a folder, or a folder that lacks a file."""
+    checkpoint = case.survey.checkpoint
+    if not checkpoint.parts and not checkpoint.members:
+        yield from stated(case.at_least("warning"))
+        yield Statement(f"This is a file ({checkpoint.traits.label}), and no folder.")
+        yield from loads(case)
+        return
+    label = checkpoint.layout or checkpoint.traits.label
+    count = plural(len(checkpoint.parts), "file")
+    yield Statement(
+        f"This is a checkpoint of {count} in a folder ({label}). torch.load reads one file, and not a folder."
+    )
+    yield from stated(case.at_least("warning"))
+    yield from loads(case, "It loads so:")
+    way = case.plan(("convert",))
+    if way.command is not None:
+        yield Statement("As one file:", (), way.command)
+
+
+_NO_FILE = re.compile(r"no file named ([\w.-]{1,200})", re.IGNORECASE)
+
+
+def _no_file(message: Message, case: Case) -> Answer:
+    """Answer a loader that finds no file of weights by the names that it knows."""
+    checkpoint = case.survey.checkpoint
+    rows = list(stated([*case.at_least("warning"), *case.found("unread-file", "no-index")]))
+    label = checkpoint.layout or checkpoint.traits.label
+    wanted = _NO_FILE.search(message.text)
+    name = f" {wanted[1]}" if wanted is not None else " a name that the loader knows"
+    count = f", in {plural(len(checkpoint.parts), 'file')}" if checkpoint.parts else ""
+    rows.append(
+        Statement(
+            f"The weights are here{count} ({label}), and none of the files has{name}. ckpt reads them:",
+            (),
+            None,
+        )
+    )
+    way = case.written(("convert",), "", ".safetensors")
+    if way.command is None:
+        way = case.plan(("weights",))
+    if way.command is not None:
+        rows.append(Statement("As one file, which every loader reads:", (), way.command))
+    rows += loads(case)
+    return Answer(case.survey.path, tuple(rows))
+
+
+def _python2(message: Message, case: Case) -> Iterator[Statement]:
+    del message
+    encoding = case.survey.checkpoint.encoding
+    if encoding is None:
+        yield Statement("No text of this file needs another encoding: it is not the file that was loaded.")
+        return
+    yield Statement(
+        f"Python 2 wrote this file. Its texts load with encoding={encoding!r}.",
+        (),
+        case.survey.load.expression,
+    )
+    way = case.plan(("convert", "--encoding", encoding))
+    if way.command is not None:
+        yield Statement("This file then loads without it:", (), way.text)
+
+
+def _looked(message: Message, case: Case) -> Answer:
+    """Look at the file: whatever is wrong with it is the answer, and where nothing is, that it is whole."""
+    report = case.verified
+    found = looked_at(case)
+    if report is not None and not report.exit_code and not found.explains:
+        return Answer(case.survey.path, tuple(_damaged(message, case)))
+    return found
+
+
+FAMILIES = (
+    Family(
+        "damaged",
+        (
+            r"PytorchStreamReader failed(?! locating file (?:constants\.pkl|code/))",
+            r"unexpected EOF, expected \d{1,20} more bytes",
+            r"invalid load key, '",
+            r"Invalid magic number; corrupt file",
+            r"Unsupported operand \d{1,4}",
+            r"Ran out of input",
+            r"pickle data was truncated",
+            r"not a ZIP archive",
+            r"file in archive is not in a subdirectory",
+            r"storage has wrong (?:byte )?size: expected",
+            r"Corrupted (?:file|checkpoint|archive)",
+            r"File is not a zip file",
+            r"Bad CRC-32 for file",
+            r"setStorage: sizes .{1,200} out of bounds for storage of size",
+        ),
+        stating(_damaged),
+    ),
+    Family(
+        "unreadable",
+        (
+            r"Unable to load weights from (?:pytorch )?checkpoint file for",
+            r"You seem to have cloned a repository without having git-lfs installed",
+        ),
+        _looked,
+    ),
+    Family(
+        "header",
+        (
+            r"HeaderTooLarge|HeaderTooSmall|InvalidHeader(?:Start|Length|Deserialization|)\b",
+            r"header too (?:large|small)",
+            r"Error while deserializing header",
+            r"MetadataIncompleteBuffer|incomplete metadata, file not fully covered",
+            r"invalid (?:UTF-8|JSON) in header",
+            r"TensorInvalidInfo|InvalidOffset|invalid offset for tensor",
+        ),
+        stating(_header),
+    ),
+    Family(
+        "unlabelled",
+        (
+            r"does not contain the valid metadata",
+            r"'NoneType' object has no attribute 'get'(?=[\s\S]{0,300}safetensors)",
+        ),
+        stating(_unlabelled),
+    ),
+    Family(
+        "persistent",
+        (r"persistent id instruction was encountered", r"no persistent_load function was specified"),
+        stating(_persistent),
+    ),
+    Family(
+        "folder",
+        (
+            r"Is a directory: ",
+            r"No such file or directory: '[^'\n]{0,2000}\.metadata'",
+            r"Permission denied: '[^'\n.]{1,2000}'",
+            r"metadata is None",
+        ),
+        stating(_folder),
+    ),
+    Family(
+        "no-file",
+        (
+            r"[Ee]rror no file named ",
+            r"does not appear to have a file named",
+            r"no checkpoint (?:was )?found (?:in|at|under) ",
+            r"Can't find '?(?:adapter_config\.json|adapter_model)",
+            r"[Uu]nable to find 'latest' file at",
+        ),
+        _no_file,
+    ),
+    Family("python2", (r"codec can't decode byte 0x[0-9a-f]{2}",), stating(_python2)),
+)

@@ -1,0 +1,103 @@
+"""Errors of DistributedDataParallel about gradients: parameters that got none, and parameters that got two."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ckpt.evidence.numbering import Numbering, Numbers, named, numbering, pasted_numbers
+from ckpt.evidence.survey import Survey
+from ckpt.jobs.explain.case import Answer, Case, Statement, stated
+from ckpt.jobs.explain.family import Family
+from ckpt.jobs.explain.message import MOST_NAMES, Message
+from ckpt.jobs.inspect.unused import UNUSED
+
+_NAMES = re.compile(r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)")
+_TWICE_NAME = re.compile(r"Parameter at index \d{1,12} with name (\S{1,2000}) has been marked as ready twice")
+
+
+def _take(message: Message, text: str, start: int) -> Message:
+    """The numbers of all ranks, and the names that DDP prints itself with TORCH_DISTRIBUTED_DEBUG."""
+    del start
+    names = dict.fromkeys(name for row in _NAMES.finditer(text) for name in row[2].split(", "))
+    names.update(dict.fromkeys(row[1] for row in _TWICE_NAME.finditer(text)))
+    return message._replace(numbers=pasted_numbers(text), names=tuple(names)[:MOST_NAMES])
+
+
+def _answer(message: Message, case: Case) -> Answer:
+    survey = case.survey
+    rows: list[Statement] = []
+    numbers = message.numbers
+    names = _own_names(message.names, survey)
+    if names:
+        rows.append(Statement("DDP names the parameters itself.", tuple(names)))
+    if numbers is None:
+        if not names:
+            rows.append(Statement("The text has no numbers of parameters. This is what the checkpoint says:"))
+            for code in ("unused", "sometimes-unused"):
+                found = list(stated(case.found(code)))
+                rows += found or [Statement(f"This file does not have the finding {code}.")]
+        return Answer(survey.path, tuple(rows))
+    certain = named(survey, numbers, message.names) if case.section is None else None
+    if certain is not None:
+        rows.clear()
+    found_numbers = certain or numbering(survey, numbers, case.section)
+    rows += _reasons(numbers, found_numbers)
+    return Answer(survey.path, tuple(rows), numbering=found_numbers)
+
+
+def _own_names(names: Sequence[str], survey: Survey) -> list[str]:
+    """The names that the file gives the parameters of a message: DDP leaves its own prefix out."""
+    if not names:
+        return []
+    known = {name: name for name in (entry.name for entry in survey.tensors)}
+    ends: dict[str, str] = {}
+    for section in survey.candidates:
+        for entry, relative in zip(section.entries, section.names(), strict=True):
+            ends[relative] = entry.name
+            ends.setdefault(relative.removeprefix("module."), entry.name)
+    return [ends.get(name, known.get(name, name)) for name in names]
+
+
+def _reasons(numbers: Numbers, found: Numbering) -> Iterator[Statement]:
+    if numbers.kind == "twice":
+        yield Statement(
+            "Its gradient was ready twice: it is used outside of forward, in several activation checkpoints, or in"
+            " several backward passes of one step."
+        )
+        return
+    had = {flag for row in found.rows for flag in row.had_gradient}
+    if False in had:
+        yield Statement(f"Never a gradient: {UNUSED[:1].lower()}{UNUSED[1:]}")
+    if True in had:
+        yield Statement(
+            "A gradient in an earlier step: forward did not take this branch in the step that stopped."
+        )
+    ranks = {row.ranks for row in found.rows}
+    if len(ranks) > 1:
+        yield Statement("The ranks list different parameters, so a branch depends on the data of a rank.")
+
+
+FAMILIES = (
+    Family(
+        "ddp",
+        (
+            r"Expected to have finished reduction",
+            r"indices which did not receive grad for rank \d",
+            r"Parameters which did not receive grad for rank \d",
+        ),
+        _answer,
+        _take,
+        needs_open=True,
+    ),
+    Family(
+        "twice",
+        (
+            r"Parameter at index \d{1,12}(?: with name \S{1,2000})? has been marked as ready twice",
+            r"Expected to mark a variable ready only once",
+        ),
+        _answer,
+        _take,
+        needs_open=True,
+    ),
+)

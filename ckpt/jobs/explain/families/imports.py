@@ -1,0 +1,146 @@
+"""Errors about what loading imports: names that weights_only refuses, and code that is not here or is of another version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.checkpoint import Checkpoint, Import
+from ckpt.jobs.explain.case import Case, Statement
+from ckpt.jobs.explain.family import Family, stating
+from ckpt.jobs.explain.message import LONGEST_LINE, Message
+from ckpt.text import and_more, listed, plural, show
+
+_GLOBAL = re.compile(
+    r"(?:Unsupported (?:global: GLOBAL|class)|load unsupported GLOBAL|unrecognized function) ([\w.]{1,500})"
+    r"|No module named '([\w.]{1,500})'|Can't get attribute '([\w.]{1,500})' on <module '([\w.]{1,500})'"
+)
+_ATTRIBUTE = re.compile(r"Can't get attribute '[\w.]{1,500}' on <module '([\w.]{1,500})'")
+_VERSION = re.compile(r"(?:^|[._-])version$")
+_VERSIONS = 4
+"""Versions that a file records, of which so many are named."""
+
+
+def _take(message: Message, text: str, start: int) -> Message:
+    near = text[max(0, start - LONGEST_LINE) : start + LONGEST_LINE]
+    return message._replace(names=tuple(dict.fromkeys(_globals(near))))
+
+
+def _globals(text: str) -> Iterator[str]:
+    for match in _GLOBAL.finditer(text):
+        if match[3]:
+            yield f"{match[4]}.{match[3]}"
+        else:
+            yield match[1].rstrip(".") if match[1] else match[2]
+
+
+def rows_of(checkpoint: Checkpoint, name: str) -> list[Import]:
+    """The imports of a file that are a name, or that lie in a module of that name."""
+    return [
+        row
+        for row in checkpoint.imports
+        if f"{row.module}.{row.name}" == name or row.module == name or row.module.startswith(f"{name}.")
+    ]
+
+
+def _answer(message: Message, case: Case) -> Iterator[Statement]:
+    survey = case.survey
+    here = False
+    for name in message.names:
+        rows = rows_of(survey.checkpoint, name)
+        here = here or bool(rows)
+        for row in rows:
+            at = f" at {listed(row.where)}" if row.where else ""
+            runs = f" Loading calls {listed(row.calls, 2)}." if row.group == "called" and row.calls else ""
+            yield Statement(f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}")
+        if not rows:
+            yield Statement(f"The file does not name {show(name, 120)}.")
+    if message.kind == "code":
+        yield from _another_version(message, case)
+    refusals = survey.checkpoint.weights_only
+    if not refusals:
+        why = "weights_only=True loads this file" if refusals == () else "No pickle is loaded from this file"
+        yield Statement(f"{why}.", (), survey.load.expression)
+        return
+    others = len(refusals) - len(message.names)
+    if others > 0 and here:
+        text = and_more([show(row.reason, 120) for row in refusals], 6)
+        yield Statement(f"weights_only=True refuses {plural(len(refusals), 'thing')} in this file: {text}.")
+    way = case.plan(("plain",))
+    if way.command is not None:
+        text = "This file then loads with weights_only=True"
+        if message.kind == "code" and any(section.is_module for section in survey.sections):
+            text = "For who wants the weights without the class, this file then loads with weights_only=True"
+        yield Statement(f"{text}:", (), way.text)
+    elif way.reason is not None:
+        yield Statement(f"No command makes it loadable: {way.reason}.")
+
+
+def _another_version(message: Message, case: Case) -> Iterator[Statement]:
+    """Say which version of the package wrote the file, where the module is there and lacks the name."""
+    found = _ATTRIBUTE.search(message.text)
+    if found is None or found[1] in ("__main__", "__mp_main__"):
+        if found is not None:
+            yield Statement(
+                "The class lay in the script that saved the file. Import it into the script that loads before"
+                " torch.load, by the same name."
+            )
+        return
+    package = found[1].partition(".")[0]
+    yield Statement(
+        f"The module {show(found[1], 120)} is installed and lacks this name: another version of {show(package, 60)} wrote the file."
+    )
+    versions = recorded_versions(case)
+    if versions:
+        texts = [f"{show(name, 60)} = {show(text, 60)}" for name, text in versions]
+        yield Statement(
+            f"The file says {and_more(texts, _VERSIONS)}. Install the version of {show(package, 60)} that wrote it, or a newer one:",
+            (),
+            _install(package, versions),
+        )
+
+
+def _install(package: str, versions: list[tuple[str, str]]) -> str | None:
+    """The command that installs the version that the file records under the plain name `version`."""
+    only = [
+        text
+        for name, text in versions
+        if name.rpartition(".")[2] in ("version", f"{package}_version", "__version__")
+    ]
+    if len(only) != 1 or not re.fullmatch(r"\d+(?:\.\d+){1,3}", only[0]) or not package.isidentifier():
+        return None
+    return f'pip install "{package}>={only[0]}"'
+
+
+def recorded_versions(case: Case) -> list[tuple[str, str]]:
+    """The versions that a file records: the name of the value, and its text."""
+    found = []
+    for value in case.survey.checkpoint.values:
+        key = str(value.path[-1]) if value.path else ""
+        if isinstance(value.node, str) and value.node and _VERSION.search(key.lower()):
+            found.append((value.name, value.node))
+    return found
+
+
+FAMILIES = (
+    Family(
+        "globals",
+        (
+            r"Unsupported (?:global: GLOBAL|class) [\w.]{1,500}",
+            r"Trying to (?:load unsupported GLOBAL|call reduce for unrecognized function) [\w.]{1,500}",
+            r"Weights only load failed",
+            r"`weights_only=False` \(the current default value\)",
+        ),
+        stating(_answer),
+        _take,
+    ),
+    Family(
+        "code",
+        (
+            r"No module named '(?!numpy\._core)[\w.]{1,500}'",
+            r"Can't get attribute '(?!_rebuild_)[\w.]{1,500}' on <module '[\w.]{1,500}'",
+        ),
+        stating(_answer),
+        _take,
+    ),
+)

@@ -1,0 +1,407 @@
+"""Errors about names and shapes: a file has other keys than a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from shlex import quote
+
+from ckpt.evidence.loading import literal
+from ckpt.evidence.mapping import Match, match
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
+from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, looked_at, stated
+from ckpt.jobs.explain.family import Family
+from ckpt.jobs.explain.lists import keys_of
+from ckpt.jobs.explain.message import LONGEST_LINE, Message, Mismatch
+from ckpt.text import and_more, plural, show
+
+_HEAD = re.compile(r"Error\(s\) in loading state_dict for ")
+_VOCABULARY = re.compile(
+    r"(?:^|\.)(?:embed_tokens|word_embeddings|tok_embeddings|token_embedding|wte|lm_head|shared|embed_out)(?:\.|$)"
+)
+_POSITIONS = re.compile(
+    r"(?:^|[._])(?:pos_embed|position_embeddings?|positional_embedding|wpe|relative_position)"
+)
+_MOST_RANKS = 64
+
+
+def _take(message: Message, text: str, start: int) -> Message:
+    """The keys and shapes of the last load."""
+    first = 0
+    for head in _HEAD.finditer(text):
+        first = head.start()
+    begin = text.rfind("\n", 0, first) + 1
+    if text.startswith("Error", first):
+        end = text.find("\n", first)
+        line = text[begin : end if end >= 0 else None].strip()
+        message = message._replace(text=line[:LONGEST_LINE])
+    else:
+        begin = 0
+    found = keys_of(text[begin:])
+    is_sizes = bool(found.mismatched) and not found.missing and not found.unexpected
+    return message._replace(
+        kind="sizes" if is_sizes else "keys",
+        missing=found.missing,
+        unexpected=found.unexpected,
+        mismatched=found.mismatched,
+    )
+
+
+def answer_of_names(message: Message) -> Answer | None:
+    """Return the answer that the names of an error give without a file: the rule that makes missing and unexpected keys the same."""
+    if not message.missing or not message.unexpected:
+        return None
+    rules = _by_names(message.unexpected, message.missing)
+    if not rules.partners:
+        return None
+    command = "ckpt strip FILE -o OUT" if _is_wrapper(rules) else None
+    subs = " ".join(f"--sub {quote(rule.substitution)}" for rule in rules.renames)
+    if command is None and rules.renames and all(rule.is_plain for rule in rules.renames):
+        command = f"ckpt rename FILE {subs} -o OUT"
+    return Answer("", (Statement(_renames_text(rules, len(message.missing)), (), command),))
+
+
+def _by_names(here: Sequence[str], missing: Sequence[str]) -> Match:
+    """The mapping of names in a file to names of a model: the shapes of the model are unknown, so names alone decide."""
+    return match(dict.fromkeys(here, ()), dict.fromkeys(missing, ()), layouts=False)
+
+
+def _renames_text(rules: Match, missing: int) -> str:
+    met = len(rules.partners)
+    texts = [rule.label for rule in rules.renames]
+    text = (
+        f"{met:,} of the {plural(missing, 'missing key')} {'is' if met == 1 else 'are'} there by other names"
+    )
+    return f"{text}: {and_more(texts, 4)}." if texts else f"{text}."
+
+
+# --- the answer of a file ---------------------------------------------------------------------------------------------
+
+
+def _answer(message: Message, case: Case) -> Answer:
+    path = case.survey.path
+    if not (message.missing or message.unexpected or message.mismatched):
+        return looked_at(case)
+    chosen = _section(message, case)
+    if chosen is None:
+        return Answer(path, (Statement("The file holds no model."), *stated(case.at_least("warning"))))
+    shapes_in_file = {
+        name: entry.tensor.shape for name, entry in zip(chosen.names(), chosen.entries, strict=True)
+    }
+    rows = list(_missing(message, case, chosen, shapes_in_file))
+    differing = tuple(
+        Shapes(row.name, _shape_in_file(row.name, shapes_in_file), row.model) for row in message.mismatched
+    )
+    if differing:
+        rows += _shapes(message, case, differing, shapes_in_file)
+    serious = list(stated(case.at_least("error")))
+    return Answer(path, (*serious, *rows), shapes=differing)
+
+
+def _shape_in_file(name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The shape of a tensor by its name, or by the end of it where a message has left out what is in front."""
+    if name in shapes:
+        return shapes[name]
+    ends = [shape for other, shape in shapes.items() if other.endswith(f".{name}")]
+    return ends[0] if len(set(ends)) == 1 else None
+
+
+def _section(message: Message, case: Case) -> Section | None:
+    """The section whose names the error has, else the only model."""
+    survey = case.survey
+    if case.section is not None:
+        return survey.section(case.section)
+    wanted = {*message.unexpected, *(row.name for row in message.mismatched)}
+    candidates = [part for part in survey.sections if part.kind in ("model", "ema", "other") and part.entries]
+    scored = [
+        (sum(name in wanted for name in part.names()), -number, part)
+        for number, part in enumerate(candidates)
+    ]
+    best = max(scored, default=None, key=lambda row: row[:2])
+    if best is not None and best[0]:
+        return best[2]
+    models = survey.candidates
+    return models[0] if models else None
+
+
+def _missing(
+    message: Message, case: Case, chosen: Section, shapes: dict[str, tuple[int, ...]]
+) -> Iterator[Statement]:
+    survey, missing, unexpected = case.survey, message.missing, message.unexpected
+    if not missing and not unexpected:
+        return
+    here = [name for name in unexpected if name in shapes]
+    top = {str(path[0]) for section in survey.sections if (path := section.path)}
+    if unexpected and not here and top.intersection(unexpected):
+        yield _loaded_whole(message, survey, chosen, shapes)
+        return
+    if unexpected and not here and not any(name in shapes for name in missing):
+        yield Statement(
+            f"None of the {plural(len(unexpected), 'unexpected key')} is in this file. Is it the file that was loaded?"
+        )
+    wanted = set(missing)
+    left = here or [name for name in shapes if name not in wanted]
+    rules = _by_names(left, missing) if left and missing else Match({})
+    met = rules.partners
+    if met:
+        yield _renamed(case, chosen, rules, len(missing))
+    present = [name for name in missing if name not in met and name in shapes]
+    absent = [name for name in missing if name not in met and name not in shapes]
+    if present:
+        text = f"{plural(len(present), 'missing key')} {_be(present)} in this file: another file, or another dict of it, was loaded."
+        yield Statement(text, tuple(present))
+    if absent:
+        yield Statement(
+            f"{plural(len(absent), 'missing key')} {_be(absent)} not in this file under any name that fits.",
+            tuple(absent),
+        )
+    if absent and not present and _are_new_heads(absent, message, shapes):
+        yield Statement(
+            "They are the head for a task, which the checkpoint of a base model does not have: expected, where the model is to be"
+            " trained for a new task. Without training its answers are random."
+        )
+        return
+    rest = _left(here, set(met.values()))
+    if rest:
+        yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
+    if (absent or rest) and (met or not unexpected) and not message.mismatched and not case.is_useless:
+        yield _live(survey, "Load what fits, and see what does not:")
+
+
+def _are_new_heads(absent: Sequence[str], message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether all that is missing is the head of a task, of layers that the file has none of."""
+    layers = {name.rpartition(".")[0] for name in absent}
+    return (
+        not message.mismatched
+        and all(_HEAD_WORDS.search(layer) or _TASK_WORDS.search(layer) for layer in layers)
+        and len(layers) <= _MOST_HEADS
+        and len(absent) < len(shapes)
+    )
+
+
+def _left(here: Sequence[str], met: set[str]) -> list[str]:
+    """The keys of a file for which a model has no place.
+
+    torch counts a BatchNorm's counter as missing only where the file has the version of the module (torch/nn/modules/
+    batchnorm.py `_load_from_state_dict`), so one beside statistics that fit has a place.
+    """
+    return [
+        name
+        for name in here
+        if name not in met
+        and not (name.endswith(_COUNTER) and f"{name.removesuffix(_COUNTER)}running_mean" in met)
+    ]
+
+
+_COUNTER = "num_batches_tracked"
+
+
+def _be(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _loaded_whole(
+    message: Message, survey: Survey, chosen: Section, shapes: dict[str, tuple[int, ...]]
+) -> Statement:
+    """The whole checkpoint went into load_state_dict, and not its model."""
+    load = survey.load.expression
+    met = sum(name in shapes for name in message.missing)
+    text = f"The whole checkpoint was loaded into the model. The weights are in {show(chosen.name, 80)}"
+    if message.missing:
+        text += f", which has {met:,} of the {plural(len(message.missing), 'missing key')}"
+    return Statement(f"{text}.", (), load)
+
+
+def _renamed(case: Case, chosen: Section, rules: Match, missing: int) -> Statement:
+    """The command after which the missing keys are there."""
+    survey, plan = case.survey, case.plan
+    text = _renames_text(rules, missing)
+    stripped = plan(("stripped", chosen.name)) if _is_wrapper(rules) else None
+    if stripped is not None and stripped.command is not None:
+        return Statement(text, (), stripped.command)
+    if rules.renames and all(rule.is_plain for rule in rules.renames):
+        words = [word for rule in rules.renames for word in ("--sub", rule.substitution)]
+        if len(survey.candidates) > 1:
+            words += ["--section", chosen.name]
+        way = plan(("rename", *words))
+        if way.command is not None:
+            return Statement(text, (), way.command)
+    return Statement(text, (), _live(survey, "").command)
+
+
+def _is_wrapper(rules: Match) -> bool:
+    """Tell whether the only rule takes the prefix of a wrapper away."""
+    return all(unwrapped_name(old) == new for new, old in rules.partners.items())
+
+
+def _live(survey: Survey, text: str) -> Statement:
+    return Statement(text, (), f"import ckpt; ckpt.open({literal(survey.path)}).load_into(model)")
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _shapes(
+    message: Message, case: Case, rows: Sequence[Shapes], shapes: dict[str, tuple[int, ...]]
+) -> Iterator[Statement]:
+    said = {row.name: row.checkpoint for row in message.mismatched}
+    other = [row.name for row in rows if row.file is not None and row.file != said[row.name]]
+    lost = [row.name for row in rows if row.file is None]
+    if other:
+        yield Statement(
+            f"{plural(len(other), 'tensor')} {'has' if len(other) == 1 else 'have'} another shape in this file than in the"
+            " message. Is it the file that was loaded?",
+            tuple(other),
+        )
+    if lost:
+        yield Statement(f"{plural(len(lost), 'tensor')} {_be(lost)} not in this file.", tuple(lost))
+    same = [row for row in message.mismatched if row.name not in other]
+    yield from _reasons(same, shapes)
+    if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
+        yield _live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
+
+
+def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
+    """The reasons that the shapes themselves show."""
+    empty = [
+        row for row in rows if _numel(row.checkpoint) < _numel(row.model) and row.checkpoint in ((0,), (1,))
+    ]
+    if empty:
+        yield Statement(
+            f"{plural(len(empty), 'tensor')} of the checkpoint {'is' if len(empty) == 1 else 'are'} empty, as DeepSpeed ZeRO-3"
+            " leaves parameters whose values lie with all ranks. The weights are elsewhere."
+        )
+        return
+    if _is_of_a_rank(rows):
+        yield Statement(
+            f"Each has one dimension that is 1/{_ranks(rows[0])} of the model's: this is the file of one rank of"
+            f" {_ranks(rows[0])} of tensor parallelism, and no model by itself."
+        )
+        return
+    words = [row for row in rows if _VOCABULARY.search(row.name) and row.checkpoint[1:] == row.model[1:]]
+    if words and len({(row.checkpoint[:1], row.model[:1]) for row in words}) == 1:
+        row = words[0]
+        yield Statement(
+            f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and {row.model[0]:,} in the model: another"
+            " tokenizer or config.json, or tokens that were added. model.resize_token_embeddings"
+            f"({row.checkpoint[0]}) before the load makes room."
+        )
+    heads = [row for row in rows if row not in words and _is_head(row, rows, shapes)]
+    if heads:
+        row = heads[0]
+        yield Statement(
+            f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has {row.model[0]:,}: another number of classes."
+            " The last layer cannot be loaded, and the others can.",
+        )
+    turned = [row for row in rows if len(row.checkpoint) == 2 and row.checkpoint == row.model[::-1]]
+    if turned and len(turned) == len(rows):
+        yield Statement(
+            "Each is the transpose of the model's. Another library wrote it (TensorFlow, JAX), or a Conv1D of GPT-2"
+            " stands where the model has a Linear."
+        )
+    if any(_POSITIONS.search(row.name) for row in rows):
+        yield Statement(
+            "Position embeddings differ: the model has another image size or another greatest length."
+        )
+    inputs = [
+        row
+        for row in rows
+        if len(row.checkpoint) == len(row.model) == 4
+        and (row.checkpoint[0], *row.checkpoint[2:]) == (row.model[0], *row.model[2:])
+        and len(rows) == 1
+    ]
+    for row in inputs:
+        yield Statement(
+            f"{show(row.name, 120)} takes {row.checkpoint[1]:,} channels in the checkpoint and {row.model[1]:,} in the model:"
+            " another kind of input."
+        )
+
+
+def _is_empty(row: Mismatch) -> bool:
+    """Tell whether a tensor has nothing, as ZeRO-3 leaves it: shape [0], or [1] in older releases."""
+    return row.checkpoint in ((0,), (1,)) and _numel(row.checkpoint) < _numel(row.model)
+
+
+def _numel(shape: Sequence[int]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def _ranks(row: Mismatch) -> int:
+    """The number of ranks among which the only dimension that differs is divided, or 0."""
+    pairs = [(one, two) for one, two in zip(row.checkpoint, row.model, strict=False) if one != two]
+    if len(row.checkpoint) != len(row.model) or len(pairs) != 1:
+        return 0
+    one, two = pairs[0]
+    return two // one if one and two % one == 0 and two > one else 0
+
+
+def _is_of_a_rank(rows: Sequence[Mismatch]) -> bool:
+    """Tell whether all differ by the same number of ranks, along more than one dimension or in many layers."""
+    counts = {_ranks(row) for row in rows}
+    if len(counts) != 1 or not 1 < max(counts) <= _MOST_RANKS or len(rows) < _LEAST_DIVIDED:
+        return False
+    return len({row.name.rpartition(".")[0].rpartition(".")[2] for row in rows}) > 1
+
+
+_LEAST_DIVIDED = 3
+"""Tensors that must all be divided alike: a model of half the width has the same shapes in a few."""
+
+
+def _is_head(row: Mismatch, rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether a tensor is one of the last layers, of which only the outputs differ."""
+    if len(rows) > _MOST_HEADS or not row.checkpoint or not row.model or row.checkpoint[1:] != row.model[1:]:
+        return False
+    layers = list(dict.fromkeys(name.rpartition(".")[0] for name in shapes))
+    layer = row.name.rpartition(".")[0]
+    return layer in layers[-_LAST:] or bool(_HEAD_WORDS.search(layer))
+
+
+_LAST = 2
+_MOST_HEADS = 16
+_HEAD_WORDS = re.compile(
+    r"(?:^|[._])(?:head|heads|fc|classifier|cls_score|bbox_pred|logits|score|predictor|detect)(?:$|[._])"
+)
+
+_TASK_WORDS = re.compile(
+    r"(?:^|[._])(?:pooler|qa_outputs|cls|lm_head|pre_classifier|out_proj|classification|projector)(?:$|[._])"
+)
+
+_PATTERNS = (
+    r"Error\(s\) in loading state_dict for ",
+    r"Missing key\(s\) in state_dict",
+    r"Unexpected key\(s\) in state_dict",
+    r"size mismatch for [^\s:]{1,2000}: copying a param",
+    r"unexpected key \"[^\"\n]{1,2000}\" in state_dict",
+    r"missing keys in state_dict: ",
+    r"(?:unexpected|missing) keys? in source state_dict:",
+    r"The model and loaded state dict do not match exactly",
+    r"_IncompatibleKeys\((?!missing_keys=\[\], unexpected_keys=\[\]\))",
+    r"\b(?:[Mm]issing|[Uu]nexpected)[ _]keys?: ?[\[{]['\"]",
+    r"Missing keys \([^)]{1,200}",
+    r"Unexpected keys \([^)]{1,200}",
+    r"Some weights of (?:the model checkpoint at )?\S{1,2000} were not (?:used|initialized)",
+    r"LOAD REPORT",
+    r"\| (?:UNEXPECTED|MISSING|MISMATCH) *\|",
+    r"because the following keys are missing:",
+    r"[Ff]ound missing adapter keys while loading the checkpoint",
+    r"Skip loading parameter '",
+    r"Some model parameters or buffers are not found in the checkpoint",
+    r"The checkpoint state_dict contains keys that are not used by the model",
+    r"expected shape (?:torch\.Size|tensor)\(.{1,200}\), but got",
+    r"because it has shape \([\d, ]{0,200}\) in the checkpoint",
+    r"Trying to set a tensor of shape ",
+    r"You set `ignore_mismatched_sizes` to `False`",
+    r"There is no module or parameter named '",
+    r"please ensure that the architectures match",
+    r"Can not map tensor '",
+)
+
+FAMILIES = (
+    Family("keys", _PATTERNS, _answer, _take),
+    Family("sizes", (), _answer, _take),
+)

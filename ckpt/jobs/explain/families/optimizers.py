@@ -1,0 +1,125 @@
+"""Errors of optimizers: state of other parameters, in another order, on another device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.evidence.matching import Match as Held
+from ckpt.evidence.matching import groups_of
+from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.sections import Section
+from ckpt.jobs.explain.case import Answer, Case, Statement, looked_at, stated
+from ckpt.jobs.explain.family import Family, stating
+from ckpt.jobs.explain.message import Message
+from ckpt.text import and_more, plural, show
+
+_ORDER = "optimizer-order"
+"""The finding of an optimizer whose states have the shapes of other parameters."""
+_SIZES = re.compile(r"size of tensor a \((\d{1,12})\) must match the size of tensor b \((\d{1,12})\)")
+
+
+def _optimizer(message: Message, case: Case) -> Iterator[Statement]:
+    del message
+    survey = case.survey
+    held = {use.optimizer.name: use for use in survey.matches}
+    for section in survey.sections:
+        kind = optimizer(section) if section.kind == "optimizer" else None
+        if kind is None:
+            continue
+        match = held.get(section.name)
+        yield Statement(_groups(section, match))
+        if match is not None and match.model is not None:
+            model = match.model
+            count = sum(survey.roles[index].role in ("parameter", "unknown") for index in model.indices)
+            yield Statement(
+                f"{show(model.name, 80) or 'The model'} has {plural(count, 'parameter')}."
+                + (
+                    f" {count - len(match.slots):,} of them are not in the optimizer."
+                    if count > len(match.slots)
+                    else ""
+                )
+            )
+    if not any(section.kind == "optimizer" for section in survey.sections):
+        yield Statement("This file holds no optimizer.")
+        return
+    yield Statement(
+        "The new optimizer must get the same parameters, in the same groups, in the same order. A layer that was added,"
+        " or frozen and left out, changes them."
+    )
+
+
+def _groups(section: Section, match: Held | None) -> str:
+    del match
+    sizes = [len(group.slots) for group in groups_of(section)]
+    name = show(section.name, 80) or "The optimizer"
+    if len(sizes) == 1:
+        return f"{name} has one group of {plural(sizes[0], 'parameter')}."
+    listed_sizes = and_more([f"{size:,}" for size in sizes], 12)
+    return f"{name} has {len(sizes):,} groups of {listed_sizes} parameters, {sum(sizes):,} in all."
+
+
+def _elements(message: Message, case: Case) -> Answer:
+    """Answer two tensors whose shapes do not fit, in a step of an optimizer, in an average, or in a forward."""
+    path = case.survey.path
+    ordered = case.found(_ORDER)
+    if ordered:
+        return Answer(path, tuple(stated(ordered)))
+    sizes = _SIZES.search(message.text)
+    optimizers = [section for section in case.survey.sections if section.kind == "optimizer"]
+    if sizes is None or not optimizers:
+        return looked_at(case)
+    rows = [
+        Statement(
+            "If the step of an optimizer stopped, its state is that of other parameters: the optimizer got them in another"
+            " order, or a layer has another size. load_state_dict compares counts alone, and no shapes."
+        )
+    ]
+    for section in optimizers:
+        rows.append(Statement(_groups(section, None)))
+    rows.append(
+        Statement(
+            "The shapes of this file do not tell which: the states fit the order of the model's parameters."
+            " Compare with the order in which the new run hands its parameters over."
+        )
+    )
+    return Answer(path, tuple(rows))
+
+
+def _capturable(message: Message, case: Case) -> Iterator[Statement]:
+    del message
+    yield Statement(
+        "torch 1.12.0 moves the step of Adam and AdamW to the GPU when it loads their state, and then refuses it. torch 1.12.1"
+        " and newer do not: this file is not the cause."
+    )
+    for name, node in case.finds_value(("capturable",)):
+        if node is True:
+            yield Statement(
+                f"{show(name, 80)} is True in this file: the run used CUDA graphs, and wants its steps on the GPU."
+            )
+
+
+FAMILIES = (
+    Family(
+        "optimizer",
+        (r"loaded state dict (?:has a different number of|contains a) parameter group",),
+        stating(_optimizer),
+        needs_open=True,
+    ),
+    Family(
+        "elements",
+        (r"[Tt]he size of tensor a \(\d{1,12}\) must match the size of tensor b \(\d{1,12}\)",),
+        _elements,
+        needs_open=True,
+    ),
+    Family(
+        "capturable",
+        (
+            r"If capturable=(?:False|True), (?:params and )?state_steps should (?:not )?be CUDA tensors",
+            r"`?state_steps`? argument must contain a list of singleton tensors",
+            r"If capturable=(?:False|True), (?:params and )?state_steps must be on supported devices",
+        ),
+        stating(_capturable),
+        needs_open=True,
+    ),
+)

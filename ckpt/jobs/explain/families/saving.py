@@ -1,0 +1,99 @@
+"""Errors of saving: what could not be written, and what two files cannot both hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt.jobs.explain.case import Case, Statement, damage_of, loads
+from ckpt.jobs.explain.family import Family, stating
+from ckpt.jobs.explain.message import Message
+from ckpt.text import and_more, plural, show
+from ckpt.tree.find import aliases
+
+
+def _saving(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a save that failed: the file that is here was written before it, or is what it left."""
+    del message
+    yield Statement(
+        "The message is about writing: torch.save got no room, no permission, or a file system that broke. No file can be its cause."
+    )
+    report = case.verified
+    if report is not None and report.exit_code:
+        yield Statement("This file is what such a save left:")
+        yield from damage_of(report)
+        return
+    if report is not None:
+        yield Statement(f"This file is whole ({and_more(list(report.checked), 4)}): it is of another save.")
+    yield from loads(case)
+
+
+def _shared(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer safetensors, which keeps no two tensors of one storage."""
+    del message
+    same = aliases(case.survey.checkpoint)
+    tied = case.found("tied")
+    names = [name for row in tied for name in row.tensors] or list(same)
+    if names:
+        yield Statement(
+            f"{plural(len(names), 'tensor')} of this file share memory: {and_more([show(name, 120) for name in names], 6)}."
+        )
+    for words in (("convert",), ("slim",)):
+        way = case.written(words, "", ".safetensors")
+        if way.command is not None:
+            yield Statement(
+                "ckpt writes each value once, and the names that share it into the metadata:", (), way.command
+            )
+            return
+    yield from loads(case)
+
+
+def _pickling(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a save of something that cannot be pickled."""
+    del message
+    yield Statement(
+        "The message is about saving. Save model.state_dict() in place of the model, and plain values in place of objects."
+    )
+    if any(section.is_module for section in case.survey.sections):
+        yield Statement("This file holds a whole pickled module, which an earlier save could pickle.")
+        way = case.plan(("weights",))
+        if way.command is not None:
+            yield Statement("Its weights alone:", (), way.command)
+    yield from loads(case)
+
+
+FAMILIES = (
+    Family(
+        "saving",
+        (
+            r"unexpected pos \d{1,20} vs \d{1,20}",
+            r"PytorchStreamWriter failed writing",
+            r"file write failed",
+            r"No space left on device",
+            r"Disk quota exceeded",
+            r"Parent directory \S{1,2000} does not exist",
+            r"File \S{1,2000} cannot be opened\.",
+        ),
+        stating(_saving),
+    ),
+    Family(
+        "shared",
+        (
+            r"Some tensors share memory, this will lead to duplicate memory on disk",
+            r"weights trying to be saved contained shared tensors",
+            r"contained shared tensors \[",
+        ),
+        stating(_shared),
+        needs_open=True,
+    ),
+    Family(
+        "pickling",
+        (
+            r"Can't pickle local object '",
+            r"Can't pickle <(?:class|function) ",
+            r"cannot pickle '[\w. ]{1,100}' object",
+            r"cannot serialize a bytes object larger than 4 ?GiB",
+        ),
+        stating(_pickling),
+        needs_open=True,
+    ),
+)

@@ -1,0 +1,68 @@
+"""The output of a program as a person pastes it, made plain: without colours and without what logs put around lines.
+
+The text is a stranger's. Every pattern takes time that grows with the length of the text alone.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+LONGEST = 16 << 20
+"""Bytes of a text that count, from its end."""
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])")
+_TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+_LEVEL = r"(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)"
+_MARK = re.compile(
+    r"\s*(?:"
+    # torchrun, mpirun, srun and Ray put the rank before each line.
+    r"\[(?:rank|default)?\d{1,6}\](?:\[\w{1,12}\])?:"
+    r"|\[\d{1,6},\d{1,6}\]<std\w{3}>:"
+    r"|\d{1,6}: "
+    r"|\([\w.]{1,80} pid=\d{1,9}[^)\n]{0,80}\)"
+    # logging, mmcv, Kubernetes and loguru put the time, the logger and the level before it.
+    rf"|\[?\d{{4}}[-/]\d\d[-/]\d\d[T ]{_TIME}(?:Z|[+-]\d\d:?\d\d)?\]?"
+    r"(?: (?:stdout|stderr) [FP] )?"
+    rf"(?:\s?[-|:\[]?\s?[\w.]{{0,60}}\s?[-|:]?\s?\[?{_LEVEL}\]?\s{{0,8}}[-|:\]])?(?: - )?"
+    rf"|\[?{_LEVEL}(?:\||:[\w.]{{0,60}}:|\]|:| -)"
+    # glog and torch's own log, syslog, docker compose; a mail or an issue quotes.
+    rf"|[IWEF]\d{{4}} {_TIME} [^\]\n]{{0,120}}\]"
+    rf"|[A-Z][a-z]{{2}} [ \d]\d {_TIME} [\w.-]{{1,80}} [\w./-]{{1,80}}(?:\[\d{{1,9}}\])?:"
+    r"|[\w.-]{1,60}[-_]\d{1,3} {1,20}\| "
+    r"|\[transformers\]"
+    r"|> "
+    r")\s?"
+)
+_MARKS = 4
+"""Marks that may stand one behind the other before a line: a time, a rank, a level."""
+_WRITTEN = re.compile(r"\\([nrt\"'])")
+_BREAKS = {"n": "\n", "r": "\n", "t": "\t"}
+_ENTITIES = ("&quot;", "&#", "&lt;", "&gt;", "&apos;")
+_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "\u00a0": " "})
+
+
+def plain(text: str) -> str:
+    """Return a text without colours and marks of logs, with each turn of a progress bar on its own line.
+
+    A text that a log has written as a string of JSON or Python is read as the text that it was.
+    """
+    text = _ESCAPE.sub("", text[-LONGEST:])
+    if any(entity in text for entity in _ENTITIES):
+        text = html.unescape(text)
+    text = text.translate(_QUOTES) if not text.isascii() else text
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return "\n".join(_bare(line) for line in lines)
+
+
+def _bare(line: str) -> str:
+    """A line without the marks before it."""
+    if "\\n" in line and ("\\t" in line or '\\"' in line or line.lstrip().startswith(("{", '"', "'"))):
+        line = _WRITTEN.sub(lambda match: _BREAKS.get(match[1], match[1]), line)
+    start = 0
+    for _ in range(_MARKS):
+        mark = _MARK.match(line, start)
+        if mark is None:
+            break
+        start = mark.end()
+    return line[start:]
