@@ -288,6 +288,7 @@ def test_the_errors_of_the_page_are_torchs() -> None:
     )
     elsewhere += (
         "persistent id",
+        "Some tensors share memory",
         "to be dict-like",
         "mat1 and mat2",
         "Can't pickle local",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 
 from ckpt.jobs.explain.message import MOST_NAMES, Mismatch
+from ckpt.jobs.explain.text import spaced
 from ckpt.rows import NamedTuple
 
 _MOST_FOLDED = 4_096
@@ -27,39 +28,45 @@ class Keys(NamedTuple):
 _ITEM = re.compile(r"\s*(?:\"([^\"]{0,4000})\"|'([^']{0,4000})'|([\w.*{}\[\]-]{1,4000}))\s*(,|)")
 _BREAK = re.compile(r"\s*\n\s*")
 _OPENING = re.compile(r"\s*(?:[\[({]|odict_keys\(|set\(|frozenset\(|dict_keys\(){0,3}")
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(spaced(text))
+
+
 _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("missing", re.compile(r"Missing key\(s\) in state_dict:")),
-    ("unexpected", re.compile(r"Unexpected key\(s\) in state_dict:")),
+    ("missing", _pattern(r"Missing key\(s\) in state_dict:")),
+    ("unexpected", _pattern(r"Unexpected key\(s\) in state_dict:")),
     # torch before 0.4
-    ("unexpected", re.compile(r"unexpected key (?=\"[^\"\n]{1,2000}\" in state_dict)")),
-    ("missing", re.compile(r"missing keys in state_dict: \"?")),
+    ("unexpected", _pattern(r"unexpected key (?=\"[^\"\n]{1,2000}\" in state_dict)")),
+    ("missing", _pattern(r"missing keys in state_dict: \"?")),
     # mmcv, mmengine
-    ("unexpected", re.compile(r"unexpected keys? in source state_dict:")),
-    ("missing", re.compile(r"missing keys? in source state_dict:")),
+    ("unexpected", _pattern(r"unexpected keys? in source state_dict:")),
+    ("missing", _pattern(r"missing keys? in source state_dict:")),
     # _IncompatibleKeys of torch, and programs that print its lists
     (
         "missing",
-        re.compile(r"\b[Mm]issing[ _](?:adapter )?keys?(?: while loading the checkpoint)? ?[:=] ?(?=[\[({])"),
+        _pattern(r"\b[Mm]issing[ _](?:adapter )?keys?(?: while loading the checkpoint)? ?[:=] ?(?=[\[({])"),
     ),
-    ("unexpected", re.compile(r"\b[Uu]nexpected[ _]keys? ?[:=] ?(?=[\[({])")),
+    ("unexpected", _pattern(r"\b[Uu]nexpected[ _]keys? ?[:=] ?(?=[\[({])")),
     # timm
-    ("missing", re.compile(r"Missing keys (?=\([^)]{1,100000}\) discovered while)")),
-    ("unexpected", re.compile(r"Unexpected keys (?=\([^)]{1,100000}\) found while)")),
+    ("missing", _pattern(r"Missing keys (?=\([^)]{1,100000}\) discovered while)")),
+    ("unexpected", _pattern(r"Unexpected keys (?=\([^)]{1,100000}\) found while)")),
     # transformers before 5, diffusers
-    ("unexpected", re.compile(r"were not used when initializing \w{1,200}:")),
-    ("missing", re.compile(r"are newly initialized:")),
-    ("missing", re.compile(r"because the following keys are missing:")),
+    ("unexpected", _pattern(r"were not used when initializing \w{1,200}:")),
+    ("missing", _pattern(r"are newly initialized:")),
+    ("missing", _pattern(r"because the following keys are missing:")),
     # peft
-    ("missing", re.compile(r"[Ff]ound missing adapter keys while loading the checkpoint:")),
+    ("missing", _pattern(r"[Ff]ound missing adapter keys while loading the checkpoint:")),
     # vLLM, llama.cpp
-    ("unexpected", re.compile(r"Can not map tensor (?=')")),
-    ("unexpected", re.compile(r"There is no module or parameter named (?=')")),
+    ("unexpected", _pattern(r"Can not map tensor (?=')")),
+    ("unexpected", _pattern(r"There is no module or parameter named (?=')")),
 )
 _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("missing", re.compile(r"Some model parameters or buffers are not found in the checkpoint:\s*\n")),
+    ("missing", _pattern(r"Some model parameters or buffers are not found in the checkpoint:\s*\n")),
     (
         "unexpected",
-        re.compile(r"The checkpoint state_dict contains keys that are not used by the model:\s*\n"),
+        _pattern(r"The checkpoint state_dict contains keys that are not used by the model:\s*\n"),
     ),
 )
 """Heads of fvcore, behind which each line has a module with its names in braces."""
@@ -72,41 +79,41 @@ _TABLE = re.compile(
 _SIZE = r"(?:torch\.Size\()?[\[(]([\d, ]{0,400})[\])]\)?"
 _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (
-        re.compile(
+        _pattern(
             rf"size mismatch for ([^\s:]{{1,2000}}):\s+copying\s+a\s+param\s+(?:with\s+shape|of)\s+{_SIZE}"
             rf"\s+from\s+checkpoint,\s+(?:the\s+shape\s+in\s+current\s+model\s+is|where\s+the\s+shape\s+is)\s+{_SIZE}"
         ),
         True,
     ),
     (
-        re.compile(
+        _pattern(
             rf"- ([^\s:]{{1,2000}}): found shape {_SIZE} in the checkpoint and {_SIZE} in the model instantiated"
         ),
         True,
     ),
     (
-        re.compile(
+        _pattern(
             rf"Skip loading parameter '([^'\n]{{1,2000}})' to the model due to incompatible shapes: {_SIZE} in the checkpoint"
             rf" but {_SIZE} in the model"
         ),
         True,
     ),
     (
-        re.compile(
+        _pattern(
             rf"Cannot load (?:\S{{1,2000}} )?(\S{{1,2000}}) because it has shape {_SIZE} in the checkpoint but shape {_SIZE} in"
         ),
         True,
     ),
-    (re.compile(rf"because (\S{{1,2000}}) expected shape {_SIZE}, but got {_SIZE}"), False),
+    (_pattern(rf"because (\S{{1,2000}}) expected shape {_SIZE}, but got {_SIZE}"), False),
     (
-        re.compile(
+        _pattern(
             rf"Trying to set a tensor of shape {_SIZE} in \"([^\"\n]{{1,2000}})\" \(which has shape {_SIZE}\)"
         ),
         True,
     ),
-    (re.compile(rf"Size mismatch between saved {_SIZE} and current: {_SIZE} for (\S{{1,2000}})"), True),
+    (_pattern(rf"Size mismatch between saved {_SIZE} and current: {_SIZE} for (\S{{1,2000}})"), True),
     (
-        re.compile(
+        _pattern(
             rf"shape mismatch for ([^\s:,]{{1,2000}}):? {{1,3}}(?:checkpoint|ckpt)[^\[(\n]{{0,40}}{_SIZE}[^\[(\n]{{0,40}}{_SIZE}"
         ),
         True,

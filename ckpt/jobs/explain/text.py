@@ -34,12 +34,18 @@ _MARK = re.compile(
     r"|> "
     r")\s?"
 )
+_SPACE = re.compile(r" (?![]*?{_])")
 _MARKS = 4
 """Marks that may stand one behind the other before a line: a time, a rank, a level."""
 _WRITTEN = re.compile(r"\\([nrt\"'])")
 _BREAKS = {"n": "\n", "r": "\n", "t": "\t"}
 _ENTITIES = ("&quot;", "&#", "&lt;", "&gt;", "&apos;")
 _QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "\u00a0": " "})
+
+
+def spaced(pattern: str) -> str:
+    """A pattern in which each space stands for any white space, for terminals wrap lines. Classes keep theirs."""
+    return _SPACE.sub(r"\\s{1,40}", pattern)
 
 
 def plain(text: str) -> str:

@@ -21,7 +21,7 @@ from ckpt.jobs.explain.families import (
 )
 from ckpt.jobs.explain.family import Family
 from ckpt.jobs.explain.message import LONGEST_LINE, Message
-from ckpt.jobs.explain.text import plain
+from ckpt.jobs.explain.text import plain, spaced
 
 FAMILIES: dict[str, Family] = {
     family.kind: family
@@ -42,17 +42,13 @@ FAMILIES: dict[str, Family] = {
     for family in room.FAMILIES
 }
 """The word of a family -> the family."""
-_SPACE = re.compile(r" (?![]*])")
-"""A space in a pattern, but for one in a class or with a star."""
 
 
 @cache
 def _patterns() -> tuple[tuple[Family, re.Pattern[str]], ...]:
     """Every pattern with its family. A space stands for any white space."""
     return tuple(
-        (family, re.compile(_SPACE.sub(r"\\s{1,40}", pattern)))
-        for family in FAMILIES.values()
-        for pattern in family.patterns
+        (family, re.compile(spaced(pattern))) for family in FAMILIES.values() for pattern in family.patterns
     )
 
 

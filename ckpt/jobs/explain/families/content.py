@@ -12,7 +12,7 @@ from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.nodes import Node, Opaque, tensor_of
 from ckpt.text import and_more, plural, show
-from ckpt.tree.find import children
+from ckpt.tree.find import REGISTERED, children
 from ckpt.tree.view import attributes
 
 _DICTS = ("dict", "OrderedDict", "collections.OrderedDict")
@@ -119,7 +119,8 @@ def _objects(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
             yield name, node
         for key, child in children(node):
             if not isinstance(child, (str, int, float, bool, type(None))):
-                left.append((f"{name}.{key}" if name else str(key), child))
+                is_table = str(key) in REGISTERED
+                left.append((name if is_table else f"{name}.{key}" if name else str(key), child))
 
 
 def _class_of(node: Opaque) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ckpt.evidence.loading import literal
 from ckpt.jobs.explain.case import Answer, Case, Statement, damage_of, loads, looked_at, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
@@ -103,11 +104,12 @@ def _unlabelled(message: Message, case: Case) -> Iterator[Statement]:
     if held:
         yield Statement("The metadata of this file names a format. Is it the file that was loaded?")
         return
+    path = literal(case.survey.path)
     yield Statement(
-        f"The metadata of this file ({formats}) has no format, which transformers asks for. ckpt writes it:"
+        f"The metadata of this file ({formats}) has no format, which transformers asks for. This writes it:",
+        (),
+        f'from safetensors.torch import load_file, save_file; save_file(load_file({path}), {path}, {{"format": "pt"}})',
     )
-    way = case.written(("convert",), ".converted", ".safetensors")
-    yield Statement("", (), way.text)
 
 
 def _folder(message: Message, case: Case) -> Iterator[Statement]:
@@ -216,7 +218,7 @@ FAMILIES = (
         (
             r"HeaderTooLarge|HeaderTooSmall|InvalidHeader(?:Start|Length|Deserialization|)\b",
             r"header too (?:large|small)",
-            r"Error while deserializing header",
+            r"Error while deserializing(?: header)?:",
             r"MetadataIncompleteBuffer|incomplete metadata, file not fully covered",
             r"invalid (?:UTF-8|JSON) in header",
             r"TensorInvalidInfo|InvalidOffset|invalid offset for tensor",

@@ -397,6 +397,7 @@ _PATTERNS = (
     r"Trying to set a tensor of shape ",
     r"You set `ignore_mismatched_sizes` to `False`",
     r"There is no module or parameter named '",
+    r": found shape torch\.Size\(.{1,200}\) in the checkpoint and ",
     r"please ensure that the architectures match",
     r"Can not map tensor '",
 )

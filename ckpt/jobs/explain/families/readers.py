@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.jobs.explain.case import Case, Statement, loads
+from ckpt.jobs.explain.case import Case, Statement, keys_text, loads
 from ckpt.jobs.explain.families.imports import rows_of
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
@@ -48,15 +48,12 @@ def _content(case: Case) -> str:
     survey = case.survey
     if any(section.is_module for section in survey.sections):
         return "it holds a pickled module"
-    kinds = {section.kind for section in survey.sections}
-    if "optimizer" in kinds:
-        return "it holds a training checkpoint, with its weights in a state dict"
-    label = survey.checkpoint.traits.label
-    return (
-        "it holds a state dict, as torch.save writes one"
-        if survey.checkpoint.traits.is_pickle
-        else f"it is {label}"
-    )
+    if not survey.checkpoint.traits.is_pickle:
+        return f"its format is {survey.checkpoint.traits.label}"
+    models = [section.name for section in survey.candidates]
+    if len(models) == 1 and not models[0]:
+        return "it holds a state dict, as torch.save writes one"
+    return f"it holds a dict of {keys_text(case)}, as torch.save writes one"
 
 
 def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
