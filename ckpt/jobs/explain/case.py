@@ -129,6 +129,12 @@ _LISTED = 12
 """Names of a finding that are listed below it: its message names them already, shortened."""
 
 
+def offered(text: str, way: Way) -> Iterator[Statement]:
+    """A sentence that introduces a command, and nothing where no command works."""
+    if way.command is not None:
+        yield Statement(text, (), way.text)
+
+
 def loads(case: Case, text: str = "It loads so:") -> Iterator[Statement]:
     """The line of Python that opens the file, or the reason why there is none."""
     load = case.survey.load

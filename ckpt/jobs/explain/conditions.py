@@ -35,8 +35,6 @@ CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
     "replicated": lambda message, case: (
         is_replicated(message) and not case.survey.checkpoint.traits.names_are_code
     ),
-    "program": lambda message, case: case.survey.checkpoint.traits.names_are_code,
-    "pickle": lambda message, case: case.survey.checkpoint.traits.is_pickle,
     "broken": lambda message, case: case.verified is not None and bool(case.verified.exit_code),
     "no-file": lambda message, case: False,
 }

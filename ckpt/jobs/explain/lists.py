@@ -76,7 +76,7 @@ _TABLE = re.compile(
     re.MULTILINE,
 )
 """A row of the table that transformers 5 prints."""
-_SIZE = r"(?:torch\.Size\()?[\[(]([\d, ]{0,400})[\])]\)?"
+_SIZE = r"(?:torch\.Size\()?[\[(]([\d,\s]{0,400})[\])]\)?"
 _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (
         _pattern(
@@ -156,7 +156,7 @@ def keys_of(text: str) -> Keys:
 
 def _mismatch(groups: tuple[str, ...], is_first: bool) -> Mismatch:
     """A row of a name and two shapes, in whatever order a message has them."""
-    name = next(text for text in groups if not re.fullmatch(r"[\d, ]*", text))
+    name = next(text for text in groups if not re.fullmatch(r"[\d,\s]*", text))
     shapes = [_shape(text) for text in groups if text is not name]
     one, two = shapes if is_first else reversed(shapes)
     return Mismatch(name.rstrip(".'\""), one, two)

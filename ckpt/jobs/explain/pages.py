@@ -85,22 +85,27 @@ def _words(text: str) -> list[str]:
 
 
 def _longest_run(words: Sequence[str], page: Page) -> int:
-    """The most words in a row that a text shares with a message of a page."""
-    return max((_run(words, _words(message)) for message in page.messages), default=0)
+    """The most words in a row that a text shares with a message of a page, some of substance among them."""
+    runs = [_run(words, _words(message)) for message in page.messages]
+    substance = _substance(page)
+    return max((len(run) for run in runs if len(substance.intersection(run)) >= _KIN), default=0)
 
 
-def _run(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest run of words that both have."""
+def _run(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
+    """The longest run of words that both have."""
     most = 0
+    last = 0
     before = [0] * (len(second) + 1)
-    for word in first:
+    for position, word in enumerate(first, 1):
         now = [0] * (len(second) + 1)
         for index, other in enumerate(second):
             if (word == other and word != "#") or (word == other and before[index]):
                 now[index + 1] = before[index] + 1
-        most = max(most, *now)
+        if max(now) > most:
+            most = max(now)
+            last = position
         before = now
-    return most
+    return first[last - most : last]
 
 
 def _kinship(words: Sequence[str], page: Page) -> int:
@@ -130,7 +135,7 @@ def _own_words(page: Page) -> frozenset[str]:
 _FEW = 4
 """Pages that may have a word of substance."""
 _EMPTY_TEXT = """
-about after all also attribute attributeerror been before class could data error errors expected failed file files following
+about after all also attribute attributeerror been before class could data denied directory errno error errors expected failed file files following
 found from have here import into keyerror load loaded loading make model module more must name names none number object only
 oserror other process python runtimeerror same should some state such that their them there these they this torch type typeerror
 unexpected used using value valueerror values when which will with your

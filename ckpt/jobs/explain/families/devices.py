@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.jobs.explain.case import Case, Statement, stated
+from ckpt.jobs.explain.case import Case, Statement, offered, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.text import plural, show, size_text
@@ -48,8 +48,7 @@ def _device(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement("A load without map_location puts them there, in every process.")
     if message.device is not None and ":" in message.device and message.device not in others:
         yield Statement(f"None is saved on {show(message.device, 40)}, which the message names.")
-    way = case.plan(("rehome",))
-    yield Statement("A file without devices loads everywhere:", (), way.text)
+    yield from offered("A file without devices loads everywhere:", case.plan(("rehome",)))
     expression = survey.load.expression
     if expression is not None and 'map_location="cpu"' in expression:
         yield Statement("Or load this one so:", (), expression)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.jobs.explain.case import Case, Statement, keys_text, loads
+from ckpt.jobs.explain.case import Case, Statement, keys_text, loads, offered
 from ckpt.jobs.explain.families.imports import rows_of
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
@@ -82,10 +82,9 @@ def _mmap(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"This file is a {label}, which mmap=True takes. Another file was loaded.")
         return
     yield Statement(
-        f"This file is {label}, and mmap=True takes the zip format of torch 1.6 and newer. A copy in it:",
-        (),
-        case.plan(("convert",)).text,
+        f"The format of this file is {label}, and mmap=True takes the zip format of torch 1.6 and newer."
     )
+    yield from offered("A copy in it:", case.plan(("convert",)))
 
 
 def _newer_torch(message: Message, case: Case) -> Iterator[Statement]:
