@@ -8,7 +8,7 @@ callers treat it as a parameter and say so.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entries, looks_of
@@ -18,7 +18,7 @@ from ckpt.evidence.matching import Match, matches, recorded
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
-from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.evidence.wrappers import unwrapped_name, unwrapping
 from ckpt.names import Block, Path, blocks
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef
@@ -236,7 +236,8 @@ def _record_match(
         ):
             continue
         names = section.names()
-        for of in (str, unwrapped_name):
+        rules: tuple[Callable[[str], str], ...] = (str, unwrapped_name, unwrapping(names, every=True))
+        for of in rules:
             indices = {of(name): section.first + number for number, name in enumerate(names)}
             here = {name: indices[name] for name in record.tensors if name in indices}
             if best is None or len(here) > len(best.indices):

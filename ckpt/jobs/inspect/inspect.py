@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
@@ -14,7 +15,16 @@ from ckpt.evidence.optimizers import first_field
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapped_names, wrapper_prefix, writers
+from ckpt.evidence.wrappers import (
+    AVERAGE_COUNTERS,
+    WRAPPERS,
+    inner_modules,
+    inner_wrappers,
+    names_below,
+    wrapped_names,
+    wrapper_prefix,
+    writers,
+)
 from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import unused
 from ckpt.names import Globs
@@ -248,7 +258,19 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
             )
             for wrapper, places in inner.items()
         ]
+        prefixes += _inside(part)
     return tuple(prefixes)
+
+
+def _inside(part: Section) -> Iterator[Prefix]:
+    """Yield the places inside of names where DataParallel or DDP is around a part of the model."""
+    if not part.is_module:  # its classes would say what it is
+        yield from _placed(part, inner_modules(part.names()).sure)
+
+
+def _placed(part: Section, places: Iterable[str]) -> Iterator[Prefix]:
+    for place, count in names_below(part.names(), places).items():
+        yield Prefix(place, writers("module"), part, count)
 
 
 # --- findings -------------------------------------------------------------------------------------------------
@@ -300,6 +322,9 @@ def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
 
 def _wrappers(report: Inspection, plan: Plan) -> Iterable[Finding]:
     for prefix in report.prefixes:
+        if not prefix.prefix.startswith(("*", *_LEADING)) and prefix.prefix.endswith(".module."):
+            yield _wrapped_part(report, prefix, plan, is_sure=True)
+            continue
         where = f" of {prefix.section}" if prefix.section else ""
         count = (
             f"all {prefix.of:,}" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of {prefix.of:,}"
@@ -309,6 +334,35 @@ def _wrappers(report: Inspection, plan: Plan) -> Iterable[Finding]:
         names = _starting(report, prefix)
         hint = plan(("stripped", prefix.section)).command
         yield Finding("prefix", text, names, hint)
+    for section in report.sections:
+        if section.kind in ("model", "ema") and not section.is_module:
+            for prefix in _placed(section, inner_modules(section.names()).possible):
+                yield _wrapped_part(report, prefix, plan, is_sure=False)
+
+
+_LEADING = tuple(f"{part}." for part in WRAPPERS)
+
+
+def _wrapped_part(report: Inspection, prefix: Prefix, plan: Plan, *, is_sure: bool) -> Finding:
+    """The finding on a part of a model with a wrapper around it, or with a child of its own that is called `module`."""
+    part = prefix.prefix.removesuffix("module.")
+    where = f" of {prefix.section}" if prefix.section else ""
+    names = _starting(report, prefix)
+    count = f"{prefix.tensors:,} of {prefix.of:,}" if prefix.tensors < prefix.of else f"all {prefix.of:,}"
+    if is_sure:
+        text = f"{count} names{where} begin with {show(prefix.prefix, 80)} ({prefix.writer} around {show(part[:-1], 60)})."
+        follows = f"Nothing else is below {show(part[:-1], 60)}."
+        return Finding("prefix", text, names, plan(("stripped", prefix.section)).command, consequence=follows)
+    text = f"{count} names{where} begin with {show(prefix.prefix, 80)}: {prefix.writer} may be around {show(part[:-1], 60)}."
+    words = ["rename", "--sub", f"s/^{re.escape(prefix.prefix)}/{part}/"]
+    if len(report.survey.candidates) > 1:
+        words += ["--section", prefix.section]
+    follows = "Or its author called a module so; then the name is right."
+    way = plan(tuple(words)) if _PLAIN.fullmatch(prefix.prefix) else Way(None)
+    return Finding("prefix", text, names, way.command, raised="info", consequence=follows)
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def _starting(report: Inspection, prefix: Prefix) -> tuple[str, ...]:
