@@ -20,6 +20,7 @@ from ckpt.evidence.dialects import (
     LEAVES,
     ONE_SIDED,
     OPPOSITES,
+    REPARAMETRIZED,
     SYNONYMS,
     Translation,
     translations,
@@ -357,6 +358,20 @@ class _Draft:
                         found[own] = f"{module}.{leaf}"
                 if found:
                     self._use(Rename(old, leaf, 0, 0, "words"), found)
+        self._reparametrized()
+
+    def _reparametrized(self) -> None:
+        """Give the tensors of weight_norm and spectral_norm their names as parametrizations, or their old ones."""
+        left, two = self._left()
+        one = {new: self.one[own] for new, own in left.items()}
+        pairs = [*reparametrized(one, two), *((name, old) for old, name in reparametrized(two, one))]
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        for name, new in pairs:
+            same = name.rpartition(".")[0] if len(name) < len(new) else new.rpartition(".")[0]
+            leaves = (name[len(same) :].removeprefix("."), new[len(same) :].removeprefix("."))
+            found.setdefault(leaves, {})[left[name]] = new
+        for (before, after), names in found.items():
+            self._use(Rename(before, after, 0, 0, "words"), names)
 
     # --- beginnings ---
 
@@ -510,6 +525,23 @@ def _preferred(rows: Sequence[tuple[int, Rename, _Draft]]) -> tuple[int, Rename,
         if len(first) == 1 and sum(average in parts for parts in words) == len(rows) - 1:
             return first[0]
     return None
+
+
+def reparametrized(old: Shapes, new: Shapes) -> Iterator[tuple[str, str]]:
+    """Yield the tensors of weight_norm and spectral_norm in `old`, each with its name as a parametrization in `new`.
+
+    All tensors of a parameter are on both sides, with equal shapes.
+    """
+    for name in old:
+        for form in REPARAMETRIZED:
+            first = form[0][0]
+            if not name.endswith(first):
+                continue
+            base = name.removesuffix(first)
+            module, dot, parameter = base.rpartition(".")
+            pairs = [(base + end, f"{module}{dot}{text.format(parameter)}") for end, text in form]
+            if all(one in old and old[one] == new.get(two) for one, two in pairs):
+                yield from pairs
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
