@@ -89,6 +89,12 @@ CATALOGUE: dict[str, Code] = {
         Code("trailing-data", "warning", "the file holds bytes that no loader reads", _INSPECT),
         Code("container", "warning", "loaders read the archive differently", _INSPECT),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
+        Code(
+            "extra-buffers",
+            "info",
+            "tensors carry no weights: counters of a profiler, or what newer versions do not save",
+            ("inspect", "diff"),
+        ),
         Code("dead-files", "warning", "files of a folder belong to nothing that it holds", _INSPECT),
         Code("unverified-size", "info", "the sizes of the tensors are recorded nowhere", _INSPECT),
         Code("unread-file", "info", "a file of weights is beside the one that was read", _INSPECT),
@@ -148,7 +154,7 @@ Plan: TypeAlias = Callable[[tuple[str, ...]], Way]
 """Finds the command that works on one checkpoint and
 
 `("weights",)` gets the weights out, `("plain",)` makes a file for weights_only, whole or its weights alone,
-`("smaller",)` leaves out what is beside the weights, `("rehome",)` moves to the CPU, `("stripped", SECTION)` takes
+`("slim", "--exclude", GLOB, ...)` leaves tensors out, `("smaller",)` leaves out what is beside the weights, `("rehome",)` moves to the CPU, `("stripped", SECTION)` takes
 prefixes away from a section at least, `("rename", "--sub", SUB, ...)` changes names, `("completed",)` gives
 state to parameters of the optimizer that have none. `("plain", FILE)` is about one file of
 a folder.

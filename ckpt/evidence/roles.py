@@ -14,6 +14,7 @@ from typing import Literal
 from ckpt.checkpoint import Checkpoint, Entries, looks_of
 from ckpt.columns import parts
 from ckpt.errors import UsageError
+from ckpt.evidence.extras import extra_kind, is_mask
 from ckpt.evidence.matching import Match, matches, recorded
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
@@ -392,6 +393,8 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
             return Role("buffer", "strong", "spectral_norm", f"beside {base}_orig")
         if {f"{base}_g", f"{base}_v"} <= beside and leaf in (f"{base}_g", f"{base}_v"):
             return Role("parameter", "strong", "weight_norm", f"{base}_g beside {base}_v")
+    if extra_kind(leaf, tensor, beside) in ("thop", "torchstat"):
+        return Role("buffer", "strong", "profiler", "a counter that a profiler registered")
     kind = tensor.dtype.kind
     if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
         # Narrow integers may be the packed weights of a quantized model.
@@ -409,16 +412,11 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
         return _UNKNOWN
     if f"{leaf}_orig" in beside:
         return Role("buffer", "likely", "name", f"beside {leaf}_orig, from which it is computed")
-    if leaf == "bias" and _is_mask(tensor.shape):
+    if leaf == "bias" and is_mask(tensor.shape):
         return Role("buffer", "likely", "name", "a bias of this shape is usually a causal mask")
     if not _PACKED.isdisjoint(beside) or not tensor.numel:
         return _UNKNOWN  # e3nn registers an empty buffer where a layer has no weight or bias
     return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
-
-
-def _is_mask(shape: tuple[int, ...]) -> bool:
-    """Tell whether GPT-2's causal mask has such a shape: `[1, 1, 1024, 1024]`. A square matrix is a parameter."""
-    return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] > 1
 
 
 def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:

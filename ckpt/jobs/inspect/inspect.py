@@ -10,6 +10,7 @@ from typing import Literal
 from ckpt.checkpoint import Checkpoint, Entries, Entry, Import, Refusal, Value, looks_of, names_of
 from ckpt.columns import Column, looks, parts
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
+from ckpt.evidence.extras import consequence, extras, patterns, sentence
 from ckpt.evidence.loading import Load, look_at, refusals_text
 from ckpt.evidence.optimizers import first_field
 from ckpt.evidence.roles import Role
@@ -285,6 +286,7 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     yield from _wrappers(report, plan)
     yield from _sharing(report, plan)
     survey = report.survey
+    yield from _extras(survey, plan)
     if survey.knows_gradients:
         yield from unused.findings(survey)
         if survey.record is not None:
@@ -472,6 +474,37 @@ def _devices(report: Inspection, plan: Plan) -> Iterable[Finding]:
             devices_text = ", ".join(f"{count:,} on {tag}" for tag, count in number.items())
             text = f"The tensors of {part.name or 'the file'} are saved on several devices: {devices_text}."
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
+
+
+def _extras(survey: Survey, plan: Plan) -> Iterable[Finding]:
+    """Tensors of models that carry no weights, and for which other versions of the code have no place."""
+    if survey.checkpoint.traits.names_are_code:
+        return
+    for part in survey.sections:
+        if part.kind not in ("model", "ema") or part.is_module:
+            continue
+        names = part.names()
+        for kind, chosen in extras(names, looks_of(part.entries)).items():
+            way = _without(survey, part, chosen, names, plan)
+            alone = f" {_ALONE}" if way.command is not None and way.keeps == "weights" else ""
+            full = tuple(f"{part.name}.{name}" if part.path else name for name in chosen)
+            yield Finding(
+                "extra-buffers",
+                sentence(kind, full),
+                full,
+                way.command,
+                consequence=f"{consequence(kind)}{alone.replace('weights alone', 'weights without them')}",
+            )
+
+
+def _without(survey: Survey, part: Section, chosen: Sequence[str], names: Sequence[str], plan: Plan) -> Way:
+    """The command that writes the weights without some tensors."""
+    globs = patterns(chosen, names)
+    if not globs or len(chosen) == len(names):
+        return Way(None)
+    words = [word for glob in globs for word in ("--exclude", glob)]
+    section = ["--section", part.name] if len(survey.candidates) > 1 or part not in survey.candidates else []
+    return plan(("slim", *words, *section))
 
 
 def _sharing(report: Inspection, plan: Plan) -> Iterable[Finding]:
