@@ -78,6 +78,12 @@ CATALOGUE: dict[str, Code] = {
         Code("zero-gradient", "info", "parameters had gradients of zero only", _INSPECT),
         Code("sometimes-unused", "info", "step counters lag, so a gradient was missing sometimes", _INSPECT),
         Code("resume-stops", "warning", "a strict load of the checkpoint stops at a missing key", _INSPECT),
+        Code(
+            "optimizer-order",
+            "warning",
+            "the optimizer got the parameters in another order than the model's",
+            _INSPECT,
+        ),
         Code("cuda", "info", "tensors are saved on a GPU, and a bare torch.load puts them there", _INSPECT),
         Code("device-in-code", "info", "the code of a program names a device as a constant", _INSPECT),
         Code("device-mixed", "info", "tensors of one section are saved on several devices", _INSPECT),

@@ -54,9 +54,7 @@ def _extras(rows: Sequence[Row]) -> Iterable[Finding]:
             found["counter"] = counters
         for kind, chosen in found.items():
             count = f"{len(chosen):,} of {plural(len(alone), f'{status} tensor')}"
-            text = (
-                f"{count} ({last_names(chosen)}) {'is' if len(chosen) == 1 else 'are'} {what_they_are(kind)}."
-            )
+            text = f"{count} ({last_names(chosen)}): {what_they_are(kind)}."
             yield Finding("extra-buffers", text, tuple(chosen))
 
 

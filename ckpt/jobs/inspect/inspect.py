@@ -294,6 +294,7 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
 
             yield from loose_findings(survey.record.record.loose)
         yield from _resume_stops(survey, plan)
+        yield from _reordered(survey)
     if survey.record is None and any(part.is_module for part in checkpoint.containers):
         from ckpt.jobs.inspect.unused import loose_findings  # here: few files hold modules
 
@@ -474,6 +475,32 @@ def _devices(report: Inspection, plan: Plan) -> Iterable[Finding]:
             devices_text = ", ".join(f"{count:,} on {tag}" for tag, count in number.items())
             text = f"The tensors of {part.name or 'the file'} are saved on several devices: {devices_text}."
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
+
+
+def _reordered(survey: Survey) -> Iterable[Finding]:
+    """Optimizers whose state stands in another order than the parameters of their model."""
+    if all(match.models or match.by_name for match in survey.matches):
+        return
+    from ckpt.evidence.reordered import reordered  # here: few optimizers fit no model
+
+    for row in reordered(survey):
+        name = row.match.optimizer.name
+        which = "The optimizer" if name in ("", "optimizer") else show(name, 60)
+        mine, other = (list(shape) for shape in row.shapes)
+        text = (
+            f"{which} got the parameters in another order than the model's: its state {row.differs} has shape {mine},"
+            f" parameter {row.differs} of the model ({show(row.name, 60)}) {other}."
+        )
+        names = tuple(survey.tensors[index].name for index in row.order)
+        if names:
+            order = and_more([show(row.model.relative(each), 60) for each in names], 8)
+            follows = f"The shapes fit one order: {order}. Build the new optimizer in it."
+        elif row.parts:
+            order = and_more([show(part, 60) for part in row.parts], 8)
+            follows = f"The shapes fit if the parts came so: {order}. Build the new optimizer in that order."
+        else:
+            follows = "A new optimizer of model.parameters() loads it without a word, and gives it to other parameters."
+        yield Finding("optimizer-order", text, names, consequence=follows)
 
 
 def _extras(survey: Survey, plan: Plan) -> Iterable[Finding]:
