@@ -101,6 +101,12 @@ CATALOGUE: dict[str, Code] = {
             "tensors carry no weights: counters of a profiler, or what newer versions do not save",
             ("inspect", "diff"),
         ),
+        Code(
+            "adapter-names",
+            "info",
+            "an adapter has the names of one program, which loaders of others do not know",
+            _INSPECT,
+        ),
         Code("dead-files", "warning", "files of a folder belong to nothing that it holds", _INSPECT),
         Code("unverified-size", "info", "the sizes of the tensors are recorded nowhere", _INSPECT),
         Code("unread-file", "info", "a file of weights is beside the one that was read", _INSPECT),

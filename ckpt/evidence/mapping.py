@@ -14,6 +14,7 @@ from math import prod
 from shlex import quote
 from typing import Literal
 
+from ckpt.evidence.adapters import AdapterTranslation, adapter_translation
 from ckpt.evidence.dialects import (
     COPIES,
     LAID_OUT,
@@ -239,7 +240,11 @@ def _match(one: Shapes, two: Shapes, by_shape: bool, layouts: bool) -> Match:
     plain = _Draft(one, two)
     if len(plain.partners) == plain.least:
         return plain.match()
-    known = [row for row in translations(one, two) if layouts or not row.layout]
+    known: list[Translation | AdapterTranslation] = [
+        row for row in translations(one, two) if layouts or not row.layout
+    ]
+    adapter = adapter_translation(one, two)
+    known += [adapter] if adapter is not None else []
     drafts = []
     for translation in (None, *known):
         for begins in (True, False):
@@ -258,7 +263,9 @@ def _match(one: Shapes, two: Shapes, by_shape: bool, layouts: bool) -> Match:
 class _Draft:
     """A mapping in the making. `names` maps the names of `one` to what they are called by the rules so far."""
 
-    def __init__(self, one: Shapes, two: Shapes, translation: Translation | None = None) -> None:
+    def __init__(
+        self, one: Shapes, two: Shapes, translation: Translation | AdapterTranslation | None = None
+    ) -> None:
         self.one = one
         self.two = two
         self.least = min(len(one), len(two))

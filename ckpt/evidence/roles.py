@@ -83,6 +83,8 @@ _PARAMETERS = re.compile(
     r"weight|bias|(?:weight|bias)_(?:(?:ih|hh|hr)\w*|orig)|in_proj_(?:weight|bias)|[qkv]_proj_weight|bias_[kv]|weight_g"
 )
 """Names that the modules of torch give to parameters (torch/nn/modules). `weight_v` alone may be spectral_norm's."""
+_ADAPTED = frozenset(("lora_down", "hada_w1_a", "lokr_w1", "lokr_w1_a"))
+"""What lies beside the scale of an adapter's layer."""
 _OUTSIDE = frozenset(("criterion", "loss", "loss_fn"))
 _TOLD_BY_PARENT = _OUTSIDE | {"parametrizations"}
 """Modules whose weights are usually constants, such as the weights of classes."""
@@ -365,6 +367,8 @@ def _layer_roles(begin: str, names: Sequence[str], tensors: Sequence[Tensor]) ->
     for name in names:
         parent, _, leaf = name.rpartition(".")
         siblings.setdefault(parent, []).append(leaf)
+    for parent in [parent for parent in siblings if parent.endswith(".lora_down")]:
+        siblings.setdefault(parent.removesuffix(".lora_down"), []).append("lora_down")
     beside = {parent: frozenset(leaves) for parent, leaves in siblings.items()}
     roles: list[Role] = []
     for name, tensor in zip(names, tensors, strict=True):
@@ -400,6 +404,10 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
         # Narrow integers may be the packed weights of a quantized model.
         trust: Trust = "strong" if tensor.dtype.name in ("int64", "bool") else "likely"
         return Role("buffer", trust, "dtype", f"{tensor.dtype.name} takes no gradient")
+    if leaf == "alpha" and not tensor.shape and not _ADAPTED.isdisjoint(beside):
+        return Role("buffer", "likely", "name", "the scale of an adapter's layer")
+    if leaf.startswith(("hada_", "lokr_")) or (leaf == "dora_scale" and not _ADAPTED.isdisjoint(beside)):
+        return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
     if leaf in _LIKELY_BUFFERS:
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
     if (

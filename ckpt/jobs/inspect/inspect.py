@@ -9,6 +9,7 @@ from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entries, Entry, Import, Refusal, Value, looks_of, names_of
 from ckpt.columns import Column, looks, parts
+from ckpt.evidence.adapters import Adapter, Scales, adapter_of, scales_of
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
 from ckpt.evidence.extras import consequence, extras, patterns, sentence
 from ckpt.evidence.loading import Load, look_at, refusals_text
@@ -103,6 +104,57 @@ class Prefix(NamedTuple):
         return self.part.tensors
 
 
+class AdapterFound(NamedTuple):
+    """The adapter that the file is. `base` is the base model that kohya's metadata names."""
+
+    adapter: Adapter
+    scales: Scales
+    base: str = ""
+
+    @property
+    def text(self) -> str:
+        """`names of kohya (…), rank 4, alpha 2 (scale 0.5); changes 9 layers: 8 of the UNet, 1 of the text encoder`."""
+        found = self.adapter
+        ranks = found.ranks
+        rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
+        extra = "DoRA" if found.has_magnitude else ""
+        base = f"base {show(self.base, 60)}" if self.base else ""
+        texts = [text for text in (found.format, rank, self.scales.text, extra, base) if text]
+        places = f": {found.places}" if found.places else ""
+        return f"{', '.join(texts)}; changes {plural(len(found.layers), 'layer')}{places}"
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the object `adapter` of the document."""
+        found = self.adapter
+        counts = Counter(found.layers.values())
+        return {
+            "names": found.style,
+            "methods": list(found.methods),
+            "layers": len(found.layers),
+            "parts": dict(counts.items()),
+            "ranks": list(found.ranks),
+            "alphas": list(self.scales.alphas),
+            "base": self.base or None,
+        }
+
+
+def _adapter(survey: Survey) -> AdapterFound | None:
+    """The adapter that the only model of a file is. Reads the scales of its layers, a number each."""
+    if len(survey.candidates) != 1:
+        return None
+    part = survey.candidates[0]
+    found = adapter_of(part.names(), looks_of(part.entries))
+    if found is None:
+        return None
+    bases = [
+        value.node for value in survey.checkpoint.values if value.path[-1:] == ("ss_base_model_version",)
+    ]
+    base = bases[0] if bases and isinstance(bases[0], str) else ""
+    is_far = any(source.far is not None for source in survey.checkpoint.all_sources())
+    alphas = [] if is_far else [part.entries[number].tensor for number in found.alphas]
+    return AdapterFound(found, scales_of(alphas, found.ranks), str(base))
+
+
 class Inspection(NamedTuple):
     """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is about the whole file.
 
@@ -119,6 +171,7 @@ class Inspection(NamedTuple):
     values: tuple[Value, ...] = ()
     way: Way | None = None
     """The command that makes a file for weights_only, where this one needs it."""
+    adapter: AdapterFound | None = None
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -206,6 +259,7 @@ def inspect(
         (),
         selected=bool(select) or section is not None,
         values=values,
+        adapter=None if select or section is not None else _adapter(survey),
     )
     plan = plan or _no_plan
     report = report._replace(findings=order(list(_findings(report, plan))))
@@ -287,6 +341,7 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     yield from _sharing(report, plan)
     survey = report.survey
     yield from _extras(survey, plan)
+    yield from _adapter_names(report)
     if survey.knows_gradients:
         yield from unused.findings(survey)
         if survey.record is not None:
@@ -501,6 +556,17 @@ def _reordered(survey: Survey) -> Iterable[Finding]:
         else:
             follows = "A new optimizer of model.parameters() loads it without a word, and gives it to other parameters."
         yield Finding("optimizer-order", text, names, consequence=follows)
+
+
+def _adapter_names(report: Inspection) -> Iterable[Finding]:
+    """An adapter in other names than those of PEFT."""
+    if report.adapter is not None and report.adapter.adapter.style != "PEFT":
+        found = report.adapter
+        text = f"{' and '.join(found.adapter.methods)} with {found.adapter.format}, not those of PEFT (lora_A, lora_B)."
+        follows = "A loader of other names finds no layer in it. ckpt warmstart pairs both."
+        if "LoRA" not in found.adapter.methods:
+            follows = "A loader of LoRA alone finds no layer in it."
+        yield Finding("adapter-names", text, consequence=follows)
 
 
 def _extras(survey: Survey, plan: Plan) -> Iterable[Finding]:
