@@ -78,6 +78,12 @@ CATALOGUE: dict[str, Code] = {
         Code("zero-gradient", "info", "parameters had gradients of zero only", _INSPECT),
         Code("sometimes-unused", "info", "step counters lag, so a gradient was missing sometimes", _INSPECT),
         Code("resume-stops", "warning", "a strict load of the checkpoint stops at a missing key", _INSPECT),
+        Code(
+            "optimizer-order",
+            "warning",
+            "the optimizer got the parameters in another order than the model's",
+            _INSPECT,
+        ),
         Code("cuda", "info", "tensors are saved on a GPU, and a bare torch.load puts them there", _INSPECT),
         Code("device-in-code", "info", "the code of a program names a device as a constant", _INSPECT),
         Code("device-mixed", "info", "tensors of one section are saved on several devices", _INSPECT),
@@ -89,6 +95,18 @@ CATALOGUE: dict[str, Code] = {
         Code("trailing-data", "warning", "the file holds bytes that no loader reads", _INSPECT),
         Code("container", "warning", "loaders read the archive differently", _INSPECT),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
+        Code(
+            "extra-buffers",
+            "info",
+            "tensors carry no weights: counters of a profiler, or what newer versions do not save",
+            ("inspect", "diff"),
+        ),
+        Code(
+            "adapter-names",
+            "info",
+            "an adapter has the names of one program, which loaders of others do not know",
+            _INSPECT,
+        ),
         Code("dead-files", "warning", "files of a folder belong to nothing that it holds", _INSPECT),
         Code("unverified-size", "info", "the sizes of the tensors are recorded nowhere", _INSPECT),
         Code("unread-file", "info", "a file of weights is beside the one that was read", _INSPECT),
@@ -148,7 +166,7 @@ Plan: TypeAlias = Callable[[tuple[str, ...]], Way]
 """Finds the command that works on one checkpoint and
 
 `("weights",)` gets the weights out, `("plain",)` makes a file for weights_only, whole or its weights alone,
-`("smaller",)` leaves out what is beside the weights, `("rehome",)` moves to the CPU, `("stripped", SECTION)` takes
+`("slim", "--exclude", GLOB, ...)` leaves tensors out, `("smaller",)` leaves out what is beside the weights, `("rehome",)` moves to the CPU, `("stripped", SECTION)` takes
 prefixes away from a section at least, `("rename", "--sub", SUB, ...)` changes names, `("completed",)` gives
 state to parameters of the optimizer that have none. `("plain", FILE)` is about one file of
 a folder.

@@ -18,7 +18,7 @@ from ckpt.api.reference import Ref as Ref
 from ckpt.api.reference import unfit
 from ckpt.api.sections import Section, Shard
 from ckpt.errors import UnsupportedError, UsageError, about
-from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.evidence.wrappers import unwrapping
 from ckpt.io.source import grounded
 from ckpt.limits import Limits
 from ckpt.nodes import Node
@@ -370,8 +370,9 @@ def _file_name(name: str, path: str) -> str:
 def _stripped(names: Sequence[str], path: str) -> list[str]:
     """The names without the prefixes of wrappers. Raises UsageError where two become one."""
     taken: dict[str, str] = {}
+    rule = unwrapping(names)
     for name in names:
-        new = unwrapped_name(name)
+        new = rule(name)
         if taken.setdefault(new, name) != name:
             both = f"{show(taken[new], 60)} and {show(name, 60)}"
             raise UsageError(f"strip=True makes one name of {both}", path=path)

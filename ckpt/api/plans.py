@@ -12,6 +12,7 @@ from ckpt.formats.common.writing import Keys, to_bytes
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.jobs.rewrite.sets import weights_file
 from ckpt.limits import Limits
+from ckpt.names import Globs
 from ckpt.pickles.calls import code_of
 from ckpt.pickles.emit import emit
 from ckpt.pickles.machine import run
@@ -54,7 +55,8 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
     if words[0] == "slim":
         from ckpt.jobs.rewrite.slim import slim
 
-        return slim(survey, limits, section=section)
+        exclude = [text for option, text in pairwise(words) if option == "--exclude"]
+        return slim(survey, limits, section=section, select=Globs((), exclude) if exclude else None)
     if words[0] == "strip":
         from ckpt.jobs.rewrite.strip import strip
 

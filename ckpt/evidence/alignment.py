@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from ckpt.checkpoint import Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.mapping import ENOUGH, Match, Rename, match
 from ckpt.evidence.sections import Section
-from ckpt.evidence.wrappers import base_name, is_adapted, unwrapped_name, usual_prefix
+from ckpt.evidence.wrappers import (
+    base_name,
+    inner_modules,
+    is_adapted,
+    names_below,
+    unwrapped_name,
+    usual_prefix,
+    without_modules,
+)
 from ckpt.rows import NamedTuple
 from ckpt.text import show
 
@@ -61,8 +70,8 @@ def both_called(one: str, two: str, name: str) -> str:
 
 
 class Alignment:
-    """The tensors of a section by each name that they may have: their own, the one without wrappers, and the one without
-    what PEFT adds, where it has added anything.
+    """The tensors of a section by each name that they may have: their own, the one without wrappers, the one without
+    what PEFT adds, where it has added anything, and those without a wrapper around a part of the model, where there may be one.
 
     `rule` is applied to all. A way is None when two tensors would get one name.
     """
@@ -74,9 +83,16 @@ class Alignment:
         self._path = path
         self._keep = keep
         self._rule = rule
-        self._rules: tuple[Rule, ...] = (rule, lambda name: rule(unwrapped_name(name)))
-        if is_adapted(section.names()):
-            self._rules += (lambda name: rule(_bare_name(name)),)
+        names = section.names()
+        plain: list[Rule] = [as_it_is, unwrapped_name, *([_bare_name] if is_adapted(names) else [])]
+        inner = inner_modules(names)
+        self._places: dict[int, tuple[str, ...]] = {}
+        for places in dict.fromkeys((inner.sure, inner.sure + inner.possible, inner.every)):
+            if places:
+                self._places[len(plain)] = places
+                plain.append(without_modules(places))
+        self._plain = plain
+        self._rules: list[Rule] = [_then(each, rule) for each in plain]
         self.ways = tuple(self._try(each) for each in self._rules)
 
     def _try(self, rule: Rule) -> dict[str, int] | None:
@@ -100,7 +116,29 @@ class Alignment:
 
     def prefix(self, way: int) -> str:
         """The prefix that a way removes from most names."""
-        return usual_prefix(self._section.names(), _bare_name if way > 1 else unwrapped_name) if way else ""
+        if way in self._places:
+            way = 1  # the wrappers around all of the model
+        return usual_prefix(self._section.names(), self._plain[way]) if way else ""
+
+    def parts(self, way: int) -> list[Rename]:
+        """The parts of the model that lose their own wrapper in a way, each with the number of their tensors."""
+        names = self._section.names()
+        rows: dict[tuple[str, str], int] = {}
+        for place, count in names_below(names, self._places.get(way, ())).items():
+            one, two = (
+                re.sub("[0-9]+", "#", unwrapped_name(f"{text}x")).removesuffix(".x")
+                for text in (place, place.removesuffix("module."))
+            )
+            rows[one, two] = rows.get((one, two), 0) + count
+        return [Rename(*pair, count, len(names), "words") for pair, count in rows.items()]
+
+    def is_inner(self, way: int) -> bool:
+        """Tell whether a way takes the wrapper of a part away."""
+        return way in self._places
+
+
+def _then(first: Rule, second: Rule) -> Rule:
+    return lambda name: second(first(name))
 
 
 def _bare_name(name: str) -> str:
@@ -162,7 +200,7 @@ def paired(
     if len(plain.partners) == min(len(plain.one), len(plain.two)):
         return plain
     if 100 * len(plain.partners) < ENOUGH * min(len(plain.one), len(plain.two)):
-        ways = (int(one.ways[1] is not None), int(two.ways[1] is not None))
+        ways = _bare_ways(one, two, ways)
     bare = _as_they_are(one, two, ways)
     shapes = one.shapes_of(bare.one), two.shapes_of(bare.two)
     found = match(*shapes, by_shape=by_shape, layouts=layouts)
@@ -170,7 +208,8 @@ def paired(
         start = next((rename for rename in found.renames if rename.kind == "start"), None)
         first, second = start[:2] if start is not None else ("", "")
         prefixes = (bare.prefixes[0] + first, bare.prefixes[1] + second)
-        result = bare._replace(partners=found.partners, prefixes=prefixes, renames=found.renames, match=found)
+        renames = (*bare.renames, *found.renames)
+        result = bare._replace(partners=found.partners, prefixes=prefixes, renames=renames, match=found)
     else:
         result = plain._replace(match=found)
     if not suggest:
@@ -180,6 +219,13 @@ def paired(
     doubts = [rename for rename in doubts if rename.kind == "start" or rename.met >= least]
     plans = [_planned(one, two, rename, len(result.partners), strict=strict) for rename in doubts]
     return result._replace(suggested=tuple(rename for rename in plans if rename is not None))
+
+
+def _bare_ways(one: Alignment, two: Alignment, best: tuple[int, int]) -> tuple[int, int]:
+    """The ways without wrappers, also without those of parts where more names are common so."""
+    sides = zip((one, two), best, strict=True)
+    first, second = (way if side.is_inner(way) else int(side.ways[1] is not None) for side, way in sides)
+    return first, second
 
 
 def _asked_ways(one: Alignment, two: Alignment) -> tuple[int, int]:
@@ -201,7 +247,8 @@ def _asked_ways(one: Alignment, two: Alignment) -> tuple[int, int]:
 def _as_they_are(one: Alignment, two: Alignment, ways: tuple[int, int]) -> Paired:
     first, second = one.require(ways[0]), two.require(ways[1])
     partners = {name: name for name in second if name in first}
-    return Paired(first, second, partners, (one.prefix(ways[0]), two.prefix(ways[1])))
+    parts = (*one.parts(ways[0]), *(rename.turned for rename in two.parts(ways[1])))
+    return Paired(first, second, partners, (one.prefix(ways[0]), two.prefix(ways[1])), parts)
 
 
 def _planned(one: Alignment, two: Alignment, rename: Rename, partners: int, *, strict: bool) -> Rename | None:

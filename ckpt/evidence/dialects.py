@@ -102,6 +102,18 @@ COPIES = (
 LEAVES = (("gamma", "weight"), ("beta", "bias"))
 """Old names of the leaves of a norm, as TensorFlow has them, and the names of torch."""
 
+REPARAMETRIZED = (
+    (("_g", "parametrizations.{}.original0"), ("_v", "parametrizations.{}.original1")),
+    (
+        ("_orig", "parametrizations.{}.original"),
+        ("_u", "parametrizations.{}.0._u"),
+        ("_v", "parametrizations.{}.0._v"),
+    ),
+)
+"""What torch.nn.utils.weight_norm and spectral_norm call the tensors of a parameter, and what they are called as parametrizations.
+
+`{}` is the parameter. The first of the old names tells which of both it is (torch/nn/utils/parametrizations.py)."""
+
 SYNONYMS = (
     frozenset(("attn", "attention", "selfattn", "selfattention", "self_attn", "self_attention", "mha")),
     frozenset(("norm", "ln", "bn", "layernorm", "layer_norm", "batchnorm", "batch_norm", "ln_", "norm_")),

@@ -9,20 +9,24 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from shlex import quote
 from typing import Literal
 
+from ckpt.evidence.adapters import AdapterTranslation, adapter_translation
 from ckpt.evidence.dialects import (
     COPIES,
     LAID_OUT,
     LEAVES,
     ONE_SIDED,
     OPPOSITES,
+    REPARAMETRIZED,
     SYNONYMS,
     Translation,
     translations,
 )
+from ckpt.evidence.substitutions import told
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural, show
 
@@ -72,12 +76,17 @@ class Rename(NamedTuple):
     of: int
     kind: Kind = "start"
     note: str = ""
+    is_exact: bool = True
+    """A flag: with the other rules of its mapping, as substitutions one after the other, it gives exactly the names that meet."""
 
     def rule(self, name: str) -> str:
         """Return the name that the other side gives a tensor of the first side."""
         if self.kind == "start":
             return self.two + name[len(self.one) :] if name.startswith(self.one) else name
-        return _reworded(name, self.one.split("."), self.two.split(".")) if self.kind == "words" else name
+        if self.kind != "words" or self.one.partition("#")[0] not in name:
+            return name
+        pattern, new = _word_pattern(self.one, self.two)
+        return re.sub(pattern, new, name)
 
     def best(self, name: str, wanted: Container[str]) -> str:
         """As `rule`; where that is not wanted, the words are replaced in one place only, if the result is."""
@@ -110,19 +119,16 @@ class Rename(NamedTuple):
         """A regular expression and its replacement, which `re.sub` makes of the rule."""
         if self.kind == "start":
             return begin_pattern(self.one, self.two)
-        numbers = iter(range(2, 100))
-        # A lookahead leaves the dot behind the words to the next match.
-        old = re.escape(self.one).replace(r"\#", "([0-9]+)")
-        new = re.sub("#", lambda _: rf"\g<{next(numbers)}>", self.two)
-        return rf"(^|\.){old}(?=\.|$)", rf"\g<1>{new}"
+        return _word_pattern(self.one, self.two)
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether a substitution says the same and is plain to read."""
+        """Tell whether substitutions, of it and of the other rules of its mapping, say the same and are plain to read."""
         if self.kind == "start":
-            return bool(_PLAIN.fullmatch(self.one) and _PLAIN.fullmatch(self.two))
+            return self.is_exact and bool(_PLAIN.fullmatch(self.one) and _PLAIN.fullmatch(self.two))
         return (
             self.kind == "words"
+            and self.is_exact
             and self.has_letters
             and bool(_PLAIN_WORDS.fullmatch(self.one) and _PLAIN_WORDS.fullmatch(self.two))
         )
@@ -157,6 +163,16 @@ class Rename(NamedTuple):
     def option(self) -> str:
         """The option that uses it, as a shell takes it."""
         return f"--sub {quote(self.substitution)}"
+
+
+@lru_cache(maxsize=64)
+def _word_pattern(one: str, two: str) -> tuple[str, str]:
+    """A regular expression and its replacement, which put words in the place of others, wherever these stand."""
+    numbers = iter(range(2, 100))
+    # A lookahead leaves the dot behind the words to the next match.
+    old = re.escape(one).replace(r"\#", "([0-9]+)")
+    new = re.sub("#", lambda _: rf"\g<{next(numbers)}>", two)
+    return rf"(^|\.){old}(?=\.|$)", rf"\g<1>{new}"
 
 
 def begin_pattern(one: str, two: str) -> tuple[str, str]:
@@ -195,15 +211,25 @@ class Match(NamedTuple):
         )
 
 
-def match(one: Shapes, two: Shapes, *, by_shape: bool = False, layouts: bool = True) -> Match:
+def match(
+    one: Shapes, two: Shapes, *, by_shape: bool = False, layouts: bool = True, keep: Sequence[str] = ()
+) -> Match:
     """Match the tensors of two sides by their names and shapes. The two sides may change places.
 
     With `by_shape` doubtful renames are used too, and then the places of modules by shapes and numbers alone. Without
-    `layouts` the names of a package that keeps values in another layout are not translated.
+    `layouts` the names of a package that keeps values in another layout are not translated. Substitutions run on further
+    names of the first side, `keep`, too: they must leave these as they are.
     """
     if _rank(two) < _rank(one):
-        return _match(two, one, by_shape, layouts).turned
-    return _match(one, two, by_shape, layouts)
+        found = _match(two, one, by_shape, layouts).turned
+    else:
+        found = _match(one, two, by_shape, layouts)
+    partners = {name: name for name in keep} | found.partners
+    return found._replace(renames=told(found.renames, partners, [*one, *keep], _words_rule))
+
+
+def _words_rule(one: str, two: str) -> Rename:
+    return Rename(one, two, 0, 0, "words")
 
 
 def _rank(names: Shapes) -> tuple[int, list[str]]:
@@ -214,7 +240,11 @@ def _match(one: Shapes, two: Shapes, by_shape: bool, layouts: bool) -> Match:
     plain = _Draft(one, two)
     if len(plain.partners) == plain.least:
         return plain.match()
-    known = [row for row in translations(one, two) if layouts or not row.layout]
+    known: list[Translation | AdapterTranslation] = [
+        row for row in translations(one, two) if layouts or not row.layout
+    ]
+    adapter = adapter_translation(one, two)
+    known += [adapter] if adapter is not None else []
     drafts = []
     for translation in (None, *known):
         for begins in (True, False):
@@ -233,7 +263,9 @@ def _match(one: Shapes, two: Shapes, by_shape: bool, layouts: bool) -> Match:
 class _Draft:
     """A mapping in the making. `names` maps the names of `one` to what they are called by the rules so far."""
 
-    def __init__(self, one: Shapes, two: Shapes, translation: Translation | None = None) -> None:
+    def __init__(
+        self, one: Shapes, two: Shapes, translation: Translation | AdapterTranslation | None = None
+    ) -> None:
         self.one = one
         self.two = two
         self.least = min(len(one), len(two))
@@ -333,6 +365,20 @@ class _Draft:
                         found[own] = f"{module}.{leaf}"
                 if found:
                     self._use(Rename(old, leaf, 0, 0, "words"), found)
+        self._reparametrized()
+
+    def _reparametrized(self) -> None:
+        """Give the tensors of weight_norm and spectral_norm their names as parametrizations, or their old ones."""
+        left, two = self._left()
+        one = {new: self.one[own] for new, own in left.items()}
+        pairs = [*reparametrized(one, two), *((name, old) for old, name in reparametrized(two, one))]
+        found: dict[tuple[str, str], dict[str, str]] = {}
+        for name, new in pairs:
+            same = name.rpartition(".")[0] if len(name) < len(new) else new.rpartition(".")[0]
+            leaves = (name[len(same) :].removeprefix("."), new[len(same) :].removeprefix("."))
+            found.setdefault(leaves, {})[left[name]] = new
+        for (before, after), names in found.items():
+            self._use(Rename(before, after, 0, 0, "words"), names)
 
     # --- beginnings ---
 
@@ -486,6 +532,23 @@ def _preferred(rows: Sequence[tuple[int, Rename, _Draft]]) -> tuple[int, Rename,
         if len(first) == 1 and sum(average in parts for parts in words) == len(rows) - 1:
             return first[0]
     return None
+
+
+def reparametrized(old: Shapes, new: Shapes) -> Iterator[tuple[str, str]]:
+    """Yield the tensors of weight_norm and spectral_norm in `old`, each with its name as a parametrization in `new`.
+
+    All tensors of a parameter are on both sides, with equal shapes.
+    """
+    for name in old:
+        for form in REPARAMETRIZED:
+            first = form[0][0]
+            if not name.endswith(first):
+                continue
+            base = name.removesuffix(first)
+            module, dot, parameter = base.rpartition(".")
+            pairs = [(base + end, f"{module}{dot}{text.format(parameter)}") for end, text in form]
+            if all(one in old and old[one] == new.get(two) for one, two in pairs):
+                yield from pairs
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

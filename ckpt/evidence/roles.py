@@ -8,17 +8,18 @@ callers treat it as a parameter and say so.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entries, looks_of
 from ckpt.columns import parts
 from ckpt.errors import UsageError
+from ckpt.evidence.extras import extra_kind, is_mask
 from ckpt.evidence.matching import Match, matches, recorded
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
-from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.evidence.wrappers import unwrapped_name, unwrapping
 from ckpt.names import Block, Path, blocks
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef
@@ -82,6 +83,8 @@ _PARAMETERS = re.compile(
     r"weight|bias|(?:weight|bias)_(?:(?:ih|hh|hr)\w*|orig)|in_proj_(?:weight|bias)|[qkv]_proj_weight|bias_[kv]|weight_g"
 )
 """Names that the modules of torch give to parameters (torch/nn/modules). `weight_v` alone may be spectral_norm's."""
+_ADAPTED = frozenset(("lora_down", "hada_w1_a", "lokr_w1", "lokr_w1_a"))
+"""What lies beside the scale of an adapter's layer."""
 _OUTSIDE = frozenset(("criterion", "loss", "loss_fn"))
 _TOLD_BY_PARENT = _OUTSIDE | {"parametrizations"}
 """Modules whose weights are usually constants, such as the weights of classes."""
@@ -236,7 +239,8 @@ def _record_match(
         ):
             continue
         names = section.names()
-        for of in (str, unwrapped_name):
+        rules: tuple[Callable[[str], str], ...] = (str, unwrapped_name, unwrapping(names, every=True))
+        for of in rules:
             indices = {of(name): section.first + number for number, name in enumerate(names)}
             here = {name: indices[name] for name in record.tensors if name in indices}
             if best is None or len(here) > len(best.indices):
@@ -363,6 +367,8 @@ def _layer_roles(begin: str, names: Sequence[str], tensors: Sequence[Tensor]) ->
     for name in names:
         parent, _, leaf = name.rpartition(".")
         siblings.setdefault(parent, []).append(leaf)
+    for parent in [parent for parent in siblings if parent.endswith(".lora_down")]:
+        siblings.setdefault(parent.removesuffix(".lora_down"), []).append("lora_down")
     beside = {parent: frozenset(leaves) for parent, leaves in siblings.items()}
     roles: list[Role] = []
     for name, tensor in zip(names, tensors, strict=True):
@@ -391,11 +397,17 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
             return Role("buffer", "strong", "spectral_norm", f"beside {base}_orig")
         if {f"{base}_g", f"{base}_v"} <= beside and leaf in (f"{base}_g", f"{base}_v"):
             return Role("parameter", "strong", "weight_norm", f"{base}_g beside {base}_v")
+    if extra_kind(leaf, tensor, beside) in ("thop", "torchstat"):
+        return Role("buffer", "strong", "profiler", "a counter that a profiler registered")
     kind = tensor.dtype.kind
     if kind in ("int", "bool") and leaf not in _QUANTIZED_NAMES:
         # Narrow integers may be the packed weights of a quantized model.
         trust: Trust = "strong" if tensor.dtype.name in ("int64", "bool") else "likely"
         return Role("buffer", trust, "dtype", f"{tensor.dtype.name} takes no gradient")
+    if leaf == "alpha" and not tensor.shape and not _ADAPTED.isdisjoint(beside):
+        return Role("buffer", "likely", "name", "the scale of an adapter's layer")
+    if leaf.startswith(("hada_", "lokr_")) or (leaf == "dora_scale" and not _ADAPTED.isdisjoint(beside)):
+        return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
     if leaf in _LIKELY_BUFFERS:
         return Role("buffer", "likely", "name", f"{leaf} is usually a buffer")
     if (
@@ -408,16 +420,11 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
         return _UNKNOWN
     if f"{leaf}_orig" in beside:
         return Role("buffer", "likely", "name", f"beside {leaf}_orig, from which it is computed")
-    if leaf == "bias" and _is_mask(tensor.shape):
+    if leaf == "bias" and is_mask(tensor.shape):
         return Role("buffer", "likely", "name", "a bias of this shape is usually a causal mask")
     if not _PACKED.isdisjoint(beside) or not tensor.numel:
         return _UNKNOWN  # e3nn registers an empty buffer where a layer has no weight or bias
     return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
-
-
-def _is_mask(shape: tuple[int, ...]) -> bool:
-    """Tell whether GPT-2's causal mask has such a shape: `[1, 1, 1024, 1024]`. A square matrix is a parameter."""
-    return len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] > 1
 
 
 def _optimizer_names(sections: tuple[Section, ...]) -> frozenset[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
 
+from ckpt.rows import NamedTuple
+
 WRAPPERS = {
     "module": "DataParallel or DDP",
     "_orig_mod": "torch.compile",
@@ -72,6 +74,129 @@ def unwrapped_name(name: str) -> str:
     return f"{own_name(parent)}.{last}" if own_name(parent) else last
 
 
+# --- `module` inside of names -----------------------------------------------------------------------------------------
+
+_MODULE = ".module."
+_HABIT = 4
+"""Places with `module` beyond which it is a word of the author."""
+
+
+class Inner(NamedTuple):
+    """The places in names where `module.` may be a wrapper's around a part of the model: `features.module.`.
+
+    Below the part there is nothing else. `sure` are places of which the names say no more against it: one part, or a few,
+    with several modules below. At `possible` ones there is one layer below, or a wrapper is around all. At `rest` the names
+    repeat, as they do where an author calls a child of his layers `module`.
+    """
+
+    sure: tuple[str, ...] = ()
+    possible: tuple[str, ...] = ()
+    rest: tuple[str, ...] = ()
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        return self.sure + self.possible + self.rest
+
+
+def inner_modules(names: Sequence[str]) -> Inner:
+    """The places inside of names where DataParallel or DDP may be around a part of a model.
+
+    DataParallel has one child, `module`, and nothing of its own: a part with another child or tensor is none.
+    """
+    if not any(_MODULE in name for name in names):
+        return Inner()
+    below: dict[str, set[str]] = {}
+    counts: dict[str, int] = {}
+    for name in names:
+        start = len(wrapper_prefix(name))
+        place = name.find(_MODULE, start)
+        while place >= 0:
+            end = place + len(_MODULE)
+            if place > start and end < len(name):
+                part = name[: place + 1]
+                counts[part] = counts.get(part, 0) + 1
+                modules = below.setdefault(part, set())
+                if len(modules) < 2:
+                    modules.add(name[end:].rpartition(".")[0])
+            place = name.find(_MODULE, end - 1)
+    inside = dict.fromkeys(counts, 0)
+    for name in names:
+        place = name.find(".")
+        while place >= 0:
+            part = name[: place + 1]
+            if part in inside:
+                inside[part] += 1
+            place = name.find(".", place + 1)
+    alone = [part for part, count in counts.items() if inside[part] == count]
+    alike: dict[str, int] = {}
+    for part in alone:
+        text = re.sub("[0-9]+", "#", part)
+        alike[text] = alike.get(text, 0) + 1
+    found: dict[str, list[str]] = {"sure": [], "possible": [], "rest": []}
+    is_habit = len(alike) > _HABIT
+    is_word = len(alone) < len(counts)  # an author's, elsewhere
+    outer = {part: _outer(part) for part in alone}
+    around = {place for place in outer.values() if place}
+    for part in alone:
+        repeats = alike[re.sub("[0-9]+", "#", part)] > 1 or any(map(str.isdigit, part.split(".")))
+        is_nested = bool(outer[part])
+        is_doubtful = len(below[part]) < 2 or part in around or "module." in wrapper_prefix(part) or is_word
+        kind = "rest" if repeats or is_nested or is_habit else "possible" if is_doubtful else "sure"
+        found[kind].append(f"{part}module.")
+    return Inner(*(tuple(rows) for rows in found.values()))
+
+
+def _outer(part: str) -> str:
+    """The first part with a `module` that has this one, and another part between, in it; or ``."""
+    start = len(wrapper_prefix(part))
+    rest = part
+    while rest.endswith(_MODULE):  # one wrapper around another one
+        rest = rest.removesuffix("module.")
+    place = rest.find(_MODULE, start)
+    return rest[: place + 1] if place > start else ""
+
+
+def unwrapping(names: Sequence[str], *, every: bool = False) -> Callable[[str], str]:
+    """A rule: a name -> the name without wrappers, also without DataParallel around a part where `names` show that for sure.
+
+    With `every` it is taken away wherever it may be.
+    """
+    inner = inner_modules(names)
+    return without_modules(inner.every if every else inner.sure)
+
+
+def names_below(names: Sequence[str], places: Iterable[str]) -> dict[str, int]:
+    """Count the names that begin with each place, which ends with `module.`."""
+    counts = dict.fromkeys(places, 0)
+    for name in names if counts else ():
+        place = name.find(_MODULE)
+        while place >= 0:
+            end = place + len(_MODULE)
+            if name[:end] in counts:
+                counts[name[:end]] += 1
+            place = name.find(_MODULE, end - 1)
+    return counts
+
+
+def without_modules(places: Iterable[str]) -> Callable[[str], str]:
+    """A rule: a name -> the name without wrappers, and without `module` at some places."""
+    known = frozenset(places)
+    if not known:
+        return unwrapped_name
+
+    def rule(name: str) -> str:
+        new, end = "", 0
+        place = name.find(_MODULE)
+        while place >= 0:
+            if name[: place + len(_MODULE)] in known:
+                new += name[end:place]
+                end = place + len(_MODULE) - 1
+            place = name.find(_MODULE, place + len(_MODULE) - 1)
+        return unwrapped_name(new + name[end:])
+
+    return rule
+
+
 def usual_prefix(names: Iterable[str], rule: Callable[[str], str] = unwrapped_name) -> str:
     """The prefix that a rule removes from most names; on a tie, the one seen first."""
     gone: dict[str, int] = {}
@@ -105,7 +230,7 @@ def writers(prefix: str, *, counters: Container[str] = (), is_average: bool = Fa
 
 def strips(names: Sequence[str]) -> bool:
     """Tell whether some names change without the prefixes of wrappers, and all stay different."""
-    new = [unwrapped_name(name) for name in names]
+    new = list(map(unwrapping(names), names))
     return new != list(names) and len(set(new)) == len(new)
 
 

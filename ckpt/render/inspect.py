@@ -240,7 +240,9 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
         out += hung(head(""), f"… {rest} in values (--json)", width, style="dim")
     names = [] if report.selected else names_of(report.entries)
     layers = adapted_layers([row.relative for row in report.rows]) if "lora_" in "\n".join(names) else []
-    if layers:
+    if report.adapter is not None and report.adapter.adapter.style != "PEFT":
+        out += hung(head("LoRA"), report.adapter.text, width)
+    elif layers:
         text = f"changes {plural(len(layers), 'layer')} of the base model: {folded(layers, 6)}"
         out += hung(head("LoRA"), text, width)
     lazy = [value.name for value in report.values if value.type in UNINITIALIZED]

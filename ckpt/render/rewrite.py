@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ckpt.evidence.extras import ExtraKind, what_they_are
 from ckpt.formats.save import SavedFile
-from ckpt.jobs.rewrite.report import AverageSource, Change, Coverage, Leftover, Pairing, RewriteReport, Share
+from ckpt.jobs.rewrite.report import (
+    AverageSource,
+    Change,
+    Coverage,
+    Leftover,
+    Pairing,
+    RewriteReport,
+    Share,
+    Status,
+)
 from ckpt.render.text import (
     NAME,
     Column,
@@ -195,7 +205,12 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
     )
     parts += [f"{label}: {_by_reason(rows)}" for label, rows in in_part if rows]
     parts += [f"{len(coverage.of('kept')):,} kept"] if coverage.of("kept") else []
-    parts += [f"{len(coverage.of('missing')):,} missing", f"{len(coverage.of('unexpected')):,} unexpected"]
+    statuses: tuple[Status, ...] = ("missing", "unexpected")
+    light = {status: coverage.without_weights(status) for status in statuses}
+    rest = {status: _without(coverage.of(status), light[status]) for status in light}
+    parts += [f"{len(rows):,} {status}" for status, rows in rest.items()]
+    number = sum(len(rows) for kinds in light.values() for rows in kinds.values())
+    parts += [f"{number:,} without weights"] if number else []
     first, *more = wrapped("; ".join(parts), width)
     out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
     aligned = [
@@ -239,11 +254,20 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         out += [[], *columns(heads, table, width=width)]
         if len(modules) > _MODULES:
             out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
-    out += _listed("not in PRETRAINED, kept as they were", coverage.of("missing"), width)
-    out += _listed("not in the target, ignored", coverage.of("unexpected"), width)
+    out += _listed("not in PRETRAINED, kept as they were", rest["missing"], width)
+    out += _listed("not in the target, ignored", rest["unexpected"], width)
+    for status, what in zip(statuses, ("kept", "ignored"), strict=True):
+        for kind, rows in light[status].items():
+            out += _listed(f"{what}, {what_they_are(kind)}", rows, width)
     for note in coverage.notes:
         out += hung([("! ", "")], note, width, 2, "warning")
     return out
+
+
+def _without(rows: Sequence[Pairing], kinds: Mapping[ExtraKind, Sequence[Pairing]]) -> list[Pairing]:
+    """The pairings that are of none of these kinds."""
+    names = {row.name for group in kinds.values() for row in group}
+    return [row for row in rows if row.name not in names]
 
 
 def _reason(row: Pairing) -> str:

@@ -280,7 +280,9 @@ def test_no_random_renaming_loads_a_wrong_tensor(seed: int) -> None:
     found = match(one, two)
     wrong = {mine: other for mine, other in met(found, one, two).items() if wanted.get(mine) != other}
     assert not wrong
-    assert match(two, one).turned == found
+    turned = match(two, one).turned
+    assert turned._replace(renames=()) == found._replace(renames=())
+    assert bool(turned.renames) == bool(found.renames), "the rules are told in the order of their use"
     proposal = met(match(one, two, by_shape=True), one, two)
     assert len(proposal) >= len(met(found, one, two))
 
@@ -402,3 +404,27 @@ def test_a_substitution_says_the_same_as_the_rule() -> None:
     ):
         assert apply(name) == rule.rule(name)
     assert rule.rule("a.encoder.layer12.w") == "a.enc.12.w"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("above", ["", "net.", "deeper.in.it."])
+def test_a_parametrization_has_the_tensors_of_the_old_norms(above: str, turned: bool) -> None:
+    rest: Shapes = {f"layers.{n}.weight": (4, 4) for n in range(6)}
+    old = rest | {"conv.weight_g": (1, 1, 8), "conv.weight_v": (16, 4, 8)}
+    old |= {"d.weight_orig": (3, 3), "d.weight_u": (3,), "d.weight_v": (3,)}
+    new = rest | {f"conv.parametrizations.weight.original{n}": old[f"conv.weight_{'gv'[n]}"] for n in (0, 1)}
+    new |= {"d.parametrizations.weight.original": (3, 3), "d.parametrizations.weight.0._u": (3,)}
+    new |= {"d.parametrizations.weight.0._v": (3,)}
+    new = renamed(new, lambda name: above + name)
+    one, two = (new, old) if turned else (old, new)
+    found = match(one, two)
+    assert len(found.partners) == 11 and met(found, one, two) == found.partners
+    pairs = found.turned.partners if turned else found.partners
+    assert pairs[f"{above}conv.parametrizations.weight.original0"] == "conv.weight_g"
+    assert pairs[f"{above}d.parametrizations.weight.0._v"] == "d.weight_v"
+
+
+def test_the_two_originals_of_another_parametrization_are_not_those_of_weight_norm() -> None:
+    new: Shapes = {f"c.parametrizations.weight.original{n}": (n + 2, 4) for n in (0, 1)}
+    assert not match({"c.weight_g": (2, 1), "c.weight_v": (3, 4)}, new).partners
+    assert not match({"c.weight_g": (2, 4)}, new).partners, "half of it"

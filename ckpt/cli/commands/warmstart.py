@@ -147,10 +147,13 @@ def command(
         ("--fuse", fuse),
         ("--split", split),
         ("--count-sliced", count_sliced),
+        ("--ignore-layout", ignore_layout),
         ("--keep-optimizer", keep_optimizer),
         ("--section", section),
         ("--into-section", into_section),
         ("-o", options.places.out),
+        ("--force", options.places.force),
+        ("--keep-damaged", options.places.keep_damaged),
         ("--dry-run", options.places.dry_run),
         ("--print-code", print_code),
     )

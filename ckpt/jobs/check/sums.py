@@ -16,7 +16,7 @@ from ckpt.elements.spans import refuse_unfolded
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.evidence.wrappers import unwrapping
 from ckpt.io.executor import Executor, Failed, Local, Task, run_bundled, run_each
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
@@ -268,7 +268,8 @@ def like_of(survey: Survey, section: str | None = None) -> Like:
 
 def like_of_sums(path: str, rows: Iterable[Sum]) -> Like:
     """Return the tensors that a file of sums names."""
-    names: dict[str, Shape | None] = dict.fromkeys(unwrapped_name(row.name) for row in rows)
+    own = [row.name for row in rows]
+    names: dict[str, Shape | None] = dict.fromkeys(map(unwrapping(own), own))
     return Like(path, names, names)
 
 
@@ -292,7 +293,8 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
     else:
         part, theirs = _model(survey), like.model
     own = _shapes(part)
-    full = dict(zip(map(unwrapped_name, part.names()), (entry.name for entry in part.entries), strict=True))
+    names = part.names()
+    full = dict(zip(map(unwrapping(names), names), (entry.name for entry in part.entries), strict=True))
     reshaped = {
         full[name]: (shape, other)
         for name, shape in own.items()
@@ -317,8 +319,9 @@ def _sections(survey: Survey) -> frozenset[str]:
 
 def _shapes(part: Section) -> dict[str, Shape | None]:
     """The shape of each tensor of a section, by its name in it."""
+    names = part.names()
     entries: Sequence[tuple[str, Shape | None]] = [
-        (unwrapped_name(name), entry.tensor.shape)
-        for name, entry in zip(part.names(), part.entries, strict=True)
+        (name, entry.tensor.shape)
+        for name, entry in zip(map(unwrapping(names), names), part.entries, strict=True)
     ]
     return dict(entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ckpt.evidence.extras import extras, last_names, lone_counters, what_they_are
 from ckpt.findings import Finding
 from ckpt.jobs.diff import reasons as ranks
 from ckpt.jobs.diff.reasons import Side, at_one_step
@@ -37,7 +38,24 @@ def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whol
         if whole and not same:
             yield from _skipped(rows, before, after)
         yield from _moving_statistics(rows)
+        yield from _extras(rows)
     yield from _not_finite(rows)
+
+
+def _extras(rows: Sequence[Row]) -> Iterable[Finding]:
+    """Report the tensors of one side alone that carry no weights."""
+    both = {row.name for row in rows if row.before is not None and row.after is not None}
+    for status in ("removed", "added"):
+        alone = [row for row in rows if row.status == status and row.kind in ("model", "ema")]
+        entries = [entry for row in alone if (entry := row.before or row.after) is not None]
+        names = [entry.name for entry in entries]
+        found = extras(names, [entry.tensor for entry in entries])
+        if counters := lone_counters(names, both):
+            found["counter"] = counters
+        for kind, chosen in found.items():
+            count = f"{len(chosen):,} of {plural(len(alone), f'{status} tensor')}"
+            text = f"{count} ({last_names(chosen)}): {what_they_are(kind)}."
+            yield Finding("extra-buffers", text, tuple(chosen))
 
 
 def _parameters(rows: Iterable[Row]) -> list[Row]:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entries, Entry, Import, Refusal, Value, looks_of, names_of
 from ckpt.columns import Column, looks, parts
+from ckpt.evidence.adapters import Adapter, Scales, adapter_of, scales_of
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
+from ckpt.evidence.extras import consequence, extras, patterns, sentence
 from ckpt.evidence.loading import Load, look_at, refusals_text
 from ckpt.evidence.optimizers import first_field
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapped_names, wrapper_prefix, writers
+from ckpt.evidence.wrappers import (
+    AVERAGE_COUNTERS,
+    WRAPPERS,
+    inner_modules,
+    inner_wrappers,
+    names_below,
+    wrapped_names,
+    wrapper_prefix,
+    writers,
+)
 from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import unused
 from ckpt.names import Globs
@@ -92,6 +104,57 @@ class Prefix(NamedTuple):
         return self.part.tensors
 
 
+class AdapterFound(NamedTuple):
+    """The adapter that the file is. `base` is the base model that kohya's metadata names."""
+
+    adapter: Adapter
+    scales: Scales
+    base: str = ""
+
+    @property
+    def text(self) -> str:
+        """`names of kohya (…), rank 4, alpha 2 (scale 0.5); changes 9 layers: 8 of the UNet, 1 of the text encoder`."""
+        found = self.adapter
+        ranks = found.ranks
+        rank = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
+        extra = "DoRA" if found.has_magnitude else ""
+        base = f"base {show(self.base, 60)}" if self.base else ""
+        texts = [text for text in (found.format, rank, self.scales.text, extra, base) if text]
+        places = f": {found.places}" if found.places else ""
+        return f"{', '.join(texts)}; changes {plural(len(found.layers), 'layer')}{places}"
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the object `adapter` of the document."""
+        found = self.adapter
+        counts = Counter(found.layers.values())
+        return {
+            "names": found.style,
+            "methods": list(found.methods),
+            "layers": len(found.layers),
+            "parts": dict(counts.items()),
+            "ranks": list(found.ranks),
+            "alphas": list(self.scales.alphas),
+            "base": self.base or None,
+        }
+
+
+def _adapter(survey: Survey) -> AdapterFound | None:
+    """The adapter that the only model of a file is. Reads the scales of its layers, a number each."""
+    if len(survey.candidates) != 1:
+        return None
+    part = survey.candidates[0]
+    found = adapter_of(part.names(), looks_of(part.entries))
+    if found is None:
+        return None
+    bases = [
+        value.node for value in survey.checkpoint.values if value.path[-1:] == ("ss_base_model_version",)
+    ]
+    base = bases[0] if bases and isinstance(bases[0], str) else ""
+    is_far = any(source.far is not None for source in survey.checkpoint.all_sources())
+    alphas = [] if is_far else [part.entries[number].tensor for number in found.alphas]
+    return AdapterFound(found, scales_of(alphas, found.ranks), str(base))
+
+
 class Inspection(NamedTuple):
     """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is about the whole file.
 
@@ -108,6 +171,7 @@ class Inspection(NamedTuple):
     values: tuple[Value, ...] = ()
     way: Way | None = None
     """The command that makes a file for weights_only, where this one needs it."""
+    adapter: AdapterFound | None = None
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -195,6 +259,7 @@ def inspect(
         (),
         selected=bool(select) or section is not None,
         values=values,
+        adapter=None if select or section is not None else _adapter(survey),
     )
     plan = plan or _no_plan
     report = report._replace(findings=order(list(_findings(report, plan))))
@@ -248,7 +313,19 @@ def _prefixes(parts: tuple[Section, ...]) -> tuple[Prefix, ...]:
             )
             for wrapper, places in inner.items()
         ]
+        prefixes += _inside(part)
     return tuple(prefixes)
+
+
+def _inside(part: Section) -> Iterator[Prefix]:
+    """Yield the places inside of names where DataParallel or DDP is around a part of the model."""
+    if not part.is_module:  # its classes would say what it is
+        yield from _placed(part, inner_modules(part.names()).sure)
+
+
+def _placed(part: Section, places: Iterable[str]) -> Iterator[Prefix]:
+    for place, count in names_below(part.names(), places).items():
+        yield Prefix(place, writers("module"), part, count)
 
 
 # --- findings -------------------------------------------------------------------------------------------------
@@ -263,6 +340,8 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     yield from _wrappers(report, plan)
     yield from _sharing(report, plan)
     survey = report.survey
+    yield from _extras(survey, plan)
+    yield from _adapter_names(report)
     if survey.knows_gradients:
         yield from unused.findings(survey)
         if survey.record is not None:
@@ -270,6 +349,7 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
 
             yield from loose_findings(survey.record.record.loose)
         yield from _resume_stops(survey, plan)
+        yield from _reordered(survey)
     if survey.record is None and any(part.is_module for part in checkpoint.containers):
         from ckpt.jobs.inspect.unused import loose_findings  # here: few files hold modules
 
@@ -300,6 +380,9 @@ def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
 
 def _wrappers(report: Inspection, plan: Plan) -> Iterable[Finding]:
     for prefix in report.prefixes:
+        if not prefix.prefix.startswith(("*", *_LEADING)) and prefix.prefix.endswith(".module."):
+            yield _wrapped_part(report, prefix, plan, is_sure=True)
+            continue
         where = f" of {prefix.section}" if prefix.section else ""
         count = (
             f"all {prefix.of:,}" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of {prefix.of:,}"
@@ -309,6 +392,35 @@ def _wrappers(report: Inspection, plan: Plan) -> Iterable[Finding]:
         names = _starting(report, prefix)
         hint = plan(("stripped", prefix.section)).command
         yield Finding("prefix", text, names, hint)
+    for section in report.sections:
+        if section.kind in ("model", "ema") and not section.is_module:
+            for prefix in _placed(section, inner_modules(section.names()).possible):
+                yield _wrapped_part(report, prefix, plan, is_sure=False)
+
+
+_LEADING = tuple(f"{part}." for part in WRAPPERS)
+
+
+def _wrapped_part(report: Inspection, prefix: Prefix, plan: Plan, *, is_sure: bool) -> Finding:
+    """The finding on a part of a model with a wrapper around it, or with a child of its own that is called `module`."""
+    part = prefix.prefix.removesuffix("module.")
+    where = f" of {prefix.section}" if prefix.section else ""
+    names = _starting(report, prefix)
+    count = f"{prefix.tensors:,} of {prefix.of:,}" if prefix.tensors < prefix.of else f"all {prefix.of:,}"
+    if is_sure:
+        text = f"{count} names{where} begin with {show(prefix.prefix, 80)} ({prefix.writer} around {show(part[:-1], 60)})."
+        follows = f"Nothing else is below {show(part[:-1], 60)}."
+        return Finding("prefix", text, names, plan(("stripped", prefix.section)).command, consequence=follows)
+    text = f"{count} names{where} begin with {show(prefix.prefix, 80)}: {prefix.writer} may be around {show(part[:-1], 60)}."
+    words = ["rename", "--sub", f"s/^{re.escape(prefix.prefix)}/{part}/"]
+    if len(report.survey.candidates) > 1:
+        words += ["--section", prefix.section]
+    follows = "Or its author called a module so; then the name is right."
+    way = plan(tuple(words)) if _PLAIN.fullmatch(prefix.prefix) else Way(None)
+    return Finding("prefix", text, names, way.command, raised="info", consequence=follows)
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def _starting(report: Inspection, prefix: Prefix) -> tuple[str, ...]:
@@ -418,6 +530,74 @@ def _devices(report: Inspection, plan: Plan) -> Iterable[Finding]:
             devices_text = ", ".join(f"{count:,} on {tag}" for tag, count in number.items())
             text = f"The tensors of {part.name or 'the file'} are saved on several devices: {devices_text}."
             yield Finding("device-mixed", text, tuple(entry.name for entry in counted))
+
+
+def _reordered(survey: Survey) -> Iterable[Finding]:
+    """Optimizers whose state stands in another order than the parameters of their model."""
+    if all(match.models or match.by_name for match in survey.matches):
+        return
+    from ckpt.evidence.reordered import reordered  # here: few optimizers fit no model
+
+    for row in reordered(survey):
+        name = row.match.optimizer.name
+        which = "The optimizer" if name in ("", "optimizer") else show(name, 60)
+        mine, other = (list(shape) for shape in row.shapes)
+        text = (
+            f"{which} got the parameters in another order than the model's: its state {row.differs} has shape {mine},"
+            f" parameter {row.differs} of the model ({show(row.name, 60)}) {other}."
+        )
+        names = tuple(survey.tensors[index].name for index in row.order)
+        if names:
+            order = and_more([show(row.model.relative(each), 60) for each in names], 8)
+            follows = f"The shapes fit one order: {order}. Build the new optimizer in it."
+        elif row.parts:
+            order = and_more([show(part, 60) for part in row.parts], 8)
+            follows = f"The shapes fit if the parts came so: {order}. Build the new optimizer in that order."
+        else:
+            follows = "A new optimizer of model.parameters() loads it without a word, and gives it to other parameters."
+        yield Finding("optimizer-order", text, names, consequence=follows)
+
+
+def _adapter_names(report: Inspection) -> Iterable[Finding]:
+    """An adapter in other names than those of PEFT."""
+    if report.adapter is not None and report.adapter.adapter.style != "PEFT":
+        found = report.adapter
+        text = f"{' and '.join(found.adapter.methods)} with {found.adapter.format}, not those of PEFT (lora_A, lora_B)."
+        follows = "A loader of other names finds no layer in it. ckpt warmstart pairs both."
+        if "LoRA" not in found.adapter.methods:
+            follows = "A loader of LoRA alone finds no layer in it."
+        yield Finding("adapter-names", text, consequence=follows)
+
+
+def _extras(survey: Survey, plan: Plan) -> Iterable[Finding]:
+    """Tensors of models that carry no weights, and for which other versions of the code have no place."""
+    if survey.checkpoint.traits.names_are_code:
+        return
+    for part in survey.sections:
+        if part.kind not in ("model", "ema") or part.is_module:
+            continue
+        names = part.names()
+        for kind, chosen in extras(names, looks_of(part.entries)).items():
+            way = _without(survey, part, chosen, names, plan)
+            alone = f" {_ALONE}" if way.command is not None and way.keeps == "weights" else ""
+            full = tuple(f"{part.name}.{name}" if part.path else name for name in chosen)
+            yield Finding(
+                "extra-buffers",
+                sentence(kind, full),
+                full,
+                way.command,
+                consequence=f"{consequence(kind)}{alone.replace('weights alone', 'weights without them')}",
+            )
+
+
+def _without(survey: Survey, part: Section, chosen: Sequence[str], names: Sequence[str], plan: Plan) -> Way:
+    """The command that writes the weights without some tensors."""
+    globs = patterns(chosen, names)
+    if not globs or len(chosen) == len(names):
+        return Way(None)
+    words = [word for glob in globs for word in ("--exclude", glob)]
+    section = ["--section", part.name] if len(survey.candidates) > 1 or part not in survey.candidates else []
+    return plan(("slim", *words, *section))
 
 
 def _sharing(report: Inspection, plan: Plan) -> Iterable[Finding]:

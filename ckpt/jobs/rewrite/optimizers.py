@@ -122,8 +122,8 @@ def _unwrapped(survey: Survey, limits: Limits) -> tuple[Survey, list[Change]]:
         if names:
             survey = Survey(checkpoint, survey.model)
             changes += [
-                Change("prefix", f"{prefix}*", "*", count, "tensor", section=model.name)
-                for prefix, count in removed_prefixes(names.get(model.name, {})).items()
+                Change("prefix", f"{prefix}*", f"{rest}*", count, "tensor", section=model.name)
+                for (prefix, rest), count in removed_prefixes(names.get(model.name, {})).items()
             ]
     return survey, changes
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from ckpt.checkpoint import UNREAD, Checkpoint, Container, Entry, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError
 from ckpt.evidence.dialects import HEADS
+from ckpt.evidence.extras import ExtraKind, extras, lone_counters
 from ckpt.evidence.mapping import Rename, Shift, common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -636,6 +637,17 @@ class Coverage(NamedTuple):
     def of(self, *statuses: Status) -> list[Pairing]:
         """The pairings of some statuses."""
         return [row for row in self.pairings if row.status in statuses]
+
+    def without_weights(self, status: Status) -> dict[ExtraKind, list[Pairing]]:
+        """The pairings of a status whose tensors carry no weights, by what they are."""
+        rows = {row.name: row for row in self.of(status)}
+        if not rows:
+            return {}
+        entries = [row.target or row.source for row in rows.values()]
+        found = extras(list(rows), [entry.tensor for entry in entries if entry is not None])
+        if counters := lone_counters(list(rows), {row.name for row in self.of(*LOADED)}):
+            found["counter"] = counters
+        return {kind: [rows[name] for name in names] for kind, names in found.items()}
 
     @property
     def tensors(self) -> tuple[int, int]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from ckpt.errors import CkptError, UsageError
 from ckpt.evidence.mapping import common_component
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import WRAPPERS, unwrapped_name, wrapper_prefix
+from ckpt.evidence.wrappers import WRAPPERS, inner_modules, without_modules, wrapper_prefix
 from ckpt.jobs.rewrite.names import NewName, in_scope, with_new_names
 from ckpt.jobs.rewrite.report import Change, RewriteReport, refuse_script, with_ties
 from ckpt.jobs.rewrite.sets import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.nodes import Node
+from ckpt.text import show
 from ckpt.tree.view import View, look
 
 
@@ -37,7 +39,7 @@ def strip(
     survey = with_ties(survey, limits)
     new_name: NewName
     if prefix is None:
-        new_name = unwrapped_name
+        new_name = without_modules(sure_places(survey.weights(section)))
     else:
         given = prefix if prefix.endswith(".") else f"{prefix}."
 
@@ -50,8 +52,8 @@ def strip(
     result, names = with_new_names(survey, dicts, new_name, limits, unwrapped)
     changes: list[Change] = []
     for part in dicts:
-        for before, count in removed_prefixes(names.get(part.name, {})).items():
-            changes.append(Change("prefix", f"{before}*", "*", count, "tensor", section=part.name))
+        for (before, after), count in removed_prefixes(names.get(part.name, {})).items():
+            changes.append(Change("prefix", f"{before}*", f"{after}*", count, "tensor", section=part.name))
     for part in chosen:
         if part.is_module and unwrapped:
             before = str(look(part.node).type)
@@ -63,7 +65,7 @@ def strip(
     nothing = "nothing to strip: no name has the prefix of a wrapper"
     if not changes:
         result = source
-        nothing += _offer(survey, dicts, limits, section)
+        nothing += _offer(survey, dicts, limits, section) or _doubts(dicts)
     return RewriteReport("strip", source, result, tuple(changes), nothing=nothing)
 
 
@@ -81,16 +83,55 @@ def _offer(survey: Survey, dicts: list[Section], limits: Limits, section: str | 
     return ""
 
 
-def removed_prefixes(names: dict[str, str]) -> dict[str, int]:
-    """Count the names that lost each prefix: `module.`, or `*._orig_mod.` from their middle."""
-    counts: Counter[str] = Counter()
+def removed_prefixes(names: dict[str, str]) -> dict[tuple[str, str], int]:
+    """Count the names that lost each prefix: `module.`, `*._orig_mod.` from their middle, `features.module.` for `features.`."""
+    counts: Counter[tuple[str, str]] = Counter()
     for old, new in names.items():
         if old.endswith(new):
-            counts[old[: len(old) - len(new)]] += 1
+            counts[old[: len(old) - len(new)], ""] += 1
+            continue
+        parts = old.split(".")[:-1]
+        gone = [part for part in parts if part in WRAPPERS and part not in new.split(".")]
+        if all(part.startswith("_") for part in gone):
+            counts[f"*.{'.'.join(dict.fromkeys(gone))}.", ""] += 1
         else:
-            gone = [part for part in old.split(".")[:-1] if part in WRAPPERS and part not in new.split(".")]
-            counts[f"*.{'.'.join(dict.fromkeys(gone))}."] += 1
+            same = 0
+            for one, two in zip(old.split(".")[::-1], new.split(".")[::-1], strict=False):
+                if one != two:
+                    break
+                same += len(one) + 1
+            counts[old[: len(old) - same + 1], new[: len(new) - same + 1]] += 1
     return dict(counts)
+
+
+def sure_places(parts: Sequence[Section]) -> list[str]:
+    """The places where DataParallel is around a part of each of these models that has it, and that a key can lose.
+
+    A dict of dicts has its own key `module`: its tensors would have to move into another dict.
+    """
+    found: dict[str, bool] = {}
+    for part in parts:
+        if part.is_module:
+            continue
+        inner = inner_modules(part.names())
+        keys = (
+            {str(key) for entry in part.entries for key in entry.path[len(part.path) : -1]}
+            if inner.sure
+            else ()
+        )
+        for place in inner.every:
+            is_sure = place in inner.sure and "module" not in keys
+            found[place] = found.get(place, True) and is_sure
+    return [place for place, is_sure in found.items() if is_sure]
+
+
+def _doubts(parts: Sequence[Section]) -> str:
+    """The place where a wrapper may be around a part of a model, if there is one."""
+    for part in parts:
+        for place in inner_modules(part.names()).possible:
+            of = show(place.removesuffix(".module."), 60)
+            return f"; all names below {of} begin with module., perhaps a wrapper's (ckpt inspect has the rename)"
+    return ""
 
 
 def _wrapped_modules(chosen: list[Section]) -> dict[int, Node]:

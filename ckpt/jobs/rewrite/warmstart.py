@@ -15,6 +15,7 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, memory_order, permuted, place_of, same_bytes
 from ckpt.elements.cast import can_cast
 from ckpt.errors import UsageError
+from ckpt.evidence.adapters import piece_of, scales_of
 from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
 from ckpt.evidence.mapping import Shift, shift_of
 from ckpt.evidence.sections import Section, kind_of_key
@@ -178,7 +179,7 @@ def _plan(
     taken |= {part for parts in joins.values() for part in parts} | {whole for whole, _ in cuts.values()}
     rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in taken]
     rows = _with_ties(rows)
-    notes = [*_shared(rows), *(rename.note for rename in names.renames if rename.note)]
+    notes = [*_shared(rows), *_strength(rows), *(rename.note for rename in names.renames if rename.note)]
     head = head_of([row for row in rows if row.target is not None])
     if not options.count_sliced:
         rows = [
@@ -266,6 +267,45 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
         why = f"less than {LEAST:.0%} of the model"
         return coverage._replace(refusal=why, way=("--min-coverage", "0"))
     return coverage
+
+
+def _strength(rows: Sequence[Pairing]) -> Iterator[str]:
+    """Yield the scale of an adapter that only one side keeps: the same tensors act stronger or weaker without it."""
+    loaded = [
+        (row, piece_of(row.source.name)) for row in rows if row.status in LOADED and row.source is not None
+    ]
+    ranks: dict[str, int] = {}
+    theirs: set[str] = set()
+    for row, piece in loaded:
+        if piece is not None and piece.part == "down" and row.source is not None and row.source.tensor.shape:
+            ranks[piece.module] = row.source.tensor.shape[0]
+            other = piece_of(row.target.name) if row.target is not None else None
+            theirs |= {other.module} if other is not None else set()
+    if not ranks:
+        return
+    for status, modules in (("unexpected", ranks.keys()), ("missing", theirs)):
+        found = [row for row in rows if row.status == status]
+        alphas = [
+            entry.tensor
+            for row in found
+            if (entry := row.source or row.target) is not None
+            and (piece := piece_of(entry.name)) is not None
+            and piece.part == "alpha"
+            and piece.module in modules
+        ]
+        if not alphas:
+            continue
+        text = scales_of(alphas, tuple(sorted(set(ranks.values())))).text or "alpha"
+        if status == "unexpected":
+            yield (
+                f"PRETRAINED scales its layers by alpha / rank: {text}. The target has no alpha, so its strength differs"
+                " unless its configuration has this lora_alpha."
+            )
+        else:
+            yield (
+                f"The target keeps its own {text}. PRETRAINED has no alpha: its scale is in its configuration"
+                " (lora_alpha), and the strength differs where that is another one."
+            )
 
 
 # --- the layout of values ---------------------------------------------------------------------------------------------
