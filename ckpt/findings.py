@@ -40,6 +40,12 @@ CATALOGUE: dict[str, Code] = {
         Code(
             "unfinished", "error", "a save was killed before its last step, and all of it is there", _INSPECT
         ),
+        Code(
+            "stale-index",
+            "error",
+            "the index names shards that are not there, and those that are there hold all",
+            _INSPECT,
+        ),
         Code("overlap", "error", "two parts of a checkpoint hold the same elements", _INSPECT),
         Code(
             "ranks-differ",
@@ -89,6 +95,8 @@ CATALOGUE: dict[str, Code] = {
         Code("trailing-data", "warning", "the file holds bytes that no loader reads", _INSPECT),
         Code("container", "warning", "loaders read the archive differently", _INSPECT),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
+        Code("no-index", "warning", "shards have no index, so some loaders do not find them", _INSPECT),
+        Code("unassigned", "info", "shards hold tensors that the index does not assign to them", _INSPECT),
         Code("dead-files", "warning", "files of a folder belong to nothing that it holds", _INSPECT),
         Code("unverified-size", "info", "the sizes of the tensors are recorded nowhere", _INSPECT),
         Code("unread-file", "info", "a file of weights is beside the one that was read", _INSPECT),
@@ -149,7 +157,7 @@ Plan: TypeAlias = Callable[[tuple[str, ...]], Way]
 
 `("weights",)` gets the weights out, `("plain",)` makes a file for weights_only, whole or its weights alone,
 `("smaller",)` leaves out what is beside the weights, `("rehome",)` moves to the CPU, `("stripped", SECTION)` takes
-prefixes away from a section at least, `("rename", "--sub", SUB, ...)` changes names, `("completed",)` gives
+prefixes away from a section at least, `("rename", "--sub", SUB, ...)` changes names, `("indexed",)` writes one file, or shards with an index. `("completed",)` gives
 state to parameters of the optimizer that have none. `("plain", FILE)` is about one file of
 a folder.
 """

@@ -69,8 +69,7 @@ def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequen
     if part.kind == "folder":
         raise UnreadableError("a folder, not a file")
     if part.kind == "dcp":
-        inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget, probe.partial)
-        checkpoint = dcp.read(inner, limits, plan.tree)
+        checkpoint = dcp.read(_inner(part, plan, probe), limits, plan.tree)
         if plan.tree is not None:
             checkpoint = replace(checkpoint, not_loadable="only the loader of Megatron puts it into a model")
         held = {str(key) for member in before if not member.key for key in look(member.checkpoint.root).keys}
@@ -78,6 +77,11 @@ def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequen
         own = set(map(str, look(checkpoint.root).keys))
         key = "" if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own) else part.key
         return Member(part.file, key, checkpoint, part.is_model)
+    if part.shards is not None:
+        from ckpt.formats.sharded.reader import read_set  # here: few folders hold shards without an index
+
+        shards = read_set(_inner(part, plan, probe), part.shards, limits)
+        return Member(part.file, _free_key(part, plan, shards), shards, part.is_model)
     if part.kind == "json":
         checkpoint = read_json(part.at, part.file, limits, probe.budget)
         return Member(part.file, part.key, checkpoint)
@@ -88,14 +92,24 @@ def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequen
         raise UnreadableError("not a small text")
     if text is not None:
         return Member(part.file, part.key, text)
-    key = part.key
     checkpoint = probe.open(part.at, plan.mark(part))
-    if not key:
-        view = look(checkpoint.root)
-        taken = {other.key for other in plan.parts}
-        if len(plan.parts) > 1 and (view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys))):
-            key = "model"  # a pickled module, or a dict with keys that other files have
-    return Member(part.file, key, checkpoint, part.is_model)
+    return Member(part.file, _free_key(part, plan, checkpoint), checkpoint, part.is_model)
+
+
+def _inner(part: Part, plan: Plan, probe: Probe) -> Probe:
+    """The probe of a part that is a folder."""
+    return Probe(part.at, probe.limits, probe.open, plan.mark(part), probe.budget, probe.partial)
+
+
+def _free_key(part: Part, plan: Plan, checkpoint: Checkpoint) -> str:
+    """The key of a file: none where its own keys stand at the root, and no other file has one of them."""
+    if part.key:
+        return part.key
+    view = look(checkpoint.root)
+    taken = {other.key for other in plan.parts}
+    if len(plan.parts) > 1 and (view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys))):
+        return "model"  # a pickled module, or a dict with keys that other files have
+    return ""
 
 
 def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequence[Notice]) -> Checkpoint:
@@ -105,7 +119,7 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
     if len(members) == 1 and not members[0].key:
         only = members[0].checkpoint
         # A folder with one file is that file; an index stands for its folder.
-        path = probe.path if members[0].file.endswith(INDEXES) else only.path
+        path = probe.path if members[0].file.endswith(INDEXES) or plan.parts[0].shards else only.path
         result = replace(only, path=path, notices=(*only.notices, *notices))
         if plan.path:
             result = replace(result, layout=plan.layout, facts=tuple(_facts(only.root, plan.facts)))
@@ -221,8 +235,14 @@ def checksums(
         if part.kind == "any" and read_text(part.at, part.file, limits, probe.budget) is not None:
             continue
         try:
-            if part.kind == "dcp":
-                inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget, probe.partial)
+            if part.shards is not None:
+                from ckpt.formats.sharded.index import unindexed  # here: as in `_member`
+                from ckpt.formats.sharded.reader import checksums_of
+
+                inner = _inner(part, plan, probe)
+                report = checksums_of(inner, unindexed(inner, part.shards, limits), check)
+            elif part.kind == "dcp":
+                inner = _inner(part, plan, probe)
                 from ckpt.formats.dcp.verifier import (
                     checksums as checked,  # here: only who checks pays for it
                 )
@@ -251,6 +271,10 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
         try:
             if part.kind in ("json", "text") or is_text:
                 files.append(of_text(part.at, part.file, limits))
+            elif part.shards is not None:
+                before = part.file.removesuffix(part.shards.label)
+                for name in part.shards.files.values():
+                    files += inner(part.at.child(name), before + name)
             elif part.kind == "dcp":
                 from ckpt.formats.dcp.verifier import recorded as listed  # here: as in `checksums`
 

@@ -280,7 +280,14 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         text = f"The optimizer holds {size_text(heavy)}, the model {size_text(model)}."
         yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
     for notice in checkpoint.notices:
-        yield Finding(notice.code, notice.message, notice.tensors, notice.hint)
+        hint = notice.hint
+        if hint is None and notice.code in _WITHOUT_INDEX:
+            hint = plan(("indexed",)).command
+        yield Finding(notice.code, notice.message, notice.tensors, hint)
+
+
+_WITHOUT_INDEX = ("no-index", "stale-index")
+"""Codes that another file, or other shards with an index, mend."""
 
 
 def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
