@@ -7,6 +7,9 @@ Megatron writes `iter_0000010/` below a folder whose `latest_checkpointed_iterat
 (megatron/training/checkpointing.py `get_checkpoint_name`). With the backend torch_dist such a folder is a distributed
 checkpoint, without paths in its `.metadata`, beside `common.pt`. Before, it had a folder for each tensor and pipeline
 parallel rank: `mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt`.
+
+NeMo 2 has such a folder as `weights/`, beside `context/` with what makes the model: `io.json`, `model.yaml`, the tokenizer
+(nemo/lightning/io/connector.py).
 """
 
 from __future__ import annotations
@@ -45,6 +48,9 @@ RANK = re.compile(r"mp_rank_(\d{2,6})(?:_(\d{3,6}))?(?:_(\d{3,6}))?")
 FILES = ("model_optim_rng.pt", "distrib_optim.pt")
 """The files of a rank: the weights with all else, and the shard of a distributed optimizer."""
 SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
+
+NEMO = ("weights", "context")
+"""The folders of NeMo 2."""
 
 _TEXT_BYTES = 100
 _RANKS = 100_000
@@ -192,10 +198,27 @@ def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
             refuse_zarr(data, data.names())
             raise UnreadableError(f"{prefix[:-1]} holds no file of a rank: the save was interrupted")
         return plan._replace(path=folder.name)
-    plan = _of_data(folder, names, "") or _of_ranks(folder, names, "")
+    plan = _of_data(folder, names, "") or _of_ranks(folder, names, "") or _of_nemo(folder, names)
     if plan is None:
         refuse_zarr(folder, names)
     return plan
+
+
+def _of_nemo(folder: Location, names: Sequence[str]) -> Plan | None:
+    """The weights of NeMo 2, in a folder of their own. Raises UnsupportedError for the backend of before."""
+    if any(f"{name}/" not in names for name in NEMO):
+        return None
+    try:
+        data = folder.child(NEMO[0], "no")
+        held = data.names()
+    except UnreadableError:
+        return None
+    plan = _of_data(data, held, f"{NEMO[0]}/")
+    if plan is None:
+        refuse_zarr(data, held)
+        return None
+    layout = plan.layout.replace("Megatron", "NeMo 2", 1)
+    return plan._replace(layout=layout, path=folder.name)
 
 
 def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None:
