@@ -96,6 +96,12 @@ CATALOGUE: dict[str, Code] = {
         Code("container", "warning", "loaders read the archive differently", _INSPECT),
         Code("shards", "warning", "the index and the shards disagree", _INSPECT),
         Code("no-index", "warning", "shards have no index, so some loaders do not find them", _INSPECT),
+        Code(
+            "unpacked",
+            "warning",
+            "an archive of torch.save was unpacked, and torch.load does not take that",
+            _INSPECT,
+        ),
         Code("unassigned", "info", "shards hold tensors that the index does not assign to them", _INSPECT),
         Code("dead-files", "warning", "files of a folder belong to nothing that it holds", _INSPECT),
         Code("unverified-size", "info", "the sizes of the tensors are recorded nowhere", _INSPECT),

@@ -55,6 +55,7 @@ FORMATS = _Table(
     "dcp.hf",
     "fsdp",
     "sharded",
+    "torch_zip.unpacked",
     "torchscript",
     "torch_zip",
     "torch_zip.opt_in",

@@ -280,14 +280,13 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         text = f"The optimizer holds {size_text(heavy)}, the model {size_text(model)}."
         yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
     for notice in checkpoint.notices:
-        hint = notice.hint
-        if hint is None and notice.code in _WITHOUT_INDEX:
-            hint = plan(("indexed",)).command
+        hint = plan(("indexed",)).command if notice.code in _WRITTEN_ANEW else None
+        hint = hint or notice.hint
         yield Finding(notice.code, notice.message, notice.tensors, hint)
 
 
-_WITHOUT_INDEX = ("no-index", "stale-index")
-"""Codes that another file, or other shards with an index, mend."""
+_WRITTEN_ANEW = ("no-index", "stale-index", "unpacked")
+"""Codes that one file with the same content, or shards with an index, mend."""
 
 
 def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:
