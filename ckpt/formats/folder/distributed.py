@@ -30,6 +30,7 @@ from ckpt.formats.common.dcp import (
     is_part,
     of_zarr,
 )
+from ckpt.formats.common.parallel import LLAMA, PARAMS, llama_in
 from ckpt.formats.folder.layouts import Fact, Part, Plan
 from ckpt.formats.format import Probe
 from ckpt.io.location import Location
@@ -199,9 +200,35 @@ def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
             raise UnreadableError(f"{prefix[:-1]} holds no file of a rank: the save was interrupted")
         return plan._replace(path=folder.name)
     plan = _of_data(folder, names, "") or _of_ranks(folder, names, "") or _of_nemo(folder, names)
+    plan = plan or _of_llama(folder, names)
     if plan is None:
         refuse_zarr(folder, names)
     return plan
+
+
+def _of_llama(folder: Location, names: Sequence[str]) -> Plan | None:
+    """The files of the ranks of tensor parallelism, as Meta publishes Llama, and its sizes. One file is the checkpoint itself."""
+    ranks = llama_in(names)
+    if len(ranks) < 2:
+        return None
+    parts = [Part(name, folder.child(name), f"rank_{number:02d}") for number, name in ranks.items()]
+    if PARAMS in names:
+        parts.append(Part(PARAMS, folder.child(PARAMS), "params", "json"))
+    facts = [Fact("hidden size", ("params", "dim")), Fact("layers", ("params", "n_layers"))]
+    layout = "Llama checkpoint, ranks side by side"
+    return Plan(layout, tuple(parts), tuple(facts), path=folder.name, is_ranks=True)
+
+
+def parallel_of(files: Sequence[str]) -> list[str]:
+    """Return the files of ranks of one pipeline stage, whose names are equal: those of the stage of the first."""
+    stages: dict[str, list[str]] = {}
+    for file in files:
+        match = RANK.fullmatch(file.rpartition("/")[0].rpartition("/")[2])
+        if match is not None and file.endswith(FILES[0]):
+            stages.setdefault(f"{match[2]} {match[3]}", []).append(file)
+        elif match is None and re.fullmatch(LLAMA, file):
+            stages.setdefault("", []).append(file)
+    return next(iter(stages.values()), [])
 
 
 def _of_nemo(folder: Location, names: Sequence[str]) -> Plan | None:

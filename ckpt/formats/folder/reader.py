@@ -12,6 +12,7 @@ from math import prod
 from ckpt.checkpoint import Checkpoint, Member, Notice, RecordedFile, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
+from ckpt.formats.common.parallel import llama_in, notice_of
 from ckpt.formats.common.pickled import mixed, refuse_mixed
 from ckpt.formats.dcp import reader as dcp
 from ckpt.formats.folder import FORMAT, distributed
@@ -132,7 +133,7 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
         notices = [*notices, Notice("mixed-steps", difference)]
     if plan.is_ranks:
         refuse_mixed(_headers(members, "iteration"))
-        notices = [*notices, *_missing_ranks(members)]
+        notices = [*notices, *_missing_ranks(members), *_parallel(plan, members, probe)]
         facts += _ranks(members)
     return replace(
         whole,
@@ -179,6 +180,23 @@ def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
         return []
     listed = and_more(lost, _SHOWN)
     return [Notice("incomplete", f"files of {len(lost):,} of {prod(counts):,} ranks are missing: {listed}")]
+
+
+def _parallel(plan: Plan, members: Sequence[Member], probe: Probe) -> Iterator[Notice]:
+    """Yield a notice about ranks of tensor parallelism, and one about those of Llama that are not there."""
+    files = distributed.parallel_of([member.file for member in members])
+    ranks = [(member.file, member.checkpoint) for member in members if member.file in files]
+    if len(ranks) > 1:
+        notice = notice_of(ranks, plan.parts[0].at.parent(), probe.limits)
+        if notice is not None:
+            yield notice
+    numbers = list(llama_in(files))
+    lost = [number for number in range(max(numbers, default=-1) + 1) if number not in numbers]
+    if lost:
+        listed = and_more([f"consolidated.{number:02d}" for number in lost], _SHOWN)
+        yield Notice(
+            "incomplete", f"files of {len(lost):,} of {numbers[-1] + 1:,} ranks are missing: {listed}"
+        )
 
 
 def _folder(member: Member) -> str:
