@@ -329,7 +329,7 @@ class Member(NamedTuple):
 
 
 class ParallelRank(NamedTuple):
-    """The rank of a file whose tensors are parts of those of a model, and the number of ranks."""
+    """The rank of a file that holds a part of each tensor of a model, and the number of ranks."""
 
     number: int
     of: int

@@ -62,7 +62,7 @@ def is_part(name: str) -> bool:
 
 
 _OF_RANK = r"__(\d{1,9})_\d+\.distcp"
-"""The name of a data file: the rank that wrote it, and its number among those of the rank."""
+"""The name of a data file: the rank that wrote it, and the number of the file among all of this rank."""
 
 
 def ranks_of(files: Iterable[str]) -> list[int]:

@@ -138,7 +138,7 @@ def _names_of(location: Location) -> tuple[str, str]:
 
 
 def _described(ranks: Sequence[Checkpoint], width: int | None, of: int) -> str | None:
-    """Return how the tensors are divided over `of` ranks, by the checksums that files recorded; None where names differ.
+    """Return how the tensors are divided over `of` ranks, by the checksums that files recorded, or None if names differ.
 
     `width` is the size of the whole model's hidden dimension.
     """
@@ -171,7 +171,7 @@ _COLUMNS = re.compile(
 
 
 def _divided(name: str, shape: tuple[int, ...], whole: int | None, of: int) -> int | None:
-    """Return the dimension along which a part was cut: the one that is not the `whole` size; None where it is not sure."""
+    """Return the dimension along which a part was cut: the one that is not the `whole` size. Return None if that is not sure."""
     if len(shape) == 1:
         return 0
     if len(shape) != 2:

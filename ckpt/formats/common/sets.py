@@ -75,6 +75,6 @@ def is_shard(name: str) -> bool:
 
 
 def kind_of(name: str) -> tuple[str, str] | None:
-    """The stem and the ending of the name of a shard; None for another name."""
+    """Return the stem and the ending of the name of a shard, or None for another name."""
     match = re.fullmatch(_NAME, name)
     return None if match is None else (match["stem"], match["ending"])

@@ -220,7 +220,7 @@ def _of_llama(folder: Location, names: Sequence[str]) -> Plan | None:
 
 
 def parallel_of(files: Sequence[str]) -> list[str]:
-    """Return the files of ranks of one pipeline stage, whose names are equal: those of the stage of the first."""
+    """Return the files of ranks of one pipeline stage, whose names are equal: the stage of the first."""
     stages: dict[str, list[str]] = {}
     for file in files:
         match = RANK.fullmatch(file.rpartition("/")[0].rpartition("/")[2])

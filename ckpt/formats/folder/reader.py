@@ -183,7 +183,7 @@ def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
 
 
 def _parallel(plan: Plan, members: Sequence[Member], probe: Probe) -> Iterator[Notice]:
-    """Yield a notice about ranks of tensor parallelism, and one about those of Llama that are not there."""
+    """Yield a notice about ranks of tensor parallelism, and one about the files of Llama that are not there."""
     files = distributed.parallel_of([member.file for member in members])
     ranks = [(member.file, member.checkpoint) for member in members if member.file in files]
     if len(ranks) > 1:

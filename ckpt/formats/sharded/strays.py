@@ -1,4 +1,4 @@
-"""The shards of another save that lie beside those of a checkpoint: a loader that takes all files mixes both."""
+"""The shards of another save that lie beside the shards of a checkpoint: a loader that takes all files mixes both."""
 
 from __future__ import annotations
 

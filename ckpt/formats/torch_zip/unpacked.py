@@ -148,7 +148,7 @@ def _last(location: Location) -> str:
 
 
 def _zip_command(folder: Location) -> str | None:
-    """The command that makes the archive again, beside the folder; None where no shell takes its name."""
+    """Return the command that makes the archive again, beside the folder, or None if no shell takes its name."""
     path = folder.name.rstrip("/")
     above, _, name = path.rpartition("/")
     words = [pasted_path(word) for word in (above or ".", name, f"{name}.pth")]
