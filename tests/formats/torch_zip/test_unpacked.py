@@ -58,6 +58,16 @@ def test_each_path_into_an_unpacked_archive_leads_to_it(path: str, truth: Path, 
     assert b"1 checkpoint," in done.err and b"torch-unpacked" in done.out
 
 
+def test_thousands_of_storages_are_each_in_a_file_of_their_own(tmp_path: Path) -> None:
+    """A reader of many alike takes their records for one run of bytes."""
+    names = [f"layers.{number}.{'x' * 100}" for number in range(3_000)]
+    torch.save({name: torch.full((3,), float(at)) for at, name in enumerate(names)}, tmp_path / "many.pth")
+    folder = unpack(tmp_path / "many.pth", tmp_path / "out")
+    with ckpt.open(folder) as found:
+        assert len(found) == len(names)
+        assert all(found[names[at]].torch().tolist() == [at] * 3 for at in range(0, len(names), 97))
+
+
 def test_the_printed_command_writes_the_archive_again(truth: Path, tmp_path: Path) -> None:
     unpack(truth, tmp_path).rename(tmp_path / "s 23")
     hint = next(row.hint for row in ckpt.inspect(tmp_path / "s 23").findings if row.code == "unpacked")
