@@ -328,6 +328,13 @@ class Member(NamedTuple):
     is_model: bool = False
 
 
+class ParallelRank(NamedTuple):
+    """The rank of a file that holds a part of each tensor of a model, and the number of ranks."""
+
+    number: int
+    of: int
+
+
 UNREAD = "(unread)"
 """The name of what was not read, and whose names are not known."""
 
@@ -380,6 +387,8 @@ class Checkpoint:
     """The files of the checkpoint. `close` closes them."""
     origin: Origin | None = None
     declared: Declared | None = None
+    rank: ParallelRank | None = None
+    """The rank of tensor parallelism that a file is of, where what lies beside it says so."""
     is_edited: bool = False
     """True if the tree differs from the tree of the file."""
 

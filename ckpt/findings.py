@@ -40,11 +40,23 @@ CATALOGUE: dict[str, Code] = {
         Code(
             "unfinished", "error", "a save was killed before its last step, and all of it is there", _INSPECT
         ),
+        Code(
+            "stale-index",
+            "error",
+            "the index names shards that are not there, and those that are there hold all",
+            _INSPECT,
+        ),
         Code("overlap", "error", "two parts of a checkpoint hold the same elements", _INSPECT),
         Code(
             "ranks-differ",
             "error",
             "ranks hold different values where they should be equal",
+            ("inspect", "diff"),
+        ),
+        Code(
+            "tensor-parallel",
+            "warning",
+            "a file holds the parts of one rank of tensor parallelism",
             ("inspect", "diff"),
         ),
         Code("mixed-steps", "info", "files of a checkpoint seem to be of several steps", _INSPECT),
@@ -107,6 +119,14 @@ CATALOGUE: dict[str, Code] = {
             "an adapter has the names of one program, which loaders of others do not know",
             _INSPECT,
         ),
+        Code("no-index", "warning", "shards have no index, so some loaders do not find them", _INSPECT),
+        Code(
+            "unpacked",
+            "warning",
+            "an archive of torch.save was unpacked, and torch.load does not take that",
+            _INSPECT,
+        ),
+        Code("unassigned", "info", "shards hold tensors that the index does not assign to them", _INSPECT),
         Code("dead-files", "warning", "files of a folder belong to nothing that it holds", _INSPECT),
         Code("unverified-size", "info", "the sizes of the tensors are recorded nowhere", _INSPECT),
         Code("unread-file", "info", "a file of weights is beside the one that was read", _INSPECT),
@@ -166,8 +186,9 @@ Plan: TypeAlias = Callable[[tuple[str, ...]], Way]
 """Finds the command that works on one checkpoint and
 
 `("weights",)` gets the weights out, `("plain",)` makes a file for weights_only, whole or its weights alone,
-`("slim", "--exclude", GLOB, ...)` leaves tensors out, `("smaller",)` leaves out what is beside the weights, `("rehome",)` moves to the CPU, `("stripped", SECTION)` takes
-prefixes away from a section at least, `("rename", "--sub", SUB, ...)` changes names, `("completed",)` gives
+`("slim", "--exclude", GLOB, ...)` leaves tensors out, `("smaller",)` leaves out what is beside the weights, `("rehome",)`
+moves to the CPU, `("stripped", SECTION)` takes prefixes away from a section at least, `("rename", "--sub", SUB, ...)`
+changes names, `("indexed",)` writes one file, or shards with an index. `("completed",)` gives
 state to parameters of the optimizer that have none. `("plain", FILE)` is about one file of
 a folder.
 """

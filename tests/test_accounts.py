@@ -139,11 +139,11 @@ WAYS = {
     "float32 dcp": Way(("convert", *NUMBERS, "--dtype", "float32"), "o.dcp", dtype="float32"),
 }
 REFUSED = {
-    "rehome": {"safetensors", "sharded", "dcp", "dcp of two ranks", "dcp-hf", "trainer"},
+    "rehome": {"safetensors", "sharded", "no index", "dcp", "dcp of two ranks", "dcp-hf", "trainer"},
     "rename": {"torchscript"},
 }
 """What a format has no place for: devices, names that are not code."""
-STAY = {"safetensors", "sharded", "trainer", "dcp-hf"}
+STAY = {"safetensors", "sharded", "no index", "trainer", "dcp-hf"}
 """What stays safetensors in all commands but convert."""
 
 

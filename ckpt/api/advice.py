@@ -29,6 +29,8 @@ SUFFIXES = {
 }
 """Command -> the suffix, in what a command suggests and in commands that others suggest."""
 _COMPLETE = "--complete-optimizer"
+_SHARD_BYTES = 5_000_000_000
+"""Bytes of weights that are written as one file; more of them as shards."""
 _SECTIONS = 8
 """Models that are tried one after the other."""
 
@@ -59,6 +61,9 @@ class Ways:
             return self._first([*self._slim(), *self._sections()])
         if words[0] == "extracted":
             return self._first([("convert",), *self._slim(), *self._sections()])
+        if words[0] == "indexed":
+            is_large = self._survey.checkpoint.nbytes > _SHARD_BYTES
+            return self._planned(("convert", "--shard-size", "5GB") if is_large else ("convert",))
         if words[0] == "completed":
             return self._planned(("convert", _COMPLETE))
         if words[0] == "stripped":

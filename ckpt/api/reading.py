@@ -311,14 +311,21 @@ def verdict(
         report = job.with_checksums(report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread)
     if stored is not None:
         report = compared_with(stored, report, opened, quick=quick)
+    if report.hint is None and any(notice.code == "stale-index" for notice in checkpoint.notices):
+        return report._replace(hint=_command(checkpoint, opened.limits, "indexed"))
     return report
 
 
 def _salvage(checkpoint: Contents, limits: Limits) -> str | None:
     """The command that writes what is whole of a damaged file, or None where none works."""
+    return _command(checkpoint, limits, "salvage")
+
+
+def _command(checkpoint: Contents, limits: Limits, word: str) -> str | None:
+    """The command for what a word asks for, or None where none works."""
     from ckpt.evidence.survey import Survey
 
     # Named as text: only a damaged file pays for what writes.
     ways = import_module("ckpt.api.advice").Ways(Survey(checkpoint), limits)
-    command: str | None = ways.way(("salvage",)).command
+    command: str | None = ways.way((word,)).command
     return command

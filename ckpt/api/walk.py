@@ -19,6 +19,7 @@ from ckpt.errors import (
 )
 from ckpt.formats.common.dcp import DATA
 from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.common.sets import is_shard
 from ckpt.formats.format import CHECKPOINTS, PERHAPS
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
@@ -207,7 +208,9 @@ def _below_each(own: Iterable[str]) -> dict[str, list[str]]:
 
 def _is_one(own: Sequence[str]) -> bool:
     """Tell whether a folder is one checkpoint by the files of it that belong together, or a save that was interrupted."""
-    return len(own) > 1 or any(name.startswith(".") or name.endswith(DATA) for name in own)
+    return len(own) > 1 or any(
+        name.startswith(".") or name.endswith(DATA) or is_shard(name.rpartition("/")[2]) for name in own
+    )
 
 
 def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:

@@ -55,6 +55,7 @@ FORMATS = _Table(
     "dcp.hf",
     "fsdp",
     "sharded",
+    "torch_zip.unpacked",
     "torchscript",
     "torch_zip",
     "torch_zip.opt_in",
@@ -119,6 +120,10 @@ def _open(
         if rest is not None:
             probe.names_from, probe.keep_damaged = rest
         checkpoint = _read(probe, limits, plugins)
+        if not mark and _last(location.name).startswith(_RANKED):
+            from ckpt.formats.common.parallel import with_rank  # here: few files have such a name
+
+            checkpoint = with_rank(checkpoint, probe)
         if probe.names_from is not None:
             checkpoint.close()
             raise UsageError("--names-from goes with a distributed checkpoint without .metadata")
@@ -142,6 +147,8 @@ def _open(
             gc.enable()
 
 
+_RANKED = ("consolidated.", "mp_rank_", "model_optim_rng", "model-rank-")
+"""Beginnings of the names of files of one rank."""
 _WHOLE = (NotOpenedError, LinkError, MixedStepsError)
 """Errors that say nothing of damage in the bytes of a file."""
 

@@ -114,11 +114,15 @@ def remainder(
     """
     try:
         with open(path, limits, plugins=plugins, partial=True) as checkpoint:
-            gone = {name for row in checkpoint.notices if row.code in LOST for name in row.tensors}
+            lost = dict.fromkeys(
+                name for row in checkpoint.notices if row.code in LOST for name in row.tensors
+            )
             names = names_of(checkpoint.tensors)
-            whole = tuple(name for name in names if name not in gone)
+            whole = tuple(name for name in names if name not in lost)
+            there = [name for name in names if name in lost]
+            gone = lost.keys() - there  # an index lists them, and no shard that is there holds them
             hint = plan(checkpoint) if plan is not None and whole else None
-            return Remainder(whole, tuple(name for name in names if name in gone), (), hint)
+            return Remainder(whole, (*there, *(name for name in lost if name in gone)), (), hint)
     except CkptError:
         pass
     try:

@@ -11,9 +11,11 @@ import os
 import stat
 import sys
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
+from itertools import accumulate
 from itertools import count as numbers
 from threading import RLock
 from typing import BinaryIO, Protocol, cast
@@ -429,12 +431,54 @@ class Window(BaseSource):
         self.outer.check_unchanged()
 
 
+class Joined(BaseSource):
+    """Several sources as one, each behind the one before. Closing it closes them."""
+
+    def __init__(self, name: str, sources: Sequence[Source]) -> None:
+        self.name = name
+        self.sources = sources
+        ends = list(accumulate(source.size for source in sources))
+        self.size = ends[-1] if ends else 0
+        self._begins = [0, *ends[:-1]]
+
+    def at(self, offset: int) -> tuple[Source, int]:
+        """The source that holds the byte at an offset, and the offset there."""
+        index = bisect_right(self._begins, offset) - 1
+        return self.sources[index], offset - self._begins[index]
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._check_range(offset, count, self.name)
+        pieces: list[bytes] = []
+        while count:
+            source, begin = self.at(offset)
+            taken = min(count, source.size - begin)
+            pieces.append(source.read(begin, taken))
+            offset, count = offset + taken, count - taken
+        return b"".join(pieces)
+
+    def check_unchanged(self) -> None:
+        for source in self.sources:
+            source.check_unchanged()
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+
+    @property
+    def identity(self) -> Identity:
+        return tuple(part for source in self.sources for part in source.identity)
+
+
 def grounded(source: Source, offset: int) -> tuple[Source, int]:
     """Return the file that holds a byte of a source, and its offset there. It can be copied from there."""
-    while isinstance(source, Window):
-        offset += source.offset
-        source = source.outer
-    return source, offset
+    while True:
+        if isinstance(source, Window):
+            offset += source.offset
+            source = source.outer
+        elif isinstance(source, Joined):
+            source, offset = source.at(offset)
+        else:
+            return source, offset
 
 
 def open_address(address: str) -> Source:

@@ -71,6 +71,9 @@ def example(name: str, samples: Path, folder: Path, request: pytest.FixtureReque
         return trained / OF_RANKS[name]
     if name == "deepspeed":
         return deepspeeds.write(folder / "run", 2)
+    if name == "torch-unpacked":
+        shutil.unpack_archive(samples / EXAMPLES["torch-zip"], folder / "out", "zip")
+        return next((folder / "out").iterdir())
     if name in MADE:
         return exported.written(folder, "made", MADE[name]())
     return samples / EXAMPLES[name]
@@ -84,6 +87,7 @@ def test_every_format_has_an_example() -> None:
         "dcp-hf",
         "fsdp-ranks",
         "sharded",
+        "torch-unpacked",
         "torchscript",
         "torch-zip",
         "torch-zip-1.4",
@@ -96,7 +100,9 @@ def test_every_format_has_an_example() -> None:
         "archive",
         "pickle",
     ]
-    assert {*EXAMPLES, *MADE, *OF_RANKS, "deepspeed"} == {reader.name for reader in (*FORMATS, FOREIGN)}
+    assert {*EXAMPLES, *MADE, *OF_RANKS, "deepspeed", "torch-unpacked"} == {
+        reader.name for reader in (*FORMATS, FOREIGN)
+    }
 
 
 @pytest.mark.parametrize("reader", (*FORMATS, FOREIGN), ids=lambda reader: reader.name)

@@ -111,7 +111,10 @@ def test_a_command_calls_the_function_of_its_name() -> None:
 PACKAGES = {name.split(".")[0] for name in FORMATS.names}
 COMMON = frozenset(["__init__", "common", "endings", "format", "probe"])
 """The modules that formats share."""
-INSIDE = {("folder", "dcp"): "a folder holds a distributed checkpoint, whose tensors get names of its own"}
+INSIDE = {
+    ("folder", "dcp"): "a folder holds a distributed checkpoint, whose tensors get names of its own",
+    ("folder", "sharded"): "a folder holds shards without an index, so no file of it leads to them",
+}
 """A format that reads another by its name, and why."""
 
 

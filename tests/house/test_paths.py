@@ -55,6 +55,7 @@ LIMITS = [
     "formats.common.early._HOPS",
     "formats.dcp.reader._HEAD",
     "formats.plain_pickle.packed._HEAD",
+    "formats.torch_zip.unpacked._AROUND",
     "formats.plain_pickle.packed._STREAMS",
     "jobs.rewrite.plain._ROUNDS",
     "pickles.grammar.forms.MOST_ARGUMENTS",

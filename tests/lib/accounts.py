@@ -108,6 +108,23 @@ def _sharded(folder: Path, size: Size, ending: str) -> Path:
     return path
 
 
+def _unindexed(folder: Path, size: Size, ending: str) -> Path:
+    """Shards without their index, in a folder of their own."""
+    below = folder / "shards"
+    below.mkdir()
+    _sharded(below, size, ending).unlink()
+    return below
+
+
+def _unpacked(folder: Path, size: Size) -> Path:
+    path = _torch(folder, size)
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder / "out")
+        root = archive.namelist()[0].partition("/")[0]
+    path.unlink()
+    return folder / "out" / root
+
+
 def _dcp(folder: Path, size: Size) -> Path:
     import torch.distributed.checkpoint as dcp
 
@@ -236,6 +253,9 @@ SOURCES = [
     Source("safetensors", _safetensors, False, is_flat=True),
     Source("sharded", partial(_sharded, ending="safetensors"), False, is_flat=True),
     Source("sharded bin", partial(_sharded, ending="bin"), True, is_flat=True),
+    Source("no index", partial(_unindexed, ending="safetensors"), False, is_flat=True),
+    Source("no index bin", partial(_unindexed, ending="bin"), True, is_flat=True),
+    Source("unpacked", _unpacked, False),
     Source("dcp", _dcp, True),
     Source("nemo", _nemo, True, is_flat=True),
     Source("trainer", _trainer, False, is_flat=True),

@@ -6,14 +6,14 @@ The files of weights of any folder, and the folders that DeepSpeed makes, are to
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from ckpt.errors import NotOpenedError, UnreadableError
 from ckpt.formats.format import INDEXES, Probe
 from ckpt.io.location import Location
 from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.text import and_more, show
 
 METADATA, DATA = ".metadata", ".distcp"
 _OF_A_RANK = r"__\d+\.metadata"
@@ -59,6 +59,27 @@ def is_of_accelerate(name: str) -> bool:
 def is_part(name: str) -> bool:
     """Tell whether a file of this name belongs to a distributed checkpoint."""
     return is_metadata(name) or is_unfinished(name) or name.endswith(DATA)
+
+
+_OF_RANK = r"__(\d{1,9})_\d+\.distcp"
+"""The name of a data file: the rank that wrote it, and the number of the file among all of this rank."""
+
+
+def ranks_of(files: Iterable[str]) -> list[int]:
+    """The ranks that wrote these data files, in order. A file of another name is of none."""
+    matches = (re.fullmatch(_OF_RANK, file.rpartition("/")[2]) for file in files)
+    return sorted({int(match[1]) for match in matches if match is not None})
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 2`, `ranks 2 and 3`, `ranks 8 to 15`, or the first of them."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    if len(ranks) == 2:
+        return f"ranks {ranks[0]} and {ranks[1]}"
+    return "ranks " + and_more([str(rank) for rank in ranks], 5)
 
 
 def folder_of(probe: Probe) -> Location | None:

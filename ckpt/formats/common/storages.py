@@ -14,7 +14,7 @@ from ckpt.formats.common.directory import Record
 from ckpt.formats.common.holes import hole
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, interpret, run, seen_as
-from ckpt.io.source import grounded
+from ckpt.io.source import Joined, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
@@ -165,6 +165,7 @@ class StorageFolder:
         end = first + len(keys)
         if (
             first < 0
+            or isinstance(self._source, Joined)  # each record is in a file of its own
             or not self._made.keys().isdisjoint(keys)
             or any(first < start + len(column) and start < end for start, column in self._columns.items())
             or records.methods[first:end].tobytes().strip(b"\0")

@@ -1,5 +1,6 @@
 """A library's archive that holds checkpoints: each member is read where it lies, and becomes a part under its name.
 
+Stable-Baselines 2: a zip of `parameters` (arrays of numpy), `parameter_list` and `data` (JSON; common/base_class.py).
 Stable-Baselines3: a zip of `policy.pth`, an optimizer for each, `data` (JSON) and texts (common/save_util.py).
 NeMo: a tar of `model_weights.ckpt` and `model_config.yaml` (core/connectors/save_restore_connector.py).
 """
@@ -29,10 +30,17 @@ class Layout(NamedTuple):
     texts: dict[str, Member]
     others: tuple[str, ...] = ()
     """The names of further members, which nobody reads."""
+    arrays: tuple[tuple[str, Member], ...] = ()
+    """Members that hold arrays of numpy."""
 
     @property
     def members(self) -> list[Member]:
-        return [*self.parts.values(), *self.jsons.values(), *self.texts.values()]
+        return [
+            *self.parts.values(),
+            *(member for _, member in self.arrays),
+            *self.jsons.values(),
+            *self.texts.values(),
+        ]
 
 
 def is_known(probe: Probe) -> bool:
@@ -55,7 +63,9 @@ def _kind(probe: Probe) -> Callable[[Probe, Limits], Layout] | None:
     if probe.archive is not None:
         names = probe.archive.records.keys()
         is_sb3 = "policy.pth" in names and not names.isdisjoint(("data", "_stable_baselines3_version"))
-        return _stable_baselines if is_sb3 else None
+        if is_sb3:
+            return _stable_baselines
+        return _stable_baselines_2 if names >= _SB2_FILES else None
     if probe.source is not None and probe.is_tar:
         return _nemo if _has_nemo_weights(probe) else None
     return None
@@ -90,6 +100,22 @@ def _stable_baselines(probe: Probe, limits: Limits) -> Layout:
         jsons,
         texts,
         tuple(name for name in others if name not in read),
+    )
+
+
+# --- Stable-Baselines 2 ---------------------------------------------------------------------------------------
+
+_SB2_FILES = frozenset(("data", "parameters", "parameter_list"))
+
+
+def _stable_baselines_2(probe: Probe, limits: Limits) -> Layout:
+    archive = probe.archive
+    assert archive is not None
+    members = {name: of_record(probe.file, record) for name, record in archive.records.items()}
+    jsons = {name: members[name] for name in ("data", "parameter_list")}
+    others = tuple(name for name in members if name not in _SB2_FILES)
+    return Layout(
+        "Stable-Baselines 2", "", True, {}, jsons, {}, others, (("parameters", members["parameters"]),)
     )
 
 

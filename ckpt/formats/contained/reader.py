@@ -12,6 +12,7 @@ from ckpt.formats.common.members import Member
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.contained import FORMAT
+from ckpt.formats.contained.arrays import read_arrays
 from ckpt.formats.contained.layouts import layout_of
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.io.executor import Executor
@@ -36,6 +37,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             member.admit(limits, probe.budget)
             opened = probe.open(member, f"{probe.mark}{key}:")
             parts.append(Part(member.member, key, opened, is_model=not parts))  # the model comes first
+        for key, member in layout.arrays:
+            arrays = read_arrays(member, f"{probe.mark}{key}:", limits, probe.budget)
+            parts.append(Part(member.member, key, arrays, is_model=True))
         for key, member in layout.jsons.items():
             value, pickles = json_value(member.read(limits, probe.budget), member.member, probe.budget)
             root.set([key], [value])
@@ -56,6 +60,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             nbytes=probe.size,
             imports=(*whole.imports, *imports),
             byteorder=parts[0].checkpoint.byteorder,
+            not_loadable=_ONLY_SB2 if layout.arrays else whole.not_loadable,
             weights_only=whole.weights_only or None,  # torch.load opens the members, not the archive
             parts=tuple(part.file for part in parts),
             members=(),  # they are not files of their own
@@ -76,7 +81,7 @@ def checksums(
 ) -> ChecksumReport:
     layout = layout_of(probe, limits)
     reports = [check(member, f"{probe.mark}{key}:") for key, member in layout.parts.items()]
-    for member in (*layout.jsons.values(), *layout.texts.values()):
+    for member in (*dict(layout.arrays).values(), *layout.jsons.values(), *layout.texts.values()):
         damage: tuple[Damage, ...] = ()
         try:
             member.read(limits, Budget(limits))
@@ -91,7 +96,7 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
     """List the members that have a CRC-32 of the archive, and what the others record themselves."""
     layout = layout_of(probe, limits)
     rows: list[RecordedItem] = []
-    for member in (*layout.parts.values(), *layout.jsons.values(), *layout.texts.values()):
+    for member in layout.members:
         if member.crc is not None or member not in layout.parts.values():
             rows.append(RecordedItem(member.member, member.size, member.crc))
             continue
@@ -100,6 +105,7 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
     return [RecordedFile("", probe.size, tuple(rows))]
 
 
+_ONLY_SB2 = "only Stable-Baselines 2 loads it, which needs TensorFlow 1"
 _PICKLED, _TYPE = ":serialized:", ":type:"
 """The keys of Stable-Baselines3 for an object: its pickle in base64, and its class (common/save_util.py)."""
 _DEPTH = 50
@@ -157,8 +163,16 @@ def _only_makes(row: Import) -> bool:
     return is_maker and row.times == len(row.calls) and all(text.startswith(starts) for text in row.calls)
 
 
-_PACKAGES = ("stable_baselines3", "sb3_contrib", "gymnasium", "gym", "cloudpickle")
-"""The packages whose classes Stable-Baselines3 writes into every archive."""
+_PACKAGES = (
+    "stable_baselines3",
+    "sb3_contrib",
+    "stable_baselines",
+    "tensorflow",
+    "gymnasium",
+    "gym",
+    "cloudpickle",
+)
+"""The packages whose classes Stable-Baselines writes into every archive."""
 _ENUM = ("stable_baselines3.common.type_aliases", "TrainFrequencyUnit")
 
 

@@ -32,6 +32,8 @@ from ckpt.formats.common.dcp import (
     is_metadata,
     is_part,
     is_unfinished,
+    ranks_of,
+    ranks_text,
 )
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.early import is_early
@@ -202,11 +204,15 @@ def _interrupted(folder: Location, names: Sequence[str], limits: Limits) -> Unre
     from ckpt.formats.dcp.remains import remains, summary  # here: only an interrupted save pays for it
 
     data = [name for name in names if name.endswith(DATA)]
-    text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}, which is written last"
     try:
-        account = summary(list(remains(folder, limits, _ITEMS)), _ITEMS)
+        files = list(remains(folder, limits, _ITEMS))
     except CkptError:
-        account = ""
+        files = []
+    ranks = ranks_of(data)
+    if ranks and 0 not in ranks:
+        return _of_one_machine(ranks, summary(files, _ITEMS, are_lost=False))
+    text = f"an interrupted save: {plural(len(data), 'data file')} without {METADATA}, which is written last"
+    account = summary(files, _ITEMS)
     text += f": {account}" if account else ""
     own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
     whole = [name for name in _beside(folder) if name != own]
@@ -215,6 +221,19 @@ def _interrupted(folder: Location, names: Sequence[str], limits: Limits) -> Unre
     return UnreadableError(
         text, hint=f"{show(newest[0], 80)} beside it has its {METADATA}" if newest else None
     )
+
+
+def _of_one_machine(ranks: Sequence[int], account: str) -> UnreadableError:
+    """The error for files of some ranks, of which rank 0 is none: that one saves `.metadata`.
+
+    Where rank 0 alone is missing, its process may have been killed before it wrote.
+    """
+    what = "a part of a checkpoint that several machines wrote"
+    if ranks[0] == 1:
+        what += ", or a save that was killed before rank 0 wrote"
+    text = f"{what}: the files of {ranks_text(ranks)} only; {METADATA} is where rank 0 saved"
+    hint = "copy the folders of all machines into one"
+    return UnreadableError(f"{text}; {account}, and it has their names" if account else text, hint=hint)
 
 
 def _beside(folder: Location) -> Iterator[str]:
@@ -474,6 +493,9 @@ def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Noti
             [show(name, 80) + ("" if why == usual else f" ({why})") for name, why in rows], _LISTED
         )
         text = f"{len(files.missing)} of {plural(len(files.metadata.files), 'data file')} missing: {listed}"
+        elsewhere = set(ranks_of(files.missing)) - {0, *ranks_of(files.sources)}
+        if elsewhere == set(ranks_of(files.missing)):
+            text += f" (all files of {ranks_text(sorted(elsewhere))}, perhaps on another machine)"
         held = [f"parts of {plural(len(lost), 'tensor')}"] if lost else []
         held += [plural(gone, "value")] if gone else []
         yield Notice("incomplete", f"{text}, with {' and '.join(held)}" if held else text, tuple(lost))

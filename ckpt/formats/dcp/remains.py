@@ -212,8 +212,11 @@ def _after(source: Source, end: int) -> int:
     return end + (16 if tail[16:20] in (LOCAL_MAGIC, CENTRAL_MAGIC) else 24)
 
 
-def summary(files: Sequence[Remains], most: int) -> str:
-    """`37 whole items lie in them, their names are lost`; empty where none is found."""
+def summary(files: Sequence[Remains], most: int, *, are_lost: bool = True) -> str:
+    """`37 whole items lie in them, their names are lost`; empty where none is found.
+
+    Without `are_lost` it says nothing of the names.
+    """
     items = sum(row.items for row in files)
     if not items:
         return ""
@@ -221,4 +224,8 @@ def summary(files: Sequence[Remains], most: int) -> str:
     verb = "lies" if items == 1 else "lie"
     where = "them" if len(files) > 1 else "it"
     whose = "its name is" if items == 1 else "their names are"
-    return f"{count} {verb} in {where}, {whose} lost"
+    return (
+        f"{count} {verb} in {where}, {whose} lost"
+        if are_lost
+        else f"{count} {verb} in {where}, {whose} there"
+    )

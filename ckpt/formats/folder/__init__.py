@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt.checkpoint import Traits
-from ckpt.errors import UnsupportedError
+from ckpt.errors import FolderError, UnsupportedError
 from ckpt.formats.format import Format, Probe
 
 _FILES = (".metadata", ".distcp", "metadata.json", "latest_checkpointed_iteration.txt")
@@ -24,6 +24,8 @@ def files(probe: Probe) -> tuple[str, ...] | None:
 
     try:
         plan = plan_of(probe)
+    except FolderError:  # several checkpoints, which are looked at one by one
+        return None
     except UnsupportedError:  # one item, whose error says what is not read
         from ckpt.formats.folder.distributed import unread_in
 

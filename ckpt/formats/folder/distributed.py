@@ -7,6 +7,9 @@ Megatron writes `iter_0000010/` below a folder whose `latest_checkpointed_iterat
 (megatron/training/checkpointing.py `get_checkpoint_name`). With the backend torch_dist such a folder is a distributed
 checkpoint, without paths in its `.metadata`, beside `common.pt`. Before, it had a folder for each tensor and pipeline
 parallel rank: `mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt`.
+
+NeMo 2 has such a folder as `weights/`, beside `context/` with what makes the model: `io.json`, `model.yaml`, the tokenizer
+(nemo/lightning/io/connector.py).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from ckpt.formats.common.dcp import (
     is_part,
     of_zarr,
 )
+from ckpt.formats.common.parallel import LLAMA, PARAMS, llama_in
 from ckpt.formats.folder.layouts import Fact, Part, Plan
 from ckpt.formats.format import Probe
 from ckpt.io.location import Location
@@ -45,6 +49,9 @@ RANK = re.compile(r"mp_rank_(\d{2,6})(?:_(\d{3,6}))?(?:_(\d{3,6}))?")
 FILES = ("model_optim_rng.pt", "distrib_optim.pt")
 """The files of a rank: the weights with all else, and the shard of a distributed optimizer."""
 SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
+
+NEMO = ("weights", "context")
+"""The folders of NeMo 2."""
 
 _TEXT_BYTES = 100
 _RANKS = 100_000
@@ -192,10 +199,53 @@ def plan_in(folder: Location, names: Sequence[str]) -> Plan | None:
             refuse_zarr(data, data.names())
             raise UnreadableError(f"{prefix[:-1]} holds no file of a rank: the save was interrupted")
         return plan._replace(path=folder.name)
-    plan = _of_data(folder, names, "") or _of_ranks(folder, names, "")
+    plan = _of_data(folder, names, "") or _of_ranks(folder, names, "") or _of_nemo(folder, names)
+    plan = plan or _of_llama(folder, names)
     if plan is None:
         refuse_zarr(folder, names)
     return plan
+
+
+def _of_llama(folder: Location, names: Sequence[str]) -> Plan | None:
+    """The files of the ranks of tensor parallelism, as Meta publishes Llama, and its sizes. One file is the checkpoint itself."""
+    ranks = llama_in(names)
+    if len(ranks) < 2:
+        return None
+    parts = [Part(name, folder.child(name), f"rank_{number:02d}") for number, name in ranks.items()]
+    if PARAMS in names:
+        parts.append(Part(PARAMS, folder.child(PARAMS), "params", "json"))
+    facts = [Fact("hidden size", ("params", "dim")), Fact("layers", ("params", "n_layers"))]
+    layout = "Llama checkpoint, ranks side by side"
+    return Plan(layout, tuple(parts), tuple(facts), path=folder.name, is_ranks=True)
+
+
+def parallel_of(files: Sequence[str]) -> list[str]:
+    """Return the files of ranks of one pipeline stage, whose names are equal: the stage of the first."""
+    stages: dict[str, list[str]] = {}
+    for file in files:
+        match = RANK.fullmatch(file.rpartition("/")[0].rpartition("/")[2])
+        if match is not None and file.endswith(FILES[0]):
+            stages.setdefault(f"{match[2]} {match[3]}", []).append(file)
+        elif match is None and re.fullmatch(LLAMA, file):
+            stages.setdefault("", []).append(file)
+    return next(iter(stages.values()), [])
+
+
+def _of_nemo(folder: Location, names: Sequence[str]) -> Plan | None:
+    """The weights of NeMo 2, in a folder of their own. Raises UnsupportedError for the backend of before."""
+    if any(f"{name}/" not in names for name in NEMO):
+        return None
+    try:
+        data = folder.child(NEMO[0], "no")
+        held = data.names()
+    except UnreadableError:
+        return None
+    plan = _of_data(data, held, f"{NEMO[0]}/")
+    if plan is None:
+        refuse_zarr(data, held)
+        return None
+    layout = plan.layout.replace("Megatron", "NeMo 2", 1)
+    return plan._replace(layout=layout, path=folder.name)
 
 
 def _of_data(folder: Location, names: Sequence[str], prefix: str) -> Plan | None:

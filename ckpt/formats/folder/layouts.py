@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ckpt.formats.common.dcp import METADATA, is_part
+from ckpt.formats.common.sets import ShardSet
 from ckpt.io.location import Location
 from ckpt.names import Path
 from ckpt.rows import NamedTuple
@@ -20,10 +21,10 @@ from ckpt.rows import NamedTuple
 if TYPE_CHECKING:  # most folders have none
     from ckpt.formats.dcp.metadata import Metadata
 
-Kind = Literal["checkpoint", "json", "text", "any", "dcp", "folder"]
+Kind = Literal["checkpoint", "json", "text", "any", "dcp", "shards", "folder"]
 """The kind of a file. `any` is a checkpoint or a small text, as SpeechBrain gives both one ending.
 
-`dcp` is a folder; `folder` stands where a file should be, and is not read.
+`dcp` is a folder, `shards` are several files without an index; `folder` stands where a file should be, and is not read.
 """
 
 
@@ -121,7 +122,7 @@ class Part(NamedTuple):
     """A file of the folder: its path below the folder, where it is, and the key of its content.
 
     Of a distributed checkpoint (`dcp`) it is `.metadata`, and `at` is the folder. Its own keys stand at the root unless
-    another file has them, else below `key`.
+    another file has them, else below `key`. Of shards without an index it is their label, and `at` is the folder.
     """
 
     file: str
@@ -129,10 +130,12 @@ class Part(NamedTuple):
     key: str
     kind: Kind = "checkpoint"
     is_model: bool = False
+    shards: ShardSet | None = None
+    """The files of the kind `shards`."""
 
     @property
     def may_hold_tensors(self) -> bool:
-        return self.kind in ("checkpoint", "any", "dcp")
+        return self.kind in ("checkpoint", "any", "dcp", "shards")
 
 
 class Plan(NamedTuple):
@@ -158,6 +161,9 @@ class Plan(NamedTuple):
 
 def files_of(part: Part) -> list[str]:
     """The files of a part by their paths below the folder. Raises NotOpenedError."""
+    if part.shards is not None:
+        before = part.file.removesuffix(part.shards.label)
+        return [before + name for name in part.shards.files.values()]
     if part.kind != "dcp":
         return [part.file]
     return [part.file.removesuffix(METADATA) + name for name in part.at.names() if is_part(name)]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ckpt.errors import NotOpenedError, UnreadableError
+from ckpt.errors import FolderError, NotOpenedError, UnreadableError
 from ckpt.formats.common.dcp import is_part, is_tag, weights_in
+from ckpt.formats.common.sets import ShardSet, sets_in
 from ckpt.formats.folder.distributed import place_of, plan_in, shards_in
 from ckpt.formats.folder.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, Part, Plan
 from ckpt.formats.format import Probe
 from ckpt.io.location import Location, is_plain_name, read_file
 from ckpt.limits import parse_json
 from ckpt.names import natural
-from ckpt.text import Json, show
+from ckpt.text import Json, and_more, show
 
 DIFFUSERS = "model_index.json"
 SENTENCE_TRANSFORMERS = "modules.json"
@@ -40,28 +41,26 @@ def plan_of(probe: Probe) -> Plan | None:
     ):
         if name in files:
             keys = keys_in(_json(probe, name), names)
-            plan = None if keys is None else _in_folders(folder, keys)
+            plan = None if keys is None else _in_folders(probe, keys)
             if plan is not None:
                 index = [Part(name, folder.child(name), "model_index", "json")] if facts else []
                 return plan._replace(layout=layout, parts=(*plan.parts, *index), facts=facts)
-    plan = _flat(folder, names, shards_in(folder, names))
+    plan = _flat(probe, names, shards_in(folder, names))
     if plan is None or "latest" not in files:
         return plan
     below = [name.rstrip("/") for name in names if is_tag(name)]
     return plan._replace(unread=(*plan.unread, *((name, plan.parts[0].file) for name in below)))
 
 
-def _flat(folder: Location, names: list[str], shards: list[Part]) -> Plan | None:
+def _flat(probe: Probe, names: list[str], shards: list[Part]) -> Plan | None:
     """The plan of one folder with one model, or with the numbered models of accelerate.
 
     `shards` are the models and optimizers that it saved as distributed checkpoints.
     """
+    folder = probe.location
     files = [name for name in names if not name.endswith("/")]
-    chosen = weights_in(files)
-    unread: list[tuple[str, str]] = []
-    if chosen is not None:
-        parts = [Part(name, folder.child(name), key, is_model=True) for name, key in chosen.files]
-        unread = [(name, parts[0].file) for name in chosen.unread]
+    parts, unread = _weights(probe, folder, files, "")
+    if parts:
         unread += [(part.file, parts[0].file) for part in shards if part.is_model]
         parts += [part for part in shards if not part.is_model]
     elif any(part.is_model for part in shards):
@@ -86,6 +85,44 @@ def _flat(folder: Location, names: list[str], shards: list[Part]) -> Plan | None
     return Plan(label, tuple(parts), tuple(facts), tuple(unread))
 
 
+def _weights(
+    probe: Probe, folder: Location, files: list[str], key: str
+) -> tuple[list[Part], list[tuple[str, str]]]:
+    """The files of weights of one folder, and those that are not read, each with the one that is read instead.
+
+    Shards without an index come last: no loader finds them beside another file of weights. Raises UnreadableError.
+    """
+    chosen = weights_in(files)
+    if chosen is not None:
+        rows = chosen.files if not key else [(chosen.files[0][0], key)]
+        parts = [Part(name, folder.child(name), own, is_model=True) for name, own in rows]
+        return parts, [(name, parts[0].file) for name in chosen.unread]
+    shards = _unindexed(probe, folder, files)
+    if shards is None:
+        return [], []
+    return [Part(shards.label, folder, key, "shards", is_model=True, shards=shards)], []
+
+
+def _unindexed(probe: Probe, folder: Location, files: list[str]) -> ShardSet | None:
+    """The shards of one model without an index, or None. Raises FolderError where there are several models.
+
+    Of two sets of one model, the one that lacks no shard is meant.
+    """
+    sets = [row for row in sets_in(files) if row.is_sound]
+    if not sets:
+        return None
+    from ckpt.formats.sharded.index import is_one  # here: few folders hold shards without an index
+
+    whole = [row for row in sets if not row.gone]
+    one_model = len({(row.stem, row.ending) for row in sets}) == 1
+    if len(sets) > 1 and (not one_model or len(whole) != 1):
+        listed = and_more([show(row.label, 80) for row in sets], 3)
+        problem = f"the directory holds {len(sets)} sets of shards without an index: {listed}"
+        raise FolderError(problem, hint="give each a folder of its own")
+    shards = whole[0] if whole else sets[0]
+    return shards if is_one(folder, shards, probe.limits) else None
+
+
 def _by_rules(folder: Location, names: Iterable[str], layout: Layout) -> list[Part]:
     """The files that a layout names. A folder in the place of one is a part that cannot be read."""
     parts: list[Part] = []
@@ -102,18 +139,18 @@ def _by_rules(folder: Location, names: Iterable[str], layout: Layout) -> list[Pa
 # --- models in folders of their own -----------------------------------------------------------------------------------
 
 
-def _in_folders(folder: Location, keys: dict[str, str]) -> Plan | None:
+def _in_folders(probe: Probe, keys: dict[str, str]) -> Plan | None:
     """The weights in folders right below, by the keys; the empty name is the folder itself. One model has no key."""
+    folder = probe.location
     parts: list[Part] = []
     unread: list[tuple[str, str]] = []
     for name, key in keys.items():
         below = folder.child(name, "no") if name else folder
-        chosen = weights_in([file for file in _names(below) if not file.endswith("/")])
-        if chosen is not None:
-            prefix = f"{name}/" if name else ""
-            file = chosen.files[0][0]
-            parts.append(Part(prefix + file, below.child(file), key, is_model=True))
-            unread += [(prefix + other, prefix + file) for other in chosen.unread]
+        files = [file for file in _names(below) if not file.endswith("/")]
+        own, others = _weights(probe, below, files, key)
+        prefix = f"{name}/" if name else ""
+        parts += [part._replace(file=prefix + part.file) for part in own[:1]]
+        unread += [(prefix + other, prefix + file) for other, file in others]
     if len(parts) == 1:
         parts = [parts[0]._replace(key="")]
     return Plan("", tuple(parts), unread=tuple(unread)) if parts else None

@@ -12,6 +12,7 @@ from math import prod
 from ckpt.checkpoint import Checkpoint, Member, Notice, RecordedFile, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
+from ckpt.formats.common.parallel import llama_in, notice_of
 from ckpt.formats.common.pickled import mixed, refuse_mixed
 from ckpt.formats.dcp import reader as dcp
 from ckpt.formats.folder import FORMAT, distributed
@@ -69,8 +70,7 @@ def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequen
     if part.kind == "folder":
         raise UnreadableError("a folder, not a file")
     if part.kind == "dcp":
-        inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget, probe.partial)
-        checkpoint = dcp.read(inner, limits, plan.tree)
+        checkpoint = dcp.read(_inner(part, plan, probe), limits, plan.tree)
         if plan.tree is not None:
             checkpoint = replace(checkpoint, not_loadable="only the loader of Megatron puts it into a model")
         held = {str(key) for member in before if not member.key for key in look(member.checkpoint.root).keys}
@@ -78,6 +78,11 @@ def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequen
         own = set(map(str, look(checkpoint.root).keys))
         key = "" if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own) else part.key
         return Member(part.file, key, checkpoint, part.is_model)
+    if part.shards is not None:
+        from ckpt.formats.sharded.reader import read_set  # here: few folders hold shards without an index
+
+        shards = read_set(_inner(part, plan, probe), part.shards, limits)
+        return Member(part.file, _free_key(part, plan, shards), shards, part.is_model)
     if part.kind == "json":
         checkpoint = read_json(part.at, part.file, limits, probe.budget)
         return Member(part.file, part.key, checkpoint)
@@ -88,14 +93,24 @@ def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequen
         raise UnreadableError("not a small text")
     if text is not None:
         return Member(part.file, part.key, text)
-    key = part.key
     checkpoint = probe.open(part.at, plan.mark(part))
-    if not key:
-        view = look(checkpoint.root)
-        taken = {other.key for other in plan.parts}
-        if len(plan.parts) > 1 and (view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys))):
-            key = "model"  # a pickled module, or a dict with keys that other files have
-    return Member(part.file, key, checkpoint, part.is_model)
+    return Member(part.file, _free_key(part, plan, checkpoint), checkpoint, part.is_model)
+
+
+def _inner(part: Part, plan: Plan, probe: Probe) -> Probe:
+    """The probe of a part that is a folder."""
+    return Probe(part.at, probe.limits, probe.open, plan.mark(part), probe.budget, probe.partial)
+
+
+def _free_key(part: Part, plan: Plan, checkpoint: Checkpoint) -> str:
+    """The key of a file: none where its own keys stand at the root, and no other file has one of them."""
+    if part.key:
+        return part.key
+    view = look(checkpoint.root)
+    taken = {other.key for other in plan.parts}
+    if len(plan.parts) > 1 and (view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys))):
+        return "model"  # a pickled module, or a dict with keys that other files have
+    return ""
 
 
 def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequence[Notice]) -> Checkpoint:
@@ -105,7 +120,7 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
     if len(members) == 1 and not members[0].key:
         only = members[0].checkpoint
         # A folder with one file is that file; an index stands for its folder.
-        path = probe.path if members[0].file.endswith(INDEXES) else only.path
+        path = probe.path if members[0].file.endswith(INDEXES) or plan.parts[0].shards else only.path
         result = replace(only, path=path, notices=(*only.notices, *notices))
         if plan.path:
             result = replace(result, layout=plan.layout, facts=tuple(_facts(only.root, plan.facts)))
@@ -118,7 +133,7 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
         notices = [*notices, Notice("mixed-steps", difference)]
     if plan.is_ranks:
         refuse_mixed(_headers(members, "iteration"))
-        notices = [*notices, *_missing_ranks(members)]
+        notices = [*notices, *_missing_ranks(members), *_parallel(plan, members, probe)]
         facts += _ranks(members)
     return replace(
         whole,
@@ -165,6 +180,23 @@ def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
         return []
     listed = and_more(lost, _SHOWN)
     return [Notice("incomplete", f"files of {len(lost):,} of {prod(counts):,} ranks are missing: {listed}")]
+
+
+def _parallel(plan: Plan, members: Sequence[Member], probe: Probe) -> Iterator[Notice]:
+    """Yield a notice about ranks of tensor parallelism, and one about the files of Llama that are not there."""
+    files = distributed.parallel_of([member.file for member in members])
+    ranks = [(member.file, member.checkpoint) for member in members if member.file in files]
+    if len(ranks) > 1:
+        notice = notice_of(ranks, plan.parts[0].at.parent(), probe.limits)
+        if notice is not None:
+            yield notice
+    numbers = list(llama_in(files))
+    lost = [number for number in range(max(numbers, default=-1) + 1) if number not in numbers]
+    if lost:
+        listed = and_more([f"consolidated.{number:02d}" for number in lost], _SHOWN)
+        yield Notice(
+            "incomplete", f"files of {len(lost):,} of {numbers[-1] + 1:,} ranks are missing: {listed}"
+        )
 
 
 def _folder(member: Member) -> str:
@@ -221,8 +253,14 @@ def checksums(
         if part.kind == "any" and read_text(part.at, part.file, limits, probe.budget) is not None:
             continue
         try:
-            if part.kind == "dcp":
-                inner = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget, probe.partial)
+            if part.shards is not None:
+                from ckpt.formats.sharded.index import unindexed  # here: as in `_member`
+                from ckpt.formats.sharded.reader import checksums_of
+
+                inner = _inner(part, plan, probe)
+                report = checksums_of(inner, unindexed(inner, part.shards, limits), check)
+            elif part.kind == "dcp":
+                inner = _inner(part, plan, probe)
                 from ckpt.formats.dcp.verifier import (
                     checksums as checked,  # here: only who checks pays for it
                 )
@@ -251,6 +289,10 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
         try:
             if part.kind in ("json", "text") or is_text:
                 files.append(of_text(part.at, part.file, limits))
+            elif part.shards is not None:
+                before = part.file.removesuffix(part.shards.label)
+                for name in part.shards.files.values():
+                    files += inner(part.at.child(name), before + name)
             elif part.kind == "dcp":
                 from ckpt.formats.dcp.verifier import recorded as listed  # here: as in `checksums`
 

@@ -467,7 +467,9 @@ class Cutter:
                     self._flush(start)
                     return
             elif code in (op.PERSID, op.BINPERSID):
-                raise UnreadableError("a plain pickle with persistent ids, which pickle.load refuses")
+                problem = "a plain pickle with persistent ids, which pickle.load refuses"
+                hint = "the data.pkl of an archive of torch.save? it needs the files beside it: data/ and version"
+                raise UnreadableError(problem, hint=hint)
             elif code == op.FRAME:
                 self._flush(start)
                 self._enter_frame()

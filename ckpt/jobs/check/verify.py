@@ -77,7 +77,7 @@ class VerifyReport(NamedTuple):
         }
 
 
-ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size")
+ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size", "no-index", "unassigned")
 """Findings about bytes that no loader reads, and about what nothing in the checkpoint can show."""
 
 
@@ -89,7 +89,7 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     lost = [notice for notice in checkpoint.notices if notice.code in LOST]
     problems = [
         Problem(notice.message + (f" ({notice.hint})" if notice.hint else ""), notice.tensors)
-        for code in ("shards", "unfinished", *LOST, "ranks-differ", "damaged-file")
+        for code in ("shards", "unfinished", "stale-index", *LOST, "ranks-differ", "damaged-file")
         for notice in checkpoint.notices
         if notice.code == code
     ]
@@ -111,7 +111,7 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
     if checkpoint.traits.fills_a_state and not lost:
         data = [part for part in _files(checkpoint) or [checkpoint] if part.traits.fills_a_state]
         checked.append(f"the metadata and {plural(sum(len(part.parts) for part in data), 'data file')} agree")
-    if indexed:
+    if indexed and not any(notice.code == "no-index" for notice in checkpoint.notices):
         checked.append("index and shards agree")
     for part in indexed:
         odd += _index(part)

@@ -23,6 +23,8 @@ def findings(rows: Sequence[Row], before: Side, after: Side, *, same: bool, whol
     """The findings of a comparison; `same` says that nothing at all differs, `whole` that nothing was left aside."""
     if ranks.are_pieces(rows):
         yield from ranks.findings(rows)
+    elif are_parallel(before, after):
+        yield from _parallel(rows, before, after)
     elif are_ranks(before, after, rows):
         yield from _ranks(rows, before, after)
     else:
@@ -215,12 +217,32 @@ def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:
 
 def are_ranks(before: Side, after: Side, rows: Sequence[Row]) -> bool:
     """Tell whether two files are snapshots of two ranks of one run, or hold other parts of their tensors."""
-    if ranks.are_pieces(rows):
+    if ranks.are_pieces(rows) or are_parallel(before, after):
         return True
     one, two = before.record, after.record
     if one is None or two is None or one.source != "snapshot" or two.source != "snapshot":
         return False
     return one.world_size == two.world_size > 1 and one.rank != two.rank
+
+
+def are_parallel(before: Side, after: Side) -> bool:
+    """Tell whether two files are of two ranks of tensor parallelism. Two files of one rank may be two steps of it."""
+    one, two = before.rank, after.rank
+    return one is not None and two is not None and one.of == two.of and one.number != two.number
+
+
+def _parallel(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:
+    """Report two ranks of tensor parallelism: what differs is a part on each, whatever training did."""
+    one, two = before.rank, after.rank
+    assert one is not None and two is not None
+    parts = [row for row in rows if row.status in ("changed", "reshaped")]
+    same = sum(row.status == "same" for row in rows)
+    text = f"The files are ranks {one.number} and {two.number} of {one.of} of tensor parallelism"
+    text += (
+        f": {plural(len(parts), 'tensor')} {'differs' if len(parts) == 1 else 'differ'}, {same:,} are equal."
+    )
+    follows = "What differs is another part on each rank, so it says nothing about training."
+    yield Finding("tensor-parallel", text, _names(parts), consequence=follows)
 
 
 def _ranks(rows: Sequence[Row], before: Side, after: Side) -> Iterable[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from ckpt.checkpoint import Entry
+from ckpt.checkpoint import Entry, ParallelRank
 from ckpt.elements.audit import are_damaged
 from ckpt.elements.blocks import is_permuted
 from ckpt.elements.compare import Change, compare_all, plan
@@ -87,6 +87,11 @@ class Side:
     def record(self) -> ModelRecord | None:
         """The record of `ckpt.snapshot`, or of the model of `--model`."""
         return None if self._survey.record is None else self._survey.record.record
+
+    @property
+    def rank(self) -> ParallelRank | None:
+        """The rank of tensor parallelism that the file is of, where that is known."""
+        return self._survey.checkpoint.rank
 
     def state(self, index: int | None) -> State:
         """Return the state of a tensor in the optimizers."""

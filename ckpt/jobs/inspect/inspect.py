@@ -360,7 +360,13 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         text = f"The optimizer holds {size_text(heavy)}, the model {size_text(model)}."
         yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
     for notice in checkpoint.notices:
-        yield Finding(notice.code, notice.message, notice.tensors, notice.hint)
+        hint = plan(("indexed",)).command if notice.code in _WRITTEN_ANEW else None
+        hint = hint or notice.hint
+        yield Finding(notice.code, notice.message, notice.tensors, hint)
+
+
+_WRITTEN_ANEW = ("no-index", "stale-index", "unpacked")
+"""Codes that one file with the same content, or shards with an index, mend."""
 
 
 def _refused(checkpoint: Checkpoint, plan: Plan) -> Iterable[Finding]:

@@ -65,7 +65,7 @@ def refuse_ranks(checkpoint: Checkpoint, section: str | None) -> None:
     """Raise UsageError for files of ranks that stand side by side: nothing in them says how they make a whole."""
     if not checkpoint.traits.is_set or not checkpoint.members or section is not None:
         return
-    files = [show(member.file, 80) for member in checkpoint.members]
+    files = [show(member.file, 80) for member in checkpoint.members if member.checkpoint.tensors]
     raise UsageError(
         f"{len(files)} files of ranks, each with a part of the model; ckpt does not merge them",
         path=checkpoint.path,

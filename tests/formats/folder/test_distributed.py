@@ -77,6 +77,53 @@ def test_each_path_into_torch_dist_leads_to_it(inside: str, megatron: Path) -> N
         assert checkpoint.path == str(megatron / ("iter_0000010" if "iter" in inside[:4] else ""))
 
 
+@pytest.fixture
+def nemo(tmp_path: Path) -> Path:
+    """A checkpoint of NeMo 2: `weights/` as Megatron writes it, and `context/`."""
+    written.megatron(tmp_path / "run")
+    folder = tmp_path / "llama--last"
+    shutil.copytree(tmp_path / "run/iter_0000010", folder / "weights")
+    (folder / "context" / "nemo_tokenizer").mkdir(parents=True)
+    (folder / "context" / "io.json").write_text("{}")
+    (folder / "context" / "model.yaml").write_text("_target_: nemo.collections.llm.LlamaModel\n")
+    return folder
+
+
+def test_a_folder_of_nemo_2_is_its_weights(nemo: Path, tmp_path: Path) -> None:
+    with formats.open(str(nemo)) as found, formats.open(str(nemo / "weights")) as alone:
+        assert found.layout == "NeMo 2 checkpoint, torch_dist" and facts(found)["iteration"] == 10
+        assert [row.name for row in found.tensors] == [row.name for row in alone.tensors]
+        assert all(file.startswith("weights/") for file in found.parts)
+    same(nemo, written.megatron_keys())
+    assert run("verify", nemo, cwd=tmp_path).code == 0
+    done = run("ls", nemo, cwd=tmp_path)
+    assert b"1 checkpoint," in done.err and b"3 not looked at" in done.err
+    done = run("convert", nemo, "-o", "w.safetensors", cwd=tmp_path)
+    assert done.code == 0
+    assert safetensors.torch.load_file(tmp_path / "w.safetensors").keys() == written.megatron_keys().keys()
+
+
+def test_a_folder_of_nemo_2_without_its_weights_says_what_is_wrong(nemo: Path) -> None:
+    (nemo / "weights/.metadata").unlink()
+    with pytest.raises(UnreadableError, match="an interrupted save"):
+        formats.open(str(nemo))
+    for path in (nemo / "weights").iterdir():
+        path.unlink()
+    (nemo / "weights/metadata.json").write_text('{"sharded_backend": "zarr"}')
+    with pytest.raises(UnsupportedError, match="zarr backend"):
+        formats.open(str(nemo))
+    (nemo / "weights/metadata.json").unlink()
+    with pytest.raises(UnsupportedError, match="a directory without a checkpoint"):
+        formats.open(str(nemo))
+
+
+def test_a_link_to_the_weights_of_nemo_2_is_not_followed(nemo: Path) -> None:
+    (nemo / "weights").rename(nemo.parent / "elsewhere")
+    (nemo / "weights").symlink_to(nemo.parent / "elsewhere")
+    with pytest.raises(UnsupportedError):
+        formats.open(str(nemo))
+
+
 def test_keys_of_the_optimizer_and_objects_of_ranks_are_no_weights(megatron: Path) -> None:
     with formats.open(str(megatron)) as checkpoint:
         assert sections(checkpoint) == {

@@ -86,10 +86,13 @@ def test_an_index_that_lies_is_noticed(tmp_path: Path) -> None:
     assert [notice.tensors for notice in opened(path).notices] == [("c.weight",)]
 
 
-def test_a_tensor_in_two_shards_or_in_none_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_in_two_shards_that_the_index_does_not_decide_or_in_none_is_refused(tmp_path: Path) -> None:
     files = {"1.bin": {**ONE, "c.weight": torch.ones(1)}, "2.bin": {**ONE, **TWO}}
     path = index(tmp_path, "pytorch_model.bin.index.json", files)
-    with pytest.raises(UnreadableError):
+    document = json.loads(path.read_text())
+    del document["weight_map"]["a.weight"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(UnreadableError, match="in several shards"):
         opened(path)
     path = index(
         tmp_path, "pytorch_model.bin.index.json", {"1.bin": ONE, "2.bin": TWO}, **{"d.weight": "1.bin"}

@@ -1,0 +1,238 @@
+"""The shards of a checkpoint: those that its index names, or those that the numbers in their names put together.
+
+An index that names shards which are not there is stale if the shards that are there hold each of its tensors once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ckpt.checkpoint import Notice, names_of
+from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.common.sets import ShardSet, kind_of
+from ckpt.formats.format import INDEXES, Probe
+from ckpt.formats.sharded.headers import read_shard
+from ckpt.io.far import is_url
+from ckpt.io.location import Location, is_plain_name, opening, read_file
+from ckpt.limits import Budget, Limits, parse_json
+from ckpt.names import natural
+from ckpt.rows import NamedTuple
+from ckpt.text import and_more, plural, show
+
+LISTED = 10
+"""The most names in one line."""
+
+
+class Layout(NamedTuple):
+    """The shards of a checkpoint, and the shard of each tensor as an index says. `folder` holds all of them."""
+
+    folder: Location
+    weight_map: dict[str, str]
+    """Name of a tensor -> name of its shard. Empty without an index."""
+    places: dict[str, Location]
+    """Name of a shard -> where it is."""
+    total_size: int | None = None
+    """Bytes of all tensors."""
+    notices: tuple[Notice, ...] = ()
+    """The shards that are missing, where the others are read, or an index that does not fit them."""
+    is_indexed: bool = True
+
+
+def unindexed(probe: Probe, shards: ShardSet, limits: Limits) -> Layout:
+    """The files of a set without an index, with notices of what is missing. Raises LimitError."""
+    if len(shards.files) > limits.shards:
+        raise LimitError("the folder holds too many shards", "shards", limits.shards)
+    names = sorted(shards.files.values(), key=natural)
+    places = {name: probe.location.child(name) for name in names}
+    index = f"{shards.stem}{shards.ending}.index.json"
+    text = f"{show(shards.label, 80)} has no index: transformers and diffusers look for {show(index, 80)}"
+    notices = [Notice("no-index", text)]
+    if shards.gone:
+        listed = and_more([show(name, 80) for name in shards.lost(LISTED)], LISTED, total=shards.gone)
+        text = f"{shards.gone:,} of {shards.claimed:,} shards missing: {listed}"
+        what = "what it holds" if shards.gone == 1 else "what they hold"
+        notices.append(Notice("incomplete", f"{text}; without an index nothing says {what}"))
+    return Layout(probe.location, {}, places, None, tuple(notices), is_indexed=False)
+
+
+def listed(probe: Probe, limits: Limits) -> Layout:
+    """The files that an index names, whether they are there or not. Raises UnreadableError."""
+    folder = probe.location.parent()
+    weight_map, locations, total_size = _read_index(probe.location, folder, limits, probe.budget)
+    places = {name: locations[name] for name in sorted(locations, key=natural)}
+    return Layout(folder, weight_map, places, total_size)
+
+
+def present(probe: Probe, layout: Layout, limits: Limits) -> Layout:
+    """The files that are there, if they hold all or with `partial`. Raises UnreadableError."""
+    places = layout.places
+    missing = [name for name in opening(layout.folder, places) if not places[name].is_file()]
+    if not missing:
+        return layout
+    there = {name: place for name, place in places.items() if name not in missing}
+    beside = {**there, **files_beside(layout)}
+    holds = _holders(probe, beside, limits)
+    files: dict[str, str] = {}
+    for name in layout.weight_map:
+        if len(holds.get(name, ())) == 1:
+            files[name] = holds[name][0]
+    if len(files) == len(layout.weight_map):
+        return _stale(probe, layout, missing, beside, files)
+    lost = set(missing)
+    now = {
+        name: next((file for file in holds.get(name, ()) if file in there), shard)
+        for name, shard in layout.weight_map.items()
+    }
+    gone = tuple(name for name, shard in now.items() if shard in lost)
+    names = and_more([show(name, 80) for name in missing], LISTED)
+    text = f"{len(missing)} of {len(places)} shards missing, with {len(gone):,} tensors: {names}"
+    if not probe.partial or not there:
+        raise UnreadableError(text, hint="an unfinished download?")
+    return layout._replace(
+        weight_map={
+            name: shard if shard in there else now[name]
+            for name, shard in layout.weight_map.items()
+            if now[name] not in lost
+        },
+        places=there,
+        total_size=None,
+        notices=(Notice("incomplete", text, gone),),
+    )
+
+
+def _stale(
+    probe: Probe,
+    layout: Layout,
+    missing: Sequence[str],
+    beside: Mapping[str, Location],
+    files: dict[str, str],
+) -> Layout:
+    """The layout of an index of another split: the shards that hold its tensors, which are all there."""
+    held = set(files.values())
+    name = show(probe.path.replace("\\", "/").rpartition("/")[2], 80)
+    verb = "is" if len(missing) == 1 else "are"
+    text = (
+        f"{name} is stale: {len(missing):,} of {len(layout.places):,} shards that it names {verb} not there"
+    )
+    names = and_more([show(file, 80) for file in sorted(held, key=natural)], 3)
+    notice = Notice("stale-index", f"{text}, and each of its {plural(len(files), 'tensor')} is in {names}")
+    places = {file: beside[file] for file in sorted(held, key=natural)}
+    return Layout(layout.folder, files, places, None, (notice,))
+
+
+def _holders(probe: Probe, places: Mapping[str, Location], limits: Limits) -> dict[str, list[str]]:
+    """The shards that hold each tensor. A shard that cannot be read holds none."""
+    holds: dict[str, list[str]] = {}
+    for file in opening(next(iter(places.values())).parent(), places) if places else ():
+        for name in names_in(probe, places[file], limits) or ():
+            holds.setdefault(name, []).append(file)
+    return holds
+
+
+def names_in(probe: Probe, location: Location, limits: Limits) -> list[str] | None:
+    """The names of the tensors in a file, or None if it cannot be read. Raises LimitError."""
+    shard = read_shard("", "", location, limits, probe.budget.copy())
+    if shard is not None:
+        shard.source.close()
+        return list(shard.header.tensors)
+    try:
+        with probe.open(location, f"{probe.mark}beside:") as checkpoint:
+            return names_of(checkpoint.tensors)
+    except (LimitError, NotOpenedError):
+        raise
+    except CkptError:
+        return None
+
+
+def files_beside(layout: Layout) -> dict[str, Location]:
+    """The files beside an index that are called as its shards are, and that it does not name."""
+    if is_url(layout.folder.name):
+        return {}  # a list of names is a request of its own, and many servers give none
+    kinds = {kind_of(name) for name in layout.places} - {None}
+    try:
+        names = layout.folder.names() if kinds else []
+    except NotOpenedError:
+        return {}
+    places: dict[str, Location] = {}
+    for name in sorted(names, key=natural):
+        if name not in layout.places and kind_of(name) in kinds:
+            try:
+                places[name] = layout.folder.child(name)
+            except UnreadableError:
+                continue  # a link that leads elsewhere
+    return places
+
+
+def is_one(folder: Location, shards: ShardSet, limits: Limits) -> bool:
+    """Tell whether files that are numbered as shards look like parts of one checkpoint.
+
+    The first two of safetensors share no name; other files begin as a pickle or an archive does. Many programs number
+    files of data so, or files that each hold a whole.
+    """
+    names = sorted(shards.files.values(), key=natural)[:2]
+    seen: set[str] = set()
+    for name in names:
+        try:
+            location = folder.child(name)
+            if shards.ending != ".safetensors":
+                if not _begins_well(location):
+                    return False
+                continue
+        except CkptError:
+            return False
+        shard = read_shard(name, "", location, limits, Budget(limits))
+        if shard is not None:
+            shard.source.close()
+            if not seen.isdisjoint(shard.header.tensors):
+                return False
+            seen.update(shard.header.tensors)
+    return True
+
+
+_BEGINNINGS = (LOCAL_MAGIC, b"\x80")
+
+
+def _begins_well(location: Location) -> bool:
+    source = location.open()
+    try:
+        return source.read(0, min(4, source.size)).startswith(_BEGINNINGS)
+    finally:
+        source.close()
+
+
+# --- the index ------------------------------------------------------------------------------------------------------------
+
+
+def _read_index(
+    location: Location, folder: Location, limits: Limits, budget: Budget
+) -> tuple[dict[str, str], dict[str, Location], int | None]:
+    """Read an index: (tensor -> shard, shard -> its place, bytes of all tensors). Raises UnreadableError."""
+    index = parse_json(read_file(location, limits, "the index"), "index", budget)
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise UnreadableError("the index has no weight_map")
+    files: dict[str, str] = {}
+    places: dict[str, Location] = {}
+    for name, shard in weight_map.items():
+        if isinstance(shard, str) and shard in places:
+            files[name] = shard
+            continue
+        if not isinstance(shard, str) or not is_plain_name(shard):
+            raise UnreadableError(
+                f"the index puts {show(name, 80)} into {show(str(shard), 80)}, which is not a plain file name"
+            )
+        files[name] = shard
+        if len(places) == limits.shards:
+            raise LimitError("the index names too many files", "shards", limits.shards)
+        if shard.endswith(INDEXES):
+            raise UnreadableError(f"the index names {show(shard, 80)}, which is an index itself")
+        try:
+            places[shard] = folder.child(shard)
+        except UnreadableError:
+            raise UnreadableError(
+                f"the index names {show(shard, 80)}, which is not a file beside it"
+            ) from None
+    metadata = index.get("metadata") if isinstance(index, dict) else None
+    size = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return files, places, size if type(size) is int and size >= 0 else None

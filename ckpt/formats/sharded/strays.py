@@ -1,0 +1,78 @@
+"""The shards of another save that lie beside the shards of a checkpoint: a loader that takes all files mixes both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from ckpt.checkpoint import Checkpoint, Notice, looks_of, names_of
+from ckpt.errors import CkptError, LimitError, NotOpenedError
+from ckpt.formats.format import Probe
+from ckpt.formats.sharded.index import Layout, files_beside
+from ckpt.io.location import Location, read_file
+from ckpt.limits import Budget, Limits, parse_json
+from ckpt.rows import replace
+from ckpt.tensors import Tensor
+from ckpt.text import and_more, plural, show
+
+_LOOKED = 16
+"""The most files beside the shards that are looked into."""
+
+
+def with_strays(checkpoint: Checkpoint, layout: Layout, probe: Probe, limits: Limits) -> Checkpoint:
+    """The checkpoint with a notice of the shards of another save that lie beside its own."""
+    beside = files_beside(layout)
+    if beside:
+        for index in _other_indexes(layout, probe):
+            for name in index:
+                beside.pop(name, None)
+    if not beside:
+        return checkpoint
+    own = dict(zip(names_of(checkpoint.tensors), looks_of(checkpoint.tensors), strict=True))
+    rows: list[tuple[str, str]] = []
+    twice: dict[str, None] = {}
+    for name in list(beside)[:_LOOKED]:
+        text, names = _stray(probe, beside[name], own, limits)
+        rows.append((show(name, 80), text))
+        twice.update(dict.fromkeys(names))
+    of = "the index" if layout.is_indexed else "the set"
+    few = f"{rows[0][0]} is not in {of}: it {rows[0][1]}"
+    many = f"{len(beside):,} files are not in {of}: {and_more([' '.join(row) for row in rows], 3, '; ', total=len(beside))}"
+    notice = Notice("dead-files", few if len(beside) == 1 else many, tuple(twice))
+    return replace(checkpoint, notices=(*checkpoint.notices, notice))
+
+
+def _stray(
+    probe: Probe, location: Location, own: Mapping[str, Tensor], limits: Limits
+) -> tuple[str, tuple[str, ...]]:
+    """Return what a file beside the shards holds, and the names that the checkpoint has elsewhere."""
+    try:
+        with probe.open(location, f"{probe.mark}beside:") as other:
+            looks = dict(zip(names_of(other.tensors), looks_of(other.tensors), strict=True))
+    except (LimitError, NotOpenedError):
+        raise
+    except CkptError as error:
+        return f"cannot be read ({error.problem})", ()
+    both = tuple(name for name in looks if name in own)
+    listed = and_more([show(name, 80) for name in both or looks], 3)
+    if not both:
+        return f"holds {plural(len(looks), 'tensor')} of other names" + (f": {listed}" if looks else ""), ()
+    unlike = [name for name in both if looks[name].dtype != own[name].dtype]
+    text = f"holds {listed}, which {'are' if len(both) > 1 else 'is'} read from other shards"
+    if unlike:
+        text += f", there as {own[unlike[0]].dtype.name} and here as {looks[unlike[0]].dtype.name}"
+    return text, both
+
+
+def _other_indexes(layout: Layout, probe: Probe) -> Iterator[Collection[str]]:
+    """Yield the files that each other index of the folder names. One that cannot be read names none."""
+    own = probe.path.replace("\\", "/").rpartition("/")[2]
+    for name in layout.folder.names():
+        if name.endswith(".index.json") and name != own:
+            try:
+                data = read_file(layout.folder.child(name), probe.limits, "the index")
+                document = parse_json(data, "index", Budget(probe.limits, len(data)))
+            except CkptError:
+                continue
+            weight_map = document.get("weight_map") if isinstance(document, dict) else None
+            if isinstance(weight_map, dict):
+                yield {file for file in weight_map.values() if isinstance(file, str)}

@@ -1,0 +1,158 @@
+"""An archive of torch.save that somebody has unpacked: a folder with `data.pkl`, the storages in `data/`, and small records.
+
+Browsers and file managers unpack a `.pth`, which is a zip archive, into its first folder, or into a folder around that.
+"""
+
+from __future__ import annotations
+
+from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.errors import LimitError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.directory import Record, Records
+from ckpt.formats.format import Format, Probe
+from ckpt.formats.format import no_checksums as checksums  # noqa: F401  (of the verifier)
+from ckpt.io.location import Location
+from ckpt.io.source import Joined, Source
+from ckpt.limits import Limits
+from ckpt.names import natural
+from ckpt.rows import replace
+from ckpt.text import pasted_path
+
+PICKLE = "data.pkl"
+_SMALL = ("version", "byteorder", ".format_version", ".storage_alignment")
+"""Records of torch.save beside the pickle."""
+_FOLDERS = ("data", ".data")
+_MARKS = ("version", "byteorder", ".data/")
+"""Names of which one at least is beside `data.pkl`, whatever torch wrote it."""
+_PROGRAM = ("constants.pkl", "code/")
+_AROUND = 4
+"""The most names in a folder around the one that was in the archive: `__MACOSX` and such lie beside it."""
+
+
+def sniff(probe: Probe) -> bool:
+    return _folder_of(probe) is not None
+
+
+def files(probe: Probe) -> tuple[str, ...] | None:
+    folder = _folder_of(probe)
+    if folder is None:
+        return None
+    inner = "" if folder.name == probe.location.name else f"{_last(folder)}/"
+    return tuple(inner + name for name, _ in _members(folder))
+
+
+FORMAT = Format(
+    "torch-unpacked",
+    Traits("unpacked PyTorch zip", is_pickle=True, keeps_devices=True),
+    sniff,
+    files,
+    reader=__name__,
+    verifier=__name__,
+)
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    from ckpt.formats.torch_zip.reader import read_from  # here: few folders are such an archive
+
+    folder = _folder_of(probe)
+    assert folder is not None
+    names = _names(folder)
+    zip_again = _zip_command(folder)
+    if any(name in names for name in _PROGRAM):
+        problem = "an unpacked TorchScript archive, which ckpt reads as an archive only"
+        raise UnsupportedError(problem, hint=zip_again)
+    members = _members(folder)
+    if len(members) > limits.entries:
+        raise LimitError("the folder holds too many files", "entries", limits.entries)
+    sources: list[Source] = []
+    try:
+        for _, location in members:
+            sources.append(location.open())
+        joined = Joined(folder.name, sources)
+        root = _last(folder)
+        records = Records()
+        offset = 0
+        for (name, _), source in zip(members, sources, strict=True):
+            records.add(Record(f"{root}/{name}", offset, source.size, source.size, False, None, offset))
+            offset += source.size
+        archive = Archive(joined, root, records, (), is_partial=probe.partial)
+        checkpoint = read_from(archive, folder.name, limits, probe.mark, probe.budget)
+    except BaseException:
+        for source in sources:
+            source.close()
+        raise
+    text = "the files of an archive of torch.save that was unpacked: nothing is lost, but torch.load takes the archive"
+    return replace(
+        checkpoint,
+        format=FORMAT.name,
+        traits=FORMAT.traits,
+        nbytes=offset,
+        origin=None,
+        not_loadable="torch.load takes the archive that these files were in",
+        notices=(*checkpoint.notices, Notice("unpacked", text, (), zip_again)),
+    )
+
+
+def _folder_of(probe: Probe) -> Location | None:
+    """The folder with `data.pkl` that a path leads to: the folder itself, the one around it, or the pickle."""
+    if not probe.is_folder:
+        if _last(probe.location) != PICKLE:
+            return None
+        folder = probe.location.parent()
+        return folder if _is_one(_names(folder)) else None
+    names = _names(probe.location)
+    if PICKLE in names:
+        return probe.location if _is_one(names) else None
+    if len(names) > _AROUND:
+        return None
+    found = []
+    for name in names:
+        if name.endswith("/"):
+            try:
+                inner = probe.location.child(name[:-1], "no")
+            except UnreadableError:
+                continue
+            if _is_one(_names(inner)):
+                found.append(inner)
+    return found[0] if len(found) == 1 else None
+
+
+def _is_one(names: list[str]) -> bool:
+    return PICKLE in names and any(mark in names for mark in _MARKS)
+
+
+def _members(folder: Location) -> list[tuple[str, Location]]:
+    """The files of the archive by their names in it, in the order of torch. No link is followed."""
+    names = _names(folder)
+    members: list[tuple[str, Location]] = []
+    for name in (PICKLE, *_SMALL):
+        if name in names:
+            members.append((name, folder.child(name, "no")))
+    for inner in _FOLDERS:
+        if f"{inner}/" in names:
+            below = folder.child(inner, "no")
+            keys = sorted((key for key in _names(below) if not key.endswith("/")), key=natural)
+            members += [(f"{inner}/{key}", below.child(key, "no")) for key in keys]
+    return members
+
+
+def _names(folder: Location) -> list[str]:
+    try:
+        return folder.names()
+    except NotOpenedError:
+        return []
+
+
+def _last(location: Location) -> str:
+    return location.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+
+
+def _zip_command(folder: Location) -> str | None:
+    """Return the command that makes the archive again, beside the folder, or None if no shell takes its name."""
+    path = folder.name.rstrip("/")
+    above, _, name = path.rpartition("/")
+    words = [pasted_path(word) for word in (above or ".", name, f"{name}.pth")]
+    if None in words or name in ("", ".", ".."):
+        return None
+    command = f"zip -0 -D -r {words[2]} {words[1]}"
+    return f"(cd {words[0]} && {command})" if above else command
