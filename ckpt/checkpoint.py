@@ -382,6 +382,8 @@ class Checkpoint:
     declared: Declared | None = None
     is_edited: bool = False
     """True if the tree differs from the tree of the file."""
+    damage: str | None = None
+    """The damage of a file that no reader takes, in a sentence. What is left of it was read."""
 
     @property
     def source(self) -> Source | None:
