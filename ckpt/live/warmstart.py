@@ -137,7 +137,7 @@ def _value(row: Pairing) -> Any:
 
 
 def _is_whole(row: Pairing, mine: Any) -> bool:
-    """Tell whether the bytes of the file are those of the tensor of the model, and can be read right into its memory."""
+    """Tell whether a tensor of the model takes the bytes of the file as they are, right into its memory."""
     torch = require_torch()
     return (
         row.status == "loaded"

@@ -24,7 +24,7 @@ _STEP = 1 << 20
 _PADDING = 3 * 4096
 """More bytes than lie between the name of a record and its data."""
 _COMPARED = 4
-"""How often all bytes of a file are compared with checksums at most, to find its records."""
+"""The number of times that all bytes of a file may be compared with checksums to find its records."""
 _INFLATED = 64
 """Inflated bytes that cost as much as one that is read."""
 _ENDS64 = 56 + 20
