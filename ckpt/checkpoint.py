@@ -391,6 +391,8 @@ class Checkpoint:
     """The rank of tensor parallelism that a file is of, where what lies beside it says so."""
     is_edited: bool = False
     """True if the tree differs from the tree of the file."""
+    damage: str | None = None
+    """The damage of a file that no reader takes, in a sentence. What is left of it was read."""
 
     @property
     def source(self) -> Source | None:

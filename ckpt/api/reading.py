@@ -27,7 +27,7 @@ from ckpt.api.keywords import (
 )
 from ckpt.api.opening import Input, at_hand, location_of, open_side, path_of, with_model
 from ckpt.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
-from ckpt.io.executor import current, is_cut
+from ckpt.io.executor import Local, current, is_cut
 from ckpt.limits import Limits
 
 if TYPE_CHECKING:
@@ -280,11 +280,17 @@ def verify(
         if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
             return job.unreadable(path, error.failure(path))
         plan = partial(_salvage, limits=limits)
-        rest = remainder(error.path or path, limits, plan, plugins=plugins)
+        executor = (
+            None if quick else Local()
+        )  # what is left of a file is no part of a plan for several machines
+        rest = remainder(error.path or path, limits, plan, plugins=plugins, executor=executor)
         if rest is None:
             return job.damaged(path, error.said_of(path), None, None)
-        report = job.damaged(path, error.said_of(path), rest.whole, rest.lost, rest.rows)
-        return report._replace(hint=rest.hint)
+        if rest.damage is not None and rest.damage != error.problem:
+            error.problem, error.hint = rest.damage, None
+        report = job.damaged(path, error.said_of(path), rest.whole, rest.lost, rest.rows, rest.unsound)
+        left = (job.UNREAD,) if quick and rest.whole else ()
+        return report._replace(hint=rest.hint, not_checked=left)
 
 
 def verdict(

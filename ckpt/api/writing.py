@@ -466,8 +466,8 @@ def salvage(
     the same run, after which the items of a DCP without .metadata are named. The other keywords are in `Writing`.
     `report.lost` is empty where nothing is lost. Raises CkptError.
     """
+    from ckpt.elements.audit import unsound
     from ckpt.jobs.rewrite.salvage import salvage as job
-    from ckpt.jobs.rewrite.salvage import unsound
 
     options = _options(writing, source, "salvage")
     names = None if names_from is None else os.fsdecode(names_from)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements import boxes
 from ckpt.elements.blocks import SMALL, blocks, buffer, place_of
 from ckpt.elements.crc import combined
 from ckpt.elements.pieces import shown, size_of
-from ckpt.errors import CkptError, DamagedDataError
+from ckpt.errors import CkptError, DamagedDataError, LimitError, NotOpenedError
+from ckpt.findings import LOST
 from ckpt.io.executor import Executor, Failed, Task, cpus, run_each, spans
 from ckpt.io.far import foreseen_at_once
 from ckpt.tensors import (
@@ -24,6 +27,7 @@ from ckpt.tensors import (
     Place,
     Range,
     Tensor,
+    TensorRef,
     noted,
     parts_of,
 )
@@ -102,11 +106,44 @@ def checksums_of(place: Place | None) -> Iterator[Checksum]:
 DAMAGED = "its bytes do not match the recorded checksum"
 
 
-def are_damaged(tensors: Sequence[Tensor], executor: Executor) -> list[bool]:
+def unsound(checkpoint: Checkpoint, executor: Executor, *, far: bool = False) -> dict[str, str]:
+    """The tensors whose bytes cannot be found, or do not match a recorded checksum, and why.
+
+    Those that the reader knows to be lost are not looked at. All records with a checksum are read, with `far` those behind a
+    URL too.
+    """
+    gone = {name for row in checkpoint.notices if row.code in LOST for name in row.tensors}
+    whys: dict[str, str] = {}
+    rest: list[Entry] = []
+    for entry in checkpoint.tensors:
+        if entry.name in gone:
+            continue
+        try:
+            for part in parts_of(entry.tensor):
+                for place in _places(part):
+                    deque(checksums_of(place), 0)
+            rest.append(entry)
+        except (LimitError, NotOpenedError):
+            raise
+        except CkptError as error:
+            whys[entry.name] = error.problem
+    bad = are_damaged([entry.tensor for entry in rest], executor, far=far)
+    return whys | {entry.name: DAMAGED for entry, is_bad in zip(rest, bad, strict=True) if is_bad}
+
+
+def _places(part: TensorRef) -> list[Place]:
+    """The places of the bytes of a tensor. Its storage may lack others."""
+    place = noted(part.storage)
+    if place is None or not part.numel:
+        return []
+    return [piece for piece, _, _ in shown(place, *part.extent)] if isinstance(place, Patched) else [place]
+
+
+def are_damaged(tensors: Sequence[Tensor], executor: Executor, *, far: bool = False) -> list[bool]:
     """Tell for each tensor whether a record that its bytes come from does not match its checksum.
 
-    Each record is read once. What lies behind a URL is not read a second time for this, and what cannot be read is not
-    damaged here.
+    Each record is read once. What lies behind a URL is not read a second time for this, but with `far`, and what cannot be
+    read is not damaged here.
     """
     records: dict[Range, Checksum] = {}
     over: list[list[Range]] = []
@@ -115,7 +152,7 @@ def are_damaged(tensors: Sequence[Tensor], executor: Executor) -> list[bool]:
         for part in parts_of(tensor):
             with suppress(CkptError):
                 checksums += checksums_of(noted(part.storage) if part.numel else None)
-        checksums = [checksum for checksum in checksums if checksum.place.source.far is None]
+        checksums = [checksum for checksum in checksums if far or checksum.place.source.far is None]
         records.update((checksum.place, checksum) for checksum in checksums)
         over.append([checksum.place for checksum in checksums])
     cuts = {place: parts_of_record(place) for place in records}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from ckpt.evidence.sections import FLATTENED, Section, is_flattened
 from ckpt.nodes import Dict, Node
 from ckpt.rows import NamedTuple
-from ckpt.tree.find import children
+from ckpt.tree.find import children, counter
 from ckpt.tree.view import look
 
 # State names -> the family of optimizers that keeps them. The first that fits counts.
@@ -62,10 +62,11 @@ def optimizer(section: Section) -> Optimizer | None:
         view = look(fields.get("params"))
         parameters += len(view.children) if view.kind == "sequence" else 0
         begins = begins or not ("betas" in fields or look(fields.get("momentum")).value)
-        rate = look(fields.get("lr")).value
-        if isinstance(rate, (int, float)) and not isinstance(rate, bool) and rate not in rates:
-            if isinstance(rate, float) or abs(rate) < 2**53:  # a file may hold an int that no float holds
-                rates.append(float(rate))
+        rate = (
+            None if type(fields.get("lr")) is bool else counter(fields.get("lr"))
+        )  # a number, or a tensor of one
+        if rate is not None and rate not in rates:
+            rates.append(rate)
     family = next((name for needed, name in _FAMILIES if needed <= names), None)
     return Optimizer(family, parameters, len(states), tuple(rates), begins or not parameters)
 

@@ -193,8 +193,8 @@ def _decided(match: Match, number: int) -> bool:
 def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bool | None]:
     """Tell for each tensor whether an optimizer in this file holds it, or a tensor that is tied to it.
 
-    None means open: outside of the models that the optimizers hold, and while any of their parameters is
-    unknown.
+    None means open: outside of the models that the optimizers hold, and in a model of which an optimizer may hold another
+    tensor: while any parameter of one that holds some of it is unknown.
     """
     held: list[bool | None] = [None] * len(checkpoint.tensors)
     mine = {
@@ -203,20 +203,26 @@ def _in_optimizer(checkpoint: Checkpoint, matches: tuple[Match, ...]) -> list[bo
         for number, index in enumerate(match.indices)
         if index is not None and _decided(match, number)
     }
-    every = all(
-        match.models and all(index in mine for index in match.indices) for match in matches if match.slots
-    )
+    # An optimizer of no known model may hold tensors of any.
+    is_told = all(match.models for match in matches if match.slots)
+    open_models = {
+        model.path
+        for match in matches
+        if any(index is None or index not in mine for index in match.indices)
+        for model in match.models
+    }
     views = {
         tensor.view
         for tensor in (checkpoint.tensors[index].tensor for index in mine)
         if isinstance(tensor, TensorRef) and tensor.numel
     }
-    for match in matches:
-        for index in (index for model in match.models for index in model.indices) if match.slots else ():
+    for model in [model for match in matches if match.slots for model in match.models]:
+        is_closed = is_told and model.path not in open_models
+        for index in model.indices:
             tensor = checkpoint.tensors[index].tensor
             if index in mine or (isinstance(tensor, TensorRef) and tensor.numel and tensor.view in views):
                 held[index] = True
-            elif every and held[index] is None:
+            elif is_closed and held[index] is None:
                 held[index] = False
     return held
 
@@ -272,8 +278,7 @@ def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
         if section.kind == "optimizer":
             depth = len(section.path)
             roles[section.first : section.first + section.tensors] = [
-                _HANDED if entry.path[depth : depth + 1] == ("param_groups",) else _STATE
-                for entry in section.entries
+                _HANDED if _is_handed(entry.path[depth:]) else _STATE for entry in section.entries
             ]
         elif section.kind in ("model", "ema"):
             roles[section.first : section.first + section.tensors] = _model_roles(section, named)
@@ -285,6 +290,11 @@ def _roles(checkpoint: Checkpoint, sections: tuple[Section, ...]) -> list[Role]:
             index += 1
         index += len(part) if isinstance(part, Entries) else 0
     return roles
+
+
+def _is_handed(path: Path) -> bool:
+    """Tell whether a tensor in an optimizer is a parameter that its group holds, and no option such as a learning rate."""
+    return path[:1] == ("param_groups",) and path[2:3] == ("params",)
 
 
 def _told(kind: str | None, source: str) -> Role:

@@ -76,10 +76,12 @@ class Survey:
         return [index for section in self.main for index in section.indices if roles[index].role == role]
 
     def section(self, name: str) -> Section:
-        """The section with this name. Raises UsageError with the nearest names."""
-        for section in self.sections:
-            if section.name == name:
-                return section
+        """The section with this name, or the one that is the same object. Raises UsageError with the nearest names."""
+        same = next((row.same_as for row in self.checkpoint.values if row.name == name and row.same_as), None)
+        for wanted in (name, same):
+            for section in self.sections:
+                if section.name == wanted:
+                    return section
         names = [section.name for section in self.sections]
         listed = and_more([show(other, 60) or "(the root)" for other in nearest(name, names) or names], 8)
         raise UsageError(f"no section {name}", path=self.path, hint=f"sections: {listed or 'none'}")

@@ -165,9 +165,10 @@ def _read(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
         checkpoint = _salvaged(probe, limits, plugins)
         if checkpoint is None:
             raise
-        why = f"{show(_last(probe.path), 80)}: {error.problem}" if probe.mark else error.problem
+        damage = error.problem if probe.archive is None else probe.archive.cause or error.problem
+        why = f"{show(_last(probe.path), 80)}: {damage}" if probe.mark else damage
         # is_edited: it is written anew, for a copy would be as damaged.
-        return replace(checkpoint, notices=_said(checkpoint.notices, why), is_edited=True)
+        return replace(checkpoint, notices=_said(checkpoint.notices, why), is_edited=True, damage=damage)
 
 
 def _last(path: str) -> str:

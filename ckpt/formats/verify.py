@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.checkpoint import Checkpoint, RecordedFile, names_of
+from ckpt.elements.audit import unsound
 from ckpt.errors import CkptError, about
 from ckpt.findings import LOST
 from ckpt.formats import format_of, known_formats, lister_of, open, probe_at, verifier_of
@@ -99,6 +100,10 @@ class Remainder(NamedTuple):
     rows: tuple[str, ...] = ()
     hint: str | None = None
     """The command that writes what is whole."""
+    damage: str | None = None
+    """The damage, where more is known of it than the reader says that found it."""
+    unsound: tuple[str, ...] = ()
+    """The lost tensors whose bytes are there and do not match their checksums."""
 
 
 def remainder(
@@ -107,22 +112,26 @@ def remainder(
     plan: Callable[[Checkpoint], str | None] | None = None,
     *,
     plugins: bool = False,
+    executor: Executor | None = None,
 ) -> Remainder | None:
     """Return what is left of a file that is cut off, or of a save that was interrupted; None when that cannot be known.
 
-    `plan` gives the command for a checkpoint of which tensors are whole.
+    `plan` gives the command for a checkpoint of which tensors are whole. With an `executor`, the checksums of all that is
+    there are compared.
     """
     try:
         with open(path, limits, plugins=plugins, partial=True) as checkpoint:
-            lost = dict.fromkeys(
+            gone = dict.fromkeys(
                 name for row in checkpoint.notices if row.code in LOST for name in row.tensors
             )
+            bad = {} if executor is None else unsound(checkpoint, executor, far=True)
             names = names_of(checkpoint.tensors)
-            whole = tuple(name for name in names if name not in lost)
-            there = [name for name in names if name in lost]
-            gone = lost.keys() - there  # an index lists them, and no shard that is there holds them
+            whole = tuple(name for name in names if name not in gone and name not in bad)
+            there = [name for name in names if name in gone or name in bad]
+            nowhere = gone.keys() - there  # an index lists them, and no shard that is there holds them
+            lost = (*there, *(name for name in gone if name in nowhere))
             hint = plan(checkpoint) if plan is not None and whole else None
-            return Remainder(whole, (*there, *(name for name in lost if name in gone)), (), hint)
+            return Remainder(whole, lost, (), hint, checkpoint.damage, tuple(bad))
     except CkptError:
         pass
     try:

@@ -77,7 +77,7 @@ def _bytes(torch: Any, tensor: Any) -> bytes:
     """The elements of a tensor in the order of its shape. Read from the storage, because some dtypes have no view."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     begin = plain.storage_offset() * plain.element_size()
-    whole = torch.empty(0, dtype=torch.uint8).set_(plain.untyped_storage())
+    whole = torch.empty(0, dtype=torch.uint8, device=plain.device).set_(plain.untyped_storage())
     return bytes(whole[begin : begin + plain.numel() * plain.element_size()].numpy().tobytes())
 
 

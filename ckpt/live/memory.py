@@ -145,12 +145,20 @@ def tensor(ref: TensorRef, sources: list[Source] | None = None) -> Any:
     torch = require_torch()
     dtype = dtype_of(ref)
     if not ref.numel:
-        return torch.empty(ref.shape, dtype=dtype)
+        return torch.empty(ref.shape, dtype=dtype, device="cpu")  # whatever the default device is
     order = memory_order(ref)
-    data = torch.empty(ref.nbytes, dtype=torch.uint8)
+    data = torch.empty(ref.nbytes, dtype=torch.uint8, device="cpu")
     fill(permuted(ref, order), data.numpy().data, sources)
     shape = [ref.shape[dim] for dim in order]
     return data.view(dtype).reshape(shape).permute([order.index(dim) for dim in range(len(order))])
+
+
+def pour(ref: TensorRef, target: Any) -> None:
+    """Read the elements of a reference into a contiguous tensor of torch on the CPU, of the same dtype and shape."""
+    torch = require_torch()
+    fill(ref, target.detach().reshape(-1).view(torch.uint8).numpy().data)
+    with torch.no_grad():
+        target.reshape(-1)[:0].zero_()  # autograd counts changes of memory
 
 
 def dtype_of(ref: TensorRef) -> Any:
@@ -198,13 +206,13 @@ def _together(group: Sequence[TensorRef], sources: list[Source] | None) -> dict[
     begin = first_ref.extent[0] - first_ref.extent[0] % _ALIGN
     end = max(ref.extent[1] for ref in group)
     width = unit.bits // 8
-    data = torch.empty(end - begin, dtype=torch.uint8)
+    data = torch.empty(end - begin, dtype=torch.uint8, device="cpu")
     whole = tensor_ref(storage, unit, ((end - begin) // width,), (1,), begin // width)
     fill(whole, data.numpy().data, sources)
     values: dict[int, Any] = {}
     for ref in group:
         offset = ref.offset - begin * 8 // ref.dtype.bits
-        value = torch.empty(0, dtype=dtype_of(ref))
+        value = torch.empty(0, dtype=dtype_of(ref), device="cpu")
         value = value.set_(data.untyped_storage(), offset, ref.shape, ref.stride)
         value = value.conj() if ref.conj else value
         values[id(ref)] = torch._neg_view(value) if ref.neg else value

@@ -20,6 +20,14 @@ from ckpt.text import and_more, plural, show
 
 Mismatch = Literal["keep", "slice", "error"]
 
+_ASSIGN = "model.load_state_dict(checkpoint.state_dict(), assign=True)"
+"""The way to load into a model without memory."""
+_SPREAD = (
+    "set_model_state_dict(model, checkpoint.state_dict(), options=StateDictOptions(full_state_dict=True)) "
+    "of torch.distributed.checkpoint.state_dict"
+)
+"""The way to load into a model whose parameters lie on several ranks."""
+
 
 def load(
     survey: Survey,
@@ -63,7 +71,14 @@ def load(
     meta = next((name for name, value in own.items() if getattr(value, "is_meta", False)), None)
     if meta is not None:
         raise UsageError(
-            f"{show(meta, 80)} is on meta, without memory", path=NAME, hint="model.to_empty(device=…)"
+            f"{show(meta, 80)} is on meta, without memory",
+            path=NAME,
+            hint=f"model.to_empty(device=…), or {_ASSIGN}",
+        )
+    spread = next((name for name, value in own.items() if hasattr(value, "to_local")), None)
+    if spread is not None:
+        raise UsageError(
+            f"{show(spread, 80)} is a DTensor, of which each rank holds a part", path=NAME, hint=_SPREAD
         )
     given = survey.checkpoint
     limits = limits or Limits()
@@ -85,7 +100,11 @@ def load(
         with torch.no_grad():
             for number, row in enumerate(rows):
                 assert row.target is not None
-                _copy(row, own[row.target.name], held[number] if is_far else _value(row))
+                mine = own[row.target.name]
+                if not is_far and _is_whole(row, mine):
+                    memory.pour(_ref(row), mine)
+                else:
+                    _copy(row, mine, held[number] if is_far else _value(row))
         given.check_unchanged()
     return coverage
 
@@ -115,6 +134,22 @@ def _ref(row: Pairing) -> TensorRef:
 def _value(row: Pairing) -> Any:
     """The elements of the pretrained tensor, as a tensor on the CPU."""
     return memory.tensor(_ref(row))
+
+
+def _is_whole(row: Pairing, mine: Any) -> bool:
+    """Tell whether a tensor of the model takes the bytes of the file as they are, right into its memory."""
+    torch = require_torch()
+    return (
+        row.status == "loaded"
+        and row.rows is None
+        and type(mine) in (torch.Tensor, torch.nn.Parameter)
+        and mine.device.type == "cpu"
+        and mine.dtype == memory.dtype_of(_ref(row))
+        and tuple(mine.shape) == _ref(row).shape
+        and mine.is_contiguous()
+        and not (mine.is_conj() or mine.is_neg() or _ref(row).conj or _ref(row).neg)
+        and mine.numel() > 0
+    )
 
 
 def _copy(row: Pairing, mine: Any, value: Any) -> None:

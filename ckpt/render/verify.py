@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.jobs.check.verify import Problem, VerifyReport
+from ckpt.jobs.check.verify import UNREAD, Problem, VerifyReport
 from ckpt.render.text import Line, pasted_line, spread, whole
 from ckpt.text import and_more, listed, plural, show, show_literal
 
@@ -33,8 +33,10 @@ def _text(report: VerifyReport) -> str:
     text = and_more([_problem(problem, is_cut=is_cut) for problem in report.problems], _LISTED, "; ")
     if report.whole is not None and report.lost is not None:
         count = len(report.whole) + len(report.lost)
-        text += f"; {len(report.whole):,} of {plural(count, 'tensor')} are whole"
+        state = "there" if UNREAD in report.not_checked else "whole"
+        text += f"; {len(report.whole):,} of {plural(count, 'tensor')} are {state}"
         text += f", lost: {listed(report.lost, _LISTED, 60)}" if report.lost else ""
+        text += f"; not checked: {', '.join(report.not_checked)}" if UNREAD in report.not_checked else ""
     return text
 
 

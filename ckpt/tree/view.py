@@ -6,7 +6,7 @@ number. Nothing is imported. Other objects are shown by their class and their fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Literal, cast
 
@@ -134,8 +134,42 @@ def look(node: Node) -> View:
     return _object(node)
 
 
+RECONSTRUCT = "_reconstruct_persistent_obj"
+"""The function that makes a persistent object of its parts."""
+SOURCE = "module_src"
+"""The attribute of a persistent object that holds the source text of its class."""
+
+
+class Persistent(NamedTuple):
+    """An object that was pickled with the source text of its class: StyleGAN2-ADA, StyleGAN3, EG3D, EDM.
+
+    Source: `_reconstruct_persistent_obj` in torch_utils/persistence.py. Loading runs the text.
+    """
+
+    type: str
+    source: Node
+    state: Dict
+
+
+def persistent(call: Opaque) -> Persistent | None:
+    """Return the parts of a persistent object, or None for any other call."""
+    if type(call.func) is not Global or call.func.name != RECONSTRUCT or len(call.args) != 1:
+        return None
+    meta = call.args[0]
+    if type(meta) is not Dict or call.func.module.rpartition(".")[2] != "persistence":
+        return None
+    fields = {str(key): value for key, value in zip(meta.keys, meta.values, strict=True) if type(key) is str}
+    kind, state = fields.get("class_name"), fields.get("state")
+    if type(kind) is not str or type(state) is not Dict:
+        return None
+    return Persistent(kind, fields.get(SOURCE), state)
+
+
 def _object(call: Opaque) -> View:
     name = class_of(call)
+    kept = persistent(call)
+    if kept is not None:
+        return _persistent(kept)
     if name in scalars.READERS:
         scalar = scalars.READERS[name](call, name)
         if scalar is not None:
@@ -162,12 +196,26 @@ def _object(call: Opaque) -> View:
     return View("object", name, keys=keys, children=children)
 
 
+def _persistent(kept: Persistent) -> View:
+    """The view of a persistent object: its attributes, and last the source text of its class."""
+    state = _attributes_in([kept.state])
+    is_module = "_parameters" in state and "_modules" in state
+    state.setdefault(SOURCE, kept.source)
+    kind: Literal["module", "object"] = "module" if is_module else "object"
+    return View(kind, kept.type, keys=list(state), children=list(state.values()))
+
+
 def _state(call: Opaque) -> dict[str, Node]:
     """Attributes set by BUILD: the instance's dict, then its slots. Empty when the state is not a dict."""
-    fields: dict[str, Node] = {}
     states = call.states
     if len(call.args) > 2 and class_of(call) != call.class_name:
         states = [call.args[2], *states]
+    return _attributes_in(states)
+
+
+def _attributes_in(states: Iterable[Node]) -> dict[str, Node]:
+    """The attributes that states set, by name."""
+    fields: dict[str, Node] = {}
     for state in states:
         for part in _parts_of_state(state):
             if type(part) is Dict:

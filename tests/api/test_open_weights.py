@@ -341,3 +341,101 @@ def test_elements_that_several_indices_see(
             assert torch.equal(ref.torch(), view) and torch.equal(opened.state_dict()["a"], view)
             np.testing.assert_array_equal(ref.numpy(), view.numpy())
             np.testing.assert_array_equal(ref[1:], view[1:].numpy())
+
+
+# --- models and default devices of other kinds ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["meta", "cpu"])
+def test_the_default_device_of_torch_changes_nothing(name: str, tmp_path: Path) -> None:
+    """Some scripts set it to cuda. Tensors of a file are on the CPU all the same."""
+    whole = torch.arange(12.0).reshape(3, 4)
+    made = {
+        "a": whole,
+        "b": whole[1],
+        "none": torch.empty(0, 2),
+        "count": torch.tensor(3),
+        "c": torch.ones(2),
+    }
+    path, written = tmp_path / "x.pth", tmp_path / "net.pth"
+    torch.save(made, path)
+    net = nn.BatchNorm1d(3)
+    torch.save(net.state_dict(), written)
+    torch.set_default_device(name)
+    try:
+        with ckpt.open(path) as opened:
+            loaded, one = opened.state_dict(), opened["c"].torch()
+        with torch.device("cpu"):
+            other = nn.BatchNorm1d(3)
+        with ckpt.open(written) as opened:
+            opened.load_into(other, strict=True)
+        copied = tmp_path / "copy.pth"
+        ckpt.convert(path, out=str(copied), verify="torch")
+    finally:
+        torch.set_default_device(None)  # type: ignore[arg-type]
+    assert all(same(loaded[key], made[key]) and loaded[key].device.type == "cpu" for key in made)
+    assert same(one, made["c"]) and shares(loaded) == [{"a", "b"}]
+    assert other.state_dict().keys() == net.state_dict().keys()
+
+
+def test_bytes_go_right_into_the_memory_of_a_model(tmp_path: Path) -> None:
+    """Whole tensors of the same type are read in place; all others are copied. Both are noticed by autograd."""
+    torch.manual_seed(0)
+
+    def build() -> nn.Module:
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2).bfloat16())
+        net[0].to(memory_format=torch.channels_last)
+        return net
+
+    given, target = build(), build()
+    path = tmp_path / "x.pth"
+    torch.save(given.state_dict(), path)
+    memory = {name: value.data_ptr() for name, value in target.state_dict().items()}
+    versions = {name: value._version for name, value in target.state_dict(keep_vars=True).items()}
+    with ckpt.open(path) as opened:
+        opened.load_into(target, strict=True)
+    state = target.state_dict(keep_vars=True)
+    assert all(torch.equal(state[name], value) for name, value in given.state_dict().items())
+    assert {name: value.data_ptr() for name, value in state.items()} == memory
+    assert all(value._version > versions[name] for name, value in state.items())
+    assert state["0.weight"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_model_on_meta_gets_the_way(tmp_path: Path) -> None:
+    given, path = nn.Linear(3, 2), tmp_path / "x.pth"
+    torch.save(given.state_dict(), path)
+    target = nn.Linear(3, 2, device="meta")
+    with ckpt.open(path) as checkpoint:
+        with pytest.raises(UsageError, match="weight is on meta, without memory") as caught:
+            checkpoint.load_into(target)
+        assert "load_state_dict(checkpoint.state_dict(), assign=True)" in str(caught.value.hint)
+        target.load_state_dict(checkpoint.state_dict(), assign=True)
+    assert torch.equal(target.weight, given.weight)
+
+
+def test_a_model_over_several_ranks_gets_the_way(tmp_path: Path) -> None:
+    """FSDP2 and tensor parallelism make DTensors. A test of them takes a process group of one."""
+    from torch import distributed
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
+
+    given, path = nn.Linear(4, 2), tmp_path / "x.pth"
+    torch.save(given.state_dict(), path)
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mesh, target = init_device_mesh("cpu", (1,)), nn.Linear(4, 2)
+        for name, value in list(target.named_parameters()):
+            setattr(target, name, nn.Parameter(distribute_tensor(value.detach(), mesh)))
+        with ckpt.open(path) as checkpoint:
+            with pytest.raises(
+                UsageError, match="weight is a DTensor, of which each rank holds a part"
+            ) as caught:
+                checkpoint.load_into(target)
+            assert "set_model_state_dict(model, checkpoint.state_dict()" in str(caught.value.hint)
+            options = StateDictOptions(full_state_dict=True)
+            set_model_state_dict(target, checkpoint.state_dict(), options=options)
+        assert torch.equal(target.weight.full_tensor(), given.weight)  # type: ignore[attr-defined]
+    finally:
+        distributed.destroy_process_group()

@@ -11,6 +11,7 @@ import rewriting
 import torch
 from torch import nn
 
+import ckpt
 from ckpt import formats
 from ckpt.errors import UsageError
 from ckpt.evidence.record import ModelRecord, TensorRecord
@@ -229,3 +230,29 @@ def test_a_snapshot_is_believed_before_a_live_model(samples: Path) -> None:
         assert own is not None
         both = Survey(checkpoint, own.record._replace(source="model")).record
     assert both is not None and both.record == own.record and both.record.source == "snapshot"
+
+
+def test_an_optimizer_of_another_model_leaves_a_matched_one_decided(tmp_path: Path) -> None:
+    """One whose every parameter is matched says of all other tensors of its model that it does not hold them."""
+    torch.manual_seed(0)
+    first = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+    second = nn.Sequential(nn.Linear(3, 7), nn.Linear(7, 7), nn.Linear(7, 7))
+    optimizers = [
+        torch.optim.Adam(list(first.parameters())[2:]),
+        torch.optim.Adam(list(second.parameters())[2:4]),  # or the last two, which look the same
+    ]
+    first(torch.ones(4)).sum().backward()
+    second(torch.ones(3)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    models = {"G": first.state_dict(), "D": second.state_dict()}
+    torch.save(
+        {**models, "opt_G": optimizers[0].state_dict(), "opt_D": optimizers[1].state_dict()},
+        tmp_path / "x.pth",
+    )
+    with ckpt.open(tmp_path / "x.pth") as opened:
+        survey = opened.survey
+        held = {entry.name: survey.in_optimizer[index] for index, entry in enumerate(survey.tensors)}
+    expected = {"G.0.weight": False, "G.0.bias": False, "G.1.weight": True, "G.1.bias": True}
+    assert {name: held[name] for name in expected} == expected
+    assert all(answer is None for name, answer in held.items() if name.startswith("D."))

@@ -72,7 +72,7 @@ LIMITS = [
     "evidence.gradients._READ",
     "evidence.loading._SPELLED",
     "formats.common.archive.TRAILING",
-    "formats.common.recovered._PADDING",
+    "formats.common.placed._PADDING",
     "formats.common.recorded._READ",
     "formats.dcp.reader._COPIES",
     "formats.dcp.reader._GAPS",

@@ -128,6 +128,7 @@ SMALL = {
     "ckpt.io.target._EARLY": 96,
     "ckpt.io.executor.SPAN": 192,
     "ckpt.formats.common.appended._STEP": 64,
+    "ckpt.formats.common.placed._STEP": 64,
     "ckpt.formats.common.recovered._STEP": 64,
 }
 """Module and constant -> bytes of a block so small that a few elements are many; of `spans.ELEMENTS` elements.

@@ -57,6 +57,8 @@ class Archive(NamedTuple):
     """Bytes that follow the archive."""
     is_partial: bool = False
     """True if records may be missing or end early, and no checksum is compared when one is read."""
+    cause: str | None = None
+    """A sentence on bytes that are missing or too many in a partial one."""
 
     def find(self, name: str) -> Record | None:
         """The record `root/name`, which torch finds in letters of any case."""

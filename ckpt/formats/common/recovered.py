@@ -10,16 +10,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from struct import unpack_from
 
 from ckpt.checkpoint import Notice
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, LimitError, UnreadableError
-from ckpt.formats.common.archive import (
-    DESCRIPTOR_MAGIC,
-    Archive,
-    find_end,
-)
+from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, Archive
 from ckpt.formats.common.directory import (
     CENTRAL_MAGIC,
     LOCAL_HEADER,
@@ -28,12 +23,12 @@ from ckpt.formats.common.directory import (
     REFUSED_FLAGS,
     Record,
     Records,
-    entry_at,
     zip64,
 )
 from ckpt.formats.common.pickled import run
+from ckpt.formats.common.placed import FOLDERS, by_directory
 from ckpt.io.source import Source
-from ckpt.limits import RECORD_BYTES, Budget, Limits
+from ckpt.limits import Budget, Limits
 from ckpt.names import natural
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import storage_bytes, storage_type
@@ -44,14 +39,6 @@ _STEP = 1 << 20
 """Bytes that are read at once where the end of a record is looked for."""
 _FIRST = 1 << 18
 """Bytes of a pickle that are read at first."""
-_PADDING = 3 * 4096
-"""More bytes than lie between the name of a record and its data."""
-_FOLDERS = {
-    "data.pkl": ("data", "tensors"),
-    "constants.pkl": ("constants",),
-    "bytecode.pkl": ("bytecode", "constants"),
-}
-"""Pickles, and the folders of the storages that they name."""
 _TEXTS = ("byteorder",)
 """Records that are read as they are, and that a file need not have."""
 _CODE = "code/"
@@ -67,8 +54,11 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
     """
     if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
         raise UnreadableError("the zip archive does not begin with its first record")
-    rows = _by_directory(source, limits)
-    if rows is None:
+    placed = by_directory(source, limits)
+    cause = None if placed is None else placed.cause
+    if placed is not None:
+        rows = placed.records
+    else:
         walk = _Walk(source, limits)
         rows = list(walk.run())
         misnamed = walk.misnamed([record.name for record in rows])
@@ -83,6 +73,8 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
         records.add(record if record.size else record._replace(crc=None))  # no bytes, so nothing to compare
     names = records.names
     roots = {name.partition("/")[0] for name in names if name.endswith("/data.pkl") and name.count("/") == 1}
+    if not roots and cause is not None:
+        raise DamagedDataError(f"{cause}, so its list of tensors (data.pkl) is lost")
     if not roots:
         held = f"{plural(len(names), 'whole record')} of it {'has' if len(names) == 1 else 'have'} no names"
         raise CutOffError(
@@ -94,7 +86,7 @@ def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> 
             "the archive has two roots: " + ", ".join(show(root, 60) for root in sorted(roots))
         )
     (root,) = roots
-    archive = Archive(source, root, records, (), is_partial=True)
+    archive = Archive(source, root, records, (), is_partial=True, cause=cause)
     damage = list(_damaged_pickles(archive, limits))
     if damage and not keep_damaged:
         raise DamagedDataError(damage[0], hint="--keep-damaged reads it all the same")
@@ -121,101 +113,12 @@ def _is_sound(archive: Archive, record: Record, limits: Limits) -> bool:
 
 def _damaged_pickles(archive: Archive, limits: Limits) -> Iterator[str]:
     """Yield a sentence on each pickle that does not match its checksum."""
-    for name in _FOLDERS:
+    for name in FOLDERS:
         record = archive.find(name)
         if record is None or record.crc is None or record.size > limits.pickle_bytes:
             continue
         if zlib.crc32(archive.read(record, limits.pickle_bytes, "pickle-bytes")) != record.crc:
             yield f"{name} does not match its recorded checksum: names, shapes and values in it may be wrong"
-
-
-# --- by the directory -------------------------------------------------------------------------------------------------
-
-
-def _by_directory(source: Source, limits: Limits) -> list[Record] | None:
-    """Return the records of a directory, whatever became of them, or None if it cannot be read or contradicts them."""
-    try:
-        count, size, begin, end, _ = find_end(source)
-        if (
-            begin + size != end
-            or count > limits.entries
-            or size > max(limits.directory_bytes, count * RECORD_BYTES)
-        ):
-            return None
-        data = source.read(begin, size)
-        rows: list[Record] = []
-        position = 0
-        while len(rows) < count:
-            entry, position = entry_at(data, position)
-            rows.append(entry)
-    except LimitError:
-        raise
-    except CkptError:
-        return None
-    if position != size:
-        return None
-    names = {entry.name for entry in rows}
-    placed: list[Record] = []
-    further: list[Record] = []
-    for entry in rows:
-        record = _placed(source, entry, begin)
-        if record is None:
-            continue
-        placed.append(record)
-        name = _name_at(source, entry.header)
-        # One of both names is damaged. The other one is taken where something may ask for it.
-        if name is not None and name not in names and _is_asked_for(name):
-            further.append(record._replace(name=name))
-    spans = sorted((record.header, record.offset + record.stored, record.name) for record in placed)
-    for (_, last, name), (first, _, other) in pairwise(spans):
-        if first < last:
-            raise UnreadableError(f"records {show(name, 60)} and {show(other, 60)} overlap")
-    return [*placed, *further]
-
-
-def _is_asked_for(name: str) -> bool:
-    """Tell whether a name may be one of a pickle or of a storage."""
-    inner = name.partition("/")[2]
-    folder, _, key = inner.partition("/")
-    is_storage = bool(key) and any(folder in folders for folders in _FOLDERS.values())
-    return name.isprintable() and (inner in _FOLDERS or inner in ("version", "byteorder") or is_storage)
-
-
-def _name_at(source: Source, header: int) -> str | None:
-    """The name in the local header at an offset, or None where there is no header."""
-    begin = header + LOCAL_HEADER.size
-    if begin > source.size:
-        return None
-    fields = LOCAL_HEADER.unpack(source.read(header, LOCAL_HEADER.size))
-    if fields[0] != LOCAL_MAGIC or begin + fields[-2] > source.size:
-        return None
-    return source.read(begin, fields[-2]).decode("utf-8", "replace")
-
-
-def _placed(source: Source, entry: Record, end: int) -> Record | None:
-    """Return the record of a directory with the offset of its data, or None if that is not known.
-
-    The header of the record says it, or else the descriptor behind the data.
-    """
-    names = len(entry.name.encode())
-    least = entry.header + LOCAL_HEADER.size + names
-    if least > end:
-        return None
-    fields = LOCAL_HEADER.unpack(source.read(entry.header, LOCAL_HEADER.size))
-    offset = least + int(fields[-1]) if fields[0] == LOCAL_MAGIC and fields[-2] == names else -1
-    is_told = least <= offset and offset + entry.stored <= end
-    if entry.crc is None:
-        return entry._replace(offset=offset) if is_told else None
-    mark = DESCRIPTOR_MAGIC + entry.crc.to_bytes(4, "little")
-    behind = offset + entry.stored
-    if is_told and (not entry.flags & 8 or source.read(behind, min(8, source.size - behind)) == mark):
-        return entry._replace(offset=offset)
-    # Behind the data there is a descriptor with the checksum, within the padding that torch and ckpt may have written.
-    behind = least + entry.stored
-    shift = source.read(behind, min(_PADDING, end - behind)).find(mark) if behind < end else -1
-    if shift >= 0:
-        return entry._replace(offset=least + shift)
-    return entry._replace(offset=offset) if is_told else None
 
 
 # --- one record after the other ---------------------------------------------------------------------------------------
@@ -299,13 +202,13 @@ class _Walk:
         inner = head.name.partition("/")[2]
         if head.stored is not None and head.size is not None:
             record = self._told(head, head.stored, head.size)
-            if record is not None and inner in _FOLDERS and record.stored == head.stored:
+            if record is not None and inner in FOLDERS and record.stored == head.stored:
                 self._note(inner, record)
             done = record is not None and record.stored == head.stored
             return record, head.offset + head.stored if done else None
         if head.method == 8:
             return self._deflated(head, inner)
-        if inner in _FOLDERS:
+        if inner in FOLDERS:
             return self._pickle(head, inner)
         if inner in self._sizes:
             return self._known(head, self._sizes[inner])
@@ -410,7 +313,7 @@ class _Walk:
             return None, None
         stored = position - len(machine.unused_data) - head.offset
         record = Record(head.name, head.offset, stored, size, True, crc, head.header, head.flags)
-        if inner in _FOLDERS:
+        if inner in FOLDERS:
             self._note(inner, record)
         return record, self._behind(head.offset + stored, stored, size)
 
@@ -452,7 +355,7 @@ class _Walk:
             pid = persistent.pid
             if type(pid) is tuple and len(pid) >= 5 and isinstance(pid[2], (str, int)):
                 nbytes = storage_bytes(storage_type(pid[1]), pid[4])
-                for folder in _FOLDERS[inner]:
+                for folder in FOLDERS[inner]:
                     self._sizes.setdefault(f"{folder}/{pid[2]}", nbytes)
 
 

@@ -37,7 +37,7 @@ class VerifyReport(NamedTuple):
     checked: tuple[str, ...] = ()
     not_checked: tuple[str, ...] = ()
     whole: tuple[str, ...] | None = None
-    """The tensors of a cut file whose bytes are all there."""
+    """The tensors of a damaged file whose bytes are all there and match their checksums, where these were compared."""
     lost: tuple[str, ...] | None = None
     called: tuple[str, ...] = ()
     """The functions that loading the file calls and ckpt does not know. An intact file can do harm."""
@@ -76,6 +76,9 @@ class VerifyReport(NamedTuple):
             "doubts": list(self.doubts),
         }
 
+
+UNREAD = "the bytes themselves (--quick)"
+"""The part that `--quick` does not check."""
 
 ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size", "no-index", "unassigned")
 """Findings about bytes that no loader reads, and about what nothing in the checkpoint can show."""
@@ -176,7 +179,20 @@ def with_checksums(
         why = "records without a checksum" if nbytes else f"{checkpoint.traits.label} has no checksums"
         not_checked.append(f"values of {size_text(unchecked)} ({why})")
     judged = _judged(checkpoint, problems, checked, not_checked)
-    return _doubted(judged._replace(whole=report.whole, lost=report.lost, doubts=report.doubts), unread)
+    whole, lost = _parted(checkpoint, report, [row.tensors for row in problems[len(report.problems) :]])
+    return _doubted(judged._replace(whole=whole, lost=lost, doubts=report.doubts), unread)
+
+
+def _parted(
+    checkpoint: Checkpoint, report: VerifyReport, damaged: Sequence[Sequence[str]]
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Return the whole and the lost tensors of a checkpoint of which some are lost or do not match their checksums."""
+    bad = {name for names in damaged for name in names}
+    if report.whole is None and not damaged:
+        return None, None
+    lost = bad.union(report.lost or ())
+    names = [entry.name for entry in checkpoint.tensors]
+    return tuple(name for name in names if name not in lost), tuple(name for name in names if name in lost)
 
 
 def _doubted(report: VerifyReport, unread: Sequence[str]) -> VerifyReport:
@@ -198,7 +214,7 @@ def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
     return tuple(
         entry.name
         for entry in checkpoint.tensors
-        if any(part.storage.id == storage for part in parts_of(entry.tensor))
+        if any(part.numel and part.storage.id == storage for part in parts_of(entry.tensor))
     )
 
 
@@ -248,7 +264,7 @@ def with_recorded(
     if problems:
         verdict: Verdict = report.verdict if report.verdict == "unreadable" else "damaged"
         return report._replace(verdict=verdict, problems=(*report.problems, *problems))
-    left = ("the bytes themselves (--quick)",) if quick else ()
+    left = (UNREAD,) if quick else ()
     return report._replace(checked=(*report.checked, checked), not_checked=(*report.not_checked, *left))
 
 
@@ -258,16 +274,23 @@ def damaged(
     whole: Sequence[str] | None,
     lost: Sequence[str] | None,
     rows: Sequence[str] = (),
+    unsound: Sequence[str] = (),
 ) -> VerifyReport:
-    """The report on a damaged file; `whole` and `lost` are the tensors of one that is cut off.
+    """The report on a damaged file; `whole` and `lost` are the tensors of one of which a part is left.
 
-    `rows` say what lies in the files of a folder.
+    `rows` say what lies in the files of a folder. The bytes of lost tensors that are `unsound` are there, and others than
+    their checksums say.
     """
+    gone = tuple(name for name in lost or () if name not in set(unsound))
+    problems = [Problem(problem, gone), *map(Problem, rows)]
+    if unsound:
+        verb = "does not match its checksum" if len(unsound) == 1 else "do not match their checksums"
+        problems.append(Problem(f"{plural(len(unsound), 'tensor')} {verb}", tuple(unsound)))
     return VerifyReport(
         path,
         None,
         "damaged",
-        (Problem(problem, tuple(lost or ())), *map(Problem, rows)),
+        tuple(problems),
         whole=None if whole is None else tuple(whole),
         lost=None if lost is None else tuple(lost),
     )

@@ -30,11 +30,13 @@ from ckpt.evidence.wrappers import (
 from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import unused
 from ckpt.names import Globs
+from ckpt.nodes import Opaque
 from ckpt.pickles.known import is_own
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage, Tensor, TensorRef, dense, overlapping, parts_of
-from ckpt.text import Json, and_more, folded, listed, plural, show, size_text
+from ckpt.text import Json, and_more, folded, listed, pasted, pasted_path, plural, show, size_text
+from ckpt.tree.view import RECONSTRUCT, SOURCE, persistent
 
 
 def _resume_stops(survey: Survey, plan: Plan) -> Iterable[Finding]:
@@ -449,6 +451,8 @@ def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
         level: Level | None = "warning" if row.is_enum else None
         what = "It looks like a member of an enum." if row.is_enum else follows
         yield Finding("called-on-load", _call(row), (), way.command, row.where, level, what)
+    if any(row.name == RECONSTRUCT for row in called):
+        yield from _sources(checkpoint)
     files: dict[str, list[Import]] = {}
     for row in checkpoint.imports:
         if row.group == "unknown" and not row.is_script:
@@ -458,6 +462,24 @@ def _imports(survey: Survey, plan: Plan) -> Iterable[Finding]:
         unknown = [f"{row.module}.{row.name}" for row in rows]
         text = f"Loading {_file(file)} imports {and_more(unknown, 3)}, which ckpt does not know."
         yield Finding("unknown-import", text, (), look_at(checkpoint.path, "--imports"), where)
+
+
+def _sources(checkpoint: Checkpoint) -> Iterable[Finding]:
+    """Report the source texts of classes that the objects of a file bring along, in one finding."""
+    places: dict[str, str] = {}
+    for row in checkpoint.containers:
+        kept = persistent(row.node) if type(row.node) is Opaque else None
+        if kept is not None:
+            places.setdefault(kept.type, row.name)
+    if not places:
+        return
+    classes = and_more([show(name, 60) for name in places], 5)
+    text = f"DANGER: loading this file runs the Python source that it holds, for {classes}."
+    first = next(iter(places.values()))
+    source = pasted(f"{first}.{SOURCE}" if first else SOURCE)
+    path = pasted_path(checkpoint.path)
+    hint = None if source is None or path is None else f"ckpt get {path} {source}"
+    yield Finding("code-inside", text, (), hint, tuple(places.values()))
 
 
 def _attributes(survey: Survey, plan: Plan) -> Iterable[Finding]:

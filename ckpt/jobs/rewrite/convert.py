@@ -391,10 +391,11 @@ def _converted(
         current = _viewless(current, limits)
     alone: list[Leftover] = []
     if to is not None:
-        cast = Cast(Survey(current), to, section)
+        survey_before = Survey(current)
+        cast = Cast(survey_before, to, section)
         current = edited(current, cast.copy(current.root), limits, origin=None)
         changes += cast.changes()
-        alone = _uncast(cast.uncast)
+        alone = [*_uncast(cast.uncast), *_sections_left(survey_before, to, section)]
     return refuse_empty(
         RewriteReport(
             "convert",
@@ -535,6 +536,24 @@ def _to_tensors(
 def _uncast(rows: list[tuple[Entry, str]]) -> list[Leftover]:
     """The tensors that keep their dtype, and why."""
     return [Leftover(entry.name, f"{why}, which is not cast", entry.tensor.nbytes) for entry, why in rows]
+
+
+def _sections_left(survey: Survey, to: DType, section: str | None) -> list[Leftover]:
+    """The sections beside the weights that hold floating tensors of other dtypes, one row each."""
+    chosen = {part.path for part in survey.weights(section)}
+    rows: list[Leftover] = []
+    for part in survey.sections:
+        if part.path in chosen or part.path[:1] in {(key,) for key in survey.checkpoint.copies}:
+            continue
+        floats = [entry.tensor for entry in part.entries if entry.tensor.dtype.kind == "float"]
+        nbytes = sum(tensor.nbytes for tensor in floats if tensor.dtype != to)
+        if nbytes:
+            is_optimizer = part.kind == "optimizer"
+            why = (
+                "an optimizer keeps its precision" if is_optimizer else "not among the weights that are cast"
+            )
+            rows.append(Leftover(part.name or "(the root)", why, nbytes))
+    return rows
 
 
 def _is_text(entry: Entry) -> bool:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.audit import DAMAGED, are_damaged, checksums_of
+from ckpt.elements.audit import DAMAGED
 from ckpt.elements.blocks import memory_order, permuted, place_of
-from ckpt.elements.pieces import shown
-from ckpt.errors import CkptError, LimitError, LossError, NotOpenedError
+from ckpt.errors import LossError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
-from ckpt.io.executor import Executor
 from ckpt.jobs.rewrite.filling import Filling, Restored, lies_close
 from ckpt.jobs.rewrite.report import Change, Filled, Leftover, RewriteReport, Share, edited
 from ckpt.jobs.rewrite.sets import NOT_WHOLE, lost_in, without_lost
@@ -21,7 +18,7 @@ from ckpt.names import Path
 from ckpt.nodes import Dict, Node, Opaque
 from ckpt.pickles.state_dict import without_gradient
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import Patched, Place, TensorRef, noted, parts_of
+from ckpt.tensors import TensorRef, parts_of
 from ckpt.text import plural, show
 from ckpt.tree.find import children, find, node_at
 
@@ -100,38 +97,6 @@ def _reasons(checkpoint: Checkpoint, damaged: int) -> tuple[str, ...]:
         verb = "does not match its" if damaged == 1 else "do not match their"
         rows.append(f"{plural(damaged, 'tensor')} {verb} recorded checksum (--keep-damaged takes them)")
     return tuple(rows)
-
-
-def unsound(checkpoint: Checkpoint, executor: Executor) -> dict[str, str]:
-    """The tensors whose bytes cannot be found, or do not match a recorded checksum, and why.
-
-    Those that the reader knows to be lost are not looked at. All records with a checksum are read.
-    """
-    gone = set(lost_in(checkpoint))
-    whys: dict[str, str] = {}
-    rest: list[Entry] = []
-    for entry in checkpoint.tensors:
-        if entry.name in gone:
-            continue
-        try:
-            for part in parts_of(entry.tensor):
-                for place in _places(part):
-                    deque(checksums_of(place), 0)
-            rest.append(entry)
-        except (LimitError, NotOpenedError):
-            raise
-        except CkptError as error:
-            whys[entry.name] = error.problem
-    bad = are_damaged([entry.tensor for entry in rest], executor)
-    return whys | {entry.name: DAMAGED for entry, is_bad in zip(rest, bad, strict=True) if is_bad}
-
-
-def _places(part: TensorRef) -> list[Place]:
-    """The places of the bytes of a tensor. Its storage may lack others."""
-    place = noted(part.storage)
-    if place is None or not part.numel:
-        return []
-    return [piece for piece, _, _ in shown(place, *part.extent)] if isinstance(place, Patched) else [place]
 
 
 class _Taken(NamedTuple):

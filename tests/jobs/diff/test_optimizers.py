@@ -75,3 +75,35 @@ def test_what_only_the_order_says_is_not_compared(tmp_path: Path) -> None:
     assert inside("diff", "a.pth", "b.pth", cwd=tmp_path).code == 0
     done = inside("diff", "a.pth", "b.pth", "--strict", cwd=tmp_path)
     assert done.code == 1 and b"not compared: optim, by numbers in one file and by names" in done.out
+
+
+def test_learning_rates_that_are_tensors_are_no_parameters(tmp_path: Path) -> None:
+    """Compiled and capturable optimizers keep them so."""
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(net.parameters(), lr=torch.tensor(1e-3), foreach=False)
+    for step in (1, 2):
+        net(torch.ones(3)).sum().backward()
+        optimizer.step()
+        state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, tmp_path / f"{step}.pth")
+        torch.save(optimizer.state_dict(), tmp_path / f"alone{step}.pth")
+
+    report = ckpt.diff(tmp_path / "1.pth", tmp_path / "2.pth")
+    assert report.frozen == () and not report.findings
+    roles = {row.name: row.role.role for row in report.rows}
+    assert roles["optimizer.param_groups.0.lr"] == "optimizer"
+    assert [name for name, role in roles.items() if role == "parameter"] == ["model.weight", "model.bias"]
+    assert not ckpt.diff(tmp_path / "alone1.pth", tmp_path / "alone2.pth").findings
+    assert b"lr 0.001" in inside("inspect", "1.pth", cwd=tmp_path).out
+
+
+def test_parameters_in_a_group_are_parameters(tmp_path: Path) -> None:
+    """`torch.save(optimizer)` as an object keeps them there."""
+    groups = [{"params": [nn.Parameter(torch.ones(2))], "lr": torch.tensor(0.1)}]
+    torch.save({"state": {}, "param_groups": groups}, tmp_path / "x.pth")
+    with ckpt.open(tmp_path / "x.pth") as opened:
+        assert {ref.name: ref.role for ref in opened.values()} == {
+            "param_groups.0.params.0": "parameter",
+            "param_groups.0.lr": "optimizer",
+        }

@@ -115,7 +115,8 @@ def test_every_float_of_the_model_has_the_dtype(source: str, out: str, tmp_path:
     report = written(path, tmp_path / "cast" / out, "--dtype", "float16")
     found = of_model(tmp_path / "cast" / out)
     assert len(found) >= len(of_model(tmp_path / "o.safetensors"))
-    assert set(found.values()) == {"float16"} and not report["left_alone"]
+    assert set(found.values()) == {"float16"}
+    assert {row["what"] for row in report["left_alone"]} <= {"an optimizer keeps its precision"}
     with ckpt.open(tmp_path / "o.safetensors") as before, ckpt.open(tmp_path / "cast" / out) as after:
         names = {name.removeprefix("model."): name for name in after}
         for name in before:
@@ -132,6 +133,33 @@ def test_what_keeps_its_dtype_is_listed(out: str, tmp_path: Path) -> None:
     assert report["left_alone"] == [
         {"name": "pairs.weight", "what": "float4_e2m1fn_x2, which is not cast", "bytes": 6}
     ]
+
+
+def test_sections_that_keep_their_dtype_are_listed(tmp_path: Path) -> None:
+    net = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(net.parameters())
+    net(torch.ones(3)).sum().backward()
+    optimizer.step()
+    whole = {
+        "model": net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "noise": torch.randn(5),
+        "epoch": 1,
+    }
+    torch.save(whole, tmp_path / "a.pth")
+    report = written(tmp_path / "a.pth", tmp_path / "o.pth", "--dtype", "bfloat16")
+    assert {row["name"]: (row["what"], row["bytes"]) for row in report["left_alone"]} == {
+        "optimizer": ("an optimizer keeps its precision", 72),
+        "noise": ("not among the weights that are cast", 20),
+    }
+    loaded = torch.load(tmp_path / "o.pth")
+    assert (
+        loaded["optimizer"]["state"][0]["exp_avg"].dtype is torch.float32
+        and loaded["noise"].dtype is torch.float32
+    )
+    assert loaded["model"]["weight"].dtype is torch.bfloat16
+    (tmp_path / "again").mkdir()
+    assert not written(tmp_path / "a.pth", tmp_path / "again" / "o.pth", "--dtype", "float32")["left_alone"]
 
 
 def test_tensors_without_data_are_listed(tmp_path: Path) -> None:

@@ -1,0 +1,379 @@
+"""The records of a damaged zip archive whose directory can be read: where they really lie.
+
+The directory says where each record was written. Bytes that are missing, or there twice, move all that is behind them, the
+directory too. A record is where its own header or its descriptor says so; checksums decide where two places are possible.
+Layout: PKWARE APPNOTE 6.3, caffe2/serialize/inline_container.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from ckpt.elements.audit import crc_of
+from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, END_MAGIC, END_RECORD, TRAILING, find_end
+from ckpt.formats.common.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC, Record, entry_at
+from ckpt.io.source import Source
+from ckpt.limits import RECORD_BYTES, Limits
+from ckpt.rows import NamedTuple
+from ckpt.text import and_more, show
+
+_STEP = 1 << 20
+"""Bytes that are read at once where headers are looked for."""
+_PADDING = 3 * 4096
+"""More bytes than lie between the name of a record and its data."""
+_COMPARED = 4
+"""The number of times that all bytes of a file may be compared with checksums to find its records."""
+_INFLATED = 64
+"""Inflated bytes that cost as much as one that is read."""
+_ENDS64 = 56 + 20
+"""The bytes of the two records of zip64 that torch and ckpt write before the end record."""
+FOLDERS = {
+    "data.pkl": ("data", "tensors"),
+    "constants.pkl": ("constants",),
+    "bytecode.pkl": ("bytecode", "constants"),
+}
+"""Pickles, and the folders of the storages that they name."""
+
+
+class Placed(NamedTuple):
+    """The records that were found, and a sentence on the bytes that are missing or too many, where there are such."""
+
+    records: list[Record]
+    cause: str | None
+
+
+class _Directory(NamedTuple):
+    """The records as the directory describes them, in the order of their headers, and where it is and should be."""
+
+    entries: list[Record]
+    begin: int
+    expected: int
+    size: int
+
+
+class _Spot(NamedTuple):
+    """A place of a record: with the offset of its data, and by how many bytes it lies behind its place in the directory."""
+
+    record: Record
+    shift: int | None
+    """None where only its data was found."""
+    is_sure: bool
+    """True if the header has the name of the record, or the descriptor its checksum."""
+    name: str | None
+    """The name in its header, where there is a header."""
+
+
+def by_directory(source: Source, limits: Limits) -> Placed | None:
+    """Find the records of the directory of an archive, whatever became of them.
+
+    Return None if the directory cannot be read or does not belong to the archive. Raises UnreadableError, LimitError.
+    """
+    try:
+        directory = _directory(source, limits)
+    except LimitError:
+        raise
+    except CkptError:
+        return None
+    if directory is None:
+        return None
+    search = _Search(source, directory)
+    if search.moved and not search.belongs():
+        return None
+    search.look_between()
+    search.look_for_marks()
+    cause = search.without_the_hit()
+    return Placed(list(_records_of(directory.entries, search.spots)), cause)
+
+
+def _records_of(entries: Iterable[Record], spots: Iterable[_Spot | None]) -> Iterator[Record]:
+    """Yield the records that were found, and each that another name in its header may mean. Raises UnreadableError."""
+    placed = [spot for spot in spots if spot is not None]
+    spans = sorted(
+        (row.record.header, row.record.offset + row.record.stored, row.record.name) for row in placed
+    )
+    for (_, last, name), (first, _, other) in pairwise(spans):
+        if first < last:
+            raise UnreadableError(f"records {show(name, 60)} and {show(other, 60)} overlap")
+    names = {entry.name for entry in entries}
+    for spot in placed:
+        yield spot.record
+    for spot in placed:
+        # One of both names is damaged. The other one is taken where something may ask for it.
+        if spot.name is not None and spot.name not in names and _is_asked_for(spot.name):
+            yield spot.record._replace(name=spot.name)
+
+
+def _is_asked_for(name: str) -> bool:
+    """Tell whether a name may be one of a pickle or of a storage."""
+    inner = name.partition("/")[2]
+    folder, _, key = inner.partition("/")
+    is_storage = bool(key) and any(folder in folders for folders in FOLDERS.values())
+    return name.isprintable() and (inner in FOLDERS or inner in ("version", "byteorder") or is_storage)
+
+
+# --- the directory ----------------------------------------------------------------------------------------------------
+
+
+def _directory(source: Source, limits: Limits) -> _Directory | None:
+    """Return the directory before the last end record, or None if there is none. Raises CkptError."""
+    try:
+        count, size, expected, end, _ = find_end(source)
+        ends = [end, end - _ENDS64]
+    except LimitError:
+        raise
+    except CkptError:
+        count, size, expected, ends = _loose_end(source)
+    if count > limits.entries or size > max(limits.directory_bytes, count * RECORD_BYTES):
+        return None
+    for end in ends:
+        if end < size:
+            continue
+        data = source.read(end - size, size)
+        rows: list[Record] = []
+        position = 0
+        try:
+            while len(rows) < count and position < size:
+                entry, position = entry_at(data, position)
+                rows.append(entry)
+        except CkptError:
+            continue
+        if len(rows) == count and position == size:
+            rows.sort(key=lambda entry: entry.header)
+            return _Directory(rows, end - size, expected, size)
+    return None
+
+
+def _loose_end(source: Source) -> tuple[int, int, int, list[int]]:
+    """Find (entries, bytes, offset of the directory, where it may end) in an end record that other records contradict.
+
+    An archive that needs zip64 has its numbers in a record that is not read here. Raises UnreadableError.
+    """
+    span = min(source.size, TRAILING + END_RECORD.size)
+    tail = source.read(source.size - span, span)
+    position = tail.rfind(END_MAGIC, 0, max(0, span - END_RECORD.size + len(END_MAGIC)))
+    if position < 0:
+        raise UnreadableError("the archive has no end record")
+    _, disk, start, here, count, size, offset, _ = END_RECORD.unpack_from(tail, position)
+    end = source.size - span + position
+    if disk or start or here != count:
+        raise UnreadableError("the end record of the archive is damaged")
+    ends = [end - _ENDS64, end]
+    if count == 0xFFFF or 0xFFFFFFFF in (size, offset):
+        from_64 = _numbers_of_zip64(source, end - _ENDS64)
+        count, size, offset = from_64
+    return count, size, offset, ends
+
+
+def _numbers_of_zip64(source: Source, position: int) -> tuple[int, int, int]:
+    """The (entries, bytes, offset) in the end record of zip64 at an offset. Raises UnreadableError."""
+    data = source.read(position, 56) if position >= 0 else b""
+    if not data.startswith(b"PK\x06\x06"):
+        raise UnreadableError("the zip64 end record of the archive is damaged")
+    count, size, offset = (int.from_bytes(data[first : first + 8], "little") for first in (32, 40, 48))
+    return count, size, offset
+
+
+# --- the place of each record -----------------------------------------------------------------------------------------
+
+
+class _Search:
+    """Finds the places of the records of one directory: `spots`, in the order of its entries, None for one not found."""
+
+    def __init__(self, source: Source, directory: _Directory) -> None:
+        self._source = source
+        self._entries, self._end, self._expected, self._size = directory
+        self.moved = self._end - self._expected
+        """The bytes by which the directory itself lies behind its place."""
+        self._left = _COMPARED * source.size
+        shifts = (0, self.moved) if self.moved else (0,)
+        self.spots = [self._spot(entry, shifts) for entry in self._entries]
+
+    def belongs(self) -> bool:
+        """Tell whether a directory that is not in its place is of this archive, and not of another one in the file.
+
+        An archive in the last record of another one, whose own end is cut off, begins later than its directory says, and so
+        does the second of two that are joined. The record at the first byte tells them apart, and a directory in the place.
+        """
+        first = self._entries[0] if self._entries else None
+        spot = None if first is None or first.header else self._spot_at(first, 0, self._end, by_mark=False)
+        if spot is None or not spot.is_sure:
+            return False
+        if self.moved < 0:
+            return True
+        source = self._source
+        there = source.read(self._expected, self._size)
+        if there.startswith(CENTRAL_MAGIC) and there != source.read(self._end, self._size):
+            return False
+        return self._matches(spot.record)
+
+    def _spot(self, entry: Record, shifts: Sequence[int]) -> _Spot | None:
+        """Return the place of a record that is moved by one of some numbers of bytes, or None if none is known."""
+        if len(shifts) == 1:
+            return self._spot_at(entry, shifts[0], self._end)
+        spots = [self._spot_at(entry, shift, self._end, by_mark=False) for shift in shifts]
+        sure = [spot for spot in spots if spot is not None and spot.is_sure]
+        if len(sure) > 1:
+            return next((spot for spot in sure if self._matches(spot.record)), sure[0])
+        return sure[0] if sure else None
+
+    def _spot_at(self, entry: Record, shift: int, end: int, *, by_mark: bool = True) -> _Spot | None:
+        """Return the place of a record that is moved by a number of bytes, or None if that is not known.
+
+        The header of the record says where its data is, or else, with `by_mark`, the descriptor behind the data.
+        """
+        source = self._source
+        raw = entry.name.encode()
+        header = entry.header + shift
+        least = header + LOCAL_HEADER.size + len(raw)
+        if header < 0 or least > end:
+            return None
+        local = source.read(header, LOCAL_HEADER.size + len(raw))
+        fields = LOCAL_HEADER.unpack_from(local)
+        is_header = fields[0] == LOCAL_MAGIC
+        name = _name_of(source, header, fields[-2], local) if is_header else None
+        record = entry._replace(header=header)
+        offset = least + int(fields[-1]) if is_header and fields[-2] == len(raw) else -1
+        is_told = least <= offset and offset + entry.stored <= end
+        is_named = is_told and local.endswith(raw)
+        told = _Spot(record._replace(offset=offset), shift, is_named, name) if is_told else None
+        if entry.crc is None or not by_mark or (is_told and not entry.flags & 8):
+            return told
+        mark = DESCRIPTOR_MAGIC + entry.crc.to_bytes(4, "little")
+        behind = offset + entry.stored
+        if told is not None and source.read(behind, min(8, source.size - behind)) == mark:
+            return told._replace(is_sure=True)
+        # Behind the data there is a descriptor with the checksum, within the padding that torch and ckpt may have written.
+        behind = least + entry.stored
+        distance = source.read(behind, min(_PADDING, end - behind)).find(mark) if behind < end else -1
+        if distance >= 0:
+            return _Spot(record._replace(offset=least + distance), shift, True, name)
+        return told
+
+    def _matches(self, record: Record) -> bool:
+        """Tell whether a record has a checksum, and its bytes match it. A hostile file has nothing compared for ever."""
+        if record.crc is None or record.offset < 0 or record.offset + record.stored > self._source.size:
+            return False
+        self._left -= record.stored + record.size // _INFLATED
+        return self._left >= 0 and crc_of(record.place(self._source)) == (record.crc, None)
+
+    def look_between(self) -> None:
+        """Look for the headers of records that are in none of the expected places, between those that are.
+
+        As an archive inside of a record may have the same names, only the checksum of the directory proves one.
+        """
+        lost: list[int] = []
+        begin = 0
+        for index, spot in [*enumerate(self.spots), (len(self.spots), None)]:
+            if spot is None and index < len(self.spots):
+                lost.append(index)
+                continue
+            last = self._end if spot is None else spot.record.header
+            if lost:
+                self._look_for(lost, begin, last)
+                lost = []
+            if spot is not None:
+                begin = spot.record.offset
+
+    def _look_for(self, lost: Sequence[int], begin: int, last: int) -> None:
+        """Look for the headers of some records between two offsets."""
+        wanted = {self._entries[number].name.encode(): number for number in lost}
+        for name, header in _headers(self._source, begin, last, wanted.keys()):
+            number = wanted[name]
+            if self.spots[number] is not None:
+                continue
+            entry = self._entries[number]
+            spot = self._spot_at(entry, header - entry.header, last)
+            if spot is not None and self._matches(spot.record):
+                self.spots[number] = spot
+
+    def look_for_marks(self) -> None:
+        """Look for the descriptors of records without a header, near the expected places in a directory that moved."""
+        if not self.moved:
+            return
+        for index, entry in enumerate(self._entries):
+            if self.spots[index] is not None:
+                continue
+            for shift in (0, self.moved):
+                spot = self._spot_at(entry, shift, self._end)
+                if spot is not None and spot.is_sure and self._matches(spot.record):
+                    record = spot.record._replace(header=spot.record.offset)
+                    self.spots[index] = _Spot(record, None, True, None)
+                    break
+
+    def without_the_hit(self) -> str | None:
+        """Take away the records in which bytes are missing or too many, and return a sentence on them, or None without such.
+
+        Between two records that are moved by other numbers of bytes, something is missing or too many.
+        """
+        entries, spots = self._entries, list(self.spots)
+        sentences: list[str] = []
+        before, first = 0, -1
+        shifts = [(index, spot.shift) for index, spot in enumerate(spots) if spot is not None]
+        for index, shift in [*shifts, (len(spots), self.moved)]:
+            if shift is None:
+                continue
+            if shift != before:
+                between = range(first + 1, index)
+                hit = [entries[number].name for number in between if spots[number] is None]
+                if first >= 0 and not self._survives(first, shift - before):
+                    hit.insert(0, entries[first].name)
+                sentences.append(_sentence(shift - before, hit, entries[first].name if first >= 0 else ""))
+            before, first = shift, index
+        return and_more(sentences, 3, "; ") if sentences else None
+
+    def _survives(self, index: int, change: int) -> bool:
+        """Tell whether the record before missing or doubled bytes is whole, and take it away if it is not.
+
+        Its data may be whole behind them, where they hit its header.
+        """
+        spot = self.spots[index]
+        assert spot is not None
+        for offset in (spot.record.offset, spot.record.offset + change):
+            record = spot.record._replace(offset=offset)
+            if offset > spot.record.header and self._matches(record):
+                self.spots[index] = spot._replace(record=record)
+                return True
+        self.spots[index] = None
+        return False
+
+
+def _name_of(source: Source, header: int, length: int, local: bytes) -> str | None:
+    """The name in a header of which the first bytes were read, or None where the file ends within it."""
+    begin = header + LOCAL_HEADER.size
+    if begin + length > source.size:
+        return None
+    raw = local[LOCAL_HEADER.size :]
+    if length != len(raw):
+        raw = source.read(begin, length)
+    return raw.decode("utf-8", "replace")
+
+
+def _headers(source: Source, begin: int, end: int, names: Collection[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield (name, offset) of each local header between two offsets that has one of the names."""
+    longest = LOCAL_HEADER.size + max(map(len, names))
+    for position in range(begin, end, _STEP):
+        data = source.read(position, min(_STEP + longest, end - position))
+        last = _STEP + len(LOCAL_MAGIC) - 1
+        found = data.find(LOCAL_MAGIC, 0, last)
+        while found >= 0:
+            name_at = found + LOCAL_HEADER.size
+            if name_at <= len(data):
+                length = LOCAL_HEADER.unpack_from(data, found)[-2]
+                name = data[name_at : name_at + length]
+                if name in names:
+                    yield name, position + found
+            found = data.find(LOCAL_MAGIC, found + 1, last)
+
+
+def _sentence(change: int, hit: Sequence[str], before: str) -> str:
+    """A sentence on bytes that are missing or too many, on the records that they hit, and the whole one before them."""
+    number = abs(change)
+    what = f"{number:,} {'byte is' if number == 1 else 'bytes are'} {'missing' if change < 0 else 'too many'}"
+    inner = [show(name.partition("/")[2] or name, 80) for name in (*hit, before)]
+    if len(hit) > 1:
+        return f"{what} between the beginning of {inner[0]} and the end of {inner[-2]}"
+    if hit:
+        return f"{what} inside of {inner[0]}"
+    return f"{what} behind {inner[0]}" if before else what
