@@ -17,6 +17,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, inner_wrappers, wrapped_names, wrapper_prefix, writers
 from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import unused
+from ckpt.jobs.weights import emptied_findings, scaled_findings
 from ckpt.names import Globs
 from ckpt.pickles.known import is_own
 from ckpt.reports import pickled
@@ -263,6 +264,8 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     yield from _wrappers(report, plan)
     yield from _sharing(report, plan)
     survey = report.survey
+    yield from emptied_findings(survey)
+    yield from scaled_findings(survey)
     if survey.knows_gradients:
         yield from unused.findings(survey)
         if survey.record is not None:
