@@ -49,14 +49,23 @@ class Emptied(NamedTuple):
 def emptied_of(section: Section) -> Emptied | None:
     """The parameters of a section that hold no weights, where their names say that it is no accident."""
     looks = looks_of(section.entries)
-    shapes = {look.shape for look in {id(look): look for look in looks}.values()}
-    has_flat = any(len(shape) == 1 for shape in shapes)
-    if not has_flat:
+    distinct = {id(look): look for look in looks}
+    lists = {key for key, look in distinct.items() if len(look.shape) == 1}
+    if not lists:
         return None
     names = section.names()
-    flat = [name for name, look in zip(names, looks, strict=True) if _is_flat(name, look)]
+    shapes = {distinct[key].shape for key in lists}
+    pairs = zip(names, looks, strict=True)
+    listed = [name for name, look in pairs if id(look) in lists and name.endswith((".weight", "flat_param"))]
+    flat = [name for name in listed if _FLAT.search(name)]
+    if not flat and "flat_param_" in "\n".join(names):
+        pairs = zip(names, looks, strict=True)
+        flat = [name for name, look in pairs if id(look) in lists and _FLAT.search(name)]
     if flat:
         return _row("flat", section, flat, len(names))
+    is_usual = shapes.isdisjoint(((0,), (1,)))
+    if is_usual and sum(1 for name in listed if _is_of(_LARGE, name)) < _LEAST:
+        return None  # what is a list is a bias or a norm
     rows = [
         (name, look)
         for name, look in zip(names, looks, strict=True)
@@ -83,10 +92,6 @@ def _row(kind: Kind, section: Section, names: Sequence[str], total: int) -> Empt
     start = f"{section.name}." if section.path else ""
     is_adapter = any(_ADAPTED.search(name) for name in names)
     return Emptied(kind, section.name, tuple(f"{start}{name}" for name in names), total, is_adapter)
-
-
-def _is_flat(name: str, look: Tensor) -> bool:
-    return len(look.shape) == 1 and _FLAT.search(name) is not None
 
 
 def _is_of(modules: re.Pattern[str], name: str) -> bool:

@@ -107,6 +107,8 @@ _INPUTS: dict[str, Part] = dict.fromkeys(
 _ZEROS: dict[str, Part] = {"weight_zero_point": "zero point", "input_zero_point": "zero point"}
 _NOTES: dict[str, Part] = {"weight_shape": "note", "weight_g_idx": "index", "comfy_quant": "note"}
 _ALL = {**_INPUTS, **_ZEROS, **_NOTES}
+_ABSMAX = ".absmax"
+"""The end that bitsandbytes adds to the name of codes; they may lie in a tensor of any dtype."""
 _INTS = frozenset(("int8", "uint8", "int16", "uint16", "int32", "uint32"))
 _GPTQ: dict[str, Part] = {"qzeros": "zero point", "g_idx": "index"}
 _FOUR_BITS: dict[str, Part] = {
@@ -183,7 +185,7 @@ LAYOUTS: tuple[Layout, ...] = (
         "bitsandbytes 4-bit with scales",
         "",
         frozenset(("uint8", "bfloat16", "float16", "float32")),
-        (".absmax",),
+        (_ABSMAX,),
         _is_list,
         frozenset(("uint8", "float32")),
         _FOUR_BITS,
@@ -303,18 +305,23 @@ def find_scaled(entries: Sequence[Entry], config: Config | None = None) -> Scale
     looks = looks_of(entries)
     types = {look.dtype.name for look in {id(look): look for look in looks}.values()}
     names = names_of(entries)
-    has_lone = any(name.endswith(LONE) for name in names)
-    if types.isdisjoint(_TYPES) and not has_lone and not any(name.endswith(".absmax") for name in names):
+    text = "\n".join([*names, ""])  # one search is faster than one for each name
+    has_lone = f"{LONE}\n" in text
+    if types.isdisjoint(_TYPES) and not has_lone and f"{_ABSMAX}\n" not in text:
         return NOTHING
     places = {name: index for index, name in enumerate(names)}
     codes: dict[int, Codes] = {}
     beside: dict[int, Beside] = {}
-    layouts = [layout for layout in LAYOUTS if not layout.types.isdisjoint(types)]
+    layouts = {
+        kind: [layout for layout in LAYOUTS if kind in layout.types]
+        for kind in types
+        if kind in _TYPES or f"{_ABSMAX}\n" in text
+    }
     for index, (name, tensor) in enumerate(zip(names, looks, strict=True)):
         if not isinstance(tensor, TensorRef):
             continue
-        for layout in layouts:
-            stem = _stem(name, layout.codes) if tensor.dtype.name in layout.types else None
+        for layout in layouts.get(tensor.dtype.name, ()):
+            stem = _stem(name, layout.codes)
             scale = None if stem is None else _scale_of(stem, tensor, layout, places, looks)
             if stem is None or scale is None:
                 continue
