@@ -6,6 +6,7 @@ name that a writer of quantized weights gives it, in a shape and a dtype that fi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Literal
@@ -300,8 +301,20 @@ class Scaled(NamedTuple):
 NOTHING = Scaled({}, {})
 
 
-def find_scaled(entries: Sequence[Entry], config: Config | None = None) -> Scaled:
-    """The codes among some tensors, and the tensors beside them. Looks at names, shapes and dtypes alone."""
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.[\w.]+$")
+"""The end of the name of one file of several, as transformers numbers them."""
+
+
+def is_shard(checkpoint: Checkpoint) -> bool:
+    """Tell whether a checkpoint is one numbered file of several, which was opened alone."""
+    return not checkpoint.parts and _SHARD.search(checkpoint.path) is not None
+
+
+def find_scaled(entries: Sequence[Entry], config: Config | None = None, *, is_part: bool = False) -> Scaled:
+    """The codes among some tensors, and the tensors beside them. Looks at names, shapes and dtypes alone.
+
+    `is_part` says that more tensors are in other files.
+    """
     looks = looks_of(entries)
     types = {look.dtype.name for look in {id(look): look for look in looks}.values()}
     names = names_of(entries)
@@ -337,15 +350,15 @@ def find_scaled(entries: Sequence[Entry], config: Config | None = None) -> Scale
         for name, index in places.items():
             if name.endswith(LONE) and index not in beside and looks[index].dtype.name in _SCALE_TYPES:
                 beside[index] = Beside("scale", None)
-    return Scaled(codes, beside, tuple(_unpaired(looks, codes, beside, config)), config)
+    is_sure = is_part or (config is not None and config.method in _METHODS)
+    return Scaled(codes, beside, tuple(_unpaired(looks, codes, beside, is_sure)), config)
 
 
 def _unpaired(
-    looks: Sequence[Tensor], codes: Mapping[int, Codes], beside: Mapping[int, Beside], config: Config | None
+    looks: Sequence[Tensor], codes: Mapping[int, Codes], beside: Mapping[int, Beside], is_sure: bool
 ) -> Iterable[int]:
-    """Yield the matrices of 8-bit floats that have no scale, where it must be elsewhere."""
-    says = config is not None and config.method in _METHODS
-    if not says and not any(row.label.startswith("FP8") for row in codes.values()):
+    """Yield the matrices of 8-bit floats that have no scale, where it may be elsewhere, or must be."""
+    if not is_sure and not any(row.label.startswith("FP8") for row in codes.values()):
         if not any(row.codes is None for row in beside.values()):
             return
     for index, tensor in enumerate(looks):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import UsageError
 from ckpt.evidence.emptied import Emptied, emptied_of, emptied_parts
-from ckpt.evidence.scaled import LONE, groups_of
+from ckpt.evidence.scaled import LONE, groups_of, is_shard
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
@@ -15,7 +15,7 @@ from ckpt.text import folded, listed, plural, show
 
 _GATHER = (
     "DeepSpeed ZeRO-3 keeps them elsewhere: gather them with stage3_gather_16bit_weights_on_model_save,"
-    " or take them from the global_step folder (ckpt convert RUN)."
+    " or let ckpt convert take them from the folder of the run, which holds global_step."
 )
 _UNFLATTEN = "Load it into the same FSDP model on as many ranks, and save with FULL_STATE_DICT."
 _NAMED = ("adapter_model", "pytorch_model", "model", "diffusion_pytorch_model", "consolidated")
@@ -42,6 +42,10 @@ def scaled_findings(survey: Survey) -> Iterator[Finding]:
         follows = "Others have one, so theirs may be in another file."
         if not scaled.codes and scaled.config is not None:
             follows = "The config says that there are scales, and ckpt finds none."
+        elif not scaled.codes and is_shard(survey.checkpoint):
+            follows = (
+                "This is one file of several, so a scale may be in another: ckpt reads them by their folder."
+            )
         yield Finding("scaled", text, tuple(names), consequence=follows)
     yield from _lone_scales(survey)
 
@@ -104,7 +108,7 @@ def emptied_findings(survey: Survey) -> Iterator[Finding]:
         yield from _nothing(survey.checkpoint)
         return
     for row in emptied_parts(survey.candidates):
-        text = f"{_whose(row)} {_problem(row)}."
+        text = f"{_whose(row, survey.checkpoint)} {_problem(row)}."
         if row.kind in ("flat", "pieces"):
             yield Finding("flat-parameters", text, row.names, consequence=_UNFLATTEN)
         elif _is_of_rank(survey.checkpoint):
@@ -123,8 +127,10 @@ def refuse_emptied(survey: Survey, section: Section) -> None:
     raise UsageError(_problem(row), path=survey.path, hint=follows[:1].lower() + follows[1:].rstrip("."))
 
 
-def _whose(row: Emptied) -> str:
-    return show(row.section, 60) if row.section else "The file"
+def _whose(row: Emptied, checkpoint: Checkpoint) -> str:
+    if row.section:
+        return show(row.section, 60)
+    return "The folder" if checkpoint.parts else "The file"
 
 
 def _is_most(row: Emptied) -> bool:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import deepspeeds
 import pytest
 import scaled
 import torch
@@ -139,6 +140,17 @@ PLAIN: dict[str, scaled.Tensors] = {
 @pytest.mark.parametrize("kind", PLAIN)
 def test_a_parameter_called_scale_is_none(kind: str, tmp_path: Path) -> None:
     assert findings(PLAIN[kind], tmp_path, "scaled") == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_file_of_a_rank_of_deepspeed_is_no_error(rank: int, tmp_path: Path) -> None:
+    """Its folder holds the weights, and it says itself which shapes they have."""
+    folder = tmp_path / "run"
+    deepspeeds.saved(3).write(folder)
+    file = next(folder.rglob(f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt"))
+    (row,) = [row for row in package.inspect(str(file)).findings if row.code == "no-weights"]
+    assert row.level == "info" and "convert their folder" in (row.consequence or "")
+    assert [row for row in package.inspect(str(folder)).findings if row.code == "no-weights"] == []
 
 
 # --- no weights ---------------------------------------------------------------------------------------------------------

@@ -127,6 +127,33 @@ def test_eight_bit_floats_whose_scale_must_be_elsewhere_are_not(tmp_path: Path) 
         )
 
 
+@pytest.mark.parametrize("name", ["model-00001-of-00002.safetensors", "model.safetensors"])
+def test_one_shard_may_have_its_scales_in_another(name: str, tmp_path: Path) -> None:
+    tensors = {"a.weight": scaled.eight_bits(8, 8), "norm.weight": torch.ones(8)}
+    source = stored(tensors, tmp_path / name)
+    out = tmp_path / "out.safetensors"
+    done = ckpt("convert", source, "--dtype", "bfloat16", "-o", out)
+    is_part = "-of-" in name
+    assert (done.code, out.exists()) == ((2, False) if is_part else (0, True)), done
+    said = ckpt("inspect", source).out.decode()
+    assert ("This is one file of several, so a scale may be in another" in said) == is_part
+
+
+def test_scales_in_another_shard(tmp_path: Path) -> None:
+    """The folder holds them together."""
+    tensors = scaled.model(scaled.deepseek())
+    files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    held = {name: files[name.endswith("_scale_inv")] for name in tensors}
+    for file in files:
+        stored({name: tensors[name] for name in held if held[name] == file}, tmp_path / file)
+    index = {"metadata": {}, "weight_map": held}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    said = ckpt("inspect", tmp_path).out.decode()
+    assert "FP8 with scales, blocks of 128 x 128: layers.0-1.a.weight" in said
+    done = ckpt("convert", tmp_path, "--dtype", "bfloat16", "-o", tmp_path / "out.pt")
+    assert done.code == 2 and b"hold codes" in done.err
+
+
 # --- average ------------------------------------------------------------------------------------------------------------
 
 
