@@ -234,6 +234,23 @@ LAYOUTS: tuple[Layout, ...] = (
         _is_packed_grid,
         beside={"._shift": "zero point", "._zeropoint": "zero point"},
     ),
+    # What `ckpt convert --plain` makes of the tensors of torchao.
+    Layout(
+        "torchao with scales",
+        ".qdata",
+        _INTS | _EIGHT_BITS,
+        (".scale",),
+        _is_packed_grid,
+        beside={".zero_point": "zero point"},
+    ),
+    Layout(
+        "torchao with scales",
+        ".int_data",
+        _INTS | _EIGHT_BITS,
+        (".scale",),
+        _is_packed_grid,
+        beside={".zero_point": "zero point"},
+    ),
     Layout(
         "torchao with scales",
         "weight_qdata",

@@ -169,6 +169,22 @@ def mlx() -> Tensors:
     }
 
 
+def torchao() -> Tensors:
+    """The parts of a tensor of torchao, as `ckpt convert --plain` names them."""
+    return {
+        "a.weight.qdata": ints(torch.int8, 8, 16),
+        "a.weight.scale": torch.rand(8, 1),
+        "a.weight.zero_point": ints(torch.int8, 8, 1),
+    }
+
+
+def torchao_flattened() -> Tensors:
+    return {
+        "a.weight_qdata": ints(torch.int8, 8, 16),
+        "a.weight_scale": torch.rand(8, 1),
+    }
+
+
 def quanto() -> Tensors:
     return {
         "a.weight._data": ints(torch.int8, 8, 16),
@@ -196,6 +212,8 @@ LAYERS: dict[str, tuple[Callable[[], Tensors], str]] = {
     "hqq": (hqq, "HQQ with scales"),
     "mlx": (mlx, "MLX with scales"),
     "quanto": (quanto, "quanto with scales"),
+    "torchao": (torchao, "torchao with scales"),
+    "torchao flattened": (torchao_flattened, "torchao with scales"),
 }
 """A layer of each kind, its first tensor the codes, and the words for it."""
 

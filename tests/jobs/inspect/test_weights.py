@@ -124,6 +124,7 @@ PLAIN: dict[str, scaled.Tensors] = {
         "logit_scale": torch.tensor(2.6),
     },
     "another shape": {"a.weight": scaled.eight_bits(8, 8), "a.weight_scale": torch.ones(3, 5, 7)},
+    "more scales than codes": {"a.weight": scaled.eight_bits(8, 8), "a.weight_scale": torch.ones(8, 16)},
     "another dtype": {
         "a.weight": scaled.eight_bits(8, 8),
         "a.weight_scale": torch.ones(8, dtype=torch.int64),

@@ -249,6 +249,18 @@ def test_a_scale_that_does_not_fit_keeps_its_codes(tmp_path: Path) -> None:
     assert "codes and scales are loaded together or not at all" in said
 
 
+def test_a_scale_of_inputs_is_no_part_of_a_weight(tmp_path: Path) -> None:
+    one = scaled.model(scaled.by_tensor())
+    two = {
+        name: value
+        for name, value in scaled.model(scaled.by_tensor()).items()
+        if not name.endswith("input_scale")
+    }
+    code, said, out = warm(one, two, tmp_path)
+    assert code == 0, said
+    assert identical(load_file(out), {name: one[name] for name in two})
+
+
 def test_codes_into_a_live_model(tmp_path: Path) -> None:
     source = stored(
         {"weight": scaled.eight_bits(8, 8), "weight_scale_inv": torch.ones(1, 1)}, tmp_path / "a.pt"
