@@ -97,6 +97,18 @@ def test_what_is_selected_without_codes_is_cast_and_no_scale(kind: str, out: str
     }
 
 
+@pytest.mark.parametrize("before", [".safetensors", ".pt"])
+@pytest.mark.parametrize("after", [".safetensors", ".pt"])
+def test_scales_beside_values_are_not_cast(before: str, after: str, tmp_path: Path) -> None:
+    """Those that nobody took away when the weights were multiplied."""
+    tensors = {"a.weight": torch.randn(8, 8), "a.weight_scale_inv": torch.rand(1, 1)}
+    source = stored(tensors, tmp_path / f"in{before}")
+    report = package.convert(str(source), out=str(tmp_path / f"out{after}"), dtype="float16")
+    wanted = tensors | {"a.weight": tensors["a.weight"].half()}
+    assert identical(loaded(tmp_path / f"out{after}"), wanted)
+    assert [row.name for row in report.left_alone] == ["a.weight_scale_inv"]
+
+
 def test_a_section_without_codes_is_cast(tmp_path: Path) -> None:
     both = {"model": scaled.model(scaled.deepseek()), "model_ema": {"a.weight": torch.ones(4, 4)}}
     torch.save(both, tmp_path / "in.pt")
