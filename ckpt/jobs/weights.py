@@ -71,7 +71,7 @@ def _lone_scales(survey: Survey) -> Iterator[Finding]:
 
 
 def codes_finding(names: Sequence[str]) -> Iterator[Finding]:
-    """Yield the finding that numbers are those of codes."""
+    """Yield the finding that numbers belong to codes."""
     if names:
         text = f"The numbers of {folded(names)} are of codes, before scaling."
         yield Finding("scaled", text, tuple(names))

@@ -208,6 +208,20 @@ def test_a_mean_of_codes_and_values_is_refused(order: int, tmp_path: Path) -> No
     assert not (tmp_path / "mean.safetensors").exists()
 
 
+# --- no weights ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("convert", "out.safetensors"), ("slim", "out.pt"), ("rehome", "out.pt")])
+def test_who_writes_an_empty_model_is_told(words: tuple[str, str], tmp_path: Path) -> None:
+    command, out = words
+    source = stored(EMPTY, tmp_path / "in.pt")
+    done = ckpt(command, source, "-o", tmp_path / out)
+    assert done.code == 0 and (tmp_path / out).exists()
+    assert done.err.decode() == (f"ckpt: {source}: The file holds no weights: 8 of 8 parameters are empty.\n")
+    whole = stored(WHOLE, tmp_path / "whole.pt")
+    assert ckpt(command, whole, "-o", tmp_path / out, "--force").err == b""
+
+
 # --- warmstart ----------------------------------------------------------------------------------------------------------
 
 
