@@ -14,7 +14,7 @@ from ckpt.findings import Finding
 from ckpt.text import folded, listed, plural, show
 
 _GATHER = (
-    "DeepSpeed ZeRO-3 keeps them elsewhere: gather them with stage3_gather_16bit_weights_on_model_save,"
+    "DeepSpeed ZeRO-3 saves such a file and keeps them elsewhere: gather them with stage3_gather_16bit_weights_on_model_save,"
     " or let ckpt convert take them from the folder of the run, which holds global_step."
 )
 _UNFLATTEN = "Load it into the same FSDP model on as many ranks, and save with FULL_STATE_DICT."
@@ -124,7 +124,7 @@ def refuse_emptied(survey: Survey, section: Section) -> None:
     if row is None or (row.kind == "empty" and not _is_most(row)):
         return
     follows = _UNFLATTEN if row.kind in ("flat", "pieces") else _GATHER
-    raise UsageError(_problem(row), path=survey.path, hint=follows[:1].lower() + follows[1:].rstrip("."))
+    raise UsageError(_problem(row), path=survey.path, hint=follows.rstrip("."))
 
 
 def _whose(row: Emptied, checkpoint: Checkpoint) -> str:
@@ -166,7 +166,7 @@ def _nothing(checkpoint: Checkpoint) -> Iterator[Finding]:
     is_named = not stems.isdisjoint(_NAMED)
     traits = checkpoint.traits
     is_plain = not (traits.is_pickle or traits.is_set or traits.is_folder or traits.is_foreign)
-    if not (members or is_named or is_plain) or traits.names_are_code:
+    if not (members or is_named or is_plain) or traits.names_are_code or traits.is_live:
         return
     follows = "Whoever saved it passed an empty state dict."
     if "adapter_model" in stems:

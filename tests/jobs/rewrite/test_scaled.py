@@ -314,6 +314,12 @@ def test_no_warm_start_with_an_empty_file(
     assert "stage3_gather_16bit_weights_on_model_save" in said and not out.exists()
 
 
+def test_no_warm_start_with_flat_parameters(tmp_path: Path) -> None:
+    flat = {"_fsdp_wrapped_module._flat_param": torch.randn(50), "norm.weight": torch.ones(4)}
+    code, said, out = warm(flat, {"norm.weight": torch.zeros(4), "fc.weight": torch.ones(4, 4)}, tmp_path)
+    assert code == 2 and "save with FULL_STATE_DICT" in said and not out.exists()
+
+
 def test_no_live_model_is_filled_from_an_empty_file(tmp_path: Path) -> None:
     source = stored({"q_proj.weight": torch.empty(0), "k_proj.weight": torch.empty(0)}, tmp_path / "a.pt")
     model = nn.ModuleDict({"q_proj": nn.Linear(4, 4, bias=False), "k_proj": nn.Linear(4, 4, bias=False)})
