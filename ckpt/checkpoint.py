@@ -204,11 +204,15 @@ class Notice(NamedTuple):
 
 
 class CodeDevice(NamedTuple):
-    """A device that the code in a file names as a constant. `line` counts from 1; the bytecode has no lines."""
+    """A device that the code in a file names as a constant. `line` counts from 1; the bytecode has no lines.
+
+    `is_traced` says that the call is written as a trace writes it, with all of its options.
+    """
 
     file: str
     line: int | None
     device: str
+    is_traced: bool = False
 
 
 class Container(NamedTuple):

@@ -59,6 +59,7 @@ CATALOGUE: dict[str, Code] = {
             "a file holds the parts of one rank of tensor parallelism",
             ("inspect", "diff"),
         ),
+        Code("no-weights", "error", "the parameters of a model are empty", ("inspect", "diff")),
         Code("mixed-steps", "info", "files of a checkpoint seem to be of several steps", _INSPECT),
         Code(
             "unknown-import", "warning", "loading the file imports a name that ckpt does not know", _INSPECT
@@ -100,8 +101,20 @@ CATALOGUE: dict[str, Code] = {
         Code("device-in-code", "info", "the code of a program names a device as a constant", _INSPECT),
         Code("device-mixed", "info", "tensors of one section are saved on several devices", _INSPECT),
         Code("prefix", "warning", "names begin with the attribute of a wrapper", _INSPECT),
+        Code(
+            "flat-parameters",
+            "warning",
+            "parameters lie in one flat tensor, without their names and shapes",
+            ("inspect", "diff"),
+        ),
         Code("bloat", "warning", "storages hold more bytes than their tensors use", _INSPECT),
         Code("tied", "info", "tensors share their memory", _INSPECT),
+        Code(
+            "scaled",
+            "info",
+            "weights are codes, and tensors beside them scale them",
+            ("inspect", "diff", "stats"),
+        ),
         Code("optimizer-heavy", "info", "the optimizer's state is larger than the model", _INSPECT),
         Code("ambiguous-name", "warning", "two paths have one name", _INSPECT),
         Code("trailing-data", "warning", "the file holds bytes that no loader reads", _INSPECT),

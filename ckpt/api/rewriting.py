@@ -39,6 +39,7 @@ from ckpt.io.target import make_parents
 from ckpt.jobs.check.sums import Like, likeness
 from ckpt.jobs.rewrite.report import Leftover, RewriteReport, with_ties, with_unread
 from ckpt.jobs.rewrite.sets import is_partial, weights_file, whole_part, with_files, without_copies
+from ckpt.jobs.weights import emptied_findings
 from ckpt.limits import Limits
 from ckpt.pickles.calls import code_of
 from ckpt.rows import NamedTuple
@@ -471,6 +472,8 @@ def _rewritten(
     if not options.in_place:
         report = with_files(report, checkpoint)
     _refuse_source(report, to, options)
+    empty = [row.message for row in emptied_findings(survey) if row.level == "error"]
+    talk.about(checkpoint.path, empty)
     if to is not None and to.warning:
         talk.about(to.path, [to.warning])
     if options.link:

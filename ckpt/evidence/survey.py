@@ -13,6 +13,7 @@ from ckpt.evidence.loading import Load, load_of
 from ckpt.evidence.matching import Match
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles, role_alone
+from ckpt.evidence.scaled import Scaled, config_of, find_scaled, is_shard
 from ckpt.evidence.sections import Section, find_sections
 from ckpt.names import nearest
 from ckpt.text import and_more, pasted, show
@@ -208,6 +209,12 @@ class Survey:
             return None  # all other formats hold the counters in one file, or refuse what contradicts itself
         optimizers = [part.path for part in self.sections if part.kind == "optimizer"]
         return mixed_steps(self.checkpoint, self.matches, optimizers)
+
+    @cached_property
+    def scaled(self) -> Scaled:
+        """Return the tensors that hold codes, and the scales beside them."""
+        part = is_shard(self.checkpoint)
+        return find_scaled(self.tensors, config_of(self.checkpoint), is_part=part)
 
     @property
     def knows_gradients(self) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from saved import Colour, Tagged, dtensor, piece
+from scaled import deepseek, gptq, model
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
@@ -225,6 +226,15 @@ SHAPES: dict[str, Callable[[Path], None]] = {
     "bloat.pth": _saved(lambda: {"a.weight": torch.ones(10_000)[:2]}),
     "numpy.pth": _saved(lambda: {"model": state(), "best": np.float64(0.5)}),
     "clash.pth": _saved(lambda: {"model": {**state(), **wrapped()}, "epoch": 1}),
+    "scaled.pth": _saved(lambda: {f"module.{name}": value for name, value in model(deepseek()).items()}),
+    "scaled.safetensors": lambda path: save_file(model(gptq()), path),
+    "emptied.pth": _saved(
+        lambda: {
+            "model": {f"module.{name}": torch.empty(0) for name in state()},
+            "args": argparse.Namespace(a=1),
+        }
+    ),
+    "adapter_model.safetensors": lambda path: save_file({}, path),
 }
 """Name of the file, or of the folder -> what writes it there."""
 

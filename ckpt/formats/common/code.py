@@ -19,6 +19,8 @@ OTHERS = ""
 """Stands for the other tensors of a class. No attribute has this name."""
 _LINE = r"(?m)^(?:class (?P<class>\w+)\(|  __(?P<kind>parameters|buffers)__ = \[(?P<names>[^\]\n]*)\])"
 _DEVICE = re.compile(r'\btorch\.(?:device\("([a-z]{1,20}(?::\d{1,3})?)"\)|(cuda)\()')
+_TRACED = ", pin_memory=False)"
+"""The end of a call behind its device, as torch.jit.trace records it. A script names the options that its author gave."""
 _WORD = r'"([^"]*)"'
 _SHOWN = 20
 """The most places of one kind that are given their line."""
@@ -100,7 +102,8 @@ def devices_in(code: str, file: str, budget: Budget) -> list[CodeDevice]:
         budget.charge(_NAME, "the code of the archive")
         line += code.count("\n", position, match.start())
         position = match.start()
-        rows.append(CodeDevice(file, line, match[1] or match[2]))
+        is_traced = code.startswith(_TRACED, match.end())
+        rows.append(CodeDevice(file, line, match[1] or match[2], is_traced))
     return rows
 
 

@@ -20,6 +20,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Gate, order
 from ckpt.io.executor import Executor, Failed, Local, Task, run_each
 from ckpt.jobs.unread import unread
+from ckpt.jobs.weights import codes_finding, codes_of
 from ckpt.names import Globs, natural
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
@@ -304,7 +305,17 @@ def stats(
     chosen = survey.everything if everything else survey.model_or_all(section)
     inside = chosen.selected(select, survey.path)
     layers = _Layers(checkpoint, chosen) if threshold is not None else None
-    plans = [_plan(entry, chosen.relative(entry.name), layers, histogram, checksums) for entry in inside]
+    codes = codes_of(survey)
+    plans = [
+        _plan(
+            entry,
+            chosen.relative(entry.name),
+            None if entry.name in codes else layers,
+            histogram,
+            checksums,
+        )
+        for entry in inside
+    ]
     measurements = _measured(plans, executor or Local(), progress, checksums=checksums)
     rows = [_row(plan, measured, threshold) for plan, measured in zip(plans, measurements, strict=True)]
     rows = _sorted(rows, sort)
@@ -314,7 +325,7 @@ def stats(
         checkpoint,
         chosen,
         tuple(rows),
-        order(_findings(named)),
+        order([*_findings(named), *codes_finding([row.name for row in rows if row.name in codes])]),
         threshold,
         histogram,
         missing=unread(checkpoint, chosen),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 
 from ckpt.checkpoint import Checkpoint
@@ -27,6 +27,7 @@ from ckpt.jobs.diff.reasons import (
 )
 from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow, lost_of, with_moves, without_lost
 from ckpt.jobs.diff.values import differing_values, holds_values
+from ckpt.jobs.weights import codes_finding, codes_of, emptied_findings
 from ckpt.names import Globs
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
@@ -260,7 +261,12 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     made = (
         ()
         if options.structure
-        else order(list(findings(rows, *sides, same=not differs, whole=everything_asked)))
+        else order(
+            [
+                *findings(rows, *sides, same=not differs, whole=everything_asked),
+                *_of_weights(rows, before, after),
+            ]
+        )
     )
     return DiffReport(
         before.checkpoint,
@@ -276,6 +282,24 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         (*undecided, *(lost if everything_asked and not options.structure else ())),
         tuple(unjoined),
     )
+
+
+def _of_weights(rows: Sequence[Row], before: Survey, after: Survey) -> Iterator[Finding]:
+    """Yield what makes numbers of weights none that a model computes with: codes, and a side without weights."""
+    for side in (before, after) if before.path != after.path else (after,):
+        for row in emptied_findings(side):
+            yield row._replace(message=f"{show(side.path, None)}: {row.message}")
+    codes = codes_of(before), codes_of(after)
+    if any(codes):
+        moved = [row for row in rows if row.status in ("changed", "retyped")]
+        sides = [(row, (row.before, row.after)) for row in moved]
+        yield from codes_finding(
+            [
+                row.name
+                for row, entries in sides
+                if any(entry and entry.name in held for entry, held in zip(entries, codes, strict=True))
+            ]
+        )
 
 
 _WEIGHTS = frozenset(("model", "ema"))

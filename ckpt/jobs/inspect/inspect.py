@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from ckpt.checkpoint import Checkpoint, Entries, Entry, Import, Refusal, Value, looks_of, names_of
+from ckpt.checkpoint import Checkpoint, CodeDevice, Entries, Entry, Import, Refusal, Value, looks_of, names_of
 from ckpt.columns import Column, looks, parts
 from ckpt.evidence.adapters import Adapter, Scales, adapter_of, scales_of
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
@@ -29,6 +29,7 @@ from ckpt.evidence.wrappers import (
 )
 from ckpt.findings import Finding, Level, Plan, Way, order
 from ckpt.jobs.inspect import unused
+from ckpt.jobs.weights import emptied_findings, scaled_findings
 from ckpt.names import Globs
 from ckpt.nodes import Opaque
 from ckpt.pickles.known import is_own
@@ -344,6 +345,8 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     survey = report.survey
     yield from _extras(survey, plan)
     yield from _adapter_names(report)
+    yield from emptied_findings(survey)
+    yield from scaled_findings(survey)
     if survey.knows_gradients:
         yield from unused.findings(survey)
         if survey.record is not None:
@@ -536,15 +539,15 @@ def _devices(report: Inspection, plan: Plan) -> Iterable[Finding]:
             "cuda", f"A bare {loader} puts {held}.", names, plan(("rehome",)).command, consequence=follows
         )
     named = [row for row in checkpoint.code_devices if is_accelerator(row.device)]
-    if named:
-        places = [row.file if row.line is None else f"{row.file}:{row.line}" for row in named]
-        tags = listed(list(dict.fromkeys(row.device for row in named)))
-        follows = "map_location does not change it: the program runs only where there is such a device."
-        yield Finding(
-            "device-in-code",
-            f"The code names {tags}: {listed(places)}.",
-            where=tuple(places),
-            consequence=follows,
+    yield from _in_code(
+        named, "map_location does not change it: the program runs only where there is such a device."
+    )
+    if any(row.is_traced for row in checkpoint.code_devices):
+        others = [row for row in checkpoint.code_devices if row.device == "cpu"]
+        yield from _in_code(
+            others,
+            "Tracing wrote the device of the trace, which neither map_location nor .to() changes."
+            " To run on another device, trace the model there, or script it.",
         )
     for part in report.sections if len(placed) > 1 else ():
         # Counters stay where the optimizer made them; on meta there is nothing.
@@ -626,6 +629,15 @@ def _without(survey: Survey, part: Section, chosen: Sequence[str], names: Sequen
     words = [word for glob in globs for word in ("--exclude", glob)]
     section = ["--section", part.name] if len(survey.candidates) > 1 or part not in survey.candidates else []
     return plan(("slim", *words, *section))
+
+
+def _in_code(rows: Sequence[CodeDevice], follows: str) -> Iterable[Finding]:
+    """Report the constants of code that are devices."""
+    if rows:
+        places = [row.file if row.line is None else f"{row.file}:{row.line}" for row in rows]
+        tags = listed(list(dict.fromkeys(row.device for row in rows)))
+        text = f"The code names {tags}: {listed(places)}."
+        yield Finding("device-in-code", text, where=tuple(places), consequence=follows)
 
 
 def _sharing(report: Inspection, plan: Plan) -> Iterable[Finding]:

@@ -16,6 +16,7 @@ from ckpt.elements.cast import AVERAGED
 from ckpt.elements.spans import without_repeats
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.alignment import Alignment, Paired, paired
+from ckpt.evidence.scaled import find_scaled
 from ckpt.evidence.sections import Section, section_of
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.filling import Filling, lies_close
@@ -29,8 +30,6 @@ from ckpt.text import and_more, folded, pasted, plural, show
 
 _WEIGHTS = ("weight", "qweight", "weight_packed")
 """The last words of names under which integers are quantized weights. What scales them would be averaged without them."""
-_SCALES = ("_scale", "_scale_inv")
-"""The ends of the names of tensors that scale the 8-bit floats of the same name without it."""
 _EXCLUDED = 4
 """The most names that a hint leaves out one by one."""
 _TRIES = 4
@@ -100,7 +99,8 @@ def average(
             chosen = slim(last, limits, section=options.section, select=globs, drop_other=options.drop_other)
         for model in wholes[:-1]:
             _refuse_misfits(model, wholes[-1], chosen.result, globs)
-        return chosen, _Plan(wholes, shares, chosen.result)
+        codes = _codes(wholes, chosen.result)
+        return chosen, _Plan(wholes, shares, chosen.result, codes)
 
     chosen, planned = _advised(plan, options)
     result = planned.filling.checkpoint(chosen.result, limits)
@@ -227,6 +227,53 @@ def _refuse_misfits(model: _Model, last: _Model, chosen: Checkpoint, globs: Glob
         raise _MisfitError(f"does not fit {show(last.path, 80)}: {'; '.join(problems)}", model.path, wrong)
 
 
+def _codes(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str]:
+    """The chosen tensors that hold codes, which have a mean only where all models scale them alike. Raises _MisfitError."""
+    scaled = [find_scaled(model.entries) for model in models]
+    if not any(found.codes or found.unpaired for found in scaled):
+        return frozenset()
+    labels: list[dict[str, str]] = []
+    groups: list[dict[str, list[str]]] = []
+    for model, found in zip(models, scaled, strict=True):
+        names = {id(entry): name for name, entry in model.tensors.items()}
+        places = {index: names.get(id(entry)) for index, entry in enumerate(model.entries)}
+        what = {index: found.what(index) for index in (*found.codes, *found.unpaired)}
+        labels.append({name: str(label) for index, label in what.items() if (name := places[index])})
+        beside: dict[str, list[str]] = {}
+        for index in found.beside:
+            codes = found.group_of(index)
+            owner, name = None if codes is None else places[codes], places[index]
+            if owner is not None and name is not None:
+                beside.setdefault(owner, []).append(name)
+        groups.append(beside)
+    wanted = {entry.name for entry in chosen.tensors}
+    mine = labels[-1]
+    for model, theirs in zip(models[:-1], labels[:-1], strict=True):
+        for name in (*mine, *theirs):
+            if (name in mine) != (name in theirs) and name in wanted:
+                has, lacks = (models[-1], model) if name in mine else (model, models[-1])
+                label = {**theirs, **mine}[name]
+                problem = f"{show(name, 80)} is {label}, and holds values in {show(lacks.path, 80)}: they have no mean"
+                raise _MisfitError(problem, has.path, [name])
+    for name in mine:
+        scales = {other for beside in groups for other in beside.get(name, ())}
+        if not wanted.isdisjoint((name, *scales)):
+            _refuse_rescaled(models, name, sorted(scales))
+    return frozenset(mine)
+
+
+def _refuse_rescaled(models: Sequence[_Model], name: str, scales: Sequence[str]) -> None:
+    """Raise _MisfitError for codes that the models do not scale by the same numbers."""
+    for scale in scales:
+        refs = [model.tensors[scale].tensor if scale in model.tensors else None for model in models]
+        for model, other in zip(models, refs, strict=True):
+            last = refs[-1]
+            same = isinstance(other, TensorRef) and isinstance(last, TensorRef)
+            if not same or not _is_same(other, last, model.path):  # type: ignore[arg-type]
+                what = f"{show(scale, 80)}, which scales {show(name, 80)}, differs: the weights have no mean"
+                raise _MisfitError(what, model.path, [name, scale])
+
+
 def _full(section: str, name: str) -> str:
     return f"{section}.{name}" if section else name
 
@@ -240,12 +287,14 @@ class _Plan:
     Raises _MisfitError for tensors that have no mean and differ, or may not be averaged apart.
     """
 
-    def __init__(self, models: Sequence[_Model], shares: Sequence[float], result: Checkpoint) -> None:
+    def __init__(
+        self, models: Sequence[_Model], shares: Sequence[float], result: Checkpoint, codes: frozenset[str]
+    ) -> None:
+        self._codes = codes
         self.filling = Filling()
         self.kept: list[Leftover] = []
         self._models = models
         self._shares = shares
-        self._names = {entry.name for entry in result.tensors}
         self._firsts: dict[object, str] = {}
         self._sizes = {True: [0, 0], False: [0, 0]}
         self._casts: Counter[tuple[str, str]] = Counter()
@@ -299,8 +348,6 @@ class _Plan:
             self._keep(name, refs)
             return
         self._casts.update({(other.dtype.name, ref.dtype.name) for other in refs if other.dtype != ref.dtype})
-        if ref.dtype.bits == 8:
-            self._refuse_scaled(name)
         first = self._firsts.setdefault(ref.view, name)
         if first != name:
             self._refuse_untied(first, name)
@@ -332,22 +379,12 @@ class _Plan:
         ]
         if not differ:
             return
-        if mine.dtype.kind not in ("int", "bool", "bits") or name.rpartition(".")[2] in _WEIGHTS:
+        is_codes = name in self._codes or name.rpartition(".")[2] in _WEIGHTS
+        if mine.dtype.kind not in ("int", "bool", "bits") or is_codes:
             what = f"{show(name, 80)} is {mine.dtype.name}, a part of quantized weights, and differs"
             raise _MisfitError(f"{what}: it has no mean", differ[0], [name])
         where = and_more(differ, 3)
         self.kept.append(Leftover(name, f"{mine.dtype.name}, differs in {where}", mine.nbytes))
-
-    def _refuse_scaled(self, name: str) -> None:
-        """Raise _MisfitError for 8-bit floats that other tensors scale, not in all models by the same numbers."""
-        for scale in (f"{name}{end}" for end in _SCALES if f"{name}{end}" in self._names):
-            refs = self._rows(scale)
-            for model, other in zip(self._models, refs, strict=True):
-                if not _is_same(other, refs[-1], model.path):
-                    what = (
-                        f"{show(scale, 80)}, which scales {show(name, 80)}, differs: the weights have no mean"
-                    )
-                    raise _MisfitError(what, model.path, [name, scale])
 
     def _refuse_untied(self, first: str, name: str) -> None:
         """Raise _MisfitError where tensors that are tied in the last model have different values in another one."""

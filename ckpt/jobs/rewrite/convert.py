@@ -34,6 +34,7 @@ from ckpt.jobs.rewrite.report import (
 )
 from ckpt.jobs.rewrite.sets import refuse_incomplete, refuse_ranks, with_flattening
 from ckpt.jobs.rewrite.slim import slim
+from ckpt.jobs.weights import refuse_scaled
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, is_tuple
@@ -122,6 +123,16 @@ def uncastable(tensor: Tensor) -> str | None:
     return "on meta, without data" if tensor.storage.place is None else None
 
 
+_SCALES = "a scale, or what belongs to one"
+
+
+def _kept_as_it_is(entry: Entry, to: DType, scales: frozenset[str]) -> str | None:
+    """Return why a floating tensor is not cast, or None."""
+    if entry.name in scales and entry.tensor.dtype.kind == "float":
+        return _SCALES if entry.tensor.dtype != to else None
+    return uncastable(entry.tensor)
+
+
 class CastRefs:
     """Tensors in another dtype, each range of a storage once."""
 
@@ -159,8 +170,11 @@ class Cast(Edit):
     no data, a dtype that is not cast from, or a storage with several dtypes.
     """
 
-    def __init__(self, survey: Survey, to: DType, section: str | None) -> None:
+    def __init__(
+        self, survey: Survey, to: DType, section: str | None, scales: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__()
+        scales |= scales_of(survey, None)
         self._to = to
         self._refs = CastRefs(to)
         self._made: dict[Storage, Storage] = {}
@@ -175,7 +189,7 @@ class Cast(Edit):
                 tensor = entry.tensor
                 if tensor.dtype.kind not in ("float", "quantized") or tensor.dtype == to:
                     continue
-                why = uncastable(tensor)
+                why = _kept_as_it_is(entry, to, scales)
                 if why is None and isinstance(tensor, TensorRef):
                     if len(dtypes[tensor.storage]) == 1:
                         self._chosen[tensor.storage] = tensor.dtype
@@ -271,6 +285,8 @@ def convert(
     refuse_ranks(survey.checkpoint, section)
     refuse_incomplete(survey.checkpoint, weights or section, "--weights")
     survey, section = _chosen_weights(survey, weights, section, traits, limits)
+    if dtype is not None:
+        _refuse_codes(survey, section, select, traits)
     if traits.is_folder and (section is not None or select):
         if optimizer_keys is not None or complete_optimizer:
             option = "--complete-optimizer" if complete_optimizer else "--optimizer-keys"
@@ -279,8 +295,9 @@ def convert(
             )
         part = slim(survey, limits, section=section, select=select, drop_other=drop_other)
         request = _Asked(format, traits, plain, dtype_of(dtype), encoding, None, None)
+        scales = scales_of(survey, section)
         whole = droppable(
-            lambda drop: _converted(Survey(part.result), request, limits, unfit, drop), drop_other
+            lambda drop: _converted(Survey(part.result), request, limits, unfit, drop, scales), drop_other
         )
         return whole._replace(
             source=survey.checkpoint,
@@ -327,8 +344,31 @@ class _Asked(NamedTuple):
     select: Globs | None
 
 
+def _refuse_codes(survey: Survey, section: str | None, select: Globs | None, traits: Traits) -> None:
+    """Raise UsageError where tensors that would be cast hold codes: without their scales they are other weights."""
+    if not (survey.scaled.codes or survey.scaled.unpaired):
+        return
+    is_whole = traits.is_pickle and not survey.checkpoint.traits.names_are_code and not select
+    chosen = survey.weights(section) if is_whole else [survey.only_model(section)]
+    entries = [entry for part in chosen for entry in part.selected(select, survey.path)]
+    refuse_scaled(survey, [entry.name for entry in entries], "--dtype")
+
+
+def scales_of(survey: Survey, section: str | None) -> frozenset[str]:
+    """The names of the tensors that scale others or belong to them, in the file and inside of a section."""
+    beside = survey.scaled.beside
+    names = {survey.tensors[index].name for index in beside}
+    depth = len(survey.only_model(section).name) + 1 if beside and section is not None else 0
+    return frozenset(names | {name[depth:] for name in names})
+
+
 def _converted(
-    survey: Survey, request: _Asked, limits: Limits, unfit: Unfit, drop_other: bool
+    survey: Survey,
+    request: _Asked,
+    limits: Limits,
+    unfit: Unfit,
+    drop_other: bool,
+    scales: frozenset[str] = frozenset(),
 ) -> RewriteReport:
     format, traits, plain, to, encoding, section, select = request
     if select and traits.is_pickle:
@@ -392,7 +432,7 @@ def _converted(
     alone: list[Leftover] = []
     if to is not None:
         survey_before = Survey(current)
-        cast = Cast(survey_before, to, section)
+        cast = Cast(survey_before, to, section, scales)
         current = edited(current, cast.copy(current.root), limits, origin=None)
         changes += cast.changes()
         alone = [*_uncast(cast.uncast), *_sections_left(survey_before, to, section)]
@@ -502,8 +542,13 @@ def _to_tensors(
     gone = {id(entry) for entry, _ in refused}
     entries = [entry for entry in entries if id(entry) not in gone]
     cast = CastRefs(to)
-    uncast = [(entry, why) for entry in entries if to is not None and (why := uncastable(entry.tensor))]
-    entries = [entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries]
+    scales = scales_of(parts, chosen.name if chosen.path else None) if to is not None else frozenset()
+    uncast = [
+        (entry, why) for entry in entries if to is not None and (why := _kept_as_it_is(entry, to, scales))
+    ]
+    entries = [
+        entry if entry.name in scales else entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries
+    ]
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
     metadata = {} if checkpoint.traits.is_pickle else metadata_of(current.root)

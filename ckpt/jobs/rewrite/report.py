@@ -618,6 +618,8 @@ class Coverage(NamedTuple):
     """The reason why nothing is written, or ``."""
     way: tuple[str, ...] | None = None
     """The options with which the command works."""
+    unscaled: str = ""
+    """The reason why tensors are not loaded that hold codes on one side and values on the other."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return pickled(self.source, Coverage, *self)

@@ -35,6 +35,7 @@ from ckpt.jobs.rewrite.report import (
     with_ties,
 )
 from ckpt.jobs.rewrite.sets import refuse_incomplete
+from ckpt.jobs.weights import refuse_emptied
 from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, Opaque, tensor_of
@@ -141,7 +142,9 @@ def _planned(
     mine = wanted.only_model(options.into_section, "--into-section")
     refuse_incomplete(given.checkpoint, theirs.name, "--section")
     refuse_incomplete(wanted.checkpoint)
-    coverage = _checked(_plan(given.checkpoint, theirs, wanted.checkpoint, mine, options), options)
+    refuse_emptied(given, theirs)
+    refuse_emptied(wanted, mine)
+    coverage = _checked(_plan(given, theirs, wanted, mine, options), options)
     wrong = [row for row in coverage.of("kept") if row.source is not None]
     if options.mismatch == "error" and wrong:
         rows = and_more([f"{show(row.name, 60)}: {row.why}" for row in wrong], 5, "; ")
@@ -152,9 +155,8 @@ def _planned(
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def _plan(
-    pretrained: Checkpoint, theirs: Section, target: Checkpoint, mine: Section, options: Options
-) -> Coverage:
+def _plan(source: Survey, theirs: Section, wished: Survey, mine: Section, options: Options) -> Coverage:
+    pretrained, target = source.checkpoint, wished.checkpoint
     sides = (
         Alignment(theirs, pretrained.path, in_turn(options.rules), _is_saved),
         Alignment(mine, target.path, keep=_is_saved),
@@ -178,6 +180,7 @@ def _plan(
     taken = set(names.partners.values())
     taken |= {part for parts in joins.values() for part in parts} | {whole for whole, _ in cuts.values()}
     rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in taken]
+    rows, unscaled = _with_scales(rows, source, wished)
     rows = _with_ties(rows)
     notes = [*_shared(rows), *_strength(rows), *(rename.note for rename in names.renames if rename.note)]
     head = head_of([row for row in rows if row.target is not None])
@@ -200,6 +203,7 @@ def _plan(
         names.suggested,
         head,
         layout=_layout(pretrained, names, rows),
+        unscaled=unscaled,
         shift=_shift(names, sides) if options.align else None,
     )
     return coverage._replace(ways=tuple(_ways(coverage, names, sides, options)))
@@ -252,6 +256,9 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
     if coverage.shift is not None and not options.ignore_layout:
         subs = [word for text in coverage.shift.substitutions for word in ("--sub", text)]
         return coverage._replace(refusal=coverage.shift.reason, way=tuple(subs) or ("--ignore-layout",))
+    if coverage.unscaled and least is None:
+        way = ("--min-coverage", "0") if coverage.of(*LOADED) else None
+        return coverage._replace(refusal=coverage.unscaled, way=way)
     if not coverage.of(*LOADED):
         return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
     if least is not None:
@@ -478,6 +485,64 @@ def _with_ties(rows: list[Pairing]) -> list[Pairing]:
             row = row._replace(status="tied", copied=min(twin.copied, row.target.tensor.numel), why=why)
         out.append(row)
     return out
+
+
+def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tuple[list[Pairing], str]:
+    """The rows, where codes come with the scales beside them or stay; and why codes of one side meet values of the other.
+
+    A cast of codes gives other weights, and so do the codes of one model with the scales of another.
+    """
+    sides = [(survey.scaled, survey) for survey in (given, wanted)]
+    if not any(scaled.codes or scaled.unpaired or scaled.beside for scaled, _ in sides):
+        return list(rows), ""
+    places = [{entry.name: index for index, entry in enumerate(survey.tensors)} for _, survey in sides]
+    whats: list[list[str | None]] = []
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number, row in enumerate(rows):
+        labels: list[str | None] = []
+        for side, entry in enumerate((row.source, row.target)):
+            index = places[side].get(entry.name) if entry is not None else None
+            scaled = sides[side][0]
+            labels.append(None if index is None else scaled.what(index))
+            owner = None if index is None else scaled.group_of(index)
+            if owner is not None:
+                groups.setdefault((side, owner), []).append(number)
+        whats.append(labels)
+    stays: dict[int, str] = {}
+    met: dict[str, list[str]] = {}
+    for number, row in enumerate(rows):
+        theirs, mine = whats[number]
+        meets = row.status in LOADED or (row.status == "kept" and _has_one_shape(row))
+        if meets and (theirs is None) != (mine is None):
+            holder = "PRETRAINED" if mine is None else "the target"
+            stays[number] = f"{theirs or mine} in {holder}, values in the other"
+            met.setdefault(stays[number], []).append(row.name)
+        elif row.status in LOADED and theirs is not None and row.status != "loaded":
+            stays[number] = f"{theirs}, which are not cast or cut"
+    todo = [*stays]
+    todo += [number for numbers in groups.values() for number in numbers if rows[number].status not in LOADED]
+    of_row: dict[int, list[list[int]]] = {}
+    for numbers in groups.values():
+        for number in numbers:
+            of_row.setdefault(number, []).append(numbers)
+    while todo:  # what belongs to a tensor that stays does so too
+        for numbers in of_row.pop(todo.pop(), ()):
+            for other in numbers:
+                if other not in stays and rows[other].status in LOADED:
+                    stays[other] = "codes and scales are loaded together or not at all"
+                    todo.append(other)
+    kept = [
+        row._replace(status="kept", copied=0, why=stays[number]) if number in stays else row
+        for number, row in enumerate(rows)
+    ]
+    texts = [f"{why}: {folded(names)}" for why, names in met.items()]
+    return kept, texts[0] if texts else ""
+
+
+def _has_one_shape(row: Pairing) -> bool:
+    """Tell whether the tensors of both sides have the same shape."""
+    sides = (row.source, row.target)
+    return len({entry.tensor.shape if entry is not None else None for entry in sides}) == 1
 
 
 def _memory(row: Pairing) -> tuple[object, ...]:

@@ -240,8 +240,50 @@ def test_devices_in_the_code_are_a_finding(tmp_path: Path) -> None:
     assert len(found) == 1 and found[0]["level"] == "info"
     assert len(found[0]["where"]) >= 5 and "bytecode.pkl" in found[0]["where"]
     assert ckpt("inspect", source, "--fail-on", "device-in-code").code == 1
-    here = scripted.KINDS["trace"](tmp_path / "b.pt")
+    here = scripted.KINDS["script"](tmp_path / "b.pt")
     assert ckpt("inspect", here, "--fail-on", "device-in-code").code == 0
+
+
+class Recurrent(nn.Module):
+    """A trace of it names the device of the trace, in its own code and in that of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rnn(x)[0] + torch.randn(1).to(x.device)  # type: ignore[no-any-return]
+
+
+class Chosen(nn.Module):
+    """A script, whose author names the CPU on purpose."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cpu() + torch.zeros(4, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_device_of_a_trace_is_a_finding_on_the_cpu_too(frozen: bool, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(Recurrent().eval(), torch.randn(2, 1, 4), check_trace=False)
+        (torch.jit.freeze(traced) if frozen else traced).save(str(tmp_path / "a.pt"))
+
+    document = json.loads(ckpt("inspect", tmp_path / "a.pt", "--json").out)
+    (row,) = [row for row in document["findings"] if row["code"] == "device-in-code"]
+    assert row["level"] == "info" and row["message"].startswith("The code names cpu: code/__torch__")
+    assert len(row["where"]) == (3 if frozen else 4)
+    assert frozen or "code/__torch__/torch/nn/modules/rnn.py:18" in row["where"]
+    assert "trace the model there, or script it" in row["consequence"]
+
+
+def test_a_script_may_name_the_cpu(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.script(Chosen()).save(str(tmp_path / "a.pt"))
+    with formats.open(str(tmp_path / "a.pt")) as checkpoint:
+        assert [row.device for row in checkpoint.code_devices] == ["cpu"]
+    assert b"device-in-code" not in ckpt("inspect", tmp_path / "a.pt").out
 
 
 def test_a_device_in_a_text_of_the_code_is_none(tmp_path: Path) -> None:
