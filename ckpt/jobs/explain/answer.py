@@ -21,7 +21,8 @@ def damaged(error: CkptError, salvage: str | None = None) -> Answer:
     """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole."""
     text = f"{error.problem[:1].upper()}{error.problem[1:]}" if error.problem else str(error)
     command = None if (path := pasted_path(error.path or "")) is None else f"ckpt verify {path}"
-    rows = [Statement(f"{text}.", (), command)]
+    hint = f" ({error.hint})" if error.hint and not error.hint.startswith("ckpt ") else ""
+    rows = [Statement(f"{text}{hint}.", (), command)]
     if salvage is not None:
         rows.append(
             Statement("What is whole of it can be written, with a list of what is lost:", (), salvage)

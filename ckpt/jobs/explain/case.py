@@ -119,10 +119,11 @@ class Case:
 def stated(findings: Sequence[Finding]) -> Iterator[Statement]:
     """Findings as statements, each with the command that helps."""
     for row in findings:
-        text = f"{row.message} {row.consequence or ''}".strip()
-        yield Statement(
-            text[:1].upper() + text[1:], row.tensors if len(row.tensors) <= _LISTED else (), row.hint
-        )
+        text = row.message if row.message.endswith((".", ":")) else f"{row.message}."
+        text = f"{text} {row.consequence or ''}".strip()
+        if text.partition(" ")[0].isalpha():
+            text = text[:1].upper() + text[1:]
+        yield Statement(text, row.tensors if len(row.tensors) <= _LISTED else (), row.hint)
 
 
 _LISTED = 12

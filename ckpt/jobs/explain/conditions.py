@@ -25,7 +25,7 @@ def _is_on_devices(case: Case) -> bool:
 
 CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
     "wrapped": lambda message, case: bool(case.found("prefix")),
-    "usable": lambda message, case: not case.is_useless,
+    "usable": lambda message, case: not case.is_useless and not case.found("tensor-parallel"),
     "module": lambda message, case: any(section.is_module for section in case.survey.sections),
     "objects": lambda message, case: bool(case.survey.checkpoint.weights_only),
     "python2": lambda message, case: case.survey.checkpoint.encoding is not None,

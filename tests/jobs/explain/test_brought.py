@@ -19,7 +19,7 @@ import pytest
 import rewriting
 import torch
 import torch.distributed.checkpoint as dcp
-from process import ckpt
+from process import ROOT, ckpt
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -737,3 +737,153 @@ def test_a_message_without_a_page_and_a_file_without_a_fault(tmp_path: Path) -> 
     (tmp_path / "page.pth").write_text("<!DOCTYPE html>\n<html></html>\n")
     page = Answered("FooError: the frobnicator gave up", tmp_path / "page.pth")
     assert page.code == 0 and "HTML" in page.said
+
+
+# --- what other findings know -----------------------------------------------------------------------------------------
+
+
+def profiled() -> dict[str, torch.Tensor]:
+    tensors = dict(WEIGHTS)
+    for place in ("", "fc."):
+        for name in ("total_ops", "total_params"):
+            tensors[f"{place}{name}"] = torch.zeros(1, dtype=torch.float64)
+    return tensors
+
+
+def test_counters_of_a_profiler(tmp_path: Path) -> None:
+    counters = [name for name in profiled() if "total_" in name]
+    path = rewriting.saved({"state_dict": profiled()}, tmp_path / "p.pth")
+    quoted = ", ".join(f'"{name}"' for name in counters)
+    head = "RuntimeError: Error(s) in loading state_dict for Net:\n\t"
+
+    found = Answered(f"{head}Unexpected key(s) in state_dict: {quoted}. ", path)
+
+    assert "counters of thop.profile, no weights" in found.said and "wrapper" not in found.page
+    assert set(torch.load(found.run("ckpt slim"), weights_only=True)) == set(WEIGHTS)
+    plain = rewriting.saved(dict(WEIGHTS), tmp_path / "w.pth")
+    other = Answered(f"{head}Missing key(s) in state_dict: {quoted}. ", plain)
+    assert "it was profiled before the load" in other.said and "load_into" not in other.page
+
+
+def test_a_model_that_zero_3_has_emptied(tmp_path: Path) -> None:
+    names = [f"layers.{layer}.attention.{key}.weight" for layer in range(4) for key in ("q", "k", "v", "o")]
+    path = rewriting.saved({name: torch.empty(0) for name in names}, tmp_path / "pytorch_model.bin")
+    for text in (
+        f"size mismatch for {names[0]}: copying a param with shape torch.Size([0]) from checkpoint, the shape in current model is"
+        " torch.Size([64, 64]).",
+        f'ValueError: Trying to set a tensor of shape torch.Size([0]) in "{names[0]}" (which has shape torch.Size([64, 64])), this'
+        " looks incorrect.",
+    ):
+        found = Answered(text, path)
+        assert "holds no weights: 16 of 16 parameters are empty" in found.said
+        assert (
+            "stage3_gather_16bit_weights_on_model_save" in found.said and "Load what fits" not in found.page
+        )
+
+
+def test_scales_that_a_converter_does_not_know(tmp_path: Path) -> None:
+    weight = torch.ones(16, 16).to(torch.float8_e4m3fn)
+    name = "model.layers.0.mlp.down_proj.weight"
+    folder = folder_of({name: weight, f"{name}_scale_inv": torch.ones(1, 1)}, tmp_path / "fp8")
+
+    found = Answered(f"ValueError: Can not map tensor '{name}_scale_inv'", folder)
+
+    assert "FP8 with scales" in found.said
+
+
+def test_ranks_of_tensor_parallelism(tmp_path: Path) -> None:
+    folder = tmp_path / "7B"
+    folder.mkdir()
+    whole = {
+        f"layers.{layer}.{key}.weight": torch.randn(8, 8) for layer in range(4) for key in ("wq", "wk", "wo")
+    }
+    whole["norm.weight"] = torch.ones(8)
+    for rank in (0, 1):
+        part = {
+            name: value.chunk(2)[rank].clone() if value.ndim == 2 else value for name, value in whole.items()
+        }
+        rewriting.saved(part, folder / f"consolidated.0{rank}.pth")
+    (folder / "params.json").write_text(json.dumps({"dim": 8, "n_layers": 4}))
+
+    found = Answered("AssertionError: Loading a checkpoint for MP=2 but world size is 1", folder)
+
+    assert "2 ranks of tensor parallelism" in found.said and not found.commands
+    text = "size mismatch for layers.0.wq.weight: copying a param with shape torch.Size([4, 8]) from checkpoint, the shape in current model is torch.Size([8, 8])."
+    found = Answered(text, folder / "consolidated.00.pth")
+    assert "ank 0 of 2 of tensor parallelism" in found.said and "Load what fits" not in found.page
+
+
+def test_shards_without_an_index(tmp_path: Path) -> None:
+    folder = tmp_path / "llm"
+    folder.mkdir()
+    for number in (1, 2):
+        save_file(
+            {f"layer{number}.weight": torch.ones(2)},
+            folder / f"model-0000{number}-of-00002.safetensors",
+            {"format": "pt"},
+        )
+    (folder / "config.json").write_text("{}")
+    text = "OSError: Error no file named model.safetensors, or pytorch_model.bin, found in directory llm."
+
+    found = Answered(text, folder)
+
+    assert "has no index" in found.said
+    done = ckpt(*shlex.split(found.commands[0])[1:], cwd=tmp_path)
+    assert done.code == 0 and set(load_file(tmp_path / "llm.converted.safetensors")) == {
+        "layer1.weight",
+        "layer2.weight",
+    }
+
+
+def test_an_optimizer_that_got_another_order(tmp_path: Path) -> None:
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone, self.head = nn.Linear(6, 8), nn.Linear(8, 2)
+
+    model = Parts()
+    optimizer = torch.optim.Adam([*model.head.parameters(), *model.backbone.parameters()])
+    model.head(model.backbone(torch.ones(1, 6))).sum().backward()
+    optimizer.step()
+    path = rewriting.saved(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "o.pth"
+    )
+    text = "RuntimeError: The size of tensor a (8) must match the size of tensor b (6) at non-singleton dimension 1"
+
+    found = Answered(text, path)
+
+    assert found.said.startswith("The optimizer got the parameters in another order than the model's")
+    assert "head.weight, head.bias, backbone.weight, backbone.bias" in found.said
+
+
+def test_an_adapter_of_another_trainer(tmp_path: Path) -> None:
+    name = "lora_unet_down_blocks_0_attentions_0_proj_in"
+    tensors = {
+        f"{name}.lora_down.weight": torch.ones(4, 8),
+        f"{name}.lora_up.weight": torch.ones(8, 4),
+        f"{name}.alpha": torch.ones(()),
+    }
+    save_file(tensors, tmp_path / "kohya.safetensors")
+
+    found = Answered(
+        "No LoRA keys associated to UNet2DConditionModel found with the prefix='unet'.",
+        tmp_path / "kohya.safetensors",
+    )
+
+    assert "names of kohya" in found.said and "None begins with unet" in found.said
+
+
+@pytest.mark.parametrize(
+    "name", ["ddp_after.pth", "whole_model.pth", "train_cuda.pth", "weights.safetensors", "dcp"]
+)
+def test_no_sentence_ends_before_its_command(name: str) -> None:
+    from ckpt.jobs.explain import pages
+
+    for page in pages():
+        for text in page.messages if page.code is None else ():
+            if {"ddp", "twice"}.intersection(page.kinds):
+                continue  # the findings that it introduces follow as statements of their own
+            done = ckpt("explain", text, f"sample_checkpoints/{name}", "--json", cwd=ROOT)
+            if done.out and (answer := json.loads(done.out).get("answer")):
+                for row in answer["statements"]:
+                    assert row["command"] or row["names"] or not row["text"].endswith(":"), (text, row)

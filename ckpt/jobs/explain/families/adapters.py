@@ -32,7 +32,7 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
         ),
         None,
     )
-    yield from stated(case.at_least("error"))
+    yield from stated([*case.at_least("error"), *case.found("adapter-names")])
     if found is None:
         yield Statement(
             "No name of this file is that of an adapter of LoRA: another file was loaded, or it is a whole model."

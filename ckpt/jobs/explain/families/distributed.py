@@ -192,6 +192,8 @@ def _world(message: Message, case: Case) -> Iterator[Statement]:
     facts = [f"{label}: {show(str(node), 60)}" for label, node in case.survey.checkpoint.facts]
     if facts:
         yield Statement(f"This checkpoint says {and_more(facts, 6, '; ')}.")
+    if case.found("tensor-parallel"):
+        return
     for words, text in (
         (
             ("convert",),

@@ -62,6 +62,10 @@ def _persistent(message: Message, case: Case) -> Iterator[Statement]:
     """Answer pickle.load, which was given a file of torch."""
     del message
     label = case.survey.checkpoint.traits.label
+    unpacked = case.found("unpacked")
+    if unpacked:
+        yield from stated(unpacked)
+        return
     yield Statement(
         f"pickle.load does not read this file: it is {label}, whose tensors lie outside of its pickle."
     )
@@ -138,14 +142,14 @@ _NO_FILE = re.compile(r"no file named ([\w.-]{1,200})", re.IGNORECASE)
 def _no_file(message: Message, case: Case) -> Answer:
     """Answer a loader that finds no file of weights by the names that it knows."""
     checkpoint = case.survey.checkpoint
-    rows = list(stated([*case.at_least("warning"), *case.found("unread-file", "no-index")]))
+    rows = list(stated([*case.at_least("warning"), *case.found("unread-file")]))
     label = checkpoint.layout or checkpoint.traits.label
     wanted = _NO_FILE.search(message.text)
     name = f" {wanted[1]}" if wanted is not None else " a name that the loader knows"
     count = f", in {plural(len(checkpoint.parts), 'file')}" if checkpoint.parts else ""
     rows.append(
         Statement(
-            f"The weights are here{count} ({label}), and none of the files has{name}. ckpt reads them:",
+            f"The weights are here{count} ({label}), and none of the files has{name}. ckpt reads them.",
             (),
             None,
         )

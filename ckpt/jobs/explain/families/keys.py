@@ -90,7 +90,7 @@ def _answer(message: Message, case: Case) -> Answer:
     shapes_in_file = {
         name: entry.tensor.shape for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
-    rows = list(_missing(message, case, chosen, shapes_in_file))
+    rows = [*stated(case.found("tensor-parallel")), *_missing(message, case, chosen, shapes_in_file)]
     differing = tuple(
         Shapes(row.name, _shape_in_file(row.name, shapes_in_file), row.model) for row in message.mismatched
     )
@@ -152,6 +152,14 @@ def _missing(
     if present:
         text = f"{plural(len(present), 'missing key')} {_be(present)} in this file: another file, or another dict of it, was loaded."
         yield Statement(text, tuple(present))
+    counters = [name for name in absent if name.rpartition(".")[2] in _COUNTERS]
+    if counters and len(counters) == len(absent):
+        yield Statement(
+            f"The model asks for {plural(len(counters), 'counter')} of a profiler (thop), which the file does not hold: it was profiled"
+            " before the load. Load first, and profile then.",
+            tuple(counters),
+        )
+        return
     if absent:
         yield Statement(
             f"{plural(len(absent), 'missing key')} {_be(absent)} not in this file under any name that fits.",
@@ -164,10 +172,31 @@ def _missing(
         )
         return
     rest = _left(here, set(met.values()))
+    for finding in case.found("extra-buffers", "scaled", "flat-parameters"):
+        theirs = set(finding.tensors)
+        spoken = [name for name in rest if _full(chosen, name) in theirs or _is_scale(name, finding.code)]
+        if spoken:
+            yield from stated([finding])
+            rest = [name for name in rest if name not in spoken]
     if rest:
         yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
     if (absent or rest) and (met or not unexpected) and not message.mismatched and not case.is_useless:
         yield _live(survey, "Load what fits, and see what does not:")
+
+
+_COUNTERS = ("total_ops", "total_params")
+_SCALE = re.compile(
+    r"(?:^|[._])(?:scales?|scale_inv|qzeros|g_idx|absmax|quant_map|SCB|zero_point|quant_state)"
+)
+
+
+def _full(chosen: Section, name: str) -> str:
+    return f"{chosen.name}.{name}" if chosen.path else name
+
+
+def _is_scale(name: str, code: str) -> bool:
+    """Tell whether a key is a scale, and the finding is that of weights with scales."""
+    return code == "scaled" and bool(_SCALE.search(name.rpartition(".")[2]))
 
 
 def _are_new_heads(absent: Sequence[str], message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
@@ -258,7 +287,10 @@ def _shapes(
     if lost:
         yield Statement(f"{plural(len(lost), 'tensor')} {_be(lost)} not in this file.", tuple(lost))
     same = [row for row in message.mismatched if row.name not in other]
-    yield from _reasons(same, shapes)
+    if not case.is_useless:
+        yield from _reasons(same, shapes)
+    if case.found("tensor-parallel"):
+        return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
         yield _live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
 
