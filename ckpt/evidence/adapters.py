@@ -70,7 +70,7 @@ class Piece(NamedTuple):
 
 
 def piece_of(name: str) -> Piece | None:
-    """Read a name; None for one of no adapter."""
+    """Read the name of a tensor of an adapter. Any other name gives None."""
     flat = _FLAT.fullmatch(name)
     if flat is not None:
         component, layer, part = flat.groups()
@@ -145,7 +145,7 @@ class Adapter(NamedTuple):
 
 
 def adapter_of(names: Sequence[str], tensors: Sequence[Tensor]) -> Adapter | None:
-    """The adapter that tensors are, by their names and shapes; None where most of them are of none."""
+    """Return the adapter that tensors are, by their names and shapes, or None if most of them belong to no adapter."""
     text = "\n".join(names)
     if not any(mark in text for mark in (".lora_", "_lora.", ".lora.", ".hada_", ".lokr_")):
         return None
@@ -213,7 +213,7 @@ class Named(NamedTuple):
 
 
 class AdapterTranslation(NamedTuple):
-    """Names of an adapter in one program's words -> those of another one, as a `Translation` of whole models is."""
+    """Names of an adapter in one program's words, each with its name in another one's: as `Translation` for whole models."""
 
     names: dict[str, str]
     one: Named

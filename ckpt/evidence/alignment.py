@@ -222,7 +222,7 @@ def paired(
 
 
 def _bare_ways(one: Alignment, two: Alignment, best: tuple[int, int]) -> tuple[int, int]:
-    """The ways without wrappers, also without those of parts where more names are common so."""
+    """The ways without wrappers, also without a part's own wrapper if more names are common so."""
     sides = zip((one, two), best, strict=True)
     first, second = (way if side.is_inner(way) else int(side.ways[1] is not None) for side, way in sides)
     return first, second

@@ -110,9 +110,9 @@ REPARAMETRIZED = (
         ("_v", "parametrizations.{}.0._v"),
     ),
 )
-"""What torch.nn.utils.weight_norm and spectral_norm call the tensors of a parameter, and what they are called as parametrizations.
+"""Ends of the names that torch.nn.utils.weight_norm and spectral_norm give the tensors of a parameter, and their names as parametrizations.
 
-`{}` is the parameter. The first of the old names tells which of both it is (torch/nn/utils/parametrizations.py)."""
+`{}` is the parameter. Source: torch/nn/utils/parametrizations.py."""
 
 SYNONYMS = (
     frozenset(("attn", "attention", "selfattn", "selfattention", "self_attn", "self_attention", "mha")),

@@ -39,7 +39,7 @@ COUNTER = "num_batches_tracked"
 
 
 def extra_kind(leaf: str, tensor: Tensor, beside: Set[str]) -> ExtraKind | None:
-    """The kind of a tensor that carries no weights, by its last name, its shape and the names beside it; None for others."""
+    """The kind of a tensor that carries no weights, by its last name, its shape and the names beside it, or None."""
     kind, shape = tensor.dtype.kind, tensor.shape
     if leaf in _THOP:
         return "thop" if beside >= _THOP and tensor.numel == 1 else None
@@ -87,7 +87,7 @@ def lone_counters(names: Sequence[str], others: Set[str]) -> list[str]:
 
 
 class _Said(NamedTuple):
-    """What a person reads of a kind: what the tensors are, and what follows."""
+    """The words for a kind: the nature of its tensors, and the consequence."""
 
     what: str
     follows: str

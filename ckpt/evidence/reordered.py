@@ -51,7 +51,7 @@ def reordered(survey: Survey) -> list[Reordered]:
 
 
 def _of_model(survey: Survey, match: Match, model: Section) -> Reordered | None:
-    """The optimizer's parameters as those of a model in another order; None where they are not, or the model's order is lost."""
+    """Return the optimizer's parameters as a model's in another order, or None if they are not, or the model's order is lost."""
     given = [slot.shape for slot in match.slots]
     known = [shape for shape in given if shape is not None]
     if len(known) < _LEAST or len(set(known)) < _DISTINCT or 2 * len(known) < len(given):

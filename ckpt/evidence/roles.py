@@ -84,7 +84,7 @@ _PARAMETERS = re.compile(
 )
 """Names that the modules of torch give to parameters (torch/nn/modules). `weight_v` alone may be spectral_norm's."""
 _ADAPTED = frozenset(("lora_down", "hada_w1_a", "lokr_w1", "lokr_w1_a"))
-"""What lies beside the scale of an adapter's layer."""
+"""Names beside the scale of an adapter's layer."""
 _OUTSIDE = frozenset(("criterion", "loss", "loss_fn"))
 _TOLD_BY_PARENT = _OUTSIDE | {"parametrizations"}
 """Modules whose weights are usually constants, such as the weights of classes."""

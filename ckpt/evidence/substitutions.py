@@ -28,10 +28,10 @@ def told(
     names: Sequence[str],
     make: Callable[[str, str], Rename],
 ) -> tuple[Rename, ...]:
-    """The renames of a mapping, in an order and so sharp that the words in them give each name its partner's.
+    """Return the renames of a mapping in an order, and so sharp, that their words give each name its partner's.
 
-    `partners` maps the names of the second side to those of the first one, `names` are all of the first one. `make` makes a
-    rule of words. Each rule says whether all of them, as substitutions of all names, give exactly these names.
+    `partners` maps the names of the second side to the names of the first one, `names` are all of the first one. `make` makes
+    a rule of words. `is_exact` of each rule tells if all rules, as substitutions of all names, give exactly these names.
     """
     if not renames or any(rename.kind not in ("start", "words") for rename in renames):
         return tuple(renames)
@@ -121,7 +121,7 @@ def _gives(renames: Sequence[Rename], pairs: Pairs) -> bool:
 
 
 def _counted(renames: Sequence[Rename], pairs: Pairs, of: int) -> list[Rename]:
-    """The renames, those of words with the number of names that each one changes."""
+    """Return the renames, a rename of words with the number of names that it changes."""
     names = [old for old, _ in pairs]
     counted = []
     for rename in renames:
@@ -184,7 +184,7 @@ def _run(one: str, two: str, width: int) -> tuple[str, str]:
 
 
 def _ordered(rules: Sequence[Rename]) -> list[Rename] | None:
-    """The rules, each before those whose result it would change; None where two would change each other's."""
+    """Return the rules, each before any other whose result it would change, or None if two would change each other's."""
     substitutes = [_rule(rule) for rule in rules]
     made = [rule.two.replace("#", "0") for rule in rules]
     # A rule waits for those that would change what it makes.

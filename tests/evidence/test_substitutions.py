@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from ckpt.evidence.mapping import Match, Rename, Shape, match
-from ckpt.evidence.substitutions import told
+from ckpt.evidence.substitutions import is_exact, told
 from ckpt.jobs.rewrite.rename import substitution
 
 
@@ -118,3 +118,11 @@ def test_what_is_plain_gives_exactly_the_names_that_meet(seed: int) -> None:
         found = match(*shapes, by_shape=seed % 2 == 0)
         if all(rename.is_plain for rename in found.renames):
             assert {applied(found.renames, old): old for old in found.partners.values()} == found.partners
+
+
+def test_a_list_that_makes_one_name_of_two_is_not_exact() -> None:
+    rules = [Rename("old", "new", 1, 1, "words")]
+    partners = {"new.w": "old.w"}
+    assert is_exact(rules, partners, ["old.w", "other.w"])
+    assert not is_exact(rules, {}, ["a.old.w", "a.new.w"])
+    assert not is_exact(rules, partners, ["new.w", "old.w"])

@@ -17,6 +17,16 @@ from house import parsed
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
+    "evidence.adapters._LEAST",
+    "evidence.adapters._READ",
+    "evidence.extras._LEAST",
+    "evidence.reordered._DISTINCT",
+    "evidence.reordered._LEAST",
+    "evidence.reordered._PARTS",
+    "evidence.reordered._STEPS",
+    "evidence.substitutions._MOST",
+    "evidence.substitutions._WIDEST",
+    "evidence.wrappers._HABIT",
     "evidence.matching._BESIDE",
     "evidence.matching._CHAINS",
     "evidence.matching._LONGEST_CHAIN",

@@ -590,7 +590,7 @@ def _reordered(survey: Survey) -> Iterable[Finding]:
 
 
 def _adapter_names(report: Inspection) -> Iterable[Finding]:
-    """An adapter in other names than those of PEFT."""
+    """Report an adapter in other names than PEFT's."""
     if report.adapter is not None and report.adapter.adapter.style != "PEFT":
         found = report.adapter
         text = f"{' and '.join(found.adapter.methods)} with {found.adapter.format}, not those of PEFT (lora_A, lora_B)."

@@ -112,8 +112,8 @@ def test_what_newer_versions_compute_is_named_with_both_readings(tmp_path: Path)
 @pytest.mark.parametrize(
     "state",
     [
-        {"total_ops": torch.zeros(1), "w": torch.ones(2)},
-        {"total_ops": torch.zeros(3), "total_params": torch.zeros(3), "w": torch.ones(2)},
+        {"fc.total_ops": torch.zeros(1), "fc.weight": torch.ones(2, 2)},
+        {"fc.total_ops": torch.zeros(3), "fc.total_params": torch.zeros(3), "fc.weight": torch.ones(2, 2)},
         {"a.duration": torch.zeros(1), "a.Memory": torch.zeros(2), "a.weight": torch.ones(2)},
         {"position_ids": torch.ones(1, 4), "attn.bias": torch.ones(4, 4), "inv_freq": torch.ones(2, 2)},
     ],
