@@ -65,6 +65,7 @@ LIMITS = [
     "formats.common.early._HOPS",
     "formats.dcp.reader._HEAD",
     "formats.plain_pickle.packed._HEAD",
+    "formats.contained.arrays._HEADER",
     "formats.torch_zip.unpacked._AROUND",
     "formats.plain_pickle.packed._STREAMS",
     "jobs.rewrite.plain._ROUNDS",
