@@ -53,14 +53,14 @@ CATALOGUE: dict[str, Code] = {
             "ranks hold different values where they should be equal",
             ("inspect", "diff"),
         ),
+        Code("no-weights", "error", "the parameters of a model are empty", ("inspect", "diff")),
+        Code("mixed-steps", "info", "files of a checkpoint seem to be of several steps", _INSPECT),
         Code(
             "tensor-parallel",
             "warning",
             "a file holds the parts of one rank of tensor parallelism",
             ("inspect", "diff"),
         ),
-        Code("no-weights", "error", "the parameters of a model are empty", ("inspect", "diff")),
-        Code("mixed-steps", "info", "files of a checkpoint seem to be of several steps", _INSPECT),
         Code(
             "unknown-import", "warning", "loading the file imports a name that ckpt does not know", _INSPECT
         ),

@@ -233,7 +233,9 @@ def _of_one_machine(ranks: Sequence[int], account: str) -> UnreadableError:
         what += ", or a save that was killed before rank 0 wrote"
     text = f"{what}: the files of {ranks_text(ranks)} only; {METADATA} is where rank 0 saved"
     hint = "copy the folders of all machines into one"
-    return UnreadableError(f"{text}; {account}, and it has their names" if account else text, hint=hint)
+    return UnreadableError(
+        f"{text}; {account}, and {METADATA} has their names" if account else text, hint=hint
+    )
 
 
 def _beside(folder: Location) -> Iterator[str]:

@@ -223,9 +223,7 @@ def summary(files: Sequence[Remains], most: int, *, are_lost: bool = True) -> st
     count = f"at least {items:,} whole items" if items >= most else plural(items, "whole item")
     verb = "lies" if items == 1 else "lie"
     where = "them" if len(files) > 1 else "it"
+    if not are_lost:
+        return f"{count} {verb} in {where}"
     whose = "its name is" if items == 1 else "their names are"
-    return (
-        f"{count} {verb} in {where}, {whose} lost"
-        if are_lost
-        else f"{count} {verb} in {where}, {whose} there"
-    )
+    return f"{count} {verb} in {where}, {whose} lost"

@@ -195,7 +195,7 @@ def _full(chosen: Section, name: str) -> str:
 
 
 def _is_scale(name: str, code: str) -> bool:
-    """Tell whether a key is a scale, and the finding is that of weights with scales."""
+    """Tell whether a key has the name of a scale, for the finding of weights with scales."""
     return code == "scaled" and bool(_SCALE.search(name.rpartition(".")[2]))
 
 
