@@ -63,9 +63,12 @@ def answer_of_names(message: Message) -> Answer | None:
     return Answer("", (Statement(_renames_text(rules, len(message.missing)), (), command),))
 
 
-def _by_names(here: Sequence[str], missing: Sequence[str]) -> Match:
-    """The mapping of names in a file to names of a model: the shapes of the model are unknown, so names alone decide."""
-    return match(dict.fromkeys(here, ()), dict.fromkeys(missing, ()), layouts=False)
+def _by_names(here: Sequence[str], missing: Sequence[str], keep: Sequence[str] = ()) -> Match:
+    """The mapping of names in a file to names of a model: the shapes of the model are unknown, so names alone decide.
+
+    No rule changes a name of `keep`, which has its place already.
+    """
+    return match(dict.fromkeys(here, ()), dict.fromkeys(missing, ()), layouts=False, keep=keep)
 
 
 def _renames_text(rules: Match, missing: int) -> str:
@@ -143,7 +146,10 @@ def _missing(
         )
     wanted = set(missing)
     left = here or [name for name in shapes if name not in wanted]
-    rules = _by_names(left, missing) if left and missing else Match({})
+    # torch is silent about counters of batch normalization, so one that no message names may lack its place too.
+    known = set(left)
+    fitting = [name for name in shapes if name not in known and not name.endswith(_COUNTER)] if here else []
+    rules = _by_names(left, missing, fitting) if left and missing else Match({})
     met = rules.partners
     if met:
         yield _renamed(case, chosen, rules, len(missing))
