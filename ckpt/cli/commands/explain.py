@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from typing import Annotated
+from io import BufferedReader
+from typing import Annotated, cast
 
 import typer
 
@@ -16,6 +17,7 @@ from ckpt.cli.inputs import each
 from ckpt.cli.options import LimitOption, RewriteJson, SectionOption, limits_of, opened, plugins_allowed
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
 from ckpt.io.far import is_url
+from ckpt.io.location import locate, read_file
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.jobs.explain import (
     Case,
@@ -24,15 +26,19 @@ from ckpt.jobs.explain import (
     explain,
     explain_damaged,
     explain_with,
+    has_error,
     no_page,
     pages,
     plain,
     search,
 )
+from ckpt.jobs.explain.pages import page_of_code
 from ckpt.jobs.explain.text import LONGEST
 from ckpt.limits import Limits
 from ckpt.render.explain import answer_lines, list_lines, page_lines
 
+_LARGEST_LOG = 1 << 30
+"""Bytes of a log, of which the end is read."""
 _PIECE = 1 << 20
 """Bytes of stdin that are read at a time."""
 
@@ -48,6 +54,12 @@ def command(
         ),
     ] = None,
     section: SectionOption = None,
+    tee: Annotated[
+        bool,
+        typer.Option(
+            "--tee", help="Pass stdin on to stderr as it comes; a terminal gets it without this option."
+        ),
+    ] = False,
     json: RewriteJson = False,
     limit: LimitOption = None,
 ) -> int:
@@ -57,6 +69,7 @@ def command(
 
     \b
     python train.py 2>&1 | ckpt explain - last.pth
+    ckpt explain train.log last.pth
     ckpt explain "Parameter indices which did not receive grad for rank 1: 10 11" last.pth
     ckpt explain unused
     """
@@ -67,14 +80,21 @@ def command(
             output.write_lines(list_lines(pages(), output.screen_width()))
         return 0
     limits = limits_of(limit)
+    is_log = False
     path = words[-1] if len(words) > 1 and _is_path(words[-1]) else None
     text = " ".join(words if path is None else words[:-1])
     if path is None and section is not None:
         raise UsageError("--section needs the PATH of a checkpoint")
-    text = _stdin() if text == "-" else text
+    if text == "-":
+        is_log, text = True, _stdin(tee=tee)
+    elif os.path.isfile(text) and page_of_code(text) is None:
+        is_log, text = True, _log(text, limits)
+    found = search(text)
+    if is_log and found.page is None and not has_error(text):
+        output.write_json(found.to_json()) if json else output.write_text("no error in this text")
+        return 0
     if path is None:
         return _write(explain(text), json=json)
-    found = search(text)
     return each(
         [path],
         lambda name: _write(_answered(found, name, section, limits), json=json),
@@ -103,12 +123,33 @@ def _is_path(word: str) -> bool:
     return is_url(word) or os.path.exists(word) or word.endswith((".pth", ".pt", ".ckpt", ".safetensors"))
 
 
-def _stdin() -> str:
-    """The end of stdin, as text. Raises UsageError when it is empty."""
+def _log(path: str, limits: Limits) -> str:
+    """The end of a log. Raises UsageError for a checkpoint in the place of the message."""
+    data = read_file(
+        locate(path), limits._replace(index_bytes=max(limits.index_bytes, _LARGEST_LOG)), "the log"
+    )
+    if b"\0" in data[:_PIECE]:
+        raise UsageError(
+            "a file in the place of the message, and no text",
+            path=path,
+            hint="ckpt explain MESSAGE FILE, or ckpt inspect FILE",
+        )
+    return data[-LONGEST:].decode("utf-8", "replace")
+
+
+def _stdin(*, tee: bool = False) -> str:
+    """The end of stdin, as text. Raises UsageError when it is empty.
+
+    A terminal on stderr sees what comes through a pipe, for the program before the pipe no longer writes to it.
+    """
+    shown = sys.stderr.buffer if tee or (sys.stderr.isatty() and not sys.stdin.isatty()) else None
     pieces: deque[bytes] = deque()
     held = 0
-    stream = sys.stdin.buffer if sys.stdin is not None else None
-    while stream is not None and (piece := stream.read(_PIECE)):
+    stream = cast(BufferedReader, sys.stdin.buffer) if sys.stdin is not None else None
+    while stream is not None and (piece := stream.read1(_PIECE)):
+        if shown is not None:
+            shown.write(piece)
+            shown.flush()
         pieces.append(piece)
         held += len(piece)
         while held - len(pieces[0]) >= LONGEST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ckpt.errors import CkptError, UsageError
@@ -71,6 +72,18 @@ def search(text: str) -> Explanation:
     return Explanation(text, page.filled(message.fields), message)
 
 
+_AN_ERROR = re.compile(
+    r"Traceback \(most recent call last\)|^\s*[\w.]*(?:Error|Exception)\b|\b(?:[Ff]ailed|FATAL|fatal|[Aa]borted|terminate called)\b"
+    r"|\bError\b|\berror:",
+    re.MULTILINE,
+)
+
+
+def has_error(text: str) -> bool:
+    """Tell whether the output of a program looks as if it stopped at an error, of PyTorch or of anything."""
+    return bool(_AN_ERROR.search(plain(text)))
+
+
 def explain_with(found: Explanation, case: Case) -> Explanation:
     """Answer an explanation for one checkpoint. Raises UsageError where the file cannot answer."""
     if found.page is not None and found.page.code is not None:
@@ -127,6 +140,7 @@ __all__ = [
     "explain",
     "explain_damaged",
     "explain_with",
+    "has_error",
     "no_page",
     "pages",
     "plain",

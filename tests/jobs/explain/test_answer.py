@@ -327,7 +327,7 @@ def test_words_and_paths(tmp_path: Path) -> None:
     check_error(ckpt("explain", "CUDA out of memory", str(tmp_path / "nope.pth")), "no such file")
     check_error(ckpt("explain", "unused", "--section", "model"), "--section needs the path")
     check_error(ckpt("explain", "-", input=b" \n"), "stdin is empty")
-    done = ckpt("explain", "-", input=b"epoch 3\nall is well\n")
+    done = ckpt("explain", "-", input=b"epoch 3\nFooError: all is lost\n")
     check_error(done, "no page for this")
 
 

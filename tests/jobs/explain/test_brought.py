@@ -887,3 +887,69 @@ def test_no_sentence_ends_before_its_command(name: str) -> None:
             if done.out and (answer := json.loads(done.out).get("answer")):
                 for row in answer["statements"]:
                     assert row["command"] or row["names"] or not row["text"].endswith(":"), (text, row)
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_log_without_an_error_is_no_trouble(tmp_path: Path) -> None:
+    path = rewriting.saved(WEIGHTS, tmp_path / "w.pth")
+    log = tmp_path / "train.log"
+    log.write_text("epoch 3\nall is well\nKeyboardInterrupt\n")
+
+    for words in (("-", str(path)), (str(log), str(path)), (str(log),), ("-",)):
+        done = ckpt("explain", *words, input=log.read_bytes())
+        assert (done.code, done.out, done.err) == (0, b"no error in this text\n", b"")
+    document = json.loads(ckpt("explain", str(log), str(path), "--json").out)
+    assert (document["pages"], document["message"], document["answer"]) == ([], None, None)
+
+
+def test_a_log_is_a_file(tmp_path: Path) -> None:
+    path = rewriting.saved(WEIGHTS, tmp_path / "w.pth")
+    log = tmp_path / "train.log"
+    log.write_text("epoch 3\nAttributeError: 'collections.OrderedDict' object has no attribute 'eval'\n")
+
+    done = ckpt("explain", str(log), str(path))
+    piped = ckpt("explain", "-", str(path), "--tee", input=log.read_bytes())
+
+    assert done.code == 0 and b"This file is a state dict of 2 tensors" in done.out
+    assert piped.out == done.out and piped.err == log.read_bytes()
+    twice = ckpt("explain", str(path), str(path))
+    assert twice.code == 2 and b"a file in the place of the message" in twice.err
+
+
+def test_equal_ends_of_names_are_no_evidence(tmp_path: Path) -> None:
+    shapes = {"aux_head.weight": (4, 6), "aux_head.bias": (4,), "body.weight": (6, 6)}
+    path = rewriting.saved(
+        {name: torch.ones(shape) for name, shape in shapes.items()}, tmp_path / "nohead.pth"
+    )
+    text = 'RuntimeError: Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "head.weight", "head.bias". '
+
+    found = Answered(text, path)
+
+    assert "other names" not in found.said and not any("rename" in command for command in found.commands)
+    assert "2 missing keys are not in this file under any name that fits." in found.said
+    inner = rewriting.saved({f"net.{name}": value for name, value in WEIGHTS.items()}, tmp_path / "inner.pth")
+    text = 'Missing key(s) in state_dict: "fc.weight", "fc.bias". '
+    assert "2 of the 2 missing keys are there by other names" in Answered(text, inner).said
+
+
+def test_memory_that_runs_out_in_a_step_of_the_training(tmp_path: Path) -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."
+    step = ckpt(
+        "explain",
+        f'File "train.py", line 3\n    loss.backward()\n{text}',
+        "train_cuda.pth",
+        cwd=ROOT / "sample_checkpoints",
+    )
+    load = ckpt(
+        "explain",
+        f'File "a.py"\n    state = torch.load(path)\n{text}',
+        "train_cuda.pth",
+        cwd=ROOT / "sample_checkpoints",
+    )
+
+    assert "in a step of the training has other reasons" in " ".join(step.out.decode().split())
+    assert "A load without map_location puts them there, in every process." in " ".join(
+        load.out.decode().split()
+    )

@@ -17,6 +17,10 @@ _STEP = re.compile(
 _NEAR = 6_000
 """Characters before an error in which its traceback stands."""
 _OPTIMIZER = "optimizer.step"
+_LOADING = re.compile(
+    r"torch\.load\(|torch/serialization\.py|load_state_dict|restore_location|load_checkpoint"
+)
+_LOAD = "torch.load"
 
 
 def _take_device(message: Message, text: str, start: int) -> Message:
@@ -45,13 +49,24 @@ def _device(message: Message, case: Case) -> Iterator[Statement]:
             f"{plural(count, 'storage')} with {size_text(nbytes)} {'is' if count == 1 else 'are'} saved on {show(tag, 40)}."
         )
     if message.kind == "memory":
-        yield Statement("A load without map_location puts them there, in every process.")
+        yield Statement(
+            "A load without map_location puts them there, in every process."
+            if _LOAD in message.names
+            else "If the memory ran out while this file was loaded, that is the reason: a load without map_location puts them"
+            " there, in every process. Memory that runs out in a step of the training has other reasons."
+        )
     if message.device is not None and ":" in message.device and message.device not in others:
         yield Statement(f"None is saved on {show(message.device, 40)}, which the message names.")
     yield from offered("A file without devices loads everywhere:", case.plan(("rehome",)))
     expression = survey.load.expression
     if expression is not None and 'map_location="cpu"' in expression:
         yield Statement("Or load this one so:", (), expression)
+
+
+def _take_memory(message: Message, text: str, start: int) -> Message:
+    """The message, with the word of a load where the traceback is of one."""
+    near = text[max(0, start - _NEAR) : start + _NEAR]
+    return message._replace(names=(_LOAD,)) if _LOADING.search(near) else message
 
 
 def _take_replicas(message: Message, text: str, start: int) -> Message:
@@ -110,6 +125,7 @@ FAMILIES = (
         "memory",
         (r"(?:CUDA|HIP|MPS backend) out of memory|OutOfMemoryError",),
         stating(_device),
+        _take_memory,
         needs_open=True,
     ),
     Family(

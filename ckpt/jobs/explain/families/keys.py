@@ -150,6 +150,10 @@ def _missing(
     known = set(left)
     fitting = [name for name in shapes if name not in known and not name.endswith(_COUNTER)] if here else []
     rules = _by_names(left, missing, fitting) if left and missing else Match({})
+    if not here and not _are_beginnings(rules):
+        rules = Match(
+            {}
+        )  # nothing but equal ends of names speaks for it: torch would have listed them as unexpected
     met = rules.partners
     if met:
         yield _renamed(case, chosen, rules, len(missing))
@@ -203,6 +207,15 @@ def _full(chosen: Section, name: str) -> str:
 def _is_scale(name: str, code: str) -> bool:
     """Tell whether a key has the name of a scale, for the finding of weights with scales."""
     return code == "scaled" and bool(_SCALE.search(name.rpartition(".")[2]))
+
+
+def _are_beginnings(rules: Match) -> bool:
+    """Tell whether the rules take something away from the beginning of names, or put something before them."""
+    return all(
+        old.endswith(f".{new}") or new.endswith(f".{old}")
+        for new, old in rules.partners.items()
+        if new != old
+    )
 
 
 def _are_new_heads(absent: Sequence[str], message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
