@@ -15,6 +15,7 @@ from ckpt.elements.blocks import elements, memory_order, permuted, same_bytes
 from ckpt.elements.cast import AVERAGED
 from ckpt.elements.spans import without_repeats
 from ckpt.errors import CkptError, UsageError, about
+from ckpt.evidence.adapters import piece_of
 from ckpt.evidence.alignment import Alignment, Paired, paired
 from ckpt.evidence.scaled import find_scaled
 from ckpt.evidence.sections import Section, section_of
@@ -99,6 +100,7 @@ def average(
             chosen = slim(last, limits, section=options.section, select=globs, drop_other=options.drop_other)
         for model in wholes[:-1]:
             _refuse_misfits(model, wholes[-1], chosen.result, globs)
+        _refuse_adapters(wholes, chosen.result)
         codes = _codes(wholes, chosen.result)
         return chosen, _Plan(wholes, shares, chosen.result, codes)
 
@@ -225,6 +227,24 @@ def _refuse_misfits(model: _Model, last: _Model, chosen: Checkpoint, globs: Glob
     if problems:
         wrong = [*missing, *extra, *(name for name, _, _ in reshaped)]
         raise _MisfitError(f"does not fit {show(last.path, 80)}: {'; '.join(problems)}", model.path, wrong)
+
+
+def _refuse_adapters(models: Sequence[_Model], chosen: Checkpoint) -> None:
+    """Raise UsageError for adapters: a layer gets B × A, and the mean of products is not the product of means."""
+    names = [entry.name for entry in chosen.tensors]
+    factors = [name for name in names if (piece := piece_of(name)) is not None and piece.part in _FACTORS]
+    if not factors:
+        return
+    what = (
+        "holds an adapter (LoRA): a layer gets B × A, and the mean of A times the mean of B is another matrix"
+    )
+    if len(factors) == len(names):
+        raise UsageError(what, path=models[-1].path)
+    raise _MisfitError(what, models[-1].path, factors)
+
+
+_FACTORS = ("down", "up", "mid")
+"""Parts of an adapter that are factors of a product."""
 
 
 def _codes(models: Sequence[_Model], chosen: Checkpoint) -> frozenset[str]:

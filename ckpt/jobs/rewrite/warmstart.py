@@ -259,6 +259,13 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
     if coverage.unscaled and least is None:
         way = ("--min-coverage", "0") if coverage.of(*LOADED) else None
         return coverage._replace(refusal=coverage.unscaled, way=way)
+    lost = _left_layers(coverage)
+    if lost and least is None:
+        why = (
+            f"PRETRAINED holds an adapter of {plural(lost, 'layer')}, which TARGET has no place for: what was trained would be left"
+            " out, and ckpt merges no adapters yet"
+        )
+        return coverage._replace(refusal=why, way=("--min-coverage", "0") if coverage.of(*LOADED) else None)
     if not coverage.of(*LOADED):
         return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
     if least is not None:
@@ -274,6 +281,15 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
         why = f"less than {LEAST:.0%} of the model"
         return coverage._replace(refusal=why, way=("--min-coverage", "0"))
     return coverage
+
+
+def _left_layers(coverage: Coverage) -> int:
+    """The number of layers whose adapter (LoRA, LoHa, LoKr) finds no place in the target."""
+    names = [row.source.name for row in coverage.of("unexpected") if row.source is not None]
+    pieces = [piece_of(name) for name in names]
+    return len(
+        {piece.module for piece in pieces if piece is not None and piece.part not in ("alpha", "magnitude")}
+    )
 
 
 def _strength(rows: Sequence[Pairing]) -> Iterator[str]:

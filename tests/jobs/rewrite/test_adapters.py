@@ -8,8 +8,10 @@ from typing import Any
 
 import oracle
 import pytest
+import rewriting
 import torch
 from inside import inside
+from process import ckpt
 from safetensors.torch import load_file, save_file
 
 from ckpt.evidence.adapters import adapter_translation, piece_of
@@ -179,3 +181,42 @@ def test_a_model_with_a_word_of_lora_is_no_adapter(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "a.pth")
     assert "adapter" not in inspected(tmp_path / "a.pth")
     assert piece_of("layers.0.weight") is None and piece_of("lora_unet_x.weight") is None
+
+
+def two_layers(rank: int = 4) -> dict[str, torch.Tensor]:
+    """An adapter of two layers in the names of PEFT."""
+    shapes = {"A": (rank, 8), "B": (8, rank)}
+    return {
+        f"base_model.model.layers.{layer}.q.lora_{part}.weight": torch.randn(shape)
+        for layer in range(2)
+        for part, shape in shapes.items()
+    }
+
+
+def test_adapters_have_no_mean(tmp_path: Path) -> None:
+    one, two = (rewriting.saved(two_layers(), tmp_path / name) for name in ("one.pth", "two.pth"))
+
+    done = ckpt("average", one.name, two.name, "-o", "mean.pth", cwd=tmp_path)
+
+    assert done.code == 2 and b"holds an adapter (LoRA): a layer gets B" in done.err
+    assert not (tmp_path / "mean.pth").exists()
+    base = {f"layers.{layer}.q.weight": torch.ones(8, 8) for layer in range(2)}
+    runs = [rewriting.saved(base | two_layers(), tmp_path / name) for name in ("three.pth", "four.pth")]
+    mixed = ckpt("average", *(path.name for path in runs), "-o", "mean.pth", cwd=tmp_path)
+    assert mixed.code == 2 and b"--exclude" in mixed.err
+
+
+def test_a_run_with_an_adapter_is_no_start_for_its_base(tmp_path: Path) -> None:
+    base = {f"layers.{layer}.q.weight": torch.ones(8, 8) for layer in range(2)}
+    rewriting.saved(base, tmp_path / "base.pth")
+    layers = {f"base_model.model.layers.{layer}.q.base_layer.weight": torch.ones(8, 8) for layer in range(2)}
+    rewriting.saved(layers | two_layers(), tmp_path / "run.pth")
+
+    done = ckpt("warmstart", "run.pth", "--into", "base.pth", "-o", "out.pth", cwd=tmp_path)
+
+    assert done.code == 1 and not (tmp_path / "out.pth").exists()
+    assert b"PRETRAINED holds an adapter of 2 layers, which TARGET has no place for" in done.err
+    again = ckpt(
+        "warmstart", "run.pth", "--into", "base.pth", "--min-coverage", "0", "-o", "out.pth", cwd=tmp_path
+    )
+    assert again.code == 0 and (tmp_path / "out.pth").exists()
