@@ -121,8 +121,8 @@ def command(
             "--imports", help="Show every name that the pickles import, and where.", rich_help_panel=OUTPUT
         ),
     ] = False,
-    indices: Annotated[
-        str | None,
+    index: Annotated[
+        list[str] | None,
         typer.Option(
             "--index", metavar="N,N-N", help="Name the parameters with these indices in an error of DDP."
         ),
@@ -162,6 +162,7 @@ def command(
     if tsv and len(views) > 1:
         raise UsageError("--tsv takes one of --storages, --values and --imports")
     check_table(table)
+    indices = None if index is None else ",".join(index)
     if indices is not None:
         from ckpt.evidence.numbering import numbers  # here: inspect alone does not pay for it
 

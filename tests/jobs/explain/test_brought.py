@@ -953,3 +953,19 @@ def test_memory_that_runs_out_in_a_step_of_the_training(tmp_path: Path) -> None:
     assert "A load without map_location puts them there, in every process." in " ".join(
         load.out.decode().split()
     )
+
+
+def test_numbers_of_which_the_file_says_nothing_are_a_guess(tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    data = {"model": net.state_dict(), "optimizer": torch.optim.SGD(net.parameters(), 0.1).state_dict()}
+    path = rewriting.saved(data, tmp_path / "sgd.pth")
+
+    found = Answered("Parameter indices which did not receive grad for rank 0: 2 3", path)
+
+    assert "These names are a guess" in found.said
+    assert found.commands == [
+        "ckpt inspect sgd.pth --model FILE.py:FACTORY --index 2,3",
+        "ckpt diff OLDER sgd.pth",
+    ]
+    once = ckpt("inspect", str(path), "--index", "2,3")
+    assert once.code == 0 and ckpt("inspect", str(path), "--index", "2", "--index", "3").out == once.out

@@ -11,6 +11,7 @@ from ckpt.jobs.explain.case import Answer, Case, Statement, stated
 from ckpt.jobs.explain.family import Family
 from ckpt.jobs.explain.message import MOST_NAMES, Message
 from ckpt.jobs.inspect.unused import UNUSED
+from ckpt.text import pasted_path
 
 _NAMES = re.compile(r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)")
 _TWICE_NAME = re.compile(r"Parameter at index \d{1,12} with name (\S{1,2000}) has been marked as ready twice")
@@ -43,7 +44,27 @@ def _answer(message: Message, case: Case) -> Answer:
         rows.clear()
     found_numbers = certain or numbering(survey, numbers, case.section)
     rows += _reasons(numbers, found_numbers)
+    if found_numbers.trust == "likely":
+        rows += _certain_ways(numbers, survey)
     return Answer(survey.path, tuple(rows), numbering=found_numbers)
+
+
+def _certain_ways(numbers: Numbers, survey: Survey) -> Iterator[Statement]:
+    """Say that names are a guess, and by which ways they are certain."""
+    path = pasted_path(survey.path)
+    if path is None:
+        return
+    every = ",".join(map(str, numbers.all))
+    yield Statement(
+        "These names are a guess: the file does not say which parameters DDP counts. With the code of the model they are certain:",
+        (),
+        f"ckpt inspect {path} --model FILE.py:FACTORY --index {every}",
+    )
+    yield Statement(
+        "So they are with an older checkpoint of the run: parameters that did not change had no gradient.",
+        (),
+        f"ckpt diff OLDER {path}",
+    )
 
 
 def _own_names(names: Sequence[str], survey: Survey) -> list[str]:
