@@ -288,6 +288,8 @@ def test_the_errors_of_the_page_are_torchs() -> None:
     )
     elsewhere += (
         "persistent id",
+        "Errno 5",
+        "probability tensor",
         "Some tensors share memory",
         "to be dict-like",
         "mat1 and mat2",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ckpt.errors import CkptError, UsageError
+from ckpt.errors import CkptError, CutOffError, UsageError
 from ckpt.jobs.explain.answer import answer, damaged, made_findings
 from ckpt.jobs.explain.case import Answer, Case
-from ckpt.jobs.explain.conditions import holds
+from ckpt.jobs.explain.conditions import holds, may_hold
 from ckpt.jobs.explain.families import FAMILIES, find_message
 from ckpt.jobs.explain.families.keys import answer_of_names
 from ckpt.jobs.explain.message import Message
@@ -64,6 +64,7 @@ def search(text: str) -> Explanation:
     message = find_message(text)
     if message is not None:
         page = page_of_kind(message.kind).filled(message.fields)._replace(messages=(message.text,))
+        page = page._replace(body=tuple(row for row in page.body if may_hold(row.condition, message)))
         return Explanation(text, page, message, answer_of_names(message))
     page = find_page(plain(text))
     if page is None or not page.kinds:
@@ -92,7 +93,7 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
     if page is not None and message is not None:
         body = tuple(block for block in page.body if holds(block.condition, message, case))
         page = page._replace(body=body)
-    return found._replace(page=page, answer=answer(message, case))
+    return found._replace(page=page, answer=answer(message, case, plain(found.text)))
 
 
 def explain_damaged(found: Explanation, error: CkptError, command: str | None = None) -> Explanation | None:
@@ -104,7 +105,8 @@ def explain_damaged(found: Explanation, error: CkptError, command: str | None = 
     if page is not None and (page.code is not None or not page.kinds or FAMILIES[page.kinds[0]].needs_open):
         return None
     if page is not None:
-        page = page._replace(body=tuple(row for row in page.body if row.condition in ("", "broken")))
+        shown = ("", "broken") if isinstance(error, CutOffError) else ("",)
+        page = page._replace(body=tuple(row for row in page.body if row.condition in shown))
     return found._replace(page=page, answer=damaged(error, command))
 
 

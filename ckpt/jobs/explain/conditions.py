@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ckpt.evidence.wrappers import wrapper_prefix
 from ckpt.jobs.explain.case import Case
 from ckpt.jobs.explain.families.devices import is_replicated
 from ckpt.jobs.explain.message import Message
@@ -26,7 +27,7 @@ def _is_on_devices(case: Case) -> bool:
 CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
     "wrapped": lambda message, case: bool(case.found("prefix")),
     "usable": lambda message, case: not case.is_useless and not case.found("tensor-parallel"),
-    "module": lambda message, case: any(section.is_module for section in case.survey.sections),
+    "module": lambda message, case: any(part.is_module and part.entries for part in case.survey.main),
     "objects": lambda message, case: bool(case.survey.checkpoint.weights_only),
     "python2": lambda message, case: case.survey.checkpoint.encoding is not None,
     "devices": lambda message, case: _is_on_devices(case),
@@ -35,11 +36,30 @@ CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
     "replicated": lambda message, case: (
         is_replicated(message) and not case.survey.checkpoint.traits.names_are_code
     ),
+    "on-cpu": lambda message, case: "cpu" in message.text and not case.survey.checkpoint.code_devices,
     "broken": lambda message, case: case.verified is not None and bool(case.verified.exit_code),
     "no-file": lambda message, case: False,
 }
 """The word of a condition -> whether it holds. `no-file` is for readers of the page alone; a file that does not open
 is `broken`."""
+
+
+OF_MESSAGES: dict[str, Callable[[Message], bool]] = {
+    "wrapped": lambda message: _is_wrapped(message),
+    "replicated": lambda message: is_replicated(message),
+    "on-cpu": lambda message: "cpu" in message.text,
+}
+"""The conditions that an error alone can contradict."""
+
+
+def _is_wrapped(message: Message) -> bool:
+    names = (*message.missing, *message.unexpected)
+    return not names or any(wrapper_prefix(name) for name in names)
+
+
+def may_hold(word: str, message: Message) -> bool:
+    """Tell whether a condition may hold for an error, without a checkpoint."""
+    return word not in OF_MESSAGES or OF_MESSAGES[word](message)
 
 
 def holds(word: str, message: Message, case: Case) -> bool:

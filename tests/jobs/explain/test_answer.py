@@ -90,7 +90,7 @@ def test_other_names_are_renamed_by_the_command(tmp_path: Path) -> None:
     assert result.missing_keys == ["head.weight", "head.bias"] and not result.unexpected_keys
     absent = answered(text, source)["answer"]["statements"][1]
     assert absent["names"] == ["head.weight", "head.bias"]
-    assert absent["text"] == "2 missing keys are not in this file under any name that fits."
+    assert absent["text"] == "2 missing keys are not in this file under a name that ckpt can match."
 
 
 def test_a_whole_checkpoint_that_was_loaded(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_keys_that_are_there(tmp_path: Path) -> None:
     ]
     assert [(row["text"], row["names"]) for row in rows[:2]] == [
         ("1 missing key is in this file: another file, or another dict of it, was loaded.", ["head.weight"]),
-        ("1 missing key is not in this file under any name that fits.", ["gone.weight"]),
+        ("1 missing key is not in this file under a name that ckpt can match.", ["gone.weight"]),
     ]
 
 

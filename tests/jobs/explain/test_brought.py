@@ -297,7 +297,7 @@ def test_a_class_of_another_version_of_its_package(tmp_path: Path, monkeypatch: 
 
     assert "is installed and lacks this name: another version of ultralytics wrote the file" in found.said
     assert "The file says version = 8.3.0" in found.said
-    assert 'pip install "ultralytics>=8.3.0"' in found.commands
+    assert "pip install -U ultralytics" in found.commands
     missing = Answered("ModuleNotFoundError: No module named 'ultralytics'", path)
     assert "another version" not in missing.said
 
@@ -611,6 +611,61 @@ def test_the_words_of_diffusers_and_vllm(tmp_path: Path) -> None:
     assert Answered(text, path).names == ["conv_in.weight", "conv_in.bias"]
     text = "ValueError: There is no module or parameter named 'fc' in Net"
     assert Answered(text, path).kind == "keys"
+
+
+def test_names_that_peft_adds(tmp_path: Path) -> None:
+    name = "base_model.model.lm_head"
+    path = rewriting.saved({f"{name}.weight": torch.ones(324, 16)}, tmp_path / "adapter.pth")
+    text = (
+        f"size mismatch for {name}.modules_to_save.default.weight: copying a param with shape torch.Size([324, 16]) from"
+        " checkpoint, the shape in current model is torch.Size([320, 16])."
+    )
+
+    found = Answered(text, path)
+
+    assert "not in this file" not in found.said and "not there" not in found.page
+    assert "model.resize_token_embeddings(324)" in found.said and not found.commands
+
+
+def test_positions_of_another_image_size(tmp_path: Path) -> None:
+    path = rewriting.saved(
+        {"pos_embed": torch.ones(1, 1370, 8), "head.weight": torch.ones(2, 8)}, tmp_path / "vit.pth"
+    )
+    text = (
+        "size mismatch for pos_embed: copying a param with shape torch.Size([1, 1370, 8]) from checkpoint, the shape in current"
+        " model is torch.Size([1, 257, 8])."
+    )
+
+    said = Answered(text, path).said
+
+    assert "1,370 (37 x 37 and 1 more) in the checkpoint and 257 (16 x 16 and 1 more) in the model" in said
+
+
+def test_a_key_of_another_program(tmp_path: Path) -> None:
+    found = Answered("KeyError: 'dims'", rewriting.saved(dict(WEIGHTS), tmp_path / "w.bin"))
+
+    assert "weights alone, by their names at its root" in found.said and found.code == 0
+
+
+def test_the_state_of_an_optimizer_on_the_cpu(tmp_path: Path) -> None:
+    text = (
+        "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when"
+        " checking argument for argument state_steps in method wrapper_CUDA___fused_adamw_)"
+    )
+    found = Answered(text, training(tmp_path / "t.pth"))
+    assert (
+        "its state is on another device than the parameters" in found.said
+        and "plain Python list" not in found.page
+    )
+    alone = ckpt("explain", text)
+    assert b"plain Python list" not in alone.out and b"the state of an optimizer" in alone.out
+
+
+def test_a_mount_and_numbers_that_are_not_finite(tmp_path: Path) -> None:
+    path = rewriting.saved(dict(WEIGHTS), tmp_path / "w.pth")
+    assert "network drive" in Answered("OSError: [Errno 5] Input/output error", path).said
+    text = "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"
+    assert Answered(text, path).commands[0] == "ckpt stats w.pth"
 
 
 def test_shapes_of_one_rank(tmp_path: Path) -> None:
@@ -928,7 +983,7 @@ def test_equal_ends_of_names_are_no_evidence(tmp_path: Path) -> None:
     found = Answered(text, path)
 
     assert "other names" not in found.said and not any("rename" in command for command in found.commands)
-    assert "2 missing keys are not in this file under any name that fits." in found.said
+    assert "2 missing keys are not in this file under a name that ckpt can match." in found.said
     inner = rewriting.saved({f"net.{name}": value for name, value in WEIGHTS.items()}, tmp_path / "inner.pth")
     text = 'Missing key(s) in state_dict: "fc.weight", "fc.bias". '
     assert "2 of the 2 missing keys are there by other names" in Answered(text, inner).said

@@ -71,6 +71,8 @@ MESSAGES = [
     ("types", 'RuntimeError: "slow_conv2d_cpu" not implemented for \'Half\''),
     ("types", "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same"),
     ("types", "RuntimeError: self and mat2 must have the same dtype, but got Float and BFloat16"),
+    ("not-finite", "RuntimeError: probability tensor contains either `inf`, `nan` or element < 0"),
+    ("mount", "OSError: [Errno 5] Input/output error"),
     # safetensors and transformers
     ("header", "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer"),
     ("header", "safetensors_rust.SafetensorError: Error while deserializing header: InvalidHeaderDeserialization"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.sections import Section
-from ckpt.jobs.explain.case import Answer, Case, Statement, keys_text, loads, looked_at, root_keys
+from ckpt.jobs.explain.case import Answer, Case, Statement, keys_text, loads, looked_at, root_keys, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.nodes import Node, Opaque, tensor_of
@@ -168,9 +168,19 @@ _MODEL_KEYS = (
 )
 
 
+def of_any_key(text: str, case: Case) -> Answer | None:
+    """The answer to a KeyError of another program, whose key the checkpoint may not have; None for any other text."""
+    found = None
+    for match in _KEY.finditer(text):
+        found = match
+    rows = [] if found is None else list(_of_root(found[1], case))
+    return Answer(case.survey.path, tuple(rows)) if rows else None
+
+
 def _of_root(name: str, case: Case) -> Iterator[Statement]:
     keys = root_keys(case)
     shown = show(name, 80)
+    yield from stated(case.found("adapter-names"))
     if name in _OF_OPTIMIZERS and name not in keys:
         rows = list(_of_optimizer(name, case))
         if rows:

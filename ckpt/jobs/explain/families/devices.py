@@ -12,7 +12,7 @@ from ckpt.text import plural, show, size_text
 
 _DEVICE = re.compile(r"(?:on (?:a )?(CUDA|\w{2,12}) device(?: (\d{1,4}))?|tagged with ([\w:]{1,40}))")
 _STEP = re.compile(
-    r"optimizer\.step|_single_tensor_|_multi_tensor_|exp_avg|momentum_buffer|addcdiv|_foreach_"
+    r"state_steps|fused_adam|optimizer\.step|_single_tensor_|_multi_tensor_|exp_avg|momentum_buffer|addcdiv|_foreach_"
 )
 _NEAR = 6_000
 """Characters before an error in which its traceback stands."""

@@ -197,13 +197,18 @@ def _world(message: Message, case: Case) -> Iterator[Statement]:
     for words, text in (
         (
             ("convert",),
-            "ckpt puts the parts of all ranks together into a file that loads on any number of ranks:",
+            "ckpt puts the parts of all ranks together into a file, which torch.load takes anywhere:",
         ),
         (("weights",), "The weights alone, which load on any number of ranks:"),
     ):
         way = case.plan(words)
         if way.command is not None:
             yield Statement(text, (), way.command)
+            if "DeepSpeed" in (case.survey.checkpoint.layout or case.survey.checkpoint.traits.label):
+                yield Statement(
+                    "DeepSpeed itself resumes from folders: make a universal checkpoint with its ds_to_universal.py to resume on"
+                    " another number of ranks."
+                )
             return
 
 

@@ -119,6 +119,10 @@ def _unlabelled(message: Message, case: Case) -> Iterator[Statement]:
 def _folder(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch.load of a folder, or a folder that lacks a file."""
     checkpoint = case.survey.checkpoint
+    unpacked = case.found("unpacked")
+    if unpacked:
+        yield from stated(unpacked)
+        return
     if not checkpoint.parts and not checkpoint.members:
         yield from stated(case.at_least("warning"))
         yield Statement(f"This is a file ({checkpoint.traits.label}), and no folder.")
@@ -186,6 +190,23 @@ def _looked(message: Message, case: Case) -> Answer:
     if report is not None and not report.exit_code and not found.explains:
         return Answer(case.survey.path, tuple(_damaged(message, case)))
     return found
+
+
+def _mount(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a file system that gives no bytes."""
+    del message
+    report = case.verified
+    state = (
+        ""
+        if report is None or report.exit_code
+        else " ckpt reads all bytes of this file now, and it is whole."
+    )
+    yield Statement(
+        f"The file system gave no bytes, and the file is not the cause: a network drive, a cloud mount or its quota.{state}"
+        " Copy the file to a local disk, and load that."
+    )
+    if report is not None and report.exit_code:
+        yield from damage_of(report)
 
 
 FAMILIES = (
@@ -262,6 +283,15 @@ FAMILIES = (
             r"[Uu]nable to find 'latest' file at",
         ),
         _no_file,
+    ),
+    Family(
+        "mount",
+        (
+            r"\[Errno 5\] Input/output error",
+            r"\[Errno 107\] Transport endpoint is not connected",
+            r"\[Errno 116\] Stale file handle",
+        ),
+        stating(_mount),
     ),
     Family("python2", (r"codec can't decode byte 0x[0-9a-f]{2}",), stating(_python2)),
 )

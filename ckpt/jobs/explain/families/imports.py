@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.checkpoint import Checkpoint, Import
-from ckpt.jobs.explain.case import Case, Statement
+from ckpt.jobs.explain.case import Case, Statement, offered
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import LONGEST_LINE, Message
 from ckpt.text import and_more, listed, plural, show
@@ -58,6 +58,9 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
     if message.kind == "code":
         yield from _another_version(message, case)
     refusals = survey.checkpoint.weights_only
+    if refusals is None and survey.checkpoint.imports:
+        yield from offered("The weights without the code:", case.plan(("weights",)))
+        return
     if not refusals:
         why = "weights_only=True loads this file" if refusals == () else "No pickle is loaded from this file"
         yield Statement(f"{why}.", (), survey.load.expression)
@@ -102,14 +105,9 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
 
 def _install(package: str, versions: list[tuple[str, str]]) -> str | None:
     """The command that installs the version that the file records under the plain name `version`."""
-    only = [
-        text
-        for name, text in versions
-        if name.rpartition(".")[2] in ("version", f"{package}_version", "__version__")
-    ]
-    if len(only) != 1 or not re.fullmatch(r"\d+(?:\.\d+){1,3}", only[0]) or not package.isidentifier():
-        return None
-    return f'pip install "{package}>={only[0]}"'
+    names = ("version", f"{package}_version", "__version__")
+    is_known = any(name.rpartition(".")[2] in names for name, _ in versions)
+    return f"pip install -U {package}" if is_known and package.isidentifier() else None
 
 
 def recorded_versions(case: Case) -> list[tuple[str, str]]:

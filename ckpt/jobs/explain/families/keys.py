@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from math import isqrt
 from shlex import quote
 
 from ckpt.evidence.loading import literal
@@ -103,10 +104,15 @@ def _answer(message: Message, case: Case) -> Answer:
     return Answer(path, (*serious, *rows), shapes=differing)
 
 
+_ADDED = re.compile(r"\.(?:modules_to_save\.[^.]+|base_layer)(?=\.)|(?<=lora_[AB])\.[^.]+(?=\.weight$)")
+"""Parts that PEFT puts into the names of a model, and leaves out of the file of an adapter."""
+
+
 def _shape_in_file(name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape of a tensor by its name, or by the end of it where a message has left out what is in front."""
-    if name in shapes:
-        return shapes[name]
+    for other in (name, _ADDED.sub("", name)):
+        if other in shapes:
+            return shapes[other]
     ends = [shape for other, shape in shapes.items() if other.endswith(f".{name}")]
     return ends[0] if len(set(ends)) == 1 else None
 
@@ -172,7 +178,7 @@ def _missing(
         return
     if absent:
         yield Statement(
-            f"{plural(len(absent), 'missing key')} {_be(absent)} not in this file under any name that fits.",
+            f"{plural(len(absent), 'missing key')} {_be(absent)} not in this file under a name that ckpt can match.",
             tuple(absent),
         )
     if absent and not present and _are_new_heads(absent, message, shapes):
@@ -308,7 +314,7 @@ def _shapes(
     same = [row for row in message.mismatched if row.name not in other]
     if not case.is_useless:
         yield from _reasons(same, shapes)
-    if case.found("tensor-parallel"):
+    if case.found("tensor-parallel") or any(_ADDED.search(row.name) for row in rows):
         return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
         yield _live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
@@ -352,9 +358,14 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
             "Each is the transpose of the model's. Another library wrote it (TensorFlow, JAX), or a Conv1D of GPT-2"
             " stands where the model has a Linear."
         )
-    if any(_POSITIONS.search(row.name) for row in rows):
+    for row in [row for row in rows if _POSITIONS.search(row.name)][:1]:
+        counts = " and ".join(
+            f"{_positions(shape)} in the {side}"
+            for side, shape in (("checkpoint", row.checkpoint), ("model", row.model))
+        )
         yield Statement(
-            "Position embeddings differ: the model has another image size or another greatest length."
+            f"Position embeddings differ: {counts}. Build the model with the image size, or the greatest length, of the checkpoint,"
+            " or interpolate them. A load of what fits leaves them untrained."
         )
     inputs = [
         row
@@ -373,6 +384,16 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
 def _is_empty(row: Mismatch) -> bool:
     """Tell whether a tensor has nothing, as ZeRO-3 leaves it: shape [0], or [1] in older releases."""
     return row.checkpoint in ((0,), (1,)) and _numel(row.checkpoint) < _numel(row.model)
+
+
+def _positions(shape: Sequence[int]) -> str:
+    """The number of positions of an embedding, and the square of patches that it is: `257 (16 x 16 and 1 more)`."""
+    count = shape[-2] if len(shape) > 1 else 0
+    for more in (0, 1, 2, 5):
+        side = isqrt(max(0, count - more))
+        if side > 2 and side * side == count - more:
+            return f"{count:,} ({side} x {side}{f' and {more} more' if more else ''})"
+    return f"{count:,}"
 
 
 def _numel(shape: Sequence[int]) -> int:

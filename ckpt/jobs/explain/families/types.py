@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ckpt.jobs.explain.case import Case, Statement
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
-from ckpt.text import and_more, plural, show
+from ckpt.text import and_more, pasted_path, plural, show
 
 
 def _answer(message: Message, case: Case) -> Iterator[Statement]:
@@ -46,7 +46,26 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
             yield Statement("The same weights in float32:", (), way.command)
 
 
+def _not_finite(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a sampler that gets NaN: are there any in the weights?"""
+    del message
+    path = pasted_path(case.survey.path)
+    text = "NaN or Inf in the weights give this, and so do activations that leave the range of float16. This reads all weights, and names both:"
+    yield Statement(text, (), None if path is None else f"ckpt stats {path}")
+    counts = Counter(entry.tensor.dtype.name for section in case.survey.main for entry in section.entries)
+    if counts["float16"]:
+        yield Statement(
+            "The weights are float16. A model that was trained in bfloat16 leaves its range: use bfloat16 or float32."
+        )
+
+
 FAMILIES = (
+    Family(
+        "not-finite",
+        (r"probability tensor contains either `inf`, `nan` or element < 0",),
+        stating(_not_finite),
+        needs_open=True,
+    ),
     Family(
         "types",
         (
