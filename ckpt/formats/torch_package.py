@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, Import, Notice, Traits
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.archive import Archive, check_paths
 from ckpt.formats.common.code import code_of, notices_of
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
@@ -75,6 +75,7 @@ class _Reader:
     def read(self) -> Checkpoint:
         archive, budget = self._archive, self._budget
         budget.hold(archive.nbytes)
+        check_paths(archive)
         root, code, files = Dict(), Dict(), Dict()
         parts: list[str] = []
         for name, record in archive.records.items():
