@@ -44,13 +44,17 @@ class Code(NamedTuple):
     """The qualified names of all classes."""
 
 
-def code_of(archive: Archive, limits: Limits, budget: Budget, folder: str = "code") -> Code:
+def code_of(
+    archive: Archive, limits: Limits, budget: Budget, folder: str = "code", *, has_values: bool = True
+) -> Code:
     """Read the code of an archive in one of its folders. Raises LimitError, UnreadableError.
 
+    `has_values` is False where all constants beside the code are tensors.
     torch 1.4 lists parameters only. The other tensors of such a class are its buffers, which `OTHERS` stands for.
     """
     result = Code({}, [], [], [], [], [], set())
     script = Script(budget)
+    script.has_values = has_values
     prefix = f"{archive.root}/{folder}/"
     for name, record in archive.records.items():
         if not name.startswith(prefix) or not name.endswith(".py"):

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from ckpt.formats.common.constants import Constants, is_safe_divisor
 from ckpt.formats.common.lexer import (
     DEDENT,
     INDENT,
@@ -23,7 +24,15 @@ from ckpt.formats.common.lexer import (
     Token,
     tokens_of,
 )
-from ckpt.formats.common.operators import BUILTINS, LIGHT, MATCHING, METHODS, OPERATORS, touches_files
+from ckpt.formats.common.operators import (
+    BUILTINS,
+    DIVIDING,
+    LIGHT,
+    MATCHING,
+    METHODS,
+    OPERATORS,
+    touches_files,
+)
 from ckpt.limits import Budget
 from ckpt.rows import NamedTuple, dataclass
 from ckpt.text import show
@@ -109,6 +118,8 @@ class Script:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        self.has_values = True
+        """Some of the constants beside the code may be no tensors."""
         self.texts: dict[str, str] = {}
         self.classes: dict[str, ScriptClass] = {}
         self.functions: dict[str, Body] = {}
@@ -144,7 +155,18 @@ class Script:
         """
         reach = _Reach(self, self._budget)
         reach.run()
+        for what, place in self._computed():
+            reach.strange(what, place.file, place.at)
         return reach.dangers, [*self.odd, *reach.unknown]
+
+    def _computed(self) -> Iterator[tuple[str, Place]]:
+        """Yield the operators of any body that a load computes, because all they are given is constant."""
+        tuples = frozenset(cls.name for cls in self.classes.values() if cls.base == "NamedTuple")
+        methods = (body for cls in self.classes.values() for body in cls.methods.values())
+        for body in (*self.functions.values(), *methods):
+            found = Constants(iter(body.params), tuples, self.has_values, self._budget)
+            for what, token in found.find(tokens_of(self.texts[body.file], body.begin, body.end)):
+                yield what, Place(body.file, token.begin)
 
     def line_of(self, place: Place) -> str:
         """Return the file and the line of a place, for people."""
@@ -551,6 +573,8 @@ class _Group:
     __slots__ = (
         "before",
         "braces",
+        "divisor",
+        "ended",
         "first",
         "has_literal",
         "is_computed",
@@ -573,6 +597,10 @@ class _Group:
         """One of the arguments without a name is a number or a short text; an argument with a name stands before."""
         self.is_text = self.is_computed = False
         """The first argument is a literal; something inside is none."""
+        self.ended = 0
+        """The arguments that ended."""
+        self.divisor = ("", -1)
+        """The last argument that is one number, and its index."""
         self.braces = 0
         """The places in the texts inside where `format` puts a value."""
 
@@ -604,6 +632,7 @@ class _Run:
         self._rounds = 1
         self._head = ""
         """The keyword that begins the statement."""
+        self._last_sign = ""
 
     def run(self) -> None:
         code = self._script.texts[self._part.file]
@@ -780,6 +809,9 @@ class _Run:
         if group is not None and token.kind == TEXT and not group.is_single:
             # Texts side by side are one text, so two of them are no name.
             group.word = f"{group.word}?" if group.word else _inside(token.text)
+        if group is not None and token.kind == NUMBER and self._now is None:
+            is_alone = not group.is_named and self._last_sign in ("(", ",")
+            group.divisor = (token.text, group.ended) if is_alone else ("", -1)
         if group is not None:
             group.braces += token.text.count("{") + 2 * len(_ESCAPE.findall(token.text))
             group.is_text = group.is_text or (group.is_single and self._now is None)
@@ -789,6 +821,7 @@ class _Run:
 
     def _sign(self, token: Token) -> None:
         text = token.text
+        self._last_sign = text
         if text == ".":
             following = self._next()
             if following is None or following.kind != NAME or self._now is None:
@@ -818,6 +851,7 @@ class _Run:
                 if group.is_single:
                     group.first = self._now
                 group.is_single = False
+                group.ended += 1
             else:
                 self._is_plain = self._is_plain_value = False
             self._is_fresh = False
@@ -841,6 +875,7 @@ class _Run:
         if self._groups:
             self._groups[-1].is_single = False
             self._groups[-1].first = self._groups[-1].first or _VALUE
+            self._groups[-1].divisor = ("", -1)
         else:
             self._is_plain = self._is_plain_value = False
         self._is_fresh = False
@@ -878,7 +913,10 @@ class _Run:
             return
         is_few = name in LIGHT or name not in METHODS | _MAKERS
         is_alone = group.is_single and thing.kind != "member"  # `torch.max(w)`
-        if name in MATCHING and not group.has_literal and not is_alone:
+        divisor, index = group.divisor
+        if name in DIVIDING and not (index == (thing.kind != "member") and is_safe_divisor(divisor)):
+            self._strange(f"{name} by a value", token)
+        elif name in MATCHING and not group.has_literal and not is_alone:
             self._strange(f"{name} of two values", token)
         elif not is_few and self._rounds > 1:
             self._strange(f"{name} in a loop", token)

@@ -21,7 +21,7 @@ from ckpt.formats.format import Probe
 from ckpt.formats.torchscript import FORMAT
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path
-from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.rebuild import storage_type
 from ckpt.rows import dataclass, replace
@@ -78,13 +78,14 @@ def read_from(
         if name == BYTECODE:
             devices = _devices_of(pickle)
     root = roots["data.pkl"]
-    code = code_of(archive, limits, budget)
+    constants = roots.get("constants.pkl")
+    are_tensors = type(constants) is tuple and all(tensor_of(constant) is not None for constant in constants)
+    code = code_of(archive, limits, budget, has_values=not are_tensors)
     contents.notices += notices_of(code)
     flat = flatten(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
     if flat.containers and not flat.containers[0].path:
         flat.containers[0] = flat.containers[0]._replace(is_module=True)
-    constants = roots.get("constants.pkl")
     beside: Node = None
     if type(constants) is tuple and constants:
         held = Dict()

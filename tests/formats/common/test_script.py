@@ -438,6 +438,104 @@ def test_values_that_grow_are_said(name: str, tmp_path: Path) -> None:
     assert report.load.expression is None
 
 
+TEXT = 's = "aaaa"\n    '
+COMPUTED = {
+    "add of texts": TEXT + "s = torch.add(s, s)\n    s = torch.add(s, s)",
+    "str of a pair": TEXT + "t = (s, s)\n    u = str(t)",
+    "ljust": 'u = torch.ljust("a", 7000000000, " ")',
+    "zfill": 'u = torch.zfill("a", 7000000000)',
+    "center": 'u = torch.center("a", 3000000000, " ")',
+    "expandtabs": 'u = torch.expandtabs("\\t", 2000000000)',
+    "factorial": "u = torch.factorial(2000000000000)",
+    "count": 'u = torch.count("aaa", "", 0, 3)',
+    "count, as a method": 'u = "aaa".count("", 0, 3)',
+    "count, of a name": TEXT + 'u = s.count("", 0, 3)',
+    "replace": 'u = torch.replace("aaa", "", "bb", -1)',
+    "remainder": "u = torch.remainder(5, 0)",
+    "remainder by -1": "u = torch.remainder(-9223372036854775807, -1)",
+    "floordiv by a name": "n = 0\n    u = torch.floordiv(5, n)",
+    "floordiv by a branch": "if self.training:\n      n = 0\n    else:\n      n = torch.dim(w)\n    u = torch.floordiv(5, n)",
+    "floordiv by the end of a pair": "a, b = (w, 0)\n    u = torch.floordiv(5, b)",
+    "floordiv by an item of a pair": "p = (w, 0)\n    u = torch.floordiv(5, (p)[1])",
+    "floordiv by what the compiler knows": "u = torch.floordiv(5, int(isinstance(w, int)))",
+    "floordiv by a constant": "u = torch.floordiv(5, CONSTANTS.c0)",
+    "floordiv by an item of a named tuple": "u = torch.floordiv(5, __torch__.NT(w, 0).b)",
+    "floordiv by an argument with a name": "u = torch.floordiv(5, b=0)",
+    "divmod": "u = divmod(1, 0)",
+    "the sign of a remainder": "u = 5 % 0",
+    "the sign of a division": "u = 5 // 0",
+    "the sign of a sum": TEXT + "s = s + s",
+    "torch as a name": "t = torch\n    u = t.remainder(5, 0)",
+    "the operator as a name": "f = torch.remainder\n    u = f(5, 0)",
+    "the namespace": "u = ops.aten.remainder(5, 0)",
+    "a range": "u = torch.__range_length(0, 5, 0)",
+    "an operator that is new": "u = torch.never_heard_of(1)",
+    "in an argument": "u = torch.add(w, torch.remainder(5, 0))",
+    "in a condition": "if torch.eq(torch.remainder(5, 0), 1):\n      pass",
+    "in a loop": "for i in range(3):\n      u = torch.remainder(5, 0)",
+    "in a list": "u = [torch.remainder(5, 0)]",
+}
+"""Code of a method that nobody calls. torch computes it when it compiles the method."""
+NT = "class NT(NamedTuple):\n  a : Tensor\n  b : int\n"
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_a_load_computes_of_constants_is_said(name: str, tmp_path: Path) -> None:
+    path = make(tmp_path / "a.pt", method=COMPUTED[name], further=NT)
+    with zipfile.ZipFile(path) as archive:
+        rows = {row: archive.read(row) for row in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for row, data in rows.items():
+            archive.writestr(row, b"\x80\x02K\0\x85." if row.endswith("constants.pkl") else data)
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "unknown-operator" in {row.code for row in report.findings}
+    assert report.load.expression is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "u = torch.remainder(5, 3)\n    v = torch.floordiv(9, 0x10)",
+        "u = torch.floordiv(torch.dim(w), torch.size(w, 0))\n    v = torch.remainder(5, u)",
+        "h, n = torch.size(w, 0), 4\n    u = torch.remainder(h, n)",
+        "for i in range(3):\n      u = torch.floordiv(5, i)",
+        "u = torch.arange(10)\n    v = torch.linspace(0, 1, 10)\n    x = torch.tensor(0.5)\n    y = torch.add(x, v)",
+        'm = "found {} of {}"\n    ops.prim.RaiseException(torch.format(m, "a", 3))',
+        "f = __torch__.free\n    u = torch.add(w, f(w))",
+        "u = None\n    if self.training:\n      u0 : Optional[Tensor] = w\n    else:\n      u0 = u\n    v = torch.dim(unchecked_cast(Tensor, u0))",
+        "u = torch.add(torch.len([1, 2]), 1)\n    v = torch.add(u, u)",
+        'a = self.name\n    u = torch.add(a, a)\n    v = torch.format("{}{}", u, u)',
+        "u = torch.slice(w, 0, 0, 9223372036854775807)\n    v = [1, -1][0]",
+    ],
+)
+def test_what_methods_usually_have_is_no_finding(code: str, tmp_path: Path) -> None:
+    with open(str(make(tmp_path / "a.pt", method=code))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "unknown-operator" not in {row.code for row in report.findings}, report.findings
+    assert report.load.expression is not None
+
+
+STATED = {
+    "remainder": "u = torch.remainder(torch.dim(w), torch.numel(w))",
+    "floordiv": "u = torch.floordiv(torch.dim(w), torch.sub(torch.dim(w), 1))",
+    "floordiv by -1": "u = torch.floordiv(torch.dim(w), -1)",
+    "floordiv by 0": "u = torch.floordiv(torch.dim(w), 0)",
+    "a method": "u = torch.dim(w).remainder(0)",
+    "a choice": "u = torch.remainder(torch.dim(w), 2 if self.training else 0)",
+    "divmod": "u = divmod(torch.dim(w), torch.dim(w))",
+    "count": 'u = torch.count(self.name, "", 0, 3)',
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_operators_that_die_are_said_where_a_load_runs_them(name: str, tmp_path: Path) -> None:
+    with open(str(make(tmp_path / "a.pt", line=STATED[name]))) as checkpoint:
+        assert inspect(Survey(checkpoint)).load.expression is None
+    with open(str(make(tmp_path / "b.pt", line="u = torch.remainder(torch.dim(w), 2)"))) as checkpoint:
+        assert inspect(Survey(checkpoint)).load.expression is not None
+
+
 def test_calls_that_double_are_counted(tmp_path: Path) -> None:
     """Each function calls the next one twice: 40 functions run a trillion times."""
     calls = "".join(
