@@ -22,6 +22,7 @@ from ckpt.formats.common.lexer import (
     TYPE_COMMENT,
     UNKNOWN,
     Token,
+    bounded,
     tokens_of,
 )
 from ckpt.formats.common.operators import (
@@ -185,7 +186,7 @@ class _FileReader:
         self._file = file
         self._module = module
         self._budget = budget
-        self._tokens = tokens_of(code)
+        self._tokens = bounded(tokens_of(code))
         self._ended = False
         self._after = len(code)
         """The beginning of the token behind the last line or body."""

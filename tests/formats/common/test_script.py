@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import oracle
 import pytest
 import torch
-from process import TIMEOUT, ckpt
+from process import TIMEOUT, check_error, ckpt
 from torch import nn
 
 from ckpt.evidence.survey import Survey
@@ -605,3 +606,53 @@ def test_code_that_torch_cannot_cut_is_said_and_costs_little(code: str, tmp_path
     with open(str(make(tmp_path / "a.pt", method=code))) as checkpoint:
         report = inspect(Survey(checkpoint))
     assert (report.load.expression is None) is not code.startswith("x")
+
+
+DEEP: dict[str, Callable[[int], dict[str, str]]] = {
+    "brackets": lambda n: {"method": f"u = {'(' * n}1{')' * n}"},
+    "calls": lambda n: {"method": f"u = {'torch.neg(' * n}1{')' * n}"},
+    "calls with commas": lambda n: {"method": f"u = {'torch.add(1, ' * n}1{')' * n}"},
+    "signs": lambda n: {"method": f"u = {'- ' * n}1"},
+    "signs inside of brackets": lambda n: {
+        "method": f"u = {'(1, - - - -' * (n // 5 + 1)}1{')' * (n // 5 + 1)}"
+    },
+    "words": lambda n: {"method": f"u = {'not ' * n}True"},
+    "choices": lambda n: {"method": f"u = {'1 if True else ' * n}1"},
+    "sums": lambda n: {"method": f"u = {'1 + ' * n}1"},
+    "dots": lambda n: {"method": f"u = w{'.T' * n}"},
+    "items": lambda n: {"method": f"u = w{'[0]' * n}"},
+    "blocks": lambda n: {
+        "method": "\n".join("    " + " " * i + "if True:" for i in range(n))[4:] + f"\n{' ' * (n + 4)}u = 1"
+    },
+    "branches": lambda n: {"method": "if True:\n      u = 1" + "\n    elif True:\n      u = 1" * n},
+    "a type": lambda n: {"field": f"  name : str\n  z : {'List[' * n}int{']' * n}\n"},
+    "a type of an argument": lambda n: {"method": f"u = annotate({'List[' * n}int{']' * n}, [])"},
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_code_that_is_nested_too_deep_for_torch_is_refused(name: str, tmp_path: Path) -> None:
+    """torch.jit.load calls itself for each level, and the process ends at some thousand of them."""
+    run = ckpt("inspect", make(tmp_path / "a.pt", **DEEP[name](310)))
+
+    check_error(run, "is nested deeper than torch can read")
+    with open(str(make(tmp_path / "b.pt", **DEEP[name](40)))):
+        pass  # real code has twenty levels
+
+
+def test_a_type_in_a_pickle_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.pt")
+    with zipfile.ZipFile(path) as archive:
+        rows = {row: archive.read(row) for row in archive.namelist()}
+    for depth, code in ((40, 0), (400, 2)):
+        text = (b"List[" * depth) + b"int" + b"]" * depth
+        tagged = (
+            b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n(]X"
+            + len(text).to_bytes(4, "little")
+            + text
+            + b"tR\x85."
+        )
+        with zipfile.ZipFile(path, "w") as archive:
+            for row, data in rows.items():
+                archive.writestr(row, tagged if row.endswith("constants.pkl") else data)
+        assert ckpt("inspect", path).code == code
