@@ -99,6 +99,15 @@ class ScriptClass:
     base: str
     attributes: dict[str, str | None]
     methods: dict[str, Body]
+    types: dict[str, str]
+    """The whole types of its attributes, without blanks."""
+    states: list[str]
+    """The whole type of the argument of its `__setstate__`."""
+
+    @property
+    def state(self) -> str:
+        """Return the type that `__setstate__` gets, or the empty text."""
+        return self.states[0] if self.states else ""
 
     @property
     def is_interface(self) -> bool:
@@ -207,6 +216,8 @@ class _FileReader:
             elif line and first not in ("import", "op_version_set"):
                 self._evaluated(line)
 
+    _last_type = ""
+    """The whole type of the last argument of the last function."""
     _level = 0
     _line_level = 0
     """The level of the last line."""
@@ -241,7 +252,7 @@ class _FileReader:
         usual = len(line) in (3, 4, 6) and line[1].kind == NAME
         if not usual:
             self._odd(line[0])
-        cls = ScriptClass(f"{self._module}.{name}", base, {}, {})
+        cls = ScriptClass(f"{self._module}.{name}", base, {}, {}, {}, [])
         if cls.name in self._script.classes:
             self._odd(line[0])
         self._script.classes[cls.name] = cls
@@ -253,10 +264,12 @@ class _FileReader:
         name = line[0].text
         if name == "__annotations__" and len(line) > 5 and line[1].text == "[" and line[4].text == "=":
             cls.attributes[line[2].text[1:-1]] = _type_of(line[5:])
+            cls.types[line[2].text[1:-1]] = _text_of(line[5:])
             return
         equals = next((index for index, token in enumerate(line) if token.text == "="), len(line))
         if len(line) > 1 and line[1].text == ":":
             cls.attributes[name] = _type_of(line[2:equals])
+            cls.types[name] = _text_of(line[2:equals])
         self._evaluated(line[equals + 1 :])
 
     def _def(self, line: Sequence[Token], cls: ScriptClass | None) -> None:
@@ -276,6 +289,7 @@ class _FileReader:
             return
         if name == "__setstate__":
             self._script.loaders.append(Place(self._file, line[0].begin))
+            cls.states.append(self._last_type)
         if name in cls.methods:
             self._odd(line[1])
         cls.methods[name] = body
@@ -285,6 +299,7 @@ class _FileReader:
         params: dict[str, str | None] = {}
         depth, index = 0, 2
         start, colon, equals = 3, -1, -1
+        self._last_type = ""
         while index < len(line):
             token = line[index]
             if token.kind == SIGN and token.text in "([{":
@@ -300,6 +315,7 @@ class _FileReader:
                     self._budget.charge(_ROW, _WHAT)
                     end = equals if equals > 0 else index
                     params[line[start].text] = _type_of(line[colon + 1 : end]) if colon > 0 else None
+                    self._last_type = _text_of(line[colon + 1 : end]) if colon > 0 else ""
                     if equals > 0:
                         self._evaluated(line[equals + 1 : index])
                 start, colon, equals = index + 1, -1, -1
@@ -347,6 +363,11 @@ def _type_of(tokens: Sequence[Token]) -> str | None:
         return None
     if any(token.text != "." for token in tokens[1::2]):
         return None
+    return "".join(token.text for token in tokens)
+
+
+def _text_of(tokens: Sequence[Token]) -> str:
+    """A type without blanks."""
     return "".join(token.text for token in tokens)
 
 
@@ -577,6 +598,7 @@ class _Group:
         "divisor",
         "ended",
         "first",
+        "has_class",
         "has_literal",
         "is_computed",
         "is_named",
@@ -598,6 +620,8 @@ class _Group:
         """One of the arguments without a name is a number or a short text; an argument with a name stands before."""
         self.is_text = self.is_computed = False
         """The first argument is a literal; something inside is none."""
+        self.has_class = False
+        """A type inside is a class, a tuple or a dict."""
         self.ended = 0
         """The arguments that ended."""
         self.divisor = ("", -1)
@@ -728,6 +752,8 @@ class _Run:
             self._targets.append(token)  # `a, b = c` or `(a, b) = c`
             self._is_fresh = True
         self._now = self._look_up(token)
+        if self._groups and (text in ("Tuple", "Dict", "Union") or self._now.kind == "class"):
+            self._groups[-1].has_class = True
         if text == "range" and self._now == _Thing("builtin", "range"):
             self._range(token)
 
@@ -829,6 +855,8 @@ class _Run:
                 self._strange("code that ckpt cannot read", token)
                 return
             self._now = self._member(self._now, following)
+            if self._groups and self._now.kind == "class":
+                self._groups[-1].has_class = True
             self._forget_target()
         elif text in ("(", "[", "{"):
             if self._now is not None:
@@ -889,12 +917,17 @@ class _Run:
         group = self._groups.pop()
         self._made(group, token)
         inside = self._now
+        group.has_class = group.has_class or (inside is not None and inside.kind == "class")
+        if group.has_class and group.before == _TYPE and self._groups:
+            self._groups[-1].has_class = True
         if group.is_single:
             group.first = inside
         if group.before is None:
             is_alone = group.sign == "(" and group.is_single and inside is not None
             self._now = inside if is_alone else _VALUE
         elif group.sign == "(":
+            if group.before == _Thing("builtin", "unchecked_cast") and group.has_class:
+                self._strange("unchecked_cast to a class", token)  # nobody looks at the class of the value
             self._now = self._result(group)
         else:
             self._now = _VALUE

@@ -15,6 +15,7 @@ from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.code import OTHERS, Code, code_of, notices_of
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.script_types import Types
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Probe
@@ -81,6 +82,10 @@ def read_from(
     constants = roots.get("constants.pkl")
     are_tensors = type(constants) is tuple and all(tensor_of(constant) is not None for constant in constants)
     code = code_of(archive, limits, budget, has_values=not are_tensors)
+    if code.loaders:
+        problem = Types(code.classes, budget).mismatch([root, constants])
+        if problem is not None:
+            code.dangers.append(f"its __setstate__ on {problem}")
     contents.notices += notices_of(code)
     flat = flatten(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)

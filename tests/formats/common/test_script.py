@@ -656,3 +656,41 @@ def test_a_type_in_a_pickle_that_is_nested_too_deep_is_refused(tmp_path: Path) -
             for row, data in rows.items():
                 archive.writestr(row, tagged if row.endswith("constants.pkl") else data)
         assert ckpt("inspect", path).code == code
+
+
+BOX = b"c__torch__\nInner\n)\x81}X\x08\0\0\0training\x89sb"
+HELPER = b"c__torch__\nHelper\n)\x81}X\x01\0\0\0xK\x01sb"
+CONFUSED: dict[str, Callable[[bytes], bytes]] = {
+    "an object of another class": lambda data: data.replace(HELPER, BOX),
+    "an attribute of another type": lambda data: data.replace(b"xK\x01sb", b"x\x89sb"),
+    "a number for an object": lambda data: data.replace(BOX, b"K\x01"),
+    "a number for a text": lambda data: data.replace(b"X\x06\0\0\0CANARY", b"K\x01"),
+    "a text for a bool": lambda data: data.replace(b")RtR\x89", b")RtRX\x01\0\0\0a"),
+    "a short tuple": lambda data: data.replace(b"X\x06\0\0\0CANARY", b""),
+    "a list for a tuple": lambda data: data.replace(b"\x81(c", b"\x81](c").replace(b"CANARYtb", b"CANARYeb"),
+}
+
+
+@pytest.mark.parametrize("name", CONFUSED)
+def test_a_value_of_another_type_than_the_code_declares_is_said(name: str, tmp_path: Path) -> None:
+    """torch does not compare them, and reads memory that is not its own."""
+    path = make(tmp_path / "a.pt")
+    with zipfile.ZipFile(path) as archive:
+        rows = {row: archive.read(row) for row in archive.namelist()}
+    for change, is_wrong in ((lambda data: data, False), (CONFUSED[name], True)):
+        with zipfile.ZipFile(path, "w") as archive:
+            for row, data in rows.items():
+                archive.writestr(row, change(data) if row.endswith("data.pkl") else data)
+        with open(str(path)) as checkpoint:
+            report = inspect(Survey(checkpoint))
+        assert (report.load.expression is None) is is_wrong
+        assert ("code-inside" in {row.code for row in report.findings}) is is_wrong
+
+
+@pytest.mark.parametrize(
+    "kind", ["__torch__.Inner", "List[__torch__.Inner]", "Tuple[int, int]", "Dict[str, int]"]
+)
+def test_a_cast_that_nobody_checks_is_said_where_a_load_runs_it(kind: str, tmp_path: Path) -> None:
+    for target, is_strange in ((kind, True), ("Tensor", False)):
+        with open(str(make(tmp_path / "a.pt", line=f"u = unchecked_cast({target}, w)"))) as checkpoint:
+            assert (inspect(Survey(checkpoint)).load.expression is None) is is_strange
