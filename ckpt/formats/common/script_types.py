@@ -6,8 +6,11 @@ Layout: torch/csrc/jit/serialization/unpickler.cpp.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
+from ckpt.errors import UnreadableError
 from ckpt.formats.common.script import ScriptClass
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Node, Opaque, inside, is_tuple, tensor_of
@@ -122,6 +125,91 @@ class Types:
         if cls is not None and cls.is_interface:
             return other is not None and cls.methods.keys() <= other.methods.keys()
         return node.func.qualified == name and (cls is not None or name.startswith(_CUSTOM))
+
+
+_NAMED = re.compile(r"__torch__[A-Za-z_0-9.]*")
+_UNFOLDED = 100_000
+"""The most objects and types that a load may look at, where one that is shared counts each time."""
+
+
+def check_doubling(root: Node, classes: dict[str, ScriptClass], budget: Budget) -> None:
+    """Refuse shared modules and named tuples that a load unfolds to a tree without end. Raises UnreadableError.
+
+    torch.jit.load wraps a module once for each way that leads to it, and writes a named tuple out inside of another one.
+    """
+    sizes = _sizes_of(classes)
+    if sizes is None or any(size > _UNFOLDED for size in sizes.values()):
+        raise UnreadableError("the named tuples of the code hold each other more often than torch can count")
+    objects = _unfolded(root, classes, budget)
+    if objects > _UNFOLDED:
+        raise UnreadableError("the modules of the program share each other more often than torch can count")
+
+
+def _sizes_of(classes: dict[str, ScriptClass]) -> dict[str, int] | None:
+    """Return how many types each named tuple is, written out, or None for one that holds itself."""
+    inner = {
+        name: [
+            found
+            for kind in cls.types.values()
+            for found in _NAMED.findall(kind)
+            if found in classes and classes[found].base == "NamedTuple"
+        ]
+        for name, cls in classes.items()
+        if cls.base == "NamedTuple"
+    }
+    return _totals(inner)
+
+
+def _unfolded(root: Node, classes: dict[str, ScriptClass], budget: Budget) -> int:
+    """Count the objects of the code below a root, one that is shared each time."""
+    inner: dict[int, list[int]] = {}
+    held: dict[int, Node] = {}
+    ours: set[int] = set()
+    todo = [inside(root)]
+    while todo:
+        node = todo.pop()
+        if id(node) in inner:
+            continue
+        budget.charge(_ROW, "the values of the program")
+        held[id(node)] = node
+        if type(node) is Opaque and type(node.func) is Global and node.func.qualified in classes:
+            ours.add(id(node))
+        children = [inside(child) for child in _children(node)]
+        children = [child for child in children if type(child) in (Opaque, Dict, list) or is_tuple(child)]
+        inner[id(node)] = [id(child) for child in children]
+        todo += children
+        held.update((id(child), child) for child in children)
+    totals = _totals(inner, ours)
+    # torch writes nothing that holds itself.
+    return _UNFOLDED + 1 if totals is None else totals.get(id(inside(root)), 0)
+
+
+_Key = TypeVar("_Key", str, int)
+
+
+def _totals(inner: dict[_Key, list[_Key]], counted: set[_Key] | None = None) -> dict[_Key, int] | None:
+    """Return the size of each thing with all that it holds, or None where one holds itself."""
+    totals: dict[_Key, int] = {}
+    opened: set[_Key] = set()
+    for start in inner:
+        todo = [start]
+        while todo:
+            name = todo[-1]
+            if name in totals:
+                todo.pop()
+                continue
+            missing = [other for other in inner[name] if other not in totals]
+            if not missing:
+                own = counted is None or name in counted
+                totals[name] = min(own + sum(totals[other] for other in inner[name]), _UNFOLDED + 1)
+                opened.discard(name)
+                todo.pop()
+                continue
+            if name in opened:
+                return None
+            opened.add(name)
+            todo += missing
+    return totals
 
 
 def _children(node: Node) -> Iterator[Node]:

@@ -15,7 +15,7 @@ from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.code import OTHERS, Code, code_of, notices_of
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
-from ckpt.formats.common.script_types import Types
+from ckpt.formats.common.script_types import Types, check_doubling
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Probe
@@ -82,6 +82,7 @@ def read_from(
     constants = roots.get("constants.pkl")
     are_tensors = type(constants) is tuple and all(tensor_of(constant) is not None for constant in constants)
     code = code_of(archive, limits, budget, has_values=not are_tensors)
+    check_doubling(root, code.classes, budget)
     if code.loaders:
         problem = Types(code.classes, budget).mismatch([root, constants])
         if problem is not None:

@@ -694,3 +694,44 @@ def test_a_cast_that_nobody_checks_is_said_where_a_load_runs_it(kind: str, tmp_p
     for target, is_strange in ((kind, True), ("Tensor", False)):
         with open(str(make(tmp_path / "a.pt", line=f"u = unchecked_cast({target}, w)"))) as checkpoint:
             assert (inspect(Survey(checkpoint)).load.expression is None) is is_strange
+
+
+def shared(depth: int) -> dict[str, bytes]:
+    """A program whose modules hold one module under two names, level by level."""
+    head = "  __parameters__ = []\n  __buffers__ = []\n  training : bool\n"
+    code, state = "", b""
+    for level in range(depth + 1):
+        inner = f"  a : __torch__.L{level - 1}\n  b : __torch__.L{level - 1}\n" if level else ""
+        code += f"class L{level}(Module):\n{head}{inner}"
+        code += f"  def forward(self: __torch__.L{level}, x: Tensor) -> Tensor:\n    return x\n"
+        both = b"X\1\0\0\0a" + state + b"q%cX\1\0\0\0bh%c" % (level, level) if level else b""
+        state = b"c__torch__\nL%d\n)\x81}(X\x08\0\0\0training\x88%sub" % (level, both)
+    return {"code/__torch__.py": code.encode(), "data.pkl": b"\x80\2" + state + b"."}
+
+
+@pytest.mark.parametrize("depth", [4, 40])
+def test_modules_that_are_shared_level_by_level_are_refused(depth: int, tmp_path: Path) -> None:
+    """torch.jit.load makes a module of Python for each way through them."""
+    rows = {**shared(depth), "constants.pkl": b"\x80\2).", "version": b"3\n"}
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        for name, data in rows.items():
+            archive.writestr(f"a/{name}", data)
+    run = ckpt("inspect", tmp_path / "a.pt")
+
+    assert run.code == (0 if depth == 4 else 2)
+    if depth == 40:
+        check_error(run, "share each other more often than torch can count")
+
+
+@pytest.mark.parametrize("depth", [3, 40])
+def test_named_tuples_that_hold_each_other_are_refused(depth: int, tmp_path: Path) -> None:
+    further = "class P0(NamedTuple):\n  a : int\n"
+    for level in range(1, depth + 1):
+        further += (
+            f"class P{level}(NamedTuple):\n  a : __torch__.P{level - 1}\n  b : List[__torch__.P{level - 1}]\n"
+        )
+    run = ckpt("inspect", make(tmp_path / "a.pt", further=further))
+
+    assert run.code == (0 if depth == 3 else 2)
+    if depth == 40:
+        check_error(run, "hold each other more often than torch can count")
