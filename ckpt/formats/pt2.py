@@ -9,7 +9,7 @@ from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal, Role, Traits
 from ckpt.columns import Chain
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.archive import Archive, check_paths
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.expressions import Doubts, doubts_of
 from ckpt.formats.common.members import of_record
@@ -53,8 +53,10 @@ FORMAT = Format(
 
 _WEIGHTS, _CONSTANTS, _SAMPLES = "data/weights/", "data/constants/", "data/sample_inputs/"
 _AOTI, _EXTRA = "data/aotinductor/", "extra/"
-_NATIVE = (".so", ".dll", ".dylib", ".pyd", ".cpp", "_compile_flags.json", "_linker_flags.json")
-"""Libraries, and what torch compiles to one where there is none, with the flags for the compiler."""
+_INFLATED = 100
+"""The most bytes that a byte of the file may become: a text of torch gets thirty times shorter."""
+_SMALL = 64 << 20
+"""Bytes that records may become whatever the size of the file."""
 _CUSTOM, _OPAQUE = "custom_obj_", "opaque_obj_"
 _TEXT = 1 << 16
 _ROW = 500
@@ -89,6 +91,7 @@ class _Reader:
     def read(self) -> Checkpoint:
         archive, budget = self._archive, self._budget
         budget.hold(archive.nbytes)
+        check_paths(archive)
         if archive.find("archive_format") is not None:
             text = self._text("archive_format")
             if text != "pt2":
@@ -103,6 +106,7 @@ class _Reader:
                 root.set([name], [tree])
             self._program(tree, path, parts)
         self._beside(root)
+        self._check_sizes()
         flat = flatten(root, self._limits, budget)
         flat.tensors = Chain(map(self._told, flat.tensors))
         modules = {path[:-1] for path in self._kinds}
@@ -119,6 +123,13 @@ class _Reader:
             refusals=(Refusal("a PT2 archive, which torch.export.load opens", ()),),
             flat=flat,
         )
+
+    def _check_sizes(self) -> None:
+        """Raise UnreadableError where the records inflate to far more than the file: torch reads each, whatever its name."""
+        records = self._archive.records.values()
+        inflated = sum(record.size for record in records if record.deflated)
+        if inflated > max(_SMALL, _INFLATED * self._archive.source.size):
+            raise UnreadableError(f"the records of the PT2 archive inflate to {size_text(inflated)}")
 
     def _programs(self) -> Iterator[tuple[str, _Parts]]:
         """Each program by its name, in the order of the archive. Raises UnreadableError when one lacks a record."""
@@ -142,11 +153,14 @@ class _Reader:
             yield model, _Parts(self._archive.records[name], weights, constants, samples)
 
     def _flat(self, name: str) -> Record:
-        for ending in (".pt", ".json"):  # torch 2.1 wrote the same bytes under .json
-            record = self._archive.records.get(f"serialized_{name}{ending}")
-            if record is not None:
-                return record
-        raise UnreadableError(f"the PT2 archive lacks serialized_{name}.pt")
+        # torch 2.1 wrote the same bytes under .json. torch reads whichever comes last.
+        names = [f"serialized_{name}{ending}" for ending in (".pt", ".json")]
+        found = [self._archive.records[name] for name in names if name in self._archive.records]
+        if len(found) > 1:
+            raise UnreadableError(f"the PT2 archive holds both {names[0]} and {names[1]}")
+        if not found:
+            raise UnreadableError(f"the PT2 archive lacks {names[0]}")
+        return found[0]
 
     def _samples(self) -> Record | None:
         return self._archive.records.get("serialized_example_inputs.pt")
@@ -236,7 +250,10 @@ class _Reader:
     # --- what lies beside the programs ---------------------------------------------------------------------------
 
     def _beside(self, root: Dict) -> None:
-        """Compiled models and extra files by their names. Nothing of them is loaded."""
+        """Compiled models and extra files by their names. ckpt loads nothing of them.
+
+        torch unpacks every record of a compiled model to a folder, and loads or compiles the library in it.
+        """
         compiled, extra = Dict(), Dict()
         native: list[str] = []
         for name, record in self._archive.records.items():
@@ -244,8 +261,7 @@ class _Reader:
             if inner.startswith(_AOTI):
                 self._budget.charge(_ROW, "the PT2 archive")
                 compiled.set([inner.removeprefix(_AOTI)], [size_text(record.size)])
-                if inner.lower().endswith(_NATIVE):
-                    native.append(show(inner, 80))
+                native.append(show(inner, 80))
             elif inner.startswith(_EXTRA):
                 self._budget.charge(_ROW, "the PT2 archive")
                 extra.set([inner.removeprefix(_EXTRA)], [self._extra(record)])

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, Import, Notice, Traits
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.archive import Archive, check_paths
 from ckpt.formats.common.code import code_of, notices_of
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
+from ckpt.formats.common.script_types import Types, check_doubling
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Format, Probe
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple, tensor_of
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.rows import replace
 from ckpt.tensors import Storage
@@ -75,6 +76,7 @@ class _Reader:
     def read(self) -> Checkpoint:
         archive, budget = self._archive, self._budget
         budget.hold(archive.nbytes)
+        check_paths(archive)
         root, code, files = Dict(), Dict(), Dict()
         parts: list[str] = []
         for name, record in archive.records.items():
@@ -162,15 +164,28 @@ class _Reader:
             archive, ".data", scripts, big=big, meta=True
         )  # their keys end in `.storage`
         start = f"{archive.root}/{_SCRIPTS}"
+        roots: list[Node] = []
+        are_tensors = True
         for name, record in archive.records.items():
             if name.startswith(start) and name.endswith(".pkl"):
                 pickle = run(
                     archive.read_pickle(record, self._limits, self._budget), self._limits, self._budget
                 )
                 interpret(pickle, scripts, self._limits, storages.resolve, 0)
+                roots.append(pickle.root)
+                if name.endswith("constants.pkl"):
+                    constants = pickle.root if is_tuple(pickle.root) else (None,)
+                    are_tensors = are_tensors and all(
+                        tensor_of(constant) is not None for constant in constants
+                    )
         self._contents.pickles += scripts.pickles
         self._contents.notices += scripts.notices
-        code = code_of(archive, self._limits, self._budget, f"{_SCRIPTS}code")
+        code = code_of(archive, self._limits, self._budget, f"{_SCRIPTS}code", has_values=not are_tensors)
+        for root in roots:
+            check_doubling(root, code.classes, self._budget)
+        problem = Types(code.classes, self._budget).mismatch(roots) if code.loaders else None
+        if problem is not None:
+            code.dangers.append(f"its __setstate__ on {problem}")
         self._contents.notices += notices_of(code)
 
     def _judged(self, row: Import) -> Import:

@@ -322,7 +322,13 @@ class Rebuilder:
             raise BadCallError(f"it is not called with {taken} arguments")
         if call.states or call.items or call.keys:
             raise BadCallError("its value is changed afterwards")
+        if taken == 2 and type(args[1]) is str and args[1].count("[") > _DEEPEST_TYPE:
+            raise BadCallError("its type is nested deeper than torch can read")
         return Tagged(inside(args[0]))
+
+
+_DEEPEST_TYPE = 300
+"""The most brackets of a type: torch calls itself for each, and the process ends at about 5,000."""
 
 
 def strided(

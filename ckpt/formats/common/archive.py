@@ -6,6 +6,7 @@ Not a format of the table: torch-zip, TorchScript and others use it. It reads no
 
 from __future__ import annotations
 
+import re
 from struct import Struct
 from zlib import crc32
 
@@ -255,6 +256,17 @@ def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, i
     name = source.read(begin, min(names, source.size - begin))
     begin += len(name)
     return name, source.read(begin, min(extras, source.size - begin)), extras
+
+
+_LEADS_OUT = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|\\|^[A-Za-z]:|//[A-Za-z]:")
+
+
+def check_paths(archive: Archive) -> None:
+    """Raise UnreadableError for a name that leads out of the folder that an archive is unpacked to."""
+    for name in archive.records.names:
+        inner = name.removeprefix(f"{archive.root}/") if archive.root else name
+        if _LEADS_OUT.search(name) or _LEADS_OUT.search(inner):
+            raise UnreadableError(f"the name of record {show(name, 80)} leads out of the archive")
 
 
 def _check_names(records: Records) -> list[Notice]:

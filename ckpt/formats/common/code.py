@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.checkpoint import CodeDevice, Notice, Role
 from ckpt.formats.common.archive import Archive
-from ckpt.formats.common.script import Deed, Script
+from ckpt.formats.common.script import Deed, Script, ScriptClass
 from ckpt.limits import Budget, Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import and_more
@@ -42,17 +42,21 @@ class Code(NamedTuple):
     deeds: list[str]
     dangers: list[str]
     unknown: list[str]
-    classes: set[str]
-    """The qualified names of all classes."""
+    classes: dict[str, ScriptClass]
+    """All classes by their qualified names."""
 
 
-def code_of(archive: Archive, limits: Limits, budget: Budget, folder: str = "code") -> Code:
+def code_of(
+    archive: Archive, limits: Limits, budget: Budget, folder: str = "code", *, has_values: bool = True
+) -> Code:
     """Read the code of an archive in one of its folders. Raises LimitError, UnreadableError.
 
+    `has_values` is False where all constants beside the code are tensors.
     torch 1.4 lists parameters only. The other tensors of such a class are its buffers, which `OTHERS` stands for.
     """
-    result = Code({}, [], [], [], [], [], set())
+    result = Code({}, [], [], [], [], [], {})
     script = Script(budget)
+    script.has_values = has_values
     prefix = f"{archive.root}/{folder}/"
     for name, record in archive.records.items():
         if not name.startswith(prefix) or not name.endswith(".py"):

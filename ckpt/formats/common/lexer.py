@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ckpt.errors import UnreadableError
 from ckpt.rows import NamedTuple
 
 NAME, NUMBER, TEXT, SIGN = "name", "number", "text", "sign"
@@ -126,3 +127,51 @@ def _end_of_line(code: str, position: int, last: int) -> int:
     """The line break that ends a comment, or the end of the code."""
     found = code.find("\n", position, last)
     return last if found < 0 else found
+
+
+DEEPEST = 300
+"""The most brackets, blocks and signs inside of each other. torch.jit.load ends the process at about 5,000."""
+_FLAT = frozenset((",", ":", "=", ";", "->", TYPE_COMMENT))
+_NESTING = frozenset(("if", "else", "and", "or", "not", "in", "is", "lambda"))
+
+
+def bounded(tokens: Iterator[Token], deepest: int = DEEPEST) -> Iterator[Token]:
+    """Yield tokens while they are not nested too deep for a parser that calls itself. Raises UnreadableError."""
+    blocks = [0]
+    """The branches of each open block: an `elif` stands inside of the one before it."""
+    chains = [0]
+    """The signs of the expression inside of each open bracket."""
+    depth = 0
+    """The sum of both, and the number of blocks."""
+    is_first = True
+    for token in tokens:
+        text = token.text
+        if token.kind in (NEWLINE, INDENT, DEDENT):
+            depth -= sum(chains)
+            chains = [0]
+            if token.kind == INDENT:
+                blocks.append(0)
+                depth += 1
+            elif token.kind == DEDENT and len(blocks) > 1:
+                depth -= blocks.pop() + 1
+            is_first = True
+        elif is_first and text in ("if", "elif"):
+            branches = blocks[-1] + 1 if text == "elif" else 0
+            depth += branches - blocks[-1]
+            blocks[-1] = branches
+            is_first = False
+        elif text in _FLAT:
+            depth -= chains[-1]
+            chains[-1] = 0
+        elif token.kind == SIGN and text in _CLOSING:
+            if len(chains) > 1:
+                depth -= chains.pop()
+        elif token.kind == SIGN or text in _NESTING:
+            chains[-1] += 1
+            depth += 1
+            if text in _OPENING:
+                chains.append(0)
+        is_first = is_first and token.kind in (NEWLINE, INDENT, DEDENT)
+        if depth > deepest:
+            raise UnreadableError("the code of the archive is nested deeper than torch can read")
+        yield token

@@ -6,11 +6,13 @@ They compute from values that they are given, in memory in proportion to these, 
 
 from __future__ import annotations
 
+from typing import Literal
+
 _VALUES = """
     Bool Complex Float FloatImplicit Int IntImplicit ScalarImplicit
-    __and__ __contains__ __derive_index __getitem__ __is__ __isnot__ __lshift__ __not__ __or__ __range_length
-    __round_to_zero_floordiv __rshift__ __xor__ _infer_size _set_item _unwrap_optional
-    abs add all any append bin bool capitalize ceil chr clear complex copy count degrees dict divmod
+    __and__ __contains__ __getitem__ __is__ __isnot__ __lshift__ __not__ __or__
+    __rshift__ __xor__ _infer_size _set_item _unwrap_optional
+    abs add all any append bin bool capitalize ceil chr clear complex copy degrees dict divmod
     endswith eq find float floor floordiv format fabs ge get gt hex hash index insert int isalnum isalpha isdecimal
     isdigit isfinite isidentifier isinf islower isnan isnumeric isprintable isspace istitle isupper items keys le len
     list log lower lstrip lt max min modf ne neg oct ord partition pop popitem radians remainder remove
@@ -103,3 +105,59 @@ def touches_files(name: str) -> bool:
     return (
         not _FILES.isdisjoint(words) or words[0] == "rpc" or words[:2] == ["debug", "set"] or name in _OTHERS
     )
+
+
+# --- what a load computes of constants --------------------------------------------------------------------------------
+
+DIVIDING = frozenset(
+    (
+        "__derive_index",
+        "__range_length",
+        "__round_to_zero_floordiv",
+        "divmod",
+        "floordiv",
+        "fmod",
+        "gcd",
+        "mathremainder",
+    )
+) | {"remainder"}
+"""Operators that end the process for some numbers. By a literal other than 0 and -1 they do not."""
+STRETCHING = frozenset(("add", "mul", "sub"))
+"""Operators that join two texts. A short literal makes a text longer by no more than itself."""
+FOLDED = frozenset(("__is__", "__isnot__", "hasattr", "isinstance"))
+"""Operators whose result the compiler may know, whatever they are given."""
+_NUMBERS = """
+    Bool Complex Float FloatImplicit Int IntImplicit ScalarImplicit __and__ __contains__ __lshift__ __not__ __or__
+    __rshift__ __xor__ abs all any acos acosh angle asin asinh atan atan2 atanh bool ceil complex copysign cos cosh
+    degrees div endswith eq erf erfc exp expm1 fabs find float floor frexp gamma ge gt hash index int isalnum isalpha
+    isdecimal isdigit isfinite isidentifier isinf islower isnan isnumeric isprintable isspace istitle isupper ldexp le
+    len lgamma log log10 log1p lt max min modf ne neg numel ord pow radians rfind rindex round sin sinh sqrt startswith
+    tan tanh trunc truediv
+"""
+NUMBERS = frozenset(_NUMBERS.split())
+"""Operators that make numbers."""
+_TEXTS = """
+    bin capitalize chr hex lower lstrip oct partition rpartition rstrip slice strip swapcase title upper __getitem__
+    EnumName EnumValue StringIndex TupleIndex TupleUnpack name value _unwrap_optional unchecked_unwrap_optional
+"""
+"""Operators that make nothing longer than they are given."""
+_MAKERS = """
+    arange as_tensor bartlett_window blackman_window device empty eye full hamming_window hann_window kaiser_window linspace
+    logspace normal ones rand randint randn randperm scalar_tensor tensor tril_indices triu_indices zeros
+    NumToTensor as_float dtype layout split rsplit splitlines list dict tuple enumerate zip reversed sorted items keys values
+    range
+"""
+"""Operators that make tensors or lists, which a load does not compute."""
+_EFFECTS = """
+    format percentFormat RaiseException Print Uninitialized annotate print uninitialized warn manual_seed is_grad_enabled is_scripting
+    is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype promote_types result_type can_cast set_grad_enabled
+    no_grad enable_grad wait fork awaitable record_function _record_function_enter _record_function_enter_new
+    _record_function_exit get_default_dtype seed default_generator
+"""
+"""Operators that a load does not compute, because they do something or take any number of arguments, or find a setting."""
+RESULTS: dict[str, Literal["varies", "constant"]] = {
+    **dict.fromkeys(_TEXTS.split(), "constant"),
+    **dict.fromkeys(_MAKERS.split(), "varies"),
+    **dict.fromkeys(_EFFECTS.split(), "varies"),
+}
+"""Operators that may have nothing but constants as arguments -> the kind of their result."""

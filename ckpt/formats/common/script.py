@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from ckpt.formats.common.constants import Constants, is_safe_divisor
 from ckpt.formats.common.lexer import (
     DEDENT,
     INDENT,
@@ -21,9 +22,18 @@ from ckpt.formats.common.lexer import (
     TYPE_COMMENT,
     UNKNOWN,
     Token,
+    bounded,
     tokens_of,
 )
-from ckpt.formats.common.operators import BUILTINS, LIGHT, MATCHING, METHODS, OPERATORS, touches_files
+from ckpt.formats.common.operators import (
+    BUILTINS,
+    DIVIDING,
+    LIGHT,
+    MATCHING,
+    METHODS,
+    OPERATORS,
+    touches_files,
+)
 from ckpt.limits import Budget
 from ckpt.rows import NamedTuple, dataclass
 from ckpt.text import show
@@ -89,6 +99,15 @@ class ScriptClass:
     base: str
     attributes: dict[str, str | None]
     methods: dict[str, Body]
+    types: dict[str, str]
+    """The whole types of its attributes, without blanks."""
+    states: list[str]
+    """The whole type of the argument of its `__setstate__`."""
+
+    @property
+    def state(self) -> str:
+        """Return the type that `__setstate__` gets, or the empty text."""
+        return self.states[0] if self.states else ""
 
     @property
     def is_interface(self) -> bool:
@@ -109,6 +128,8 @@ class Script:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        self.has_values = True
+        """Some of the constants beside the code may be no tensors."""
         self.texts: dict[str, str] = {}
         self.classes: dict[str, ScriptClass] = {}
         self.functions: dict[str, Body] = {}
@@ -144,7 +165,18 @@ class Script:
         """
         reach = _Reach(self, self._budget)
         reach.run()
+        for what, place in self._computed():
+            reach.strange(what, place.file, place.at)
         return reach.dangers, [*self.odd, *reach.unknown]
+
+    def _computed(self) -> Iterator[tuple[str, Place]]:
+        """Yield the operators of any body that a load computes, because all they are given is constant."""
+        tuples = frozenset(cls.name for cls in self.classes.values() if cls.base == "NamedTuple")
+        methods = (body for cls in self.classes.values() for body in cls.methods.values())
+        for body in (*self.functions.values(), *methods):
+            found = Constants(iter(body.params), tuples, self.has_values, self._budget)
+            for what, token in found.find(tokens_of(self.texts[body.file], body.begin, body.end)):
+                yield what, Place(body.file, token.begin)
 
     def line_of(self, place: Place) -> str:
         """Return the file and the line of a place, for people."""
@@ -163,7 +195,7 @@ class _FileReader:
         self._file = file
         self._module = module
         self._budget = budget
-        self._tokens = tokens_of(code)
+        self._tokens = bounded(tokens_of(code))
         self._ended = False
         self._after = len(code)
         """The beginning of the token behind the last line or body."""
@@ -184,6 +216,8 @@ class _FileReader:
             elif line and first not in ("import", "op_version_set"):
                 self._evaluated(line)
 
+    _last_type = ""
+    """The whole type of the last argument of the last function."""
     _level = 0
     _line_level = 0
     """The level of the last line."""
@@ -218,7 +252,7 @@ class _FileReader:
         usual = len(line) in (3, 4, 6) and line[1].kind == NAME
         if not usual:
             self._odd(line[0])
-        cls = ScriptClass(f"{self._module}.{name}", base, {}, {})
+        cls = ScriptClass(f"{self._module}.{name}", base, {}, {}, {}, [])
         if cls.name in self._script.classes:
             self._odd(line[0])
         self._script.classes[cls.name] = cls
@@ -230,10 +264,12 @@ class _FileReader:
         name = line[0].text
         if name == "__annotations__" and len(line) > 5 and line[1].text == "[" and line[4].text == "=":
             cls.attributes[line[2].text[1:-1]] = _type_of(line[5:])
+            cls.types[line[2].text[1:-1]] = _text_of(line[5:])
             return
         equals = next((index for index, token in enumerate(line) if token.text == "="), len(line))
         if len(line) > 1 and line[1].text == ":":
             cls.attributes[name] = _type_of(line[2:equals])
+            cls.types[name] = _text_of(line[2:equals])
         self._evaluated(line[equals + 1 :])
 
     def _def(self, line: Sequence[Token], cls: ScriptClass | None) -> None:
@@ -253,6 +289,7 @@ class _FileReader:
             return
         if name == "__setstate__":
             self._script.loaders.append(Place(self._file, line[0].begin))
+            cls.states.append(self._last_type)
         if name in cls.methods:
             self._odd(line[1])
         cls.methods[name] = body
@@ -262,6 +299,7 @@ class _FileReader:
         params: dict[str, str | None] = {}
         depth, index = 0, 2
         start, colon, equals = 3, -1, -1
+        self._last_type = ""
         while index < len(line):
             token = line[index]
             if token.kind == SIGN and token.text in "([{":
@@ -277,6 +315,7 @@ class _FileReader:
                     self._budget.charge(_ROW, _WHAT)
                     end = equals if equals > 0 else index
                     params[line[start].text] = _type_of(line[colon + 1 : end]) if colon > 0 else None
+                    self._last_type = _text_of(line[colon + 1 : end]) if colon > 0 else ""
                     if equals > 0:
                         self._evaluated(line[equals + 1 : index])
                 start, colon, equals = index + 1, -1, -1
@@ -324,6 +363,11 @@ def _type_of(tokens: Sequence[Token]) -> str | None:
         return None
     if any(token.text != "." for token in tokens[1::2]):
         return None
+    return "".join(token.text for token in tokens)
+
+
+def _text_of(tokens: Sequence[Token]) -> str:
+    """A type without blanks."""
     return "".join(token.text for token in tokens)
 
 
@@ -551,7 +595,10 @@ class _Group:
     __slots__ = (
         "before",
         "braces",
+        "divisor",
+        "ended",
         "first",
+        "has_class",
         "has_literal",
         "is_computed",
         "is_named",
@@ -573,6 +620,12 @@ class _Group:
         """One of the arguments without a name is a number or a short text; an argument with a name stands before."""
         self.is_text = self.is_computed = False
         """The first argument is a literal; something inside is none."""
+        self.has_class = False
+        """A type inside is a class, a tuple or a dict."""
+        self.ended = 0
+        """The arguments that ended."""
+        self.divisor = ("", -1)
+        """The last argument that is one number, and its index."""
         self.braces = 0
         """The places in the texts inside where `format` puts a value."""
 
@@ -604,6 +657,7 @@ class _Run:
         self._rounds = 1
         self._head = ""
         """The keyword that begins the statement."""
+        self._last_sign = ""
 
     def run(self) -> None:
         code = self._script.texts[self._part.file]
@@ -698,6 +752,8 @@ class _Run:
             self._targets.append(token)  # `a, b = c` or `(a, b) = c`
             self._is_fresh = True
         self._now = self._look_up(token)
+        if self._groups and (text in ("Tuple", "Dict", "Union") or self._now.kind == "class"):
+            self._groups[-1].has_class = True
         if text == "range" and self._now == _Thing("builtin", "range"):
             self._range(token)
 
@@ -780,6 +836,9 @@ class _Run:
         if group is not None and token.kind == TEXT and not group.is_single:
             # Texts side by side are one text, so two of them are no name.
             group.word = f"{group.word}?" if group.word else _inside(token.text)
+        if group is not None and token.kind == NUMBER and self._now is None:
+            is_alone = not group.is_named and self._last_sign in ("(", ",")
+            group.divisor = (token.text, group.ended) if is_alone else ("", -1)
         if group is not None:
             group.braces += token.text.count("{") + 2 * len(_ESCAPE.findall(token.text))
             group.is_text = group.is_text or (group.is_single and self._now is None)
@@ -789,12 +848,15 @@ class _Run:
 
     def _sign(self, token: Token) -> None:
         text = token.text
+        self._last_sign = text
         if text == ".":
             following = self._next()
             if following is None or following.kind != NAME or self._now is None:
                 self._strange("code that ckpt cannot read", token)
                 return
             self._now = self._member(self._now, following)
+            if self._groups and self._now.kind == "class":
+                self._groups[-1].has_class = True
             self._forget_target()
         elif text in ("(", "[", "{"):
             if self._now is not None:
@@ -818,6 +880,7 @@ class _Run:
                 if group.is_single:
                     group.first = self._now
                 group.is_single = False
+                group.ended += 1
             else:
                 self._is_plain = self._is_plain_value = False
             self._is_fresh = False
@@ -841,6 +904,7 @@ class _Run:
         if self._groups:
             self._groups[-1].is_single = False
             self._groups[-1].first = self._groups[-1].first or _VALUE
+            self._groups[-1].divisor = ("", -1)
         else:
             self._is_plain = self._is_plain_value = False
         self._is_fresh = False
@@ -853,12 +917,17 @@ class _Run:
         group = self._groups.pop()
         self._made(group, token)
         inside = self._now
+        group.has_class = group.has_class or (inside is not None and inside.kind == "class")
+        if group.has_class and group.before == _TYPE and self._groups:
+            self._groups[-1].has_class = True
         if group.is_single:
             group.first = inside
         if group.before is None:
             is_alone = group.sign == "(" and group.is_single and inside is not None
             self._now = inside if is_alone else _VALUE
         elif group.sign == "(":
+            if group.before == _Thing("builtin", "unchecked_cast") and group.has_class:
+                self._strange("unchecked_cast to a class", token)  # nobody looks at the class of the value
             self._now = self._result(group)
         else:
             self._now = _VALUE
@@ -878,7 +947,10 @@ class _Run:
             return
         is_few = name in LIGHT or name not in METHODS | _MAKERS
         is_alone = group.is_single and thing.kind != "member"  # `torch.max(w)`
-        if name in MATCHING and not group.has_literal and not is_alone:
+        divisor, index = group.divisor
+        if name in DIVIDING and not (index == (thing.kind != "member") and is_safe_divisor(divisor)):
+            self._strange(f"{name} by a value", token)
+        elif name in MATCHING and not group.has_literal and not is_alone:
             self._strange(f"{name} of two values", token)
         elif not is_few and self._rounds > 1:
             self._strange(f"{name} in a loop", token)

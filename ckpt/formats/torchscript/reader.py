@@ -15,13 +15,14 @@ from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.code import OTHERS, Code, code_of, notices_of
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
+from ckpt.formats.common.script_types import Types, check_doubling
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Probe
 from ckpt.formats.torchscript import FORMAT
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path
-from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.rebuild import storage_type
 from ckpt.rows import dataclass, replace
@@ -78,13 +79,19 @@ def read_from(
         if name == BYTECODE:
             devices = _devices_of(pickle)
     root = roots["data.pkl"]
-    code = code_of(archive, limits, budget)
+    constants = roots.get("constants.pkl")
+    are_tensors = type(constants) is tuple and all(tensor_of(constant) is not None for constant in constants)
+    code = code_of(archive, limits, budget, has_values=not are_tensors)
+    check_doubling(root, code.classes, budget)
+    if code.loaders:
+        problem = Types(code.classes, budget).mismatch([root, constants])
+        if problem is not None:
+            code.dangers.append(f"its __setstate__ on {problem}")
     contents.notices += notices_of(code)
     flat = flatten(root, limits, budget)
     flat.tensors = Chain(_with_kind(entry, root, code.kinds) for entry in flat.tensors)
     if flat.containers and not flat.containers[0].path:
         flat.containers[0] = flat.containers[0]._replace(is_module=True)
-    constants = roots.get("constants.pkl")
     beside: Node = None
     if type(constants) is tuple and constants:
         held = Dict()

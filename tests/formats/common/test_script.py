@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import oracle
 import pytest
 import torch
-from process import TIMEOUT, ckpt
+from process import TIMEOUT, check_error, ckpt
 from torch import nn
 
 from ckpt.evidence.survey import Survey
@@ -438,6 +439,104 @@ def test_values_that_grow_are_said(name: str, tmp_path: Path) -> None:
     assert report.load.expression is None
 
 
+TEXT = 's = "aaaa"\n    '
+COMPUTED = {
+    "add of texts": TEXT + "s = torch.add(s, s)\n    s = torch.add(s, s)",
+    "str of a pair": TEXT + "t = (s, s)\n    u = str(t)",
+    "ljust": 'u = torch.ljust("a", 7000000000, " ")',
+    "zfill": 'u = torch.zfill("a", 7000000000)',
+    "center": 'u = torch.center("a", 3000000000, " ")',
+    "expandtabs": 'u = torch.expandtabs("\\t", 2000000000)',
+    "factorial": "u = torch.factorial(2000000000000)",
+    "count": 'u = torch.count("aaa", "", 0, 3)',
+    "count, as a method": 'u = "aaa".count("", 0, 3)',
+    "count, of a name": TEXT + 'u = s.count("", 0, 3)',
+    "replace": 'u = torch.replace("aaa", "", "bb", -1)',
+    "remainder": "u = torch.remainder(5, 0)",
+    "remainder by -1": "u = torch.remainder(-9223372036854775807, -1)",
+    "floordiv by a name": "n = 0\n    u = torch.floordiv(5, n)",
+    "floordiv by a branch": "if self.training:\n      n = 0\n    else:\n      n = torch.dim(w)\n    u = torch.floordiv(5, n)",
+    "floordiv by the end of a pair": "a, b = (w, 0)\n    u = torch.floordiv(5, b)",
+    "floordiv by an item of a pair": "p = (w, 0)\n    u = torch.floordiv(5, (p)[1])",
+    "floordiv by what the compiler knows": "u = torch.floordiv(5, int(isinstance(w, int)))",
+    "floordiv by a constant": "u = torch.floordiv(5, CONSTANTS.c0)",
+    "floordiv by an item of a named tuple": "u = torch.floordiv(5, __torch__.NT(w, 0).b)",
+    "floordiv by an argument with a name": "u = torch.floordiv(5, b=0)",
+    "divmod": "u = divmod(1, 0)",
+    "the sign of a remainder": "u = 5 % 0",
+    "the sign of a division": "u = 5 // 0",
+    "the sign of a sum": TEXT + "s = s + s",
+    "torch as a name": "t = torch\n    u = t.remainder(5, 0)",
+    "the operator as a name": "f = torch.remainder\n    u = f(5, 0)",
+    "the namespace": "u = ops.aten.remainder(5, 0)",
+    "a range": "u = torch.__range_length(0, 5, 0)",
+    "an operator that is new": "u = torch.never_heard_of(1)",
+    "in an argument": "u = torch.add(w, torch.remainder(5, 0))",
+    "in a condition": "if torch.eq(torch.remainder(5, 0), 1):\n      pass",
+    "in a loop": "for i in range(3):\n      u = torch.remainder(5, 0)",
+    "in a list": "u = [torch.remainder(5, 0)]",
+}
+"""Code of a method that nobody calls. torch computes it when it compiles the method."""
+NT = "class NT(NamedTuple):\n  a : Tensor\n  b : int\n"
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_a_load_computes_of_constants_is_said(name: str, tmp_path: Path) -> None:
+    path = make(tmp_path / "a.pt", method=COMPUTED[name], further=NT)
+    with zipfile.ZipFile(path) as archive:
+        rows = {row: archive.read(row) for row in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for row, data in rows.items():
+            archive.writestr(row, b"\x80\x02K\0\x85." if row.endswith("constants.pkl") else data)
+    with open(str(path)) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "unknown-operator" in {row.code for row in report.findings}
+    assert report.load.expression is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "u = torch.remainder(5, 3)\n    v = torch.floordiv(9, 0x10)",
+        "u = torch.floordiv(torch.dim(w), torch.size(w, 0))\n    v = torch.remainder(5, u)",
+        "h, n = torch.size(w, 0), 4\n    u = torch.remainder(h, n)",
+        "for i in range(3):\n      u = torch.floordiv(5, i)",
+        "u = torch.arange(10)\n    v = torch.linspace(0, 1, 10)\n    x = torch.tensor(0.5)\n    y = torch.add(x, v)",
+        'm = "found {} of {}"\n    ops.prim.RaiseException(torch.format(m, "a", 3))',
+        "f = __torch__.free\n    u = torch.add(w, f(w))",
+        "u = None\n    if self.training:\n      u0 : Optional[Tensor] = w\n    else:\n      u0 = u\n    v = torch.dim(unchecked_cast(Tensor, u0))",
+        "u = torch.add(torch.len([1, 2]), 1)\n    v = torch.add(u, u)",
+        'a = self.name\n    u = torch.add(a, a)\n    v = torch.format("{}{}", u, u)',
+        "u = torch.slice(w, 0, 0, 9223372036854775807)\n    v = [1, -1][0]",
+    ],
+)
+def test_what_methods_usually_have_is_no_finding(code: str, tmp_path: Path) -> None:
+    with open(str(make(tmp_path / "a.pt", method=code))) as checkpoint:
+        report = inspect(Survey(checkpoint))
+    assert "unknown-operator" not in {row.code for row in report.findings}, report.findings
+    assert report.load.expression is not None
+
+
+STATED = {
+    "remainder": "u = torch.remainder(torch.dim(w), torch.numel(w))",
+    "floordiv": "u = torch.floordiv(torch.dim(w), torch.sub(torch.dim(w), 1))",
+    "floordiv by -1": "u = torch.floordiv(torch.dim(w), -1)",
+    "floordiv by 0": "u = torch.floordiv(torch.dim(w), 0)",
+    "a method": "u = torch.dim(w).remainder(0)",
+    "a choice": "u = torch.remainder(torch.dim(w), 2 if self.training else 0)",
+    "divmod": "u = divmod(torch.dim(w), torch.dim(w))",
+    "count": 'u = torch.count(self.name, "", 0, 3)',
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_operators_that_die_are_said_where_a_load_runs_them(name: str, tmp_path: Path) -> None:
+    with open(str(make(tmp_path / "a.pt", line=STATED[name]))) as checkpoint:
+        assert inspect(Survey(checkpoint)).load.expression is None
+    with open(str(make(tmp_path / "b.pt", line="u = torch.remainder(torch.dim(w), 2)"))) as checkpoint:
+        assert inspect(Survey(checkpoint)).load.expression is not None
+
+
 def test_calls_that_double_are_counted(tmp_path: Path) -> None:
     """Each function calls the next one twice: 40 functions run a trillion times."""
     calls = "".join(
@@ -507,3 +606,132 @@ def test_code_that_torch_cannot_cut_is_said_and_costs_little(code: str, tmp_path
     with open(str(make(tmp_path / "a.pt", method=code))) as checkpoint:
         report = inspect(Survey(checkpoint))
     assert (report.load.expression is None) is not code.startswith("x")
+
+
+DEEP: dict[str, Callable[[int], dict[str, str]]] = {
+    "brackets": lambda n: {"method": f"u = {'(' * n}1{')' * n}"},
+    "calls": lambda n: {"method": f"u = {'torch.neg(' * n}1{')' * n}"},
+    "calls with commas": lambda n: {"method": f"u = {'torch.add(1, ' * n}1{')' * n}"},
+    "signs": lambda n: {"method": f"u = {'- ' * n}1"},
+    "signs inside of brackets": lambda n: {
+        "method": f"u = {'(1, - - - -' * (n // 5 + 1)}1{')' * (n // 5 + 1)}"
+    },
+    "words": lambda n: {"method": f"u = {'not ' * n}True"},
+    "choices": lambda n: {"method": f"u = {'1 if True else ' * n}1"},
+    "sums": lambda n: {"method": f"u = {'1 + ' * n}1"},
+    "dots": lambda n: {"method": f"u = w{'.T' * n}"},
+    "items": lambda n: {"method": f"u = w{'[0]' * n}"},
+    "blocks": lambda n: {
+        "method": "\n".join("    " + " " * i + "if True:" for i in range(n))[4:] + f"\n{' ' * (n + 4)}u = 1"
+    },
+    "branches": lambda n: {"method": "if True:\n      u = 1" + "\n    elif True:\n      u = 1" * n},
+    "a type": lambda n: {"field": f"  name : str\n  z : {'List[' * n}int{']' * n}\n"},
+    "a type of an argument": lambda n: {"method": f"u = annotate({'List[' * n}int{']' * n}, [])"},
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_code_that_is_nested_too_deep_for_torch_is_refused(name: str, tmp_path: Path) -> None:
+    """torch.jit.load calls itself for each level, and the process ends at some thousand of them."""
+    run = ckpt("inspect", make(tmp_path / "a.pt", **DEEP[name](310)))
+
+    check_error(run, "is nested deeper than torch can read")
+    with open(str(make(tmp_path / "b.pt", **DEEP[name](40)))):
+        pass  # real code has twenty levels
+
+
+def test_a_type_in_a_pickle_that_is_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.pt")
+    with zipfile.ZipFile(path) as archive:
+        rows = {row: archive.read(row) for row in archive.namelist()}
+    for depth, code in ((40, 0), (400, 2)):
+        text = (b"List[" * depth) + b"int" + b"]" * depth
+        tagged = (
+            b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n(]X"
+            + len(text).to_bytes(4, "little")
+            + text
+            + b"tR\x85."
+        )
+        with zipfile.ZipFile(path, "w") as archive:
+            for row, data in rows.items():
+                archive.writestr(row, tagged if row.endswith("constants.pkl") else data)
+        assert ckpt("inspect", path).code == code
+
+
+BOX = b"c__torch__\nInner\n)\x81}X\x08\0\0\0training\x89sb"
+HELPER = b"c__torch__\nHelper\n)\x81}X\x01\0\0\0xK\x01sb"
+CONFUSED: dict[str, Callable[[bytes], bytes]] = {
+    "an object of another class": lambda data: data.replace(HELPER, BOX),
+    "an attribute of another type": lambda data: data.replace(b"xK\x01sb", b"x\x89sb"),
+    "a number for an object": lambda data: data.replace(BOX, b"K\x01"),
+    "a number for a text": lambda data: data.replace(b"X\x06\0\0\0CANARY", b"K\x01"),
+    "a text for a bool": lambda data: data.replace(b")RtR\x89", b")RtRX\x01\0\0\0a"),
+    "a short tuple": lambda data: data.replace(b"X\x06\0\0\0CANARY", b""),
+    "a list for a tuple": lambda data: data.replace(b"\x81(c", b"\x81](c").replace(b"CANARYtb", b"CANARYeb"),
+}
+
+
+@pytest.mark.parametrize("name", CONFUSED)
+def test_a_value_of_another_type_than_the_code_declares_is_said(name: str, tmp_path: Path) -> None:
+    """torch does not compare them, and reads memory that is not its own."""
+    path = make(tmp_path / "a.pt")
+    with zipfile.ZipFile(path) as archive:
+        rows = {row: archive.read(row) for row in archive.namelist()}
+    for change, is_wrong in ((lambda data: data, False), (CONFUSED[name], True)):
+        with zipfile.ZipFile(path, "w") as archive:
+            for row, data in rows.items():
+                archive.writestr(row, change(data) if row.endswith("data.pkl") else data)
+        with open(str(path)) as checkpoint:
+            report = inspect(Survey(checkpoint))
+        assert (report.load.expression is None) is is_wrong
+        assert ("code-inside" in {row.code for row in report.findings}) is is_wrong
+
+
+@pytest.mark.parametrize(
+    "kind", ["__torch__.Inner", "List[__torch__.Inner]", "Tuple[int, int]", "Dict[str, int]"]
+)
+def test_a_cast_that_nobody_checks_is_said_where_a_load_runs_it(kind: str, tmp_path: Path) -> None:
+    for target, is_strange in ((kind, True), ("Tensor", False)):
+        with open(str(make(tmp_path / "a.pt", line=f"u = unchecked_cast({target}, w)"))) as checkpoint:
+            assert (inspect(Survey(checkpoint)).load.expression is None) is is_strange
+
+
+def shared(depth: int) -> dict[str, bytes]:
+    """A program whose modules hold one module under two names, level by level."""
+    head = "  __parameters__ = []\n  __buffers__ = []\n  training : bool\n"
+    code, state = "", b""
+    for level in range(depth + 1):
+        inner = f"  a : __torch__.L{level - 1}\n  b : __torch__.L{level - 1}\n" if level else ""
+        code += f"class L{level}(Module):\n{head}{inner}"
+        code += f"  def forward(self: __torch__.L{level}, x: Tensor) -> Tensor:\n    return x\n"
+        both = b"X\1\0\0\0a" + state + b"q%cX\1\0\0\0bh%c" % (level, level) if level else b""
+        state = b"c__torch__\nL%d\n)\x81}(X\x08\0\0\0training\x88%sub" % (level, both)
+    return {"code/__torch__.py": code.encode(), "data.pkl": b"\x80\2" + state + b"."}
+
+
+@pytest.mark.parametrize("depth", [4, 40])
+def test_modules_that_are_shared_level_by_level_are_refused(depth: int, tmp_path: Path) -> None:
+    """torch.jit.load makes a module of Python for each way through them."""
+    rows = {**shared(depth), "constants.pkl": b"\x80\2).", "version": b"3\n"}
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
+        for name, data in rows.items():
+            archive.writestr(f"a/{name}", data)
+    run = ckpt("inspect", tmp_path / "a.pt")
+
+    assert run.code == (0 if depth == 4 else 2)
+    if depth == 40:
+        check_error(run, "share each other more often than torch can count")
+
+
+@pytest.mark.parametrize("depth", [3, 40])
+def test_named_tuples_that_hold_each_other_are_refused(depth: int, tmp_path: Path) -> None:
+    further = "class P0(NamedTuple):\n  a : int\n"
+    for level in range(1, depth + 1):
+        further += (
+            f"class P{level}(NamedTuple):\n  a : __torch__.P{level - 1}\n  b : List[__torch__.P{level - 1}]\n"
+        )
+    run = ckpt("inspect", make(tmp_path / "a.pt", further=further))
+
+    assert run.code == (0 if depth == 3 else 2)
+    if depth == 40:
+        check_error(run, "hold each other more often than torch can count")

@@ -165,16 +165,49 @@ def test_native_code_is_named_and_never_loaded(tmp_path: Path) -> None:
     assert b"RUNS CODE" in ckpt("ls", tmp_path / "x.pt2").out
 
 
-@pytest.mark.parametrize(
-    ("name", "is_native"),
-    [("a.dll", True), ("a.DYLIB", True), ("a.pyd", True), ("a.cubin", False), ("a.so.txt", False)],
-)
-def test_native_code_is_known_by_its_ending(name: str, is_native: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.dll", "a.cubin", "a.o", "x_metadata.json", "a.so.txt"])
+def test_whatever_torch_unpacks_for_a_compiled_model_is_native_code(name: str, tmp_path: Path) -> None:
+    """The loader of compiled models unpacks every record and takes the library from the folder."""
+
     def compiled(rows: dict[str, bytes]) -> None:
         rows[f"{ROOT}/data/aotinductor/model/{name}"] = bytes(60)
 
     with opened(tmp_path, changed(compiled)) as checkpoint:
-        assert any(row.code == "code-inside" for row in checkpoint.notices) is is_native
+        assert any(row.code == "code-inside" for row in checkpoint.notices)
+
+
+@pytest.mark.parametrize(
+    "name", ["../a", "model/../../a", "model/..", "model//etc/../a", "..\\a", "model\\a", "/a", "C:/a", "c:a"]
+)
+@pytest.mark.parametrize("folder", ["", "data/aotinductor/", "extra/"])
+def test_a_name_that_leads_out_of_its_folder_is_refused(folder: str, name: str, tmp_path: Path) -> None:
+    if folder and name in ("/a", "C:/a", "c:a"):
+        return  # these lead out only where they begin
+
+    def out(rows: dict[str, bytes]) -> None:
+        rows[f"{ROOT}/{folder}{name}"] = b"x"
+
+    with pytest.raises(CkptError, match="leads out of the archive"), opened(tmp_path, changed(out)):
+        pass
+
+
+@pytest.mark.parametrize("what", ["state_dict", "constants"])
+def test_two_records_of_which_torch_takes_the_last_are_refused(what: str, tmp_path: Path) -> None:
+    rows = exported.records(exported.pt2_of_2_5())
+    rows[f"serialized_{what}.json"] = rows[f"serialized_{what}.pt"]
+    data = op.zip_file(rows)
+
+    with pytest.raises(CkptError, match=rf"both serialized_{what}\.pt and serialized_{what}\.json"):
+        opened(tmp_path, data)
+
+
+def test_a_record_that_nobody_needs_and_that_inflates_is_refused(tmp_path: Path) -> None:
+    rows = [op.Record(name, data) for name, data in exported.records(exported.pt2()).items()]
+    root = next(iter(exported.records(exported.pt2()))).partition("/")[0]
+    bomb = op.Record(f"{root}/extra/x", bytes(80 << 20), deflate=True)
+
+    with pytest.raises(CkptError, match="inflate to"):
+        opened(tmp_path, op.zip_file([*rows, bomb]))
 
 
 class Evil:

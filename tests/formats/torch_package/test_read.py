@@ -30,6 +30,12 @@ def built(tmp_path: Path, **records: bytes) -> Checkpoint:
     return formats.open(str(exported.written(tmp_path, "x.pkg", data)))
 
 
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "a\\x"])
+def test_a_name_that_leads_out_of_its_folder_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CkptError, match="leads out of the archive"):
+        built(tmp_path, **{name: b"text"})
+
+
 def codes(checkpoint: Checkpoint) -> dict[str, str]:
     return {row.code: row.message for row in inspect(Survey(checkpoint)).findings}
 

@@ -263,7 +263,7 @@ def test_a_lowered_module_is_no_alarm(file: str, tmp_path: Path) -> None:
     path = tmp_path / "a.ptl"
     with zipfile.ZipFile(path, "w") as archive:
         data = f"{module}\ncoremlLoweredModule\n".encode()
-        archive.writestr("m/data.pkl", b"\x80\x02c" + data + b")\x81}X\x08\0\0\0training\x89sb.")
+        archive.writestr("m/data.pkl", b"\x80\x02c" + data + b")\x81(}N\x89tb.")
         archive.writestr(f"m/code/{file}", LOWERED.replace("torch.jit.", f"{module}."))
         archive.writestr("m/constants.pkl", pickle.dumps((), 2))
         archive.writestr("m/version", "3\n")
