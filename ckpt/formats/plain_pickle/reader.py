@@ -15,7 +15,7 @@ from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, i
 from ckpt.formats.common.stream import MAGIC, read_nested
 from ckpt.formats.format import Probe
 from ckpt.formats.plain_pickle import FORMAT
-from ckpt.formats.plain_pickle.packed import packing, unpacked
+from ckpt.formats.plain_pickle.packed import is_packed, packing, unpacked
 from ckpt.io.source import Memory, Source, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, tensor_of
@@ -42,7 +42,8 @@ class _Reader:
     def __init__(self, probe: Probe, limits: Limits) -> None:
         self._probe = probe
         self._limits = limits
-        self._packing = None if is_pickle(probe.head) else packing(probe.head)
+        is_inside = not is_pickle(probe.head) and is_packed(probe.head, probe.file, limits)
+        self._packing = packing(probe.head) if is_inside else None
         self._source: Source = probe.file
         self._left = 0
         if self._packing is not None:
