@@ -11,6 +11,7 @@ from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedError
 from ckpt.formats.common.early import LOOKED, runs_before_it_breaks
+from ckpt.formats.common.following import refuse_archive
 from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, unknown_names
 from ckpt.formats.common.stream import MAGIC, read_nested
 from ckpt.formats.format import Probe
@@ -105,6 +106,7 @@ class _Reader:
             text = f"{plural(count, 'more pickle')} from byte {begin:,} on, whose calls are judged and whose values are not shown"
             contents.notices.append(Notice("trailing-data", text))
         if end < self._source.size:
+            refuse_archive(self._source, end)
             text = f"{self._source.size - end:,} bytes follow the pickle"
             contents.notices.append(Notice("trailing-data", text))
 
