@@ -54,8 +54,8 @@ LIMITS = [
     "formats.common.early.LOOKED",
     "formats.common.early._HOPS",
     "formats.dcp.reader._HEAD",
-    "formats.plain_pickle.packed._HEAD",
-    "formats.plain_pickle.packed._STREAMS",
+    "formats.common.packed._HEAD",
+    "formats.common.packed._STREAMS",
     "jobs.rewrite.plain._ROUNDS",
     "pickles.grammar.forms.MOST_ARGUMENTS",
     "pickles.grammar.forms._COPIED",
@@ -233,7 +233,7 @@ FORMATS = [
 """Numbers of formats and of arithmetic, which nothing but they can be."""
 
 REQUESTS = [
-    "formats.plain_pickle.packed._STEP",
+    "formats.common.packed._STEP",
     "formats.common.archive._WINDOW",
     "elements.audit._STEP",
     "formats.dcp.items._BLOCK",

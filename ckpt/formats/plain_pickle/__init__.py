@@ -13,7 +13,7 @@ def sniff(probe: Probe) -> bool:
     if is_pickle(probe.head):
         return True
     from ckpt.formats.common.early import is_early
-    from ckpt.formats.plain_pickle.packed import is_packed
+    from ckpt.formats.common.packed import is_packed
 
     return is_packed(probe.head, probe.file, probe.limits) or is_early(probe.head, probe.file, probe.limits)
 

@@ -12,11 +12,11 @@ from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedError
 from ckpt.formats.common.early import LOOKED, runs_before_it_breaks
 from ckpt.formats.common.following import refuse_archive
+from ckpt.formats.common.packed import is_packed, packing, unpacked
 from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, unknown_names
 from ckpt.formats.common.stream import MAGIC, read_nested
 from ckpt.formats.format import Probe
 from ckpt.formats.plain_pickle import FORMAT
-from ckpt.formats.plain_pickle.packed import is_packed, packing, unpacked
 from ckpt.io.source import Memory, Source, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, tensor_of

@@ -101,6 +101,14 @@ def beginning(source: Source, how: Packing, size: int) -> bytes | None:
     return bytes(content)
 
 
+def is_broken(source: Source, how: Packing) -> bool:
+    """Tell whether a file that begins as a stream holds nothing because it is damaged."""
+    try:
+        return any(piece for piece, _ in _pieces(source, how))
+    except (UnreadableError, *_ERRORS):
+        return True
+
+
 class Unpacked(NamedTuple):
     """The bytes inside a file, and how many bytes of the file follow its last stream."""
 

@@ -20,7 +20,7 @@ from paths import many
 
 from ckpt.errors import CkptError
 from ckpt.formats import open, recognises
-from ckpt.formats.plain_pickle.packed import _STEP
+from ckpt.formats.common.packed import _STEP
 from ckpt.limits import Limits
 
 PACKS: dict[str, Callable[[bytes], bytes]] = {
