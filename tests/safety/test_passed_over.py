@@ -137,6 +137,21 @@ def test_members_of_an_archive_that_nobody_reads_are_named(tmp_path: Path) -> No
     assert b"unread-file" in text and b"replay.pkl" in text and b"sub/x.pt" in text, done
 
 
+@pytest.mark.parametrize("name", [".hg/evil.pt", ".svn/pristine/evil", "sub/.hg/evil.pt"])
+def test_folders_of_other_version_control_are_entered(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_bytes(EVIL)
+    assert b"builtins.print('runs')" in inside("lint", ".", cwd=tmp_path).out
+
+
+def test_a_leftover_that_is_named_is_judged(tmp_path: Path) -> None:
+    """A hook names each file that is committed, whatever it is called."""
+    name = ".model.pt.0123456789ab.ckpt-tmp"
+    (tmp_path / name).write_bytes(EVIL)
+    done = inside("lint", "--skip-others", "--", name, cwd=tmp_path)
+    assert done.code == 1 and b"builtins.print('runs')" in done.out
+
+
 def archive(*names: str) -> bytes:
     """A zip archive in which each file is a pickle that calls something."""
     out = io.BytesIO()
