@@ -266,6 +266,70 @@ def test_harmless_pickles_and_bytes_behind_the_first_are_said(tmp_path: Path) ->
     assert is_harmless(path)
 
 
+def array_of(data: bytes) -> bytes:
+    """An array of objects as numpy writes it, with another pickle inside."""
+    out = io.BytesIO()
+    np.save(out, np.array([1, None], dtype=object), allow_pickle=True)
+    whole = out.getvalue()
+    return whole[: whole.index(b"\n", 10) + 1] + data
+
+
+BESIDE = {
+    "x.npy": array_of(EVIL),
+    "archive/x.npy": array_of(EVIL),
+    "archive/x.pkl": EVIL,
+    "archive/extra/x": FIRST + EVIL,
+    "archive/long": pickle.dumps(bytes(3 << 20), 4) + EVIL,
+    "archive/legacy": legacy(1) + EVIL,
+}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("name", BESIDE)
+def test_records_beside_those_of_torch_are_judged(name: str, method: int, tmp_path: Path) -> None:
+    """`numpy.load` unpickles them, though torch does not."""
+    path = tmp_path / "archive.pt"
+    torch.save({"w": torch.ones(2)}, path)
+    with zipfile.ZipFile(path, "a") as out:
+        out.writestr(name, BESIDE[name], method)
+    assert not is_harmless(path)
+    done = ckpt("inspect", path, "--fail-on", "called-on-load")
+    assert done.code == 1 and b"builtins.exec" in done.out and name.encode() in done.out
+    assert ckpt("convert", path, "-o", tmp_path / "y.safetensors").code in (0, 1)
+    assert b"exec" not in (tmp_path / "y.safetensors").read_bytes()
+    done = ckpt("rehome", path, "--to", "cuda:0", "-o", tmp_path / "z.pt")
+    assert b"left out: (unread)" in done.out and name.encode() in done.out
+    assert is_harmless(tmp_path / "z.pt") and name not in zipfile.ZipFile(tmp_path / "z.pt").namelist()
+
+
+@pytest.mark.parametrize(
+    "data", [b"cat\ndog\n" * 9, bytes(3 << 20), b"{}", b"\x93NUMPY\1\0\2\0\n\n" + bytes(9)]
+)
+def test_records_beside_those_of_torch_are_named(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "archive.pt"
+    torch.save({"w": torch.ones(2)}, path)
+    with zipfile.ZipFile(path, "a") as out:
+        out.writestr("archive/notes", data)
+    assert is_harmless(path)
+    with open(str(path)) as checkpoint:
+        text = "torch does not read archive/notes in the archive"
+        assert [(row.code, row.message) for row in checkpoint.notices] == [("unread-file", text)]
+
+
+@pytest.mark.parametrize(("size", "is_said"), [(65 << 20, True), (1 << 20, False)])
+def test_deflated_storages_that_take_far_more_memory_are_said(
+    size: int, is_said: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.pt"
+    torch.save({"w": torch.zeros(size, dtype=torch.uint8)}, path)
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "y.pt", "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    done = ckpt("lint", tmp_path / "y.pt", "--level", "warning")
+    assert (done.code == 1 and b"deflated, which torch.save never does" in done.out) == is_said, done
+    assert b"deflated" not in ckpt("lint", path).out
+
+
 def test_legacy_files_behind_the_first_are_said(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     one = legacy(torch.ones(2))

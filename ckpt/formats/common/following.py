@@ -11,10 +11,10 @@ from ckpt.checkpoint import Notice
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import END_MAGIC, TRAILING
 from ckpt.formats.common.directory import LOCAL_MAGIC
-from ckpt.formats.common.early import LOOKED, runs_before_it_breaks
+from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
 from ckpt.formats.common.pickled import Contents, interpret
 from ckpt.formats.common.stream import Stream, is_legacy, read_nested
-from ckpt.io.source import Source, Window
+from ckpt.io.source import Memory, Source, Window
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, PersistentId
 from ckpt.pickles.machine import Pickle
@@ -114,3 +114,31 @@ def _next(source: Source, begin: int, limits: Limits, budget: Budget) -> Followi
 
 def _refuse_id(persistent: PersistentId) -> Storage | Global:
     raise UnreadableError("a pickle behind the last storage has persistent ids")
+
+
+def judge_bytes(data: bytes, contents: Contents, limits: Limits, budget: Budget) -> bool:
+    """Judge the bytes of a record that other loaders than torch may unpickle: a pickle, or an array of objects of numpy.
+
+    Tells whether it is one. Raises UnreadableError, LimitError.
+    """
+    if not is_unpickled(data, len(data), limits):
+        return False
+    for following in _all(Memory(data[_inside(data) :]), 0, limits, budget):
+        contents.behind += following.pickles
+    return True
+
+
+def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
+    """Tell whether a record of `size` that begins with these bytes is a pickle, or an array of objects, as far as that is seen."""
+    begin = _inside(head)
+    if begin and b"O" not in head[:begin]:
+        return False
+    rest = head[begin : begin + LOOKED]
+    verdict = is_pickle_or_runs(rest, size - begin, limits) if rest else False
+    return verdict is True or (verdict is None and begin + len(rest) < size)
+
+
+def _inside(data: bytes) -> int:
+    """The bytes of the header of an array of numpy, or 0."""
+    width = 2 if data[6:7] == b"\1" else 4
+    return 8 + width + int.from_bytes(data[8 : 8 + width], "little") if data.startswith(b"\x93NUMPY") else 0
