@@ -8,7 +8,7 @@ from ckpt.formats.format import PICKLE, Format, Probe
 
 
 def sniff(probe: Probe) -> bool:
-    if probe.source is None or not probe.head or probe.is_tar:
+    if probe.source is None or not probe.head:
         return False
     if is_pickle(probe.head):
         return True
