@@ -202,7 +202,5 @@ def test_a_tar_header_that_is_a_compressed_pickle_too_is_refused(tmp_path: Path)
     head[148:156] = b"%06o\0 " % sum(head)
     assert is_tar(bytes(head))
     (tmp_path / "x.pt").write_bytes(bytes(head) + bytes(1024))
-    with pytest.raises(
-        CkptError, match="other loaders a compressed pickle"
-    ):
+    with pytest.raises(CkptError, match="other loaders a compressed pickle"):
         formats.open(str(tmp_path / "x.pt"))
