@@ -39,9 +39,10 @@ MOST_FAR = 1_000
 """The most objects behind a URL of which the first bytes are read."""
 _SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)"
 _GIT = ".git"
-"""The folder of git, which no checkout can bring along: it is passed over without a word, since every repository has one."""
-_CLOSED = (_GIT, ".hg", ".svn")
-"""Folders of version control, which are not entered."""
+"""The folder of git, which no checkout can bring along. It is not entered, and named where it is not the one of the PATH.
+
+Folders of other version control are folders like any other: git commits them.
+"""
 _LEFTOVER = r"\..*\.ckpt-tmp"
 
 
@@ -73,8 +74,8 @@ def found(paths: Sequence[str], *, picked: bool = False, plugins: bool = False) 
     """Yield what the paths lead to, folders in natural order.
 
     The first bytes of a file in a folder say what it is. A folder that is one checkpoint is one item; a file
-    in it that does not belong to it is another. Links to folders are skipped, the folders of version control
-    and of virtual environments are not entered. With `picked` a path to a file is looked at as if it were
+    in it that does not belong to it is another. Links to folders are skipped, the folder of git and virtual environments are
+    not entered. With `picked` a path to a file is looked at as if it were
     found in a folder. With `plugins` formats of other distributions are asked too.
     """
     for path in paths:
@@ -83,7 +84,7 @@ def found(paths: Sequence[str], *, picked: bool = False, plugins: bool = False) 
         elif is_url(path):
             yield from _at_url(path, plugins)
         else:
-            yield _of_file(path, os.path.basename(path), plugins) if picked else Found(path)
+            yield _of_file(path, os.path.basename(path), plugins, typed=True) if picked else Found(path)
 
 
 def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
@@ -158,14 +159,15 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
         refused.append(Found(path, error=NotOpenedError(problem, path=path)))
 
     for current_folder, folders, names in os.walk(folder, onerror=refuse):
-        every = sorted((name for name in folders if name != _GIT), key=natural)
+        is_top = current_folder == folder
+        every = sorted((name for name in folders if name != _GIT or not is_top), key=natural)
         folders[:] = []
         for name in every:
             inner = os.path.join(current_folder, name)
             if os.path.islink(inner):
                 yield Found(os.path.normpath(inner), skipped="a link to a folder")
-            elif name in _CLOSED:
-                yield Found(os.path.normpath(inner), skipped="a folder of version control")
+            elif name == _GIT:
+                yield Found(os.path.normpath(inner), skipped="a folder of git")
             elif os.path.lexists(os.path.join(inner, "pyvenv.cfg")):
                 yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
             else:
@@ -232,9 +234,9 @@ def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[st
     return sorted((name for name in names if name not in indexed), key=natural)
 
 
-def _of_file(path: str, name: str, plugins: bool) -> Found:
-    """A file in a folder: one to look at, or another one."""
-    if re.fullmatch(_LEFTOVER, name):
+def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Found:
+    """A file in a folder, or one whose path was `typed`: one to look at, or another one."""
+    if not typed and re.fullmatch(_LEFTOVER, name):
         return Found(path, named=False, skipped="a leftover of a write that was interrupted")
     is_named_so = name.lower().endswith(CHECKPOINTS)
     try:
@@ -259,7 +261,7 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
     """As `_walked`, for a folder behind a URL."""
     from ckpt.io.executor import Task, Waiting  # here: as in `many`
 
-    objects = list(_objects(path, plugins, named))
+    objects = list(_objects(path, plugins, named, is_top=True))
     files = [item for item in objects if item.error is None and not item.path.endswith("/")]
     is_looked_into = len(files) <= MOST_FAR
 
@@ -276,7 +278,9 @@ def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Fo
         )
 
 
-def _objects(path: str, plugins: bool, named: bool = False, taken: Sequence[str] = ()) -> Iterator[Found]:
+def _objects(
+    path: str, plugins: bool, named: bool = False, taken: Sequence[str] = (), *, is_top: bool = False
+) -> Iterator[Found]:
     """The objects behind a URL. One that is a checkpoint of several has a `folder`.
 
     `taken` are the files in it that the checkpoint above holds.
@@ -297,10 +301,10 @@ def _objects(path: str, plugins: bool, named: bool = False, taken: Sequence[str]
         inner = f"{path.rstrip('/')}/{name}"
         if not name.endswith("/"):
             yield Found(inner, named=False)
-        elif name[:-1] in _CLOSED[1:]:
-            yield Found(inner, skipped="a folder of version control")
         elif name[:-1] != _GIT:
             yield from _objects(inner, plugins, taken=below.get(name[:-1], ()))
+        elif not is_top:
+            yield Found(inner, skipped="a folder of git")
 
 
 def archives(folder: str) -> list[str]:

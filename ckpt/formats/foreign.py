@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from itertools import islice
 
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.errors import (
@@ -18,7 +17,7 @@ from ckpt.errors import (
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.dcp import AS_DIST, ZARR, has_arrays
 from ckpt.formats.common.steps import steps_in
-from ckpt.formats.format import PICKLE, WEIGHTS, Format, Probe
+from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
 from ckpt.io.location import Location
 from ckpt.limits import Limits
 from ckpt.text import and_more, pasted_path, plural, show
@@ -98,35 +97,83 @@ def _file(probe: Probe) -> CkptError:
 
 
 _OURS = (".pth", ".pt", ".safetensors", ".ckpt", *PICKLE)
-_RECORD = 30
-"""Bytes of a local header of a zip archive before its name."""
 
 
 def holds_checkpoints(probe: Probe) -> bool:
-    """Tell whether an archive that no format reads holds checkpoints or pickles.
+    """Tell whether an archive or a compressed file that no format reads holds checkpoints or pickles, as far as that is seen.
 
-    An archive that begins as one of torch and is cut off counts too.
+    One that cannot be looked into counts too: nobody knows what is in it.
     """
     if probe.source is None:
         return False
     try:
         if probe.archive is not None:
-            return any(name.lower().endswith(_OURS) for name in probe.archive.records)
-        if probe.is_tar:
-            from ckpt.formats.common.tar import walk_tar  # here: most files are no tar
+            return any(map(_is_ours, probe.archive.records))
+    except CkptError:  # refused as a whole; the names in it decide
+        return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
+    if probe.is_tar:
+        return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
+    return _holds_inside(probe)
 
-            members = islice(walk_tar(probe.source, probe.limits, probe.budget), _MEMBERS)
-            return any(name.lower().endswith(_OURS) for name, _ in members)
-    except CkptError:
-        first = probe.head[_RECORD : _RECORD + 200].partition(b"PK")[0]
-        return probe.head.startswith(b"PK") and any(
-            mark in first for mark in (b"/data.pkl", b"/byteorder", b"/data/")
-        )
+
+def _is_ours(name: str) -> bool:
+    return name.lower().endswith(_OURS) or name in _OF_TAR
+
+
+_INSIDE = 32 << 20
+"""The most bytes of an archive that are searched for names, where its directory is not read."""
+_OF_TAR = frozenset(("sys_info", "pickle", "storages", "tensors"))
+"""The members of a tar archive of torch."""
+_ZIP_NAMES = re.compile(b"PK\x01\x02.{24}(..).{16}", re.DOTALL)
+
+
+def _holds_inside(probe: Probe) -> bool:
+    """Tell whether a stream of gzip, bzip2, xz or zlib holds another archive with checkpoints, or cannot be looked into."""
+    from ckpt.formats.common.packed import beginning, is_broken, packing  # here: most files are no stream
+    from ckpt.formats.common.tar import is_tar
+
+    how = packing(probe.head)
+    if how is None:
+        return False
+    has_magic = how.name in ("gzip", "bzip2", "xz") or probe.head.startswith(b"ZF0x")
+    inside = beginning(probe.file, how, HEAD_BYTES)
+    if not inside:
+        return has_magic and is_broken(probe.file, how)
+    if not inside.startswith(b"PK") and not is_tar(inside):
+        other = packing(inside)
+        return other is not None and other.name in ("gzip", "bzip2", "xz", "ZF")
+    content = beginning(probe.file, how, _INSIDE) or b""
+    return len(content) >= _INSIDE or _names_checkpoints(content)
+
+
+def _names_checkpoints(data: bytes) -> bool:
+    """Tell whether the directory of a zip archive, or the headers of a tar archive, name a checkpoint or a pickle.
+
+    All that any reader could take for a header counts, so what the readers of ckpt refuse is searched too.
+    """
+    from ckpt.formats.common.tar import BLOCK, is_tar
+
+    for match in _ZIP_NAMES.finditer(data):
+        name = data[match.end() : match.end() + int.from_bytes(match[1], "little")]
+        if _is_ours(name.decode("utf-8", "replace")):
+            return True
+    if not is_tar(data[:BLOCK]):
+        return False
+    for offset in range(0, len(data), BLOCK):
+        block = data[offset : offset + BLOCK]
+        if not is_tar(block):
+            continue
+        names = [block[:100]]
+        if block[156:157] in b"xgL":  # a long name, or records with one, follows
+            names += re.split(rb"[\n\0]", data[offset + BLOCK : offset + BLOCK + _LONG_NAME])
+        if any(
+            _is_ours(name.partition(b"\0")[0].decode("utf-8", "replace").removeprefix("./")) for name in names
+        ):
+            return True
     return False
 
 
-_MEMBERS = 1_000
-"""The most members of a tar archive whose names are read."""
+_LONG_NAME = 4_096
 
 
 def _gunzip(path: str) -> str | None:

@@ -61,7 +61,11 @@ def _other(probe: Probe) -> str | None:
         return "a safetensors file"
     from ckpt.formats.common.early import is_early  # here: few archives have three members of torch
 
-    return "a pickle" if is_pickle(probe.head) or is_early(probe.head, probe.file, probe.limits) else None
+    if is_pickle(probe.head) or is_early(probe.head, probe.file, probe.limits):
+        return "a pickle"
+    from ckpt.formats.common.packed import is_packed
+
+    return "a compressed pickle" if is_packed(probe.head, probe.file, probe.limits) else None
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:

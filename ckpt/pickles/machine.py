@@ -91,6 +91,10 @@ TUPLE_DEPTH = 64
 """Tuples inside tuples. Deeper ones exist only to overflow the stack of a program that hashes or prints them."""
 TUPLE_ENTRIES = 10_000_000
 """Entries of tuples inside tuples, each as often as it is reached, because a hash reaches it as often."""
+FREE_SLOTS = 1 << 20
+"""Slots of the memo that any pickle may number. More only where it has as many bytes: picklers count 0, 1, 2 and so on, also
+over several pickles, and Python's unpickler makes a table up to the largest number.
+"""
 LINE_BYTES = 65_536
 STEP = 16_384
 """Opcodes after which the stack and the memo are charged."""
@@ -303,6 +307,7 @@ def _run(
     push, pop = stack.append, stack.pop
     memo: dict[int, Made] = {} if skim is None else skim.memo
     size = len(data)
+    last_slot = max(FREE_SLOTS, size)
     memory = budget.memory
     # id of a tuple that holds tuples -> its depth, its entries, and the tuple, to keep the id taken
     deep = out.deep
@@ -334,7 +339,10 @@ def _run(
             pos += 1
             # The opcodes of a state dict, most frequent first; then all others.
             if op == LONG_BINPUT:
-                memo[uint32(data, pos)[0]] = stack[-1]
+                slot = uint32(data, pos)[0]
+                if slot > last_slot:
+                    raise MachineError(FAR_SLOT, offset)
+                memo[slot] = stack[-1]
                 pos += 4
             elif op == BINGET:
                 push(got := memo[data[pos]])
@@ -468,6 +476,7 @@ def _run(
                     budget.memory = memory
                     feed(stack[-1], pos)
                     memory, size = budget.memory, len(data)
+                    last_slot = max(FREE_SLOTS, size)
                 if skim is not None:
                     budget.memory = memory
                     pos = skim(out, stack, outer, pos)
@@ -573,8 +582,8 @@ def _run(
                 elif op in (GET, PUT):
                     text, pos = _line(data, pos, offset)
                     slot = _decimal(text, offset)
-                    if not 0 <= slot < 2**32:  # no writer counts so far, and greater ints can share one hash
-                        raise MachineError("the number of a memo slot is too large", offset)
+                    if not 0 <= slot <= last_slot:  # greater ints can share one hash, too
+                        raise MachineError(FAR_SLOT, offset)
                     if op == PUT:
                         memo[slot] = stack[-1]
                     else:
@@ -647,6 +656,7 @@ def _nested(deep: dict[int, tuple[int, int, Node]], offset: int, items: tuple[No
     return items
 
 
+FAR_SLOT = "the number of a memo slot is too large"
 _SCALARS = (int, float, str)
 
 

@@ -270,16 +270,15 @@ def test_writers_name_what_they_do_not_open(command: str, runs: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["ls", "lint", "verify"])
-def test_folders_of_version_control_and_leftovers_are_not_opened(command: str, folder: Path) -> None:
-    for name in (".git", ".hg", ".svn"):
-        (folder / name).mkdir()
+def test_folders_of_git_and_leftovers_are_not_opened(command: str, folder: Path) -> None:
+    for name in (".git", "sub/.git"):
+        (folder / name).mkdir(parents=True)
         (folder / name / "inside.pth").write_bytes(b"no checkpoint")
     (folder / ".a.pth.1.ckpt-tmp").write_bytes((folder / "a.pth").read_bytes()[:99])
     done = inside(command, ".", cwd=folder)
     text = (done.out + done.err).decode()
     assert done.code != 2 and "inside" not in text
-    for name in (".hg", ".svn"):
-        assert f"{name}: skipped: a folder of version control" in text
+    assert "sub/.git: skipped: a folder of git" in text and "ckpt: .git" not in text
     assert ".a.pth.1.ckpt-tmp: skipped: a leftover of a write that was interrupted" in text
 
 

@@ -206,6 +206,25 @@ def test_records_that_torch_may_take_for_each_other_are_refused(name: str, tmp_p
 # --- pickles behind the first -----------------------------------------------------------------------------------------
 
 FIRST = pickle.dumps(["a", "b"], 4)
+EVIL_LEGACY = pickle.dumps(MAGIC, 2) + TAIL
+
+
+def legacy(value: object) -> bytes:
+    """A file of torch.save before 1.6."""
+    out = io.BytesIO()
+    torch.save({"w": value}, out, _use_new_zipfile_serialization=False)
+    return out.getvalue()
+
+
+def evil_archive() -> bytes:
+    """An archive as torch.save writes it, whose pickle calls something."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        file.writestr("a/data.pkl", EVIL)
+        file.writestr("a/version", b"3\n")
+    return out.getvalue()
+
+
 BEHIND = {
     "one": FIRST + EVIL,
     "the third": FIRST + pickle.dumps({}, 2) + EVIL,
@@ -215,6 +234,17 @@ BEHIND = {
     "that asks for what only torch finds": FIRST + EVIL[:-1] + b"0X\x01\0\0\0aQ.",
     "with long bytes": FIRST + EVIL[:-1] + b"0B" + (5_000).to_bytes(4, "little") + bytes(5_000) + b".",
     "in another stream": gzip.compress(FIRST) + gzip.compress(EVIL),
+    "of an archive": FIRST + evil_archive(),
+    "of an archive behind other bytes": FIRST + bytes(20) + evil_archive(),
+    "behind a legacy file": legacy(torch.ones(2)) + EVIL,
+    "behind a legacy file without storages": legacy(1) + EVIL,
+    "of a second legacy file": legacy(torch.ones(2)) + EVIL_LEGACY,
+    "of a legacy file behind two": legacy(torch.ones(2)) + legacy(1) + FIRST + EVIL_LEGACY,
+    "of a second legacy file that is cut": legacy(1) + EVIL_LEGACY[:-1],
+    "behind a legacy file, that breaks": legacy(torch.ones(2)) + EVIL[:-1] + b"\xff",
+    "behind a legacy file, with an id": legacy(torch.ones(2)) + EVIL[:-1] + b"0X\x01\0\0\0aQ.",
+    "of an archive behind a legacy file": legacy(torch.ones(2)) + evil_archive(),
+    "of an archive behind a legacy file and bytes": legacy(torch.ones(2)) + bytes(20) + evil_archive(),
 }
 
 
@@ -234,6 +264,104 @@ def test_harmless_pickles_and_bytes_behind_the_first_are_said(tmp_path: Path) ->
     done = ckpt("inspect", path)
     assert done.code == 0 and b"1 more pickle" in done.out and b"20 bytes follow" in done.out
     assert is_harmless(path)
+
+
+def array_of(data: bytes) -> bytes:
+    """An array of objects as numpy writes it, with another pickle inside."""
+    out = io.BytesIO()
+    np.save(out, np.array([1, None], dtype=object), allow_pickle=True)
+    whole = out.getvalue()
+    return whole[: whole.index(b"\n", 10) + 1] + data
+
+
+BESIDE = {
+    "x.npy": array_of(EVIL),
+    "archive/x.npy": array_of(EVIL),
+    "archive/x.pkl": EVIL,
+    "archive/extra/x": FIRST + EVIL,
+    "archive/long": pickle.dumps(bytes(3 << 20), 4) + EVIL,
+    "archive/legacy": legacy(1) + EVIL,
+}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("name", BESIDE)
+def test_records_beside_those_of_torch_are_judged(name: str, method: int, tmp_path: Path) -> None:
+    """`numpy.load` unpickles them, though torch does not."""
+    path = tmp_path / "archive.pt"
+    torch.save({"w": torch.ones(2)}, path)
+    with zipfile.ZipFile(path, "a") as out:
+        out.writestr(name, BESIDE[name], method)
+    assert not is_harmless(path)
+    done = ckpt("inspect", path, "--fail-on", "called-on-load")
+    assert done.code == 1 and b"builtins.exec" in done.out and name.encode() in done.out
+    assert ckpt("convert", path, "-o", tmp_path / "y.safetensors").code in (0, 1)
+    assert b"exec" not in (tmp_path / "y.safetensors").read_bytes()
+    done = ckpt("rehome", path, "--to", "cuda:0", "-o", tmp_path / "z.pt")
+    assert b"left out: (unread)" in done.out and name.encode() in done.out
+    assert is_harmless(tmp_path / "z.pt") and name not in zipfile.ZipFile(tmp_path / "z.pt").namelist()
+
+
+@pytest.mark.parametrize(
+    "data", [b"cat\ndog\n" * 9, bytes(3 << 20), b"{}", b"\x93NUMPY\1\0\2\0\n\n" + bytes(9)]
+)
+def test_records_beside_those_of_torch_are_named(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "archive.pt"
+    torch.save({"w": torch.ones(2)}, path)
+    with zipfile.ZipFile(path, "a") as out:
+        out.writestr("archive/notes", data)
+    assert is_harmless(path)
+    with open(str(path)) as checkpoint:
+        text = "torch does not read archive/notes in the archive"
+        assert [(row.code, row.message) for row in checkpoint.notices] == [("unread-file", text)]
+
+
+@pytest.mark.parametrize(("size", "is_said"), [(65 << 20, True), (1 << 20, False)])
+def test_deflated_storages_that_take_far_more_memory_are_said(
+    size: int, is_said: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.pt"
+    torch.save({"w": torch.zeros(size, dtype=torch.uint8)}, path)
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "y.pt", "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name))
+    done = ckpt("lint", tmp_path / "y.pt", "--level", "warning")
+    assert (done.code == 1 and b"deflated, which torch.save never does" in done.out) == is_said, done
+    assert b"deflated" not in ckpt("lint", path).out
+
+
+def test_legacy_files_behind_the_first_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    one = legacy(torch.ones(2))
+    for behind, says in (
+        (one, f"a second checkpoint begins at byte {len(one):,}"),
+        (one * 2, f"2 more checkpoints from byte {len(one):,} on"),
+        (one + FIRST, "1 more checkpoint and 1 more pickle from byte"),
+        (FIRST * 300, "300 more pickles from byte"),
+        (FIRST + bytes(9), "9 bytes follow the last storage"),
+        (b"some words", "10 bytes follow the last storage"),
+    ):
+        path.write_bytes(one + behind)
+        with open(str(path)) as checkpoint:
+            assert [row.name for row in checkpoint.tensors] == ["w"]
+            assert says in " ".join(row.message for row in checkpoint.notices)
+            assert checkpoint.weights_only == () and not checkpoint.not_loadable
+        assert is_harmless(path)
+
+
+def test_too_many_pickles_behind_a_legacy_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(legacy(1) + b"N." * 10_001)
+    assert b"over 10,000 pickles" in ckpt("inspect", path).err
+
+
+def test_what_lies_before_a_damaged_checkpoint_is_salvaged(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(legacy(torch.ones(2)) + legacy(torch.ones(2))[:-3])
+    done = ckpt("inspect", path)
+    assert done.code == 2 and b"a damaged checkpoint begins at byte" in done.err
+    assert ckpt("salvage", path, "-o", tmp_path / "y.pt").code in (0, 1)
+    assert torch.load(tmp_path / "y.pt")["w"].tolist() == [1, 1]
 
 
 # --- the law ----------------------------------------------------------------------------------------------------------

@@ -150,6 +150,12 @@ REFUSED: dict[str, bytes] = {
     "objects inside a record": call(glob("numpy", "dtype"), "V8", False, True)
     + value((3, "|", None, ("a",), {"a": (OBJECTS, 0)}, 8, 1, 0))
     + build(),
+    "a flag of objects on plain bytes": call(glob("numpy", "dtype"), "V8", False, True)
+    + value((3, "|", None, None, None, 8, 1, 1))
+    + build(),
+    "fields that are a list": call(glob("numpy", "dtype"), "V8", False, True)
+    + value((3, "|", None, ("a",), ["a", (U1, 0)], 8, 1, 0))
+    + build(),
     "a dtype of several": call(glob("numpy", "dtype"), "O,f4", False, True),
     "an array of objects without its list": call(
         glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b")

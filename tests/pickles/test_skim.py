@@ -549,3 +549,31 @@ def test_changed_bytes_give_the_tree_of_the_machine(
         same += 1
         whole += isinstance(found, dict)
     assert whole > 15 and same - whole > 15
+
+
+@pytest.mark.parametrize("least", [0, NEVER])
+def test_far_slots_are_refused_in_columns_too(
+    least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's unpickler makes a table up to the largest number, of gigabytes."""
+
+    def far(data: bytes) -> bytes:
+        out, calls, start = b"", 0, None
+        for code, argument, position, end in rows(data):
+            calls += code == "REDUCE"
+            if start is None and calls == 2 and "PUT" in code:
+                start = argument
+            if start is not None and code.endswith(("BINPUT", "BINGET")) and argument >= start:
+                out += (b"r" if "PUT" in code else b"j") + (argument + (1 << 28)).to_bytes(4, "little")
+            else:
+                out += data[position:end]
+        return out
+
+    def rows(data: bytes) -> Iterator[tuple[str, Any, int, int]]:
+        every = list(genops(data))
+        ends = [position or 0 for _, _, position in every[1:]] + [len(data)]
+        for (code, argument, position), end in zip(every, ends, strict=True):
+            yield code.name, argument, position or 0, end
+
+    path = with_pickle(small(tmp_path), far, tmp_path / "far.pt")
+    assert "memo slot is too large" in str(read(path, monkeypatch, least))

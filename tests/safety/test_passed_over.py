@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
+import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import frameworks_dcp as written
@@ -53,6 +58,7 @@ def test_weights_beside_the_ones_that_are_read_are_judged(tmp_path: Path) -> Non
 CALL = call(glob("builtins", "print"), "runs") + b"."
 LONG = b"X" + (2 << 20).to_bytes(4, "little") + bytes(2 << 20) + b"0"
 EARLY = {
+    "with a far slot alone": b"}p268435456\n.",
     "behind NEWTRUE": b"\x880" + CALL,
     "behind NEWFALSE": b"\x890" + CALL,
     "behind LONG1": b"\x8a\x000" + CALL,
@@ -71,7 +77,9 @@ def test_a_pickle_is_known_by_any_first_opcode(kind: str, name: str, tmp_path: P
     data = EARLY[kind]
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
 
-    is_refused = "beside it" in kind or ("many" in kind and name.endswith(".gz"))  # damaged, inflates too far
+    is_refused = (
+        "beside it" in kind or "far" in kind or ("many" in kind and name.endswith(".gz"))
+    )  # damaged, inflates too far
     for words in (("lint", "."), ("lint", "--skip-others", "--", name)):
         done = inside(*words, cwd=tmp_path)
 
@@ -130,3 +138,88 @@ def test_members_of_an_archive_that_nobody_reads_are_named(tmp_path: Path) -> No
 
     text = b" ".join(done.out.split())
     assert b"unread-file" in text and b"replay.pkl" in text and b"sub/x.pt" in text, done
+
+
+@pytest.mark.parametrize("name", [".hg/evil.pt", ".svn/pristine/evil", "sub/.hg/evil.pt"])
+def test_folders_of_other_version_control_are_entered(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_bytes(EVIL)
+    assert b"builtins.print('runs')" in inside("lint", ".", cwd=tmp_path).out
+
+
+def test_a_leftover_that_is_named_is_judged(tmp_path: Path) -> None:
+    """A hook names each file that is committed, whatever it is called."""
+    name = ".model.pt.0123456789ab.ckpt-tmp"
+    (tmp_path / name).write_bytes(EVIL)
+    done = inside("lint", "--skip-others", "--", name, cwd=tmp_path)
+    assert done.code == 1 and b"builtins.print('runs')" in done.out
+
+
+def archive(*names: str) -> bytes:
+    """A zip archive in which each file is a pickle that calls something."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        for name in names:
+            file.writestr(name, EVIL)
+    return out.getvalue()
+
+
+def tar(*names: str, link: bool = False) -> bytes:
+    """A tar archive in which each file is a pickle that calls something."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as file:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = len(EVIL)
+            file.addfile(member, io.BytesIO(EVIL))
+        if link:
+            member = tarfile.TarInfo("link")
+            member.type, member.linkname = tarfile.SYMTYPE, "../elsewhere"
+            file.addfile(member)
+    return out.getvalue()
+
+
+TORCH = archive("a/data.pkl", "a/version")
+HIDDEN = {
+    "an archive of torch in gzip": gzip.compress(TORCH),
+    "an archive of torch in xz": lzma.compress(TORCH),
+    "an archive of torch in bzip2": bz2.compress(TORCH),
+    "an archive of torch in zlib": zlib.compress(TORCH),
+    "a pickle in gzip in xz": lzma.compress(gzip.compress(EVIL)),
+    "a tar archive in gzip": gzip.compress(tar("notes.md", "./sub/evil.pt")),
+    "a tar archive with a link in gzip": gzip.compress(tar("evil.pt", link=True)),
+    "a tar archive of torch in gzip": gzip.compress(tar("sys_info", "pickle", "storages", "tensors")),
+    "a tar archive with a long name in gzip": gzip.compress(tar("d/" * 90 + "evil.pt")),
+    "a tar archive of many files": tar(*[f"{number}.md" for number in range(1_100)], "evil.pt"),
+    "an archive that is refused": archive("a/data.pkl", "a/DATA.pkl"),
+    "an archive that is refused, of checkpoints": archive("a/evil.pt", "a/x", "a/X"),
+    "an archive with bytes behind it in gzip": gzip.compress(TORCH + bytes(99_999)),
+    "a broken stream of gzip": gzip.compress(EVIL)[:10],
+    "a broken stream of xz": lzma.compress(EVIL)[:30],
+    "a broken stream of bzip2": b"BZh91AY&SYxxxxx",
+}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_what_cannot_be_looked_into_is_unreadable(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "x.dat").write_bytes(HIDDEN[kind])
+    for words in (("lint", "."), ("lint", "--skip-others", "--", "x.dat")):
+        assert inside(*words, cwd=tmp_path).code == 2, kind
+
+
+OTHERS = {
+    "a text in gzip": gzip.compress(b"some words\n" * 9_000),
+    "nothing in gzip": gzip.compress(b""),
+    "a tar archive of sources in gzip": gzip.compress(tar("setup.py", "src/x.py", link=True)),
+    "an archive of sources": archive("setup.py", "LICENSE", "license"),
+    "an archive of sources in xz": lzma.compress(archive("setup.py")),
+    "a text that begins as a container": b"ZF is a company, and BZ is not one.\n",
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_archives_of_other_things_are_not_looked_at(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "x.dat").write_bytes(OTHERS[kind])
+    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
+    assert inside("lint", "--skip-others", "--", "x.dat", cwd=tmp_path).code == 0, kind
+    assert inside("lint", ".", cwd=tmp_path).code == 0, kind

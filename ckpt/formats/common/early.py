@@ -9,7 +9,7 @@ from ckpt.errors import LimitError
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.pickles.known import is_own
-from ckpt.pickles.machine import MachineError, TruncatedPickleError, run
+from ckpt.pickles.machine import FAR_SLOT, MachineError, TruncatedPickleError, run
 from ckpt.rows import NamedTuple
 
 LOOKED = 1 << 20
@@ -112,6 +112,8 @@ def look(data: bytes, size: int, limits: Limits) -> Look:
     except MachineError as error:
         ends = data[error.offset : error.offset + 1] == b"."  # Python does not mind what is left below
         is_sure = ends or not _TEXT.issuperset(data)
+        if error.what == FAR_SLOT:  # Python's unpickler has made its table by then
+            return Look(True, error.offset)
         if error.calls > 0 or any(is_sure or is_own(name.module) for name in error.seen):
             return Look(True, error.offset)
         return Look(None if isinstance(error, TruncatedPickleError) else False, error.offset)

@@ -62,6 +62,8 @@ class Contents:
     ) -> None:
         self.budget = budget
         self.pickles: list[Pickle] = []
+        self.behind: list[Pickle] = []
+        """Pickles behind the checkpoint, which are judged and not shown."""
         self.read_nested = read_nested
         self.mark = mark
         self.streams = 0
@@ -277,7 +279,7 @@ def _refusals(contents: Contents, flat: Flat) -> tuple[Refusal, ...]:
 def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
     nodes: dict[tuple[str, str], list[Global]] = {}
     judged: dict[tuple[str, str], list[Judgement]] = {}
-    for pickle in contents.pickles:
+    for pickle in (*contents.pickles, *contents.behind):
         roots = [pickle.root, *pickle.persistent]
         for name, judgement in imports.judge(
             pickle.globals.values(), pickle.calls, roots, pickle.late, pickle.fillings, pickle.hashed

@@ -15,11 +15,11 @@ from ckpt.formats.common.holes import hole
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, interpret, run, seen_as
 from ckpt.io.source import Joined, grounded
-from ckpt.limits import Budget, Limits
+from ckpt.limits import INFLATION, Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
 from ckpt.tensors import Range, Storage
-from ckpt.text import and_more, show
+from ckpt.text import and_more, show, size_text
 
 _KEY_BYTES = 65_000
 """The name of a record has at most 65,535 bytes, with the folder of the storages."""
@@ -83,6 +83,7 @@ class StorageFolder:
         """By the position of the first record in the directory."""
         self._count = 0
         self._longer: list[str] = []
+        self._swollen: list[str] = []
         self._is_partial = archive.is_partial
         if archive.is_partial:
             _ = (
@@ -128,6 +129,10 @@ class StorageFolder:
             return self._short(text, device, dtype, nbytes, record)
         if record.size > nbytes:
             self._longer.append(f"{show(text, 80)} ({record.size:,} bytes for {nbytes:,})")
+        if record.deflated and record.size > max(_LARGE, INFLATION * record.stored):
+            self._swollen.append(
+                f"{show(text, 80)} ({size_text(record.stored)} for {size_text(record.size)})"
+            )
         place = record.place(self._source, big=self._big)
         storage = make_storage(
             self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
@@ -218,6 +223,11 @@ class StorageFolder:
         """The position of the record of a key in the directory; -1 without one."""
         return self._records.find(self._folder + key + self._suffix, self._count)
 
+    @property
+    def count(self) -> int:
+        """The number of storages so far."""
+        return self._count
+
     def forget(self) -> None:
         """Drop every storage, as before the first one."""
         for storage in (*self._made.values(), *(column[0] for column in self._columns.values())):
@@ -225,14 +235,23 @@ class StorageFolder:
         self._made.clear()
         self._columns.clear()
         self._longer.clear()
+        self._swollen.clear()
         self._count = 0
 
     def notices(self) -> list[Notice]:
-        """The records that do not fit their storages, in one notice."""
-        if not self._longer:
-            return []
-        listed = and_more(self._longer, 3)
-        return [Notice("container", f"records are longer than their storages: {listed}")]
+        """The records that do not fit their storages, and those that take far more memory than they have bytes."""
+        notices: list[Notice] = []
+        if self._longer:
+            listed = and_more(self._longer, 3)
+            notices.append(Notice("container", f"records are longer than their storages: {listed}"))
+        if self._swollen:
+            text = f"records are deflated, which torch.save never does, and take far more memory: {and_more(self._swollen, 3)}"
+            notices.append(Notice("container", text))
+        return notices
+
+
+_LARGE = 64 << 20
+"""The least bytes of a deflated storage that are told of, where they are INFLATION times those in the file."""
 
 
 def tree_inside(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import Notice
 from ckpt.dtypes import DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.formats.common.holes import hole
@@ -79,18 +78,11 @@ def read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: 
     return Stream(source, contents, limits, prefix, depth).read()
 
 
-def trailing(source: Source, end: int) -> Notice:
-    extra = source.size - end
-    head = source.read(end, min(extra, 32))
-    if head.startswith(_MAGICS) or head.startswith(b"PK\x03\x04"):
-        return Notice(
-            "trailing-data", f"a second checkpoint begins at byte {end:,}: torch.load reads only the first"
-        )
-    return Notice("trailing-data", f"{extra:,} bytes follow the last storage")
-
-
 class Stream:
-    """One legacy stream, read front to back. With `is_cut` it may end in its data, or hold counts that are damaged."""
+    """One legacy stream, read front to back. With `is_cut` it may end in its data, or hold counts that are damaged.
+
+    `step` is how many bytes are read first.
+    """
 
     def __init__(
         self,
@@ -101,6 +93,7 @@ class Stream:
         depth: int,
         *,
         is_cut: bool = False,
+        step: int = _FIRST_READ,
     ) -> None:
         self._source = source
         self._contents = contents
@@ -108,20 +101,21 @@ class Stream:
         self._prefix = prefix
         self._depth = depth
         self._is_cut = is_cut
+        self._step = step
         self._buffer = b""
         self._made: dict[str, Storage] = {}
         self.end = 0
 
     def read(self) -> Node:
-        magic = self._pickle()
+        magic = self.pickle()
         if magic.root != MAGIC or magic.globals:
             raise UnreadableError("the legacy file lacks its magic number")
-        protocol = self._pickle()
+        protocol = self.pickle()
         if type(protocol.root) is not int or protocol.root != PROTOCOL:
             raise UnreadableError("the legacy file has an unknown protocol")
-        self._contents.pickles.append(self._pickle())  # sys_info: torch ignores it
-        main = self._pickle()
-        keys = self._pickle()
+        self._contents.pickles.append(self.pickle())  # sys_info: torch ignores it
+        main = self.pickle()
+        keys = self.pickle()
         self._contents.pickles += [magic, protocol, keys]
         places = self._places(keys.root, main)
         interpret(
@@ -133,9 +127,11 @@ class Stream:
         )
         return main.root
 
-    def _pickle(self) -> Pickle:
+    def pickle(self) -> Pickle:
         """The pickle at `end`. Its length is unknown before it was read, so more bytes are read until it is whole."""
         start = self.end
+        if not self._buffer:
+            self._grow(start)
         while True:
             try:
                 pickle = run(self._buffer, self._limits, self._contents.budget)
@@ -156,7 +152,7 @@ class Stream:
             return False
         if have >= self._limits.pickle_bytes:
             raise LimitError("a pickle is too long", "pickle-bytes", self._limits.pickle_bytes)
-        more = min(unread, max(_FIRST_READ, have))
+        more = min(unread, max(self._step, have))
         budget = self._contents.budget
         if budget is not None:
             if not self._depth:

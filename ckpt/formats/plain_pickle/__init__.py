@@ -8,12 +8,12 @@ from ckpt.formats.format import PICKLE, Format, Probe
 
 
 def sniff(probe: Probe) -> bool:
-    if probe.source is None or not probe.head or probe.is_tar:
+    if probe.source is None or not probe.head:
         return False
     if is_pickle(probe.head):
         return True
     from ckpt.formats.common.early import is_early
-    from ckpt.formats.plain_pickle.packed import is_packed
+    from ckpt.formats.common.packed import is_packed
 
     return is_packed(probe.head, probe.file, probe.limits) or is_early(probe.head, probe.file, probe.limits)
 

@@ -11,11 +11,12 @@ from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedError
 from ckpt.formats.common.early import LOOKED, runs_before_it_breaks
+from ckpt.formats.common.following import refuse_archive
+from ckpt.formats.common.packed import is_packed, packing, unpacked
 from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, unknown_names
 from ckpt.formats.common.stream import MAGIC, read_nested
 from ckpt.formats.format import Probe
 from ckpt.formats.plain_pickle import FORMAT
-from ckpt.formats.plain_pickle.packed import packing, unpacked
 from ckpt.io.source import Memory, Source, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, tensor_of
@@ -42,7 +43,8 @@ class _Reader:
     def __init__(self, probe: Probe, limits: Limits) -> None:
         self._probe = probe
         self._limits = limits
-        self._packing = None if is_pickle(probe.head) else packing(probe.head)
+        is_inside = not is_pickle(probe.head) and is_packed(probe.head, probe.file, limits)
+        self._packing = packing(probe.head) if is_inside else None
         self._source: Source = probe.file
         self._left = 0
         if self._packing is not None:
@@ -104,6 +106,7 @@ class _Reader:
             text = f"{plural(count, 'more pickle')} from byte {begin:,} on, whose calls are judged and whose values are not shown"
             contents.notices.append(Notice("trailing-data", text))
         if end < self._source.size:
+            refuse_archive(self._source, end)
             text = f"{self._source.size - end:,} bytes follow the pickle"
             contents.notices.append(Notice("trailing-data", text))
 

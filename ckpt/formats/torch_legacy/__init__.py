@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Refusal, Traits
+from ckpt.checkpoint import Checkpoint, Notice, Refusal, Traits
 from ckpt.formats.common.pickled import Contents, checkpoint
-from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested, trailing
+from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested
 from ckpt.formats.format import TORCH, Format, Probe, no_checksums
 from ckpt.limits import Limits
 from ckpt.pickles.rebuild import UNTYPED
@@ -36,8 +36,13 @@ def _read(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
     contents = Contents((), read_nested, probe.mark, probe.budget)
     stream = Stream(probe.file, contents, limits, "", 0, is_cut=is_cut)
     root = stream.read()
-    if stream.end < probe.size:
-        contents.notices.append(trailing(probe.file, stream.end))
+    if stream.end < probe.size and is_cut:
+        text = f"{probe.size - stream.end:,} bytes follow the last storage"
+        contents.notices.append(Notice("trailing-data", text))
+    elif stream.end < probe.size:
+        from ckpt.formats.common.following import judge  # here: most files end there
+
+        judge(probe.file, stream.end, contents, limits, probe.budget)
     untyped = any(
         pickled.name in UNTYPED for pickle in contents.pickles for pickled in pickle.globals.values()
     )

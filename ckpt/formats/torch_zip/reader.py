@@ -16,7 +16,7 @@ from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node
 from ckpt.rows import dataclass
 from ckpt.tensors import Range
-from ckpt.text import show
+from ckpt.text import and_more, show
 
 _NEWEST = 10
 """The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
@@ -32,6 +32,8 @@ class ArchiveOrigin(Origin):
 
     archive: Archive
     folder: StorageFolder
+    left_out: frozenset[str] = frozenset()
+    """Records that torch does not read and others unpickle: no writer copies them."""
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
@@ -71,8 +73,11 @@ def read_from(
     if any(type(row.pid) is tuple and len(row.pid) == 6 for row in pickle.persistent):
         contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
     contents.notices += folder.notices()
+    left_out: frozenset[str] = frozenset()
+    if len(archive.records) > folder.count + len(_USUAL):
+        left_out = _judge_others(archive, contents, limits, budget)
     is_whole = not archive.is_partial or (refused is None and not contents.short)
-    origin = ArchiveOrigin(archive, folder) if is_whole else None
+    origin = ArchiveOrigin(archive, folder, left_out) if is_whole else None
     return checkpoint(
         path,
         FORMAT.name,
@@ -84,6 +89,48 @@ def read_from(
         origin=origin,
         byteorder=byteorder,
     )
+
+
+_USUAL = ("data.pkl", "byteorder")
+"""The records that a checkpoint of one storage has, at least."""
+_KNOWN = frozenset((*_USUAL, *OWN, ".data/version"))
+
+
+def _judge_others(archive: Archive, contents: Contents, limits: Limits, budget: Budget) -> frozenset[str]:
+    """Name the records that torch does not read, and judge those that another loader would unpickle, such as `numpy.load`.
+
+    Return the names of the latter. Raises UnreadableError, LimitError.
+    """
+    from ckpt.formats.common.early import LOOKED  # here: few archives hold others
+    from ckpt.formats.common.following import is_unpickled, judge_bytes
+
+    root = f"{archive.root}/"
+    others = [
+        record
+        for name, record in archive.records.items()
+        if name.removeprefix(root) not in _KNOWN
+        and not name.startswith(f"{root}data/")
+        and not name.endswith("/")
+    ]
+    lenient = archive._replace(is_partial=True)  # Python unpickles before it compares a checksum
+    unread: list[str] = []
+    pickles: list[str] = []
+    for record in others:
+        is_pickle = not record.deflated or record.size <= limits.pickle_bytes
+        if record.size > LOOKED and not record.deflated:
+            is_pickle = is_unpickled(archive.source.read(record.offset, LOOKED), record.size, limits)
+        if is_pickle:
+            data = lenient.read_pickle(record, limits, budget)
+            is_pickle = judge_bytes(data, contents, limits, budget)
+        (pickles if is_pickle else unread).append(record.name)
+    for code, names, verb in (
+        ("unread-file", unread, "does not read"),
+        ("trailing-data", pickles, "does not read, though numpy or pickle would,"),
+    ):
+        if names:
+            shown = and_more([show(name, 60) for name in names], 3)
+            contents.notices.append(Notice(code, f"torch {verb} {shown} in the archive"))
+    return frozenset(pickles)
 
 
 def _read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: int) -> Node:

@@ -124,7 +124,7 @@ def _again(origin: ArchiveOrigin, order: bytes, pickle: bytes, keys: Keys) -> li
         elif record.name in own and archive.is_partial and not is_sound(archive, record):
             if record.name == f"{archive.root}/version":
                 records.append(bytes_record(record.name, VERSION))
-        elif key is None or key not in origin.folder:
+        elif record.name not in origin.left_out and (key is None or key not in origin.folder):
             records.append(copied(archive, record))
         after = len(records) if key is not None or not after else after
     # A pickle that was appended in place moves back to the front, where torch writes it.

@@ -29,10 +29,14 @@ _TOKENS = (
     ("an API key", re.compile(r"\bsk-(?:proj-|ant-)?(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}")),
     ("a Slack token", re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}")),
     ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
-    ("a password in an address", re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s:@]+@")),
+    ("a password in an address", re.compile(r"(?<=[a-z0-9+.-])://[^/\s:@]+:[^/\s:@]+@")),
 )
 _SECRET = re.compile(r"(?:^|[_.])(?:api_?key|secret(?:_key)?|password|passwd|access_token|auth_token)$", re.I)
-_HOST = re.compile(r"\b[a-z0-9][a-z0-9-]*(?:\.[a-z0-9-]+)+\.(?:internal|corp|lan|intranet)\b", re.I)
+_INNER = re.compile(r"(?:\.(?:internal|corp|lan|intranet)\b)+", re.I)
+"""The end of a host name, which few texts have. Only then the letters before it are looked at."""
+_LABELS = re.compile(r"[a-z0-9.-]*", re.I)
+_NAME = 253
+"""The most letters of a host name before its end."""
 _MOST = 10_000
 """Characters of one text that are looked through, and items of one list."""
 
@@ -78,9 +82,19 @@ def _kinds(name: str, text: str) -> Iterator[tuple[str, str]]:
         yield token, ""
     elif _SECRET.search(name) and len(text) >= 8 and any(char.isdigit() for char in text):
         yield "a secret by its name", ""
-    host = _HOST.search(text)
+    host = _host(text)
     if host is not None:
-        yield "a host name", host[0]
+        yield "a host name", host
+
+
+def _host(text: str) -> str | None:
+    """Return the first host name of an inner network with three labels or more, or None."""
+    for end in _INNER.finditer(text):
+        backwards = _LABELS.match(text[max(0, end.start() - _NAME) : end.start()][::-1])
+        name = "" if backwards is None else backwards[0][::-1].rpartition("..")[2].lstrip(".-")
+        if name and not name.endswith(".") and f"{name}{end[0]}".count(".") > 1:
+            return name + end[0]
+    return None
 
 
 DEAD = 1e-3

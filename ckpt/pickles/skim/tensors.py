@@ -20,7 +20,7 @@ from ckpt.columns import Chain, packed
 from ckpt.limits import Budget
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId
 from ckpt.pickles.calls import storage_class
-from ckpt.pickles.machine import MachineError, Made, Pickle
+from ckpt.pickles.machine import FREE_SLOTS, MachineError, Made, Pickle
 from ckpt.pickles.rebuild import BadCallError, storage_bytes, storage_type, strided
 from ckpt.pickles.skim import (
     GET,
@@ -209,7 +209,8 @@ class TensorSkimmer:
             else self._data[position : position + 5]
         )
         slot = first = int.from_bytes(put[1:], "little") + 1
-        if put[:1] not in (b"q", b"r") or first <= self.memo.end:
+        is_far = first > max(FREE_SLOTS, len(self._data))  # the machine refuses it
+        if put[:1] not in (b"q", b"r") or first <= self.memo.end or is_far:
             return position
         begin, span = position + len(put), _LEAST
         idiom = self._idiom(names, begin)

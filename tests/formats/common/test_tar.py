@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import pickle
 import tarfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from ckpt import formats
 from ckpt.errors import CkptError, CutOffError, LimitError
 from ckpt.formats.common.tar import is_tar, read_tar
 from ckpt.io.source import Memory
@@ -175,3 +179,28 @@ def test_members_are_limited() -> None:
         read(data, Limits(entries=10))
     with pytest.raises(LimitError, match="memory"):
         read(data, Limits(memory=5_000))
+
+
+def test_a_checksum_of_signed_bytes_is_one_too() -> None:
+    """As old writers and Python's tarfile count: a name with bytes beyond ASCII has two sums."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as file:
+        file.addfile(tarfile.TarInfo("n\u00e4me"))
+    head = bytearray(out.getvalue()[:512])
+    signed = sum(byte - 256 * (byte > 127) for byte in head[:148] + b" " * 8 + head[156:])
+    head[148:156] = b"%06o\0 " % signed
+    with tarfile.open(fileobj=io.BytesIO(bytes(head) + bytes(1024))) as file:
+        assert file.getnames()
+    assert is_tar(bytes(head))
+    head[148:156] = b"%06o\0 " % (signed + 1)
+    assert not is_tar(bytes(head))
+
+
+def test_a_tar_header_that_is_a_compressed_pickle_too_is_refused(tmp_path: Path) -> None:
+    head = bytearray(gzip.compress(pickle.dumps({"a": 1}, 2)).ljust(512, b"\0"))
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    assert is_tar(bytes(head))
+    (tmp_path / "x.pt").write_bytes(bytes(head) + bytes(1024))
+    with pytest.raises(CkptError, match="other loaders a compressed pickle"):
+        formats.open(str(tmp_path / "x.pt"))

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from ckpt import formats
 from ckpt.evidence.modules import unseen_parts
 from ckpt.evidence.survey import Survey
 from ckpt.findings import CATALOGUE, Finding
+from ckpt.jobs.check import lint as module
 from ckpt.jobs.check.lint import lint, lint_model
 from ckpt.live.model import describe
 
@@ -202,6 +204,8 @@ def test_real_files_have_none(name: str) -> None:
         ("db", "postgres://me:secret@db/x", "a password in an address at args.db"),
         ("wandb_api_key", "0123456789abcdef", "a secret by its name at args.wandb_api_key"),
         ("master", "node7.cluster.internal", "a host name at args.master: node7.cluster.internal"),
+        ("master", "at -a.b-2.corp.internal:80", "a host name at args.master: a.b-2.corp.internal"),
+        ("master", "x..db.corp.lan.", "a host name at args.master: db.corp.lan"),
     ],
 )
 def test_what_is_private(key: str, value: Any, says: str, tmp_path: Path) -> None:
@@ -584,3 +588,35 @@ def test_a_folder_that_cannot_be_read_does_not_hide_the_others(folder: Path, fol
 def test_a_link_to_a_folder_is_mentioned(folder: Path) -> None:
     (folder / "runs" / "linked").symlink_to(folder / "runs" / "deep")
     assert "ckpt: runs/linked: skipped: a link to a folder" in ckpt("lint", "runs", cwd=folder).complaints
+
+
+ENDLESS = {
+    "labels": "a.",
+    "dashes": "a-",
+    "ends": "a.lan.",
+    "ends alone": ".lan",
+    "schemes": "a+",
+    "addresses": "a://b:",
+    "homes": "/home/",
+    "keys": "-----BEGIN A ",
+    "capitals": "-----BEGIN " + "A " * 1000,
+    "tokens": "sk-",
+    "long tokens": "a-sk-" + "a" * 19 + "_",
+    "hubs": "hf_",
+    "long hubs": "-hf_" + "a" * 29,
+    "slack": "xoxb-",
+    "paths": "C:\\Users\\",
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_texts_are_searched_in_linear_time(kind: str) -> None:
+    """A million letters take a fraction of a second, or hours in the square of the time: then the alarm ends the test."""
+    text = ENDLESS[kind]
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it takes more than linear time"))
+    signal.alarm(60)
+    try:
+        list(module._kinds("x.password", text * ((1 << 20) // len(text))))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,144 @@
+"""Bytes behind the last storage of a legacy file: checkpoints and pickles there are judged, a zip archive is refused.
+
+Whoever loads in a loop over one open file runs them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt.checkpoint import Notice
+from ckpt.errors import UnreadableError
+from ckpt.formats.common.archive import END_MAGIC, TRAILING
+from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
+from ckpt.formats.common.pickled import Contents, interpret
+from ckpt.formats.common.stream import Stream, is_legacy, read_nested
+from ckpt.io.source import Memory, Source, Window
+from ckpt.limits import Budget, Limits
+from ckpt.nodes import Global, PersistentId
+from ckpt.pickles.machine import Pickle
+from ckpt.rows import NamedTuple
+from ckpt.tensors import Storage
+from ckpt.text import plural
+
+_STEP = 1 << 12
+"""Bytes that are read first of each, because many short ones may follow each other."""
+_MOST = 10_000
+"""The most checkpoints and pickles that follow each other."""
+_COST = 1_000
+"""Bytes of memory of one of them, at least."""
+_END_RECORD = 22
+
+
+def refuse_archive(source: Source, begin: int) -> None:
+    """Raise UnreadableError where a zip archive lies behind another file: torch and zipfile find it from either side."""
+    rest = source.size - begin
+    tail = min(rest, TRAILING + _END_RECORD)
+    if source.read(begin, min(rest, len(LOCAL_MAGIC))) == LOCAL_MAGIC or END_MAGIC in source.read(
+        source.size - tail, tail
+    ):
+        raise UnreadableError(f"two files in one: a zip archive lies behind byte {begin:,}")
+
+
+class Following(NamedTuple):
+    """A checkpoint or a pickle behind the first checkpoint: its pickles, and where it ends."""
+
+    pickles: list[Pickle]
+    end: int
+    is_checkpoint: bool
+
+
+def judge(source: Source, begin: int, contents: Contents, limits: Limits, budget: Budget) -> None:
+    """Judge what follows a legacy checkpoint, and say what it is. Raises UnreadableError, LimitError."""
+    end, checkpoints, pickles = begin, 0, 0
+    for following in _all(source, begin, limits, budget):
+        contents.behind += following.pickles
+        end = following.end
+        checkpoints += following.is_checkpoint
+        pickles += not following.is_checkpoint
+    if (checkpoints, pickles) == (1, 0):
+        text = f"a second checkpoint begins at byte {begin:,}: torch.load reads only the first; its calls are judged"
+    else:
+        counts = (plural(checkpoints, "more checkpoint"), plural(pickles, "more pickle"))
+        kinds = " and ".join(
+            text for text, count in zip(counts, (checkpoints, pickles), strict=True) if count
+        )
+        text = f"{kinds} from byte {begin:,} on, whose calls are judged and whose values are not shown"
+    if checkpoints or pickles:
+        contents.notices.append(Notice("trailing-data", text))
+    if end < source.size:
+        refuse_archive(source, end)
+        contents.notices.append(
+            Notice("trailing-data", f"{source.size - end:,} bytes follow the last storage")
+        )
+
+
+def _all(source: Source, end: int, limits: Limits, budget: Budget) -> Iterator[Following]:
+    for _ in range(_MOST):
+        following = _next(source, end, limits, budget) if end < source.size else None
+        if following is None:
+            return
+        end = following.end
+        yield following
+    if end < source.size:
+        raise UnreadableError(f"over {_MOST:,} pickles follow the first checkpoint")
+
+
+def _next(source: Source, begin: int, limits: Limits, budget: Budget) -> Following | None:
+    """The checkpoint or pickle that begins at a byte, or None where these bytes are neither.
+
+    Raises UnreadableError for one that breaks after it has called or imported something.
+    """
+    rest = source.size - begin
+    other = Contents((), read_nested, "", budget)
+    stream = Stream(Window(source, begin, rest, source.name), other, limits, "", 0, step=_STEP)
+    budget.charge(_COST)
+    if is_legacy(source.read(begin, min(rest, 32))):
+        try:
+            stream.read()
+        except UnreadableError as error:
+            problem = f"a damaged checkpoint begins at byte {begin:,}, behind the first: {error.problem}"
+            raise UnreadableError(problem, hint="ckpt salvage writes the first") from None
+        return Following(other.pickles, begin + stream.end, is_checkpoint=True)
+    try:
+        pickle = stream.pickle()
+    except UnreadableError:
+        if runs_before_it_breaks(source.read(begin, min(rest, LOOKED)), limits):
+            problem = f"a damaged pickle begins at byte {begin:,}, behind the last storage"
+            raise UnreadableError(problem, hint="pickle.load in a loop runs a part of it") from None
+        return None
+    interpret(pickle, other, limits, _refuse_id, 0)
+    return Following(other.pickles, begin + stream.end, is_checkpoint=False)
+
+
+def _refuse_id(persistent: PersistentId) -> Storage | Global:
+    raise UnreadableError("a pickle behind the last storage has persistent ids")
+
+
+def judge_bytes(data: bytes, contents: Contents, limits: Limits, budget: Budget) -> bool:
+    """Judge the bytes of a record that other loaders than torch may unpickle: a pickle, or an array of objects of numpy.
+
+    Tells whether it is one. Raises UnreadableError, LimitError.
+    """
+    if not is_unpickled(data, len(data), limits):
+        return False
+    for following in _all(Memory(data[_inside(data) :]), 0, limits, budget):
+        contents.behind += following.pickles
+    return True
+
+
+def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
+    """Tell whether a record of `size` that begins with these bytes is a pickle, or an array of objects, as far as that is seen."""
+    begin = _inside(head)
+    if begin and b"O" not in head[:begin]:
+        return False
+    rest = head[begin : begin + LOOKED]
+    verdict = is_pickle_or_runs(rest, size - begin, limits) if rest else False
+    return verdict is True or (verdict is None and begin + len(rest) < size)
+
+
+def _inside(data: bytes) -> int:
+    """The bytes of the header of an array of numpy, or 0."""
+    width = 2 if data[6:7] == b"\1" else 4
+    return 8 + width + int.from_bytes(data[8 : 8 + width], "little") if data.startswith(b"\x93NUMPY") else 0
