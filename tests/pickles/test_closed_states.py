@@ -1,0 +1,88 @@
+"""States that code of Python, torch or a package acts on when they are set: only what it writes itself is harmless."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import io
+import uuid
+from pathlib import Path
+from typing import Any
+
+import opcodes as op
+import oracle
+import pytest
+import torch
+from gadgets import BELL, made, partial
+from opcodes import binary, build, call, glob, pickled, torch_zip, value
+from process import ckpt
+
+from ckpt.formats import open
+
+pytestmark = oracle.QUIET
+
+CALLER = partial(BELL)
+NAMED = made("argparse", "Namespace", {"_get_args": CALLER})
+COUNT = call(glob("itertools", "count"), 0, 0)
+CHAIN = made("collections", "ChainMap", {"maps": COUNT})
+
+CALLED: dict[str, bytes] = {
+    # --- Python ---
+    "a function that closes bytes": made("io", "BytesIO", (binary(b"x"), 0, {"close": CALLER})),
+    "a function that closes a text": made("_io", "StringIO", ("x", "", 0, {"close": CALLER})),
+    "a function on bytes": made("io", "BytesIO", (binary(b"x"), 0, {"hint": CALLER})),
+    "data that closes bytes": made("io", "BytesIO", (binary(b"x"), 0, {"close": 1})),
+    "an object as the safety of an id": made("uuid", "UUID", {"int": 1, "is_safe": NAMED}),
+    "a list as the safety of an id": made("uuid", "UUID", {"int": 1, "is_safe": [1]}),
+    "an id that is no number": made("uuid", "UUID", {"int": 1.0}),
+    "an id with slots": made("uuid", "UUID", (None, {"int": 1, "is_safe": NAMED})),
+    "what the text of a Namespace calls": NAMED,
+    "endless maps": CHAIN,
+}
+
+
+def groups(path: Path, program: bytes) -> dict[str, str]:
+    path.write_bytes(torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program})))
+    return groups_of(path)
+
+
+def groups_of(path: Path) -> dict[str, str]:
+    """The names of a file that are not just known, with their groups."""
+    with open(str(path)) as checkpoint:
+        return {
+            f"{row.module}.{row.name}": row.group for row in checkpoint.imports if row.group != "known"
+        }
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_a_state_that_is_acted_on_is_an_error(name: str, tmp_path: Path) -> None:
+    assert "called" in groups(tmp_path / "x.pth", CALLED[name]).values()
+    assert "called" in groups(tmp_path / "y.pth", CALLED[name] + op.pop() + op.none()).values()
+
+
+def test_the_gate_stops_a_function_that_closes(tmp_path: Path) -> None:
+    groups(tmp_path / "x.pth", CALLED["a function that closes bytes"])
+    done = ckpt("inspect", tmp_path / "x.pth", "--fail-on", "called-on-load")
+    assert done.code == 1 and b"torch.load" not in done.out
+
+
+def named(stream: Any) -> Any:
+    stream.title = "x"
+    return stream
+
+
+WRITTEN: dict[str, Any] = {
+    "bytes": io.BytesIO(b"x"),
+    "a text": io.StringIO("x"),
+    "bytes with a title": named(io.BytesIO(b"x")),
+    "an id": uuid.uuid4(),
+    "an id of a computer": uuid.UUID(int=5, is_safe=uuid.SafeUUID.unsafe),
+    "settings": argparse.Namespace(a=1, f=torch.nn.functional.relu),
+    "maps": collections.ChainMap({"a": 1}, {}),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_is_harmless(name: str, tmp_path: Path) -> None:
+    torch.save({"x": WRITTEN[name]}, tmp_path / "x.pth")
+    assert groups_of(tmp_path / "x.pth") == {}
