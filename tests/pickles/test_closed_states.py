@@ -25,6 +25,30 @@ CALLER = partial(BELL)
 NAMED = made("argparse", "Namespace", {"_get_args": CALLER})
 COUNT = call(glob("itertools", "count"), 0, 0)
 CHAIN = made("collections", "ChainMap", {"maps": COUNT})
+MESH, SPEC = "torch.distributed.device_mesh", "torch.distributed.tensor._dtensor_spec"
+MODULE = made("torch.nn.modules.linear", "Identity", {"_parameters": {}, "_buffers": {}, "_modules": {}})
+
+
+def spec(**attributes: Any) -> bytes:
+    """A DTensorSpec as torch 2.13 writes it, with other attributes."""
+    usual = {"mesh": made(MESH, "DeviceMesh", {"_thread_id": None}), "placements": (), "tensor_meta": None}
+    return made(SPEC, "DTensorSpec", {**usual, "_hash": None, **attributes})
+
+
+def wrapper() -> bytes:
+    cls = glob("torch.distributed.tensor", "DTensor")
+    device = call(glob("torch", "device"), "cpu")
+    args = (cls, glob("torch", "float32"), (4,), (1,), 0, glob("torch", "strided"), device, False)
+    return call(glob("torch._utils", "_rebuild_wrapper_subclass"), *args)
+
+
+def dtensor(state: Any) -> bytes:
+    cls = glob("torch.distributed.tensor", "DTensor")
+    device = call(glob("torch", "device"), "cpu")
+    args = (cls, glob("torch", "float32"), (4,), (1,), 0, glob("torch", "strided"), device, False)
+    function = glob("torch._utils", "_rebuild_wrapper_subclass")
+    return call(glob("torch._tensor", "_rebuild_from_type_v2"), function, cls, args, state)
+
 
 CALLED: dict[str, bytes] = {
     # --- Python ---
@@ -38,6 +62,25 @@ CALLED: dict[str, bytes] = {
     "an id with slots": made("uuid", "UUID", (None, {"int": 1, "is_safe": NAMED})),
     "what the text of a Namespace calls": NAMED,
     "endless maps": CHAIN,
+    # --- torch.distributed ---
+    "a module as the mesh of a DTensor": spec(mesh=MODULE),
+    "a module as a placement": spec(placements=(MODULE,)),
+    "endless placements": spec(placements=COUNT),
+    "a Namespace as the shape of a DTensor": spec(tensor_meta=NAMED),
+    "a hash that is asked": spec(_hash=CHAIN),
+    "slots of a specification": made(SPEC, "DTensorSpec", (None, {"tensor_meta": None})),
+    "slots of an older specification": made(
+        "torch.distributed._tensor._dtensor_spec", "DTensorSpec", (None, {"tensor_meta": None})
+    ),
+    "slots of a scheduler": made("torch.optim.lr_scheduler", "StepLR", (None, {"gamma": 1})),
+    "a module as the root of a mesh": made(MESH, "DeviceMesh", {"_root_mesh": MODULE}),
+    "endless names of a mesh": made(MESH, "DeviceMesh", {"_dim_group_names": COUNT}),
+    "a module as an axis": made("torch.distributed._mesh_layout", "_MeshLayout", {"axes": (MODULE,)}),
+    "a DTensor with another specification": call(
+        glob("torch._utils", "_rebuild_parameter"),
+        *(dtensor({"_local_tensor": op.tensor(), "_spec": MODULE}), False, op.ordered_dict()),
+    ),
+    "a DTensor whose specification comes later": wrapper() + value({"_spec": MODULE}) + build(),
 }
 
 

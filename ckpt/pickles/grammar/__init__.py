@@ -113,16 +113,21 @@ def _module_rule(name: str) -> Rule:
     return Rule(is_made_without_call, "instance", state)
 
 
+_SLOTTED = ("torch.distributed._shard.metadata.ShardMetadata", "torch.distributed._shard.sharded_tensor.shard.Shard")
+"""Listed classes with slots. Attributes in the second half of a state go through `__setattr__`."""
+
+
 def _object_rule(name: str) -> Rule:
     """The rule of a class whose objects have the attributes that somebody has written.
 
     Of a class of another package that nobody has written here, any data and functions are taken.
     """
     listed = ATTRIBUTES.get(name)
+    has_slots = name in _SLOTTED
     if listed is None:
-        return Rule(is_made_without_call, "instance", State({}, stands_decorated, has_slots=True))
+        return Rule(is_made_without_call, "instance", State({}, stands_decorated, has_slots=has_slots))
     forms = {attribute: is_anything if has_objects else _data for attribute, has_objects in listed.items()}
-    return Rule(is_made_without_call, "instance", State(forms, stands_closed, has_slots=True, wrong="odd"))
+    return Rule(is_made_without_call, "instance", State(forms, stands_closed, has_slots=has_slots, wrong="odd"))
 
 
 def rule_of(name: str) -> Rule | None:

@@ -144,9 +144,10 @@ _SPEC = result_of(
 _SHARDED_STATE = tuple_of(
     is_series, is_anything, is_anything, is_anything, lambda grammar, node: node is False
 )
+_STATE_OF_DTENSOR = State({"_local_tensor": is_tensor, "_spec": _SPEC}, stands_decorated, has_slots=True)
 _STATES_OF_TENSORS: dict[str, Form] = {
     **{
-        name: State({"_local_tensor": is_tensor, "_spec": _SPEC}, stands_decorated, has_slots=True)
+        name: _STATE_OF_DTENSOR
         for name in (*_DTENSORS, "torch.distributed._tensor.api.DTensor")
     },
     "torch.distributed._shard.sharded_tensor.api.ShardedTensor": _SHARDED_STATE,
@@ -182,12 +183,66 @@ def _forms_of(name: str) -> dict[str, Form]:
 _PROPERTIES = ("dtype", "layout", "requires_grad", "memory_format", "pin_memory")
 _PLACED = ("dim", "reduce_op", "split_factor", "norm_type")
 """The attributes of placements: Shard, Partial, _StridedShard, _NormPartial."""
+_PLACEMENTS = result_of(
+    *(
+        f"torch.distributed.{module}.placement_types.{name}"
+        for module in ("tensor", "_tensor")
+        for name in ("Partial", "Replicate", "Shard", "_Partial", "_StridedShard")
+    )
+)
+_TENSOR_META = result_of(
+    *(
+        f"torch.distributed.{module}.TensorMeta"
+        for module in ("tensor._dtensor_spec", "_tensor._dtensor_spec", "_tensor.placement_types")
+    )
+)
+_MESH = result_of("torch.distributed.device_mesh.DeviceMesh")
+_LAYOUTS = result_of(*(f"torch.distributed._mesh_layout.{name}" for name in ("_FlatLayout", "_MeshLayout")))
+
+
+def _is_hash(grammar: Grammar, node: Node) -> bool:
+    return node is None or type(node) is int
+
+
+def _few(form: Form) -> Form:
+    """A list or tuple of a few of a form."""
+    return lambda grammar, node: (
+        (type(node) is list or is_tuple(node))
+        and len(node) <= MOST_ARGUMENTS
+        and all(form(grammar, part) for part in node)
+    )
+
+
+_OF_SPEC: dict[str, Form] = {
+    **dict.fromkeys(("ndim", "shape", "shard_order", "use_strided_shard_as_shard_order"), is_plain),
+    "_hash": _is_hash,
+    "mesh": _MESH,
+    "placements": _few(_PLACEMENTS),
+    "tensor_meta": either(is_none, _TENSOR_META),
+}
+"""The attributes of a DTensorSpec. torch asks the mesh and the placements when it computes with the tensor."""
+_OF_MESH: dict[str, Form] = {
+    **dict.fromkeys(ATTRIBUTES["torch.distributed.device_mesh.DeviceMesh"], is_plain),
+    "_hash": _is_hash,
+    "_layout": _LAYOUTS,
+    "_root_mesh": either(is_none, _MESH),
+    "_flatten_mapping": either(
+        is_plain,
+        lambda grammar, node: (
+            type(node) is Dict
+            and len(node.keys) <= MOST_ARGUMENTS
+            and all(_MESH(grammar, value) for value in node.values)
+        ),
+    ),
+}
+"""The attributes of a DeviceMesh. `__setstate__` iterates the names of the groups."""
+_OF_LAYOUT: dict[str, Form] = {"shape": is_plain, "stride": is_plain, "axes": _few(_LAYOUTS)}
 _OMEGACONF = result_of("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
 _ADJUSTED = {
     "torch._tensor._rebuild_from_type": Rule(_from_type, "value"),
     "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value"),
     "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value"),
-    "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_TENSOR),
+    "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_DTENSOR),
     "torch.storage._load_from_bytes": Rule(_nested, "container"),
     "torch.nn.parameter.Parameter": Rule(_parameter, "value", _legacy_state),
     "torch.nn.parameter.Buffer": Rule(_parameter, "value", _legacy_state),
@@ -224,9 +279,19 @@ _ADJUSTED = {
     ),
     "torch.nn.modules.module._IncompatibleKeys": Rule(takes(is_plain, is_plain), "value"),
     "torch._dynamo.decorators._DimRange": Rule(takes_nothing, "value", _listed_plain),
-    "torch.distributed.device_mesh.DeviceMesh": Rule(
-        takes_nothing, "instance", State(_forms_of("torch.distributed.device_mesh.DeviceMesh"), stands_closed)
-    ),
+    "torch.distributed.device_mesh.DeviceMesh": Rule(takes_nothing, "instance", State(_OF_MESH, stands_closed)),
+    **{
+        f"torch.distributed._mesh_layout.{name}": Rule(takes_nothing, "instance", State(_OF_LAYOUT, stands_closed))
+        for name in ("_FlatLayout", "_MeshLayout")
+    },
+    **{
+        name: Rule(takes_nothing, "instance", State(_OF_SPEC, stands_closed))
+        for name in (
+            "torch.distributed.tensor._dtensor_spec.DTensorSpec",
+            "torch.distributed._tensor.placement_types.DTensorSpec",
+            "torch.distributed._tensor._dtensor_spec.DTensorSpec",
+        )
+    },
     "torch.distributed._shard.sharded_tensor.api.ShardedTensor": Rule(
         takes_nothing,
         "instance",
