@@ -26,7 +26,26 @@ NAMED = made("argparse", "Namespace", {"_get_args": CALLER})
 COUNT = call(glob("itertools", "count"), 0, 0)
 CHAIN = made("collections", "ChainMap", {"maps": COUNT})
 MESH, SPEC = "torch.distributed.device_mesh", "torch.distributed.tensor._dtensor_spec"
-MODULE = made("torch.nn.modules.linear", "Identity", {"_parameters": {}, "_buffers": {}, "_modules": {}})
+LAYER: dict[str, Any] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
+MODULE = made("torch.nn.modules.linear", "Identity", LAYER)
+LSTM = {**LAYER, "_all_weights": [[1]], "bias": True, "bidirectional": True, "num_layers": 1, "mode": "LSTM"}
+
+
+def layer(**tables: Any) -> bytes:
+    return made("torch.nn.modules.linear", "Identity", {**LAYER, **tables})
+
+
+def lstm(**attributes: Any) -> bytes:
+    state = {**LSTM, **attributes}
+    return made("torch.nn.modules.rnn", "LSTM", {key: each for key, each in state.items() if each is not ...})
+
+
+def omegaconf(**types: Any) -> bytes:
+    """A DictConfig whose metadata has other types."""
+    usual = {"ref_type": None, "object_type": None, "key": None, "key_type": None, "element_type": None}
+    metadata = made("omegaconf.base", "ContainerMetadata", {**usual, **types})
+    state = {"_content": {}, "_metadata": metadata, "_parent": None}
+    return made("omegaconf.dictconfig", "DictConfig", state)
 
 
 def spec(**attributes: Any) -> bytes:
@@ -81,6 +100,31 @@ CALLED: dict[str, bytes] = {
         *(dtensor({"_local_tensor": op.tensor(), "_spec": MODULE}), False, op.ordered_dict()),
     ),
     "a DTensor whose specification comes later": wrapper() + value({"_spec": MODULE}) + build(),
+    # --- layers ---
+    "a function among the layers": layer(_modules={"act": CALLER}),
+    "a layer by a name of Python": layer(_modules={"__deepcopy__": MODULE}),
+    "a name that is no text": layer(_modules={1: MODULE}),
+    "a function among the layers of a dict": layer(
+        _modules=call(glob("collections", "OrderedDict"), [("act", CALLER)])
+    ),
+    "maps among the parameters": layer(_parameters={"a": CHAIN}),
+    "a module among the parameters": layer(_parameters={"a": MODULE}),
+    "a Namespace among the buffers": layer(_buffers={"a": made("argparse", "Namespace", {})}),
+    "a function among the layers of a module": made(
+        "torch.nn.parallel.distributed", "DistributedDataParallel", {**LAYER, "_modules": {"a": CALLER}}
+    ),
+    "a layer with a bias among its weights": lstm(bias=..., _parameters={"bias": op.tensor()}),
+    "a bias that is asked": lstm(bias=MODULE),
+    "a size of projections that is compared": lstm(proj_size=1.5),
+    "names of weights that are not there": lstm(_all_weights=...),
+    "a hook that is asked for its module": made(
+        "torch.nn.modules.module", "_WrappedHook", {"hook": None, "with_module": CHAIN, "module": None}
+    ),
+    # --- settings ---
+    "settings that copy a module": call(glob("yacs.config", "CfgNode"), {"x": MODULE}),
+    "settings that make an object": call(glob("easydict", "EasyDict"), [("x", NAMED)]),
+    "the type of keys in brackets": omegaconf(key_type=(NAMED,)),
+    "the type of items in brackets": omegaconf(element_type=NAMED),
 }
 
 
