@@ -179,7 +179,7 @@ class Rebuilder:
         _refuse_properties(tensor, attributes)
         if isinstance(tensor, Composite) and tensor.layout == "wrapper":
             tensor = self._of_ranks(tensor, state, attributes)
-        elif _is_made_of_others(subclass, attributes):
+        elif _is_made_of_others(subclass, attributes) and tensor.layout != "jagged":
             raise BadCallError("its values are those of inner tensors, and torch makes it by another call")
         is_parameter = tensor.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):

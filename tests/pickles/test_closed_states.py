@@ -14,7 +14,7 @@ import oracle
 import pytest
 import torch
 from gadgets import BELL, made, partial
-from opcodes import binary, build, call, glob, pickled, torch_zip, value
+from opcodes import binary, build, call, glob, newobj, pickled, torch_zip, value
 from process import ckpt
 
 from ckpt.formats import open
@@ -158,7 +158,11 @@ def named(stream: Any) -> Any:
     return stream
 
 
+OPTIMIZER = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
 WRITTEN: dict[str, Any] = {
+    "an average by a cosine": torch.optim.swa_utils.SWALR(OPTIMIZER, 0.1),
+    "an average by a line": torch.optim.swa_utils.SWALR(OPTIMIZER, 0.1, anneal_strategy="linear"),
+    "a cycle": torch.optim.lr_scheduler.CyclicLR(OPTIMIZER, 0.1, 0.2, mode="exp_range", cycle_momentum=False),
     "bytes": io.BytesIO(b"x"),
     "a text": io.StringIO("x"),
     "bytes with a title": named(io.BytesIO(b"x")),
@@ -173,3 +177,34 @@ WRITTEN: dict[str, Any] = {
 def test_what_is_written_is_harmless(name: str, tmp_path: Path) -> None:
     torch.save({"x": WRITTEN[name]}, tmp_path / "x.pth")
     assert groups_of(tmp_path / "x.pth") == {}
+
+
+def nested(module: str, name: str, state: Any, **items: Any) -> bytes:
+    """A dict of settings, made as copyreg makes it."""
+    made_dict = glob(module, name) + value(()) + newobj()
+    filled = b"".join(value(key) + value(each) + op.setitem() for key, each in items.items())
+    return made_dict + filled + value(state) + build()
+
+
+INNER = nested("easydict", "EasyDict", {"c": 1}, c=1)
+FROZEN = {"__immutable__": True, "__deprecated_keys__": call(glob("builtins", "set"), []), "__renamed_keys__": {}, "__new_allowed__": False}
+SETTINGS: dict[str, bytes] = {
+    "nested settings": nested("easydict", "EasyDict", {"b": INNER, "data": INNER}, b=INNER, data=INNER),
+    "lists of settings": nested("easydict", "EasyDict", {"b": [INNER, [1, INNER]]}, b=[INNER, [1, INNER]]),
+    "frozen settings": nested(
+        "yacs.config", "CfgNode", FROZEN, a=1, b=nested("yacs.config", "CfgNode", FROZEN, c=1)
+    ),
+    "an omegaconf with types": omegaconf(
+        ref_type=glob("typing", "Any"), key_type=glob("builtins", "str"), element_type=glob("typing", "Any")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_are_harmless(name: str, tmp_path: Path) -> None:
+    assert groups(tmp_path / "x.pth", SETTINGS[name]) == {}
+
+
+def test_a_function_in_settings_is_a_warning(tmp_path: Path) -> None:
+    program = nested("easydict", "EasyDict", {"b": NAMED.replace(b"_get_args", b"some_name")})
+    assert groups(tmp_path / "x.pth", program) == {"easydict.EasyDict": "odd"}

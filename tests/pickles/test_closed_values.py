@@ -92,6 +92,14 @@ def test_a_class_of_inner_tensors_comes_by_its_own_call(tmp_path: Path) -> None:
             assert checkpoint["w"].numpy().tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_nested_tensor_is_read(tmp_path: Path) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    torch.save({"w": nested}, tmp_path / "x.pth")
+    with api.open(str(tmp_path / "x.pth")) as checkpoint:
+        assert "w" in list(checkpoint)
+
+
 # --- numpy ------------------------------------------------------------------------------------------------------------
 
 I4 = call(glob("numpy", "dtype"), "i4", False, True) + value((3, "<", None, None, None, -1, -1, 0)) + build()

@@ -723,7 +723,24 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
         return True
     if owner.startswith(("torch.nn.modules.", "torch.nn.parallel.")):  # a method of a module, as a value
         return name.isidentifier() and not name.startswith("_")
+    if (owner, name) in _ANNEALING:
+        return True
     return is_inner(name) and not is_own(of.module)
+
+
+_ANNEALING = frozenset(
+    (f"torch.optim.{owner}", name)
+    for owner, names in (
+        ("swa_utils.SWALR", ("_cosine_anneal", "_linear_anneal")),
+        ("lr_scheduler.OneCycleLR", ("_annealing_cos", "_annealing_linear")),
+        (
+            "lr_scheduler.CyclicLR",
+            ("_triangular_scale_fn", "_triangular2_scale_fn", "_exp_range_scale_fn"),
+        ),
+    )
+    for name in names
+)
+"""The functions inside schedulers that they hold as values."""
 
 
 def _is_hook_of_lazy(layer: Opaque, name: str) -> bool:
