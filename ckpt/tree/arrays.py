@@ -87,7 +87,9 @@ def array(node: Node) -> NumpyArray | None:
     if node.class_name.endswith(".numeric._frombuffer") and len(node.args) >= 3:
         dtype, shape = numpy_dtype(node.args[1]), _shape(node.args[2])
         order = node.args[3] if len(node.args) > 3 else "C"
-        if dtype is None or shape is None or order not in ("C", "F"):  # numpy takes "f" and "A", and "K" with axes
+        if dtype is None or shape is None:
+            return None
+        if order not in ("C", "F"):  # numpy takes "f" and "A" too, and "K" with axes
             return None
         return NumpyArray(shape, dtype, order == "F", as_bytes(node.args[0]))
     if not node.class_name.endswith(".multiarray._reconstruct") or not node.states:

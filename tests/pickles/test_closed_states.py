@@ -24,7 +24,8 @@ pytestmark = oracle.QUIET
 CALLER = partial(BELL)
 NAMED = made("argparse", "Namespace", {"_get_args": CALLER})
 COUNT = call(glob("itertools", "count"), 0, 0)
-CHAIN = made("collections", "ChainMap", {"maps": COUNT})
+ENDLESS = call(glob("itertools", "count"), 0)
+CHAIN = made("collections", "ChainMap", {"maps": ENDLESS})
 MESH, SPEC = "torch.distributed.device_mesh", "torch.distributed.tensor._dtensor_spec"
 LAYER: dict[str, Any] = {"_parameters": {}, "_buffers": {}, "_modules": {}}
 MODULE = made("torch.nn.modules.linear", "Identity", LAYER)
@@ -81,10 +82,11 @@ CALLED: dict[str, bytes] = {
     "an id with slots": made("uuid", "UUID", (None, {"int": 1, "is_safe": NAMED})),
     "what the text of a Namespace calls": NAMED,
     "endless maps": CHAIN,
+    "a count that stands still": COUNT,
     # --- torch.distributed ---
     "a module as the mesh of a DTensor": spec(mesh=MODULE),
     "a module as a placement": spec(placements=(MODULE,)),
-    "endless placements": spec(placements=COUNT),
+    "endless placements": spec(placements=ENDLESS),
     "a Namespace as the shape of a DTensor": spec(tensor_meta=NAMED),
     "a hash that is asked": spec(_hash=CHAIN),
     "slots of a specification": made(SPEC, "DTensorSpec", (None, {"tensor_meta": None})),
@@ -93,7 +95,7 @@ CALLED: dict[str, bytes] = {
     ),
     "slots of a scheduler": made("torch.optim.lr_scheduler", "StepLR", (None, {"gamma": 1})),
     "a module as the root of a mesh": made(MESH, "DeviceMesh", {"_root_mesh": MODULE}),
-    "endless names of a mesh": made(MESH, "DeviceMesh", {"_dim_group_names": COUNT}),
+    "endless names of a mesh": made(MESH, "DeviceMesh", {"_dim_group_names": ENDLESS}),
     "a module as an axis": made("torch.distributed._mesh_layout", "_MeshLayout", {"axes": (MODULE,)}),
     "a DTensor with another specification": call(
         glob("torch._utils", "_rebuild_parameter"),
@@ -136,9 +138,7 @@ def groups(path: Path, program: bytes) -> dict[str, str]:
 def groups_of(path: Path) -> dict[str, str]:
     """The names of a file that are not just known, with their groups."""
     with open(str(path)) as checkpoint:
-        return {
-            f"{row.module}.{row.name}": row.group for row in checkpoint.imports if row.group != "known"
-        }
+        return {f"{row.module}.{row.name}": row.group for row in checkpoint.imports if row.group != "known"}
 
 
 @pytest.mark.parametrize("name", CALLED)
@@ -187,7 +187,12 @@ def nested(module: str, name: str, state: Any, **items: Any) -> bytes:
 
 
 INNER = nested("easydict", "EasyDict", {"c": 1}, c=1)
-FROZEN = {"__immutable__": True, "__deprecated_keys__": call(glob("builtins", "set"), []), "__renamed_keys__": {}, "__new_allowed__": False}
+FROZEN = {
+    "__immutable__": True,
+    "__deprecated_keys__": call(glob("builtins", "set"), []),
+    "__renamed_keys__": {},
+    "__new_allowed__": False,
+}
 SETTINGS: dict[str, bytes] = {
     "nested settings": nested("easydict", "EasyDict", {"b": INNER, "data": INNER}, b=INNER, data=INNER),
     "lists of settings": nested("easydict", "EasyDict", {"b": [INNER, [1, INNER]]}, b=[INNER, [1, INNER]]),
@@ -203,6 +208,15 @@ SETTINGS: dict[str, bytes] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_are_harmless(name: str, tmp_path: Path) -> None:
     assert groups(tmp_path / "x.pth", SETTINGS[name]) == {}
+
+
+def test_an_attribute_without_an_end_is_a_warning(tmp_path: Path) -> None:
+    count = call(glob("itertools", "count"), 3)
+    assert groups(tmp_path / "x.pth", value([count])) == {}
+    for cls in ("SimpleNamespace", "Namespace"):
+        module = {"SimpleNamespace": "types", "Namespace": "argparse"}[cls]
+        program = made(module, cls, {"ids": count})
+        assert groups(tmp_path / "x.pth", program) == {f"{module}.{cls}": "odd"}
 
 
 def test_a_function_in_settings_is_a_warning(tmp_path: Path) -> None:

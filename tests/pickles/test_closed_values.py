@@ -54,7 +54,7 @@ OTHER_VIEWS: dict[str, dict[str, bytes]] = {
 
 @pytest.mark.parametrize("name", OTHER_VIEWS)
 def test_a_view_by_the_key_of_another_one_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(CkptError, match="a view of storage . has"):
+    with pytest.raises(CkptError, match=r"a view of storage . has"):
         open(str(legacy(tmp_path / "x.pt", **OTHER_VIEWS[name])))
 
 

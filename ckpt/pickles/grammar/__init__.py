@@ -99,7 +99,9 @@ def _stands_in_settings(grammar: Grammar, name: str, value: Node) -> Manner:
     return "fine" if _is_settings(grammar, value) else stands_decorated(grammar, name, value)
 
 
-_OF_SETTINGS = State(dict.fromkeys(("__deprecated_keys__", "__renamed_keys__"), is_plain), _stands_in_settings)
+_OF_SETTINGS = State(
+    dict.fromkeys(("__deprecated_keys__", "__renamed_keys__"), is_plain), _stands_in_settings
+)
 """The attributes of such a dict, nested ones among them. CfgNode has two tables of old keys."""
 _DICT_RULE = Rule(_takes_attributes, "instance", _OF_SETTINGS, has_keys=True, keys=_keys_are_attributes)
 _ENUM_RULE = Rule(takes(lambda grammar, node: type(node) in (int, str, float, bool, ByteStr)))
@@ -143,7 +145,10 @@ def _with_all_weights(state: State) -> Form:
     return judge
 
 
-_SLOTTED = ("torch.distributed._shard.metadata.ShardMetadata", "torch.distributed._shard.sharded_tensor.shard.Shard")
+_SLOTTED = (
+    "torch.distributed._shard.metadata.ShardMetadata",
+    "torch.distributed._shard.sharded_tensor.shard.Shard",
+)
 """Listed classes with slots. Attributes in the second half of a state go through `__setattr__`."""
 
 
@@ -157,7 +162,9 @@ def _object_rule(name: str) -> Rule:
     if listed is None:
         return Rule(is_made_without_call, "instance", State({}, stands_decorated, has_slots=has_slots))
     forms = {attribute: is_anything if has_objects else _data for attribute, has_objects in listed.items()}
-    return Rule(is_made_without_call, "instance", State(forms, stands_closed, has_slots=has_slots, wrong="odd"))
+    return Rule(
+        is_made_without_call, "instance", State(forms, stands_closed, has_slots=has_slots, wrong="odd")
+    )
 
 
 def rule_of(name: str) -> Rule | None:

@@ -620,12 +620,18 @@ class State:
                 manner = "called"
             else:
                 manner = self._other(grammar, name, value)
+            if manner == "fine" and type(value) is Opaque and _ENDLESS(grammar, value):
+                manner = "odd"
             if manner == "odd":
                 grammar.odd.append(name)
             elif manner == "called":
                 grammar.called.append(name)
                 is_fine = False
         return is_fine
+
+
+_ENDLESS = result_of("itertools.count")
+"""What never ends where torch iterates an attribute."""
 
 
 def stands_closed(grammar: Grammar, name: str, value: Node) -> Manner:

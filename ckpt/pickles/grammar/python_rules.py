@@ -190,6 +190,11 @@ _OF_NAMESPACE = free_attributes(_get_args=is_nowhere, _get_kwargs=is_nowhere)
 """The text of a Namespace calls these two."""
 
 
+def _is_step(grammar: Grammar, node: Node) -> bool:
+    """A step of a count, which stands still at nought."""
+    return is_number(grammar, node) and node != 0
+
+
 def _is_list(grammar: Grammar, node: Node) -> bool:
     return type(node) is list
 
@@ -216,7 +221,7 @@ PYTHON = {
     "operator.getitem": Rule(_getitem, "instance"),
     "functools.reduce": Rule(_reduce, "instance"),
     "functools.partial": Rule(_partial, "instance", _PARTIAL_STATE),
-    "itertools.count": Rule(takes(is_number, is_number, least=0), "instance"),
+    "itertools.count": Rule(takes(is_number, _is_step, least=0), "instance"),
     "datetime.date": Rule(_TIME),
     "datetime.time": Rule(_TIME),
     "datetime.datetime": Rule(_TIME),
@@ -240,9 +245,7 @@ PYTHON = {
     "collections.UserList": Rule(takes_nothing, "instance", is_attributes),
     "collections.UserString": Rule(takes(is_short_text), "instance", is_attributes),
     **{
-        f"{module}.BytesIO": Rule(
-            takes_nothing, "instance", tuple_of(is_raw, is_count, _ON_STREAM)
-        )
+        f"{module}.BytesIO": Rule(takes_nothing, "instance", tuple_of(is_raw, is_count, _ON_STREAM))
         for module in ("io", "_io")
     },
     **{

@@ -205,10 +205,7 @@ _SHARDED_STATE = tuple_of(
 )
 _STATE_OF_DTENSOR = State({"_local_tensor": is_tensor, "_spec": _SPEC}, stands_decorated, has_slots=True)
 _STATES_OF_TENSORS: dict[str, Form] = {
-    **{
-        name: _STATE_OF_DTENSOR
-        for name in (*_DTENSORS, "torch.distributed._tensor.api.DTensor")
-    },
+    **dict.fromkeys((*_DTENSORS, "torch.distributed._tensor.api.DTensor"), _STATE_OF_DTENSOR),
     "torch.distributed._shard.sharded_tensor.api.ShardedTensor": _SHARDED_STATE,
 }
 """Subclasses of torch.Tensor whose state is no plain data."""
@@ -283,7 +280,7 @@ def _few(form: Form) -> Form:
 _OF_SPEC: dict[str, Form] = {
     **dict.fromkeys(("ndim", "shape", "shard_order", "use_strided_shard_as_shard_order"), is_plain),
     "_hash": _is_hash,
-    "mesh": _MESH,
+    "mesh": either(is_none, _MESH),
     "placements": _few(_PLACEMENTS),
     "tensor_meta": either(is_none, _TENSOR_META),
 }
@@ -355,9 +352,13 @@ _ADJUSTED = {
     ),
     "torch.nn.modules.module._IncompatibleKeys": Rule(takes(is_plain, is_plain), "value"),
     "torch._dynamo.decorators._DimRange": Rule(takes_nothing, "value", _listed_plain),
-    "torch.distributed.device_mesh.DeviceMesh": Rule(takes_nothing, "instance", State(_OF_MESH, stands_closed)),
+    "torch.distributed.device_mesh.DeviceMesh": Rule(
+        takes_nothing, "instance", State(_OF_MESH, stands_closed)
+    ),
     **{
-        f"torch.distributed._mesh_layout.{name}": Rule(takes_nothing, "instance", State(_OF_LAYOUT, stands_closed))
+        f"torch.distributed._mesh_layout.{name}": Rule(
+            takes_nothing, "instance", State(_OF_LAYOUT, stands_closed)
+        )
         for name in ("_FlatLayout", "_MeshLayout")
     },
     **{
