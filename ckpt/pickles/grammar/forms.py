@@ -631,7 +631,7 @@ class State:
 
 
 _ENDLESS = result_of("itertools.count")
-"""What never ends where torch iterates an attribute."""
+"""An iterator without an end, where torch iterates an attribute."""
 
 
 def stands_closed(grammar: Grammar, name: str, value: Node) -> Manner:

@@ -185,7 +185,7 @@ _OF_UUID = State(
     lambda grammar, name, value: "called",
     ("int",),
 )
-"""What `UUID.__getstate__` gives: `__setstate__` looks `is_safe` up among the members of an enum."""
+"""The state that `UUID.__getstate__` gives: `__setstate__` looks `is_safe` up among the members of an enum."""
 _OF_NAMESPACE = free_attributes(_get_args=is_nowhere, _get_kwargs=is_nowhere)
 """The text of a Namespace calls these two."""
 
