@@ -179,6 +179,8 @@ class Rebuilder:
         _refuse_properties(tensor, attributes)
         if isinstance(tensor, Composite) and tensor.layout == "wrapper":
             tensor = self._of_ranks(tensor, state, attributes)
+        elif _is_made_of_others(subclass, attributes) and tensor.layout != "jagged":
+            raise BadCallError("its values are those of inner tensors, and torch makes it by another call")
         is_parameter = tensor.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
             is_parameter = True
@@ -594,6 +596,22 @@ def _attributes(state: Node) -> dict[str, Node]:
 
 def _is_dict(node: Opaque) -> bool:
     return node.class_name in _CONTAINERS
+
+
+_OF_VALUES = (
+    *("torch.Tensor", "torch._tensor.Tensor", "torch.tensor.Tensor", "torch.autograd.variable.Variable"),
+    *(f"torch.nn.parameter.{name}" for name in ("Parameter", "Buffer")),
+    *(f"torch.nn.parameter.{name}" for name in ("UninitializedParameter", "UninitializedBuffer")),
+)
+"""Classes of torch whose tensors hold their own values, and may have other tensors as attributes."""
+
+
+def _is_made_of_others(subclass: Node, attributes: Mapping[str, Node]) -> bool:
+    """Tell whether a tensor of a class of torch shows the values of the tensors inside it."""
+    if type(subclass) is not Global or subclass.module.partition(".")[0] != "torch":
+        return False
+    has_tensors = any(tensor_of(node) is not None for node in attributes.values())
+    return has_tensors and subclass.qualified not in _OF_VALUES
 
 
 def _refuse_properties(tensor: Tensor, attributes: Mapping[str, Node]) -> None:

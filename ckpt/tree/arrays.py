@@ -89,6 +89,8 @@ def array(node: Node) -> NumpyArray | None:
         order = node.args[3] if len(node.args) > 3 else "C"
         if dtype is None or shape is None:
             return None
+        if order not in ("C", "F"):  # numpy takes "f" and "A" too, and "K" with axes
+            return None
         return NumpyArray(shape, dtype, order == "F", as_bytes(node.args[0]))
     if not node.class_name.endswith(".multiarray._reconstruct") or not node.states:
         return None
@@ -97,12 +99,12 @@ def array(node: Node) -> NumpyArray | None:
         return None
     size, kind, fortran, raw = state[-4:]
     dtype, sizes = numpy_dtype(kind), _shape(size)
-    if dtype is None or sizes is None:
+    if dtype is None or sizes is None or type(fortran) not in (bool, int) or fortran not in (0, 1):
         return None
     if type(raw) is list:
-        return NumpyArray(sizes, dtype, fortran is True, None, raw)
+        return NumpyArray(sizes, dtype, bool(fortran), None, raw)
     data = raw.raw if isinstance(raw, ByteStr) else as_bytes(raw)
-    return NumpyArray(sizes, dtype, fortran is True, data)
+    return NumpyArray(sizes, dtype, bool(fortran), data)
 
 
 def _shape(node: Node) -> tuple[int, ...] | None:

@@ -272,7 +272,9 @@ HARMLESS: dict[str, bytes] = {
     )
     + build(),
     "a recurrent layer": made(
-        "torch.nn.modules.rnn", "LSTM", {"num_layers": 2, "_all_weights": [["a"]], "bidirectional": False}
+        "torch.nn.modules.rnn",
+        "LSTM",
+        {"num_layers": 2, "_all_weights": [["a"]], "bidirectional": False, "bias": True},
     ),
     "a seed": call(glob("random", "Random")) + value((3, tuple(range(625)), None)) + build(),
     "a parameter of a lazy module": call(glob("torch.nn.parameter", "UninitializedParameter"), True),

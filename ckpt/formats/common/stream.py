@@ -104,6 +104,7 @@ class Stream:
         self._step = step
         self._buffer = b""
         self._made: dict[str, Storage] = {}
+        self._views: dict[str, tuple[str, Node, Node]] = {}
         self.end = 0
 
     def read(self) -> Node:
@@ -260,7 +261,18 @@ class Stream:
         root = self._root(text, dtype, numel, device, places)
         if view is not None:
             persistent.shift = _view_offset(view, root, dtype, text)
+            self._refuse_other_view(view, root, places)
         return root
+
+    def _refuse_other_view(self, view: Node, root: Storage, places: dict[str, tuple[int, int]]) -> None:
+        """Refuse a view by the key of a storage or of another view: torch takes the first by a key for all of them."""
+        assert type(view) is tuple and len(view) == 3
+        key, offset, size = view
+        text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else None
+        row = (root.id, offset, size)
+        if text is None or text in places or self._views.setdefault(text, row) != row:
+            what = "a key that is not a text" if text is None else f"the key {show(text, 80)} of another one"
+            raise UnreadableError(f"a view of storage {show(root.id, 80)} has {what}")
 
     def _root(
         self, key: str, dtype: DType | None, numel: Node, device: Node, places: dict[str, tuple[int, int]]

@@ -270,12 +270,14 @@ def described(call: Opaque) -> Description | None:
     name = call.class_name
     if name.endswith(".numeric._frombuffer") and len(call.args) == 4 and not call.states:
         raw, kind, size, order = call.args
-        return _description(kind, size, order == "F", raw)
+        return _description(kind, size, order == "F", raw) if order in ("C", "F") else None
     if name.endswith(".multiarray._reconstruct") and len(call.states) == 1 and call.args:
         cls, state = call.args[0], call.states[0]
         is_array = type(cls) is Global and cls.qualified == "numpy.ndarray"  # not a matrix or a masked array
         if is_array and type(state) is tuple and len(state) == 5:
             _, size, kind, fortran, raw = state
+            if type(fortran) not in (bool, int) or fortran not in (0, 1):
+                return None
             return _description(kind, size, fortran is True or fortran == 1, raw)
     return None
 

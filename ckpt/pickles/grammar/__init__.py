@@ -18,6 +18,7 @@ from ckpt.nodes import ByteStr, Dict, Node, Opaque, is_tuple
 from ckpt.pickles.attributes import ATTRIBUTES
 from ckpt.pickles.grammar.forms import (
     NEW,
+    Form,
     Grammar,
     Manner,
     Rule,
@@ -49,7 +50,7 @@ _OPTIMIZER_RULE = Rule(is_made_without_call, "instance", State(GROUPS, stands_cl
 
 
 def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """Pairs for a dict whose keys are attributes too."""
+    """Pairs for a dict whose keys are attributes too. They are data, for CfgNode copies them with all below."""
     if len(args) > 1 or not all(is_pairs(grammar, arg) for arg in args):
         return False
     for arg in args:
@@ -59,7 +60,7 @@ def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) ->
             pairs = [(pair[0], pair[1]) for pair in arg if type(pair) is list or is_tuple(pair)]  # type: ignore[union-attr]
         if not _are_attributes(grammar, pairs):
             return False
-    return True
+    return all(grammar.is_plain(arg) for arg in args)
 
 
 def _are_attributes(grammar: Grammar, pairs: Iterable[tuple[Node, Node]]) -> bool:
@@ -68,7 +69,7 @@ def _are_attributes(grammar: Grammar, pairs: Iterable[tuple[Node, Node]]) -> boo
         if not holds_text(key):
             continue
         is_hidden = str(key).startswith("__") and not grammar.is_plain(value)
-        if is_hidden or stands_decorated(grammar, str(key), value) == "called":
+        if is_hidden or _stands_in_settings(grammar, str(key), value) == "called":
             grammar.called.append(str(key))
             return False
     return True
@@ -78,9 +79,31 @@ def _keys_are_attributes(grammar: Grammar, call: Opaque) -> bool:
     return _are_attributes(grammar, zip(call.keys, call.values, strict=True))
 
 
-_DICT_RULE = Rule(
-    _takes_attributes, "instance", State({}, stands_decorated), has_keys=True, keys=_keys_are_attributes
+_IS_SETTINGS = result_of(*DICTS)
+
+
+def _is_settings(grammar: Grammar, value: Node) -> bool:
+    """Tell whether a value is such a dict, or a list or tuple of data and such dicts, and of lists of them."""
+    if _IS_SETTINGS(grammar, value):
+        return True
+    is_list = (type(value) is list or is_tuple(value)) and grammar.once_nested(_all_settings, value)
+    return is_list or grammar.is_plain(value)
+
+
+def _all_settings(grammar: Grammar, value: Node) -> bool:
+    assert type(value) is list or is_tuple(value)
+    return all(_is_settings(grammar, part) for part in value)
+
+
+def _stands_in_settings(grammar: Grammar, name: str, value: Node) -> Manner:
+    return "fine" if _is_settings(grammar, value) else stands_decorated(grammar, name, value)
+
+
+_OF_SETTINGS = State(
+    dict.fromkeys(("__deprecated_keys__", "__renamed_keys__"), is_plain), _stands_in_settings
 )
+"""The attributes of such a dict, nested ones among them. CfgNode has two tables of old keys."""
+_DICT_RULE = Rule(_takes_attributes, "instance", _OF_SETTINGS, has_keys=True, keys=_keys_are_attributes)
 _ENUM_RULE = Rule(takes(lambda grammar, node: type(node) in (int, str, float, bool, ByteStr)))
 
 
@@ -107,10 +130,26 @@ def _module_rule(name: str) -> Rule:
     """The rule of a layer: its dicts, its listed functions, and any data that somebody put on it."""
     listed = dict.fromkeys(ATTRIBUTES.get(name, ()), is_anything)
     if name in RECURRENT_LAYERS:
-        state = State({**listed, **RECURRENT}, stands_decorated, ("num_layers", "bidirectional"))
-    else:
-        state = State({**listed, **TABLES}, stands_decorated)
-    return Rule(is_made_without_call, "instance", state)
+        recurrent = State({**listed, **RECURRENT}, stands_decorated, ("num_layers", "bidirectional", "bias"))
+        return Rule(is_made_without_call, "instance", _with_all_weights(recurrent))
+    return Rule(is_made_without_call, "instance", State({**listed, **TABLES}, stands_decorated))
+
+
+def _with_all_weights(state: State) -> Form:
+    """The state of a recurrent layer has the names of its weights: torch looks for them among the weights otherwise."""
+
+    def judge(grammar: Grammar, node: Node) -> bool:
+        names = map(str, filter(holds_text, node.keys)) if type(node) is Dict else ()
+        return not {"_all_weights", "all_weights"}.isdisjoint(names) and state(grammar, node)
+
+    return judge
+
+
+_SLOTTED = (
+    "torch.distributed._shard.metadata.ShardMetadata",
+    "torch.distributed._shard.sharded_tensor.shard.Shard",
+)
+"""Listed classes with slots. Attributes in the second half of a state go through `__setattr__`."""
 
 
 def _object_rule(name: str) -> Rule:
@@ -119,10 +158,13 @@ def _object_rule(name: str) -> Rule:
     Of a class of another package that nobody has written here, any data and functions are taken.
     """
     listed = ATTRIBUTES.get(name)
+    has_slots = name in _SLOTTED
     if listed is None:
-        return Rule(is_made_without_call, "instance", State({}, stands_decorated, has_slots=True))
+        return Rule(is_made_without_call, "instance", State({}, stands_decorated, has_slots=has_slots))
     forms = {attribute: is_anything if has_objects else _data for attribute, has_objects in listed.items()}
-    return Rule(is_made_without_call, "instance", State(forms, stands_closed, has_slots=True, wrong="odd"))
+    return Rule(
+        is_made_without_call, "instance", State(forms, stands_closed, has_slots=has_slots, wrong="odd")
+    )
 
 
 def rule_of(name: str) -> Rule | None:

@@ -620,12 +620,18 @@ class State:
                 manner = "called"
             else:
                 manner = self._other(grammar, name, value)
+            if manner == "fine" and type(value) is Opaque and _ENDLESS(grammar, value):
+                manner = "odd"
             if manner == "odd":
                 grammar.odd.append(name)
             elif manner == "called":
                 grammar.called.append(name)
                 is_fine = False
         return is_fine
+
+
+_ENDLESS = result_of("itertools.count")
+"""An iterator without an end, where torch iterates an attribute."""
 
 
 def stands_closed(grammar: Grammar, name: str, value: Node) -> Manner:
@@ -723,7 +729,24 @@ def takes_getattr(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> boo
         return True
     if owner.startswith(("torch.nn.modules.", "torch.nn.parallel.")):  # a method of a module, as a value
         return name.isidentifier() and not name.startswith("_")
+    if (owner, name) in _ANNEALING:
+        return True
     return is_inner(name) and not is_own(of.module)
+
+
+_ANNEALING = frozenset(
+    (f"torch.optim.{owner}", name)
+    for owner, names in (
+        ("swa_utils.SWALR", ("_cosine_anneal", "_linear_anneal")),
+        ("lr_scheduler.OneCycleLR", ("_annealing_cos", "_annealing_linear")),
+        (
+            "lr_scheduler.CyclicLR",
+            ("_triangular_scale_fn", "_triangular2_scale_fn", "_exp_range_scale_fn"),
+        ),
+    )
+    for name in names
+)
+"""The functions inside schedulers that they hold as values."""
 
 
 def _is_hook_of_lazy(layer: Opaque, name: str) -> bool:

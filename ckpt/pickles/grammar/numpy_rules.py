@@ -225,7 +225,9 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
     if not is_tuple(shape) or len(shape) > _DIMENSIONS or not all(is_count(grammar, size) for size in shape):
         return False
     if (
-        not all(map(holds_flag, (*version, order)))
+        not all(map(holds_flag, version))
+        or type(order) not in (bool, int)
+        or order not in (0, 1)
         or not _DTYPE(grammar, dtype)
         or grammar.is_refilled(dtype)
     ):
@@ -304,7 +306,9 @@ NUMPY = {
         takes(_ARRAYS, _is_zero, _is_letter), "container", _array_state
     ),
     "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, either(is_raw, is_scalar))),
-    "numpy.core.numeric._frombuffer": Rule(takes(is_raw, _DTYPE, is_plain, is_short_text)),
+    "numpy.core.numeric._frombuffer": Rule(
+        takes(is_raw, _DTYPE, is_plain, matching("[CFK]"), either(is_none, is_plain), least=4)
+    ),
     "numpy.ma.core._mareconstruct": Rule(
         takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter), "value", _masked_state
     ),

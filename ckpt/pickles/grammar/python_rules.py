@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 from ckpt.nodes import (
     Global,
     Node,
@@ -11,6 +13,7 @@ from ckpt.nodes import (
 from ckpt.pickles.grammar.forms import (
     TYPES,
     Grammar,
+    Manner,
     Rule,
     State,
     class_of,
@@ -23,6 +26,7 @@ from ckpt.pickles.grammar.forms import (
     is_factory,
     is_function,
     is_none,
+    is_nowhere,
     is_number,
     is_numbers,
     is_pairs,
@@ -164,6 +168,37 @@ def _is_random_state(grammar: Grammar, node: Node) -> bool:
     )
 
 
+_OF_STREAMS = frozenset([*dir(io.BytesIO), *dir(io.StringIO)])
+
+
+def _on_stream(grammar: Grammar, name: str, value: Node) -> Manner:
+    """An attribute of a stream. Python calls its `close` when nobody holds the stream any more."""
+    return "called" if name in _OF_STREAMS or not grammar.is_plain(value) else "fine"
+
+
+_ON_STREAM = State({}, _on_stream)
+_OF_UUID = State(
+    {
+        "int": lambda grammar, node: type(node) is int and 0 <= node < 2**128,
+        "is_safe": lambda grammar, node: node is None or (type(node) is int and node in (0, -1)),
+    },
+    lambda grammar, name, value: "called",
+    ("int",),
+)
+"""The state that `UUID.__getstate__` gives: `__setstate__` looks `is_safe` up among the members of an enum."""
+_OF_NAMESPACE = free_attributes(_get_args=is_nowhere, _get_kwargs=is_nowhere)
+"""The text of a Namespace calls these two."""
+
+
+def _is_step(grammar: Grammar, node: Node) -> bool:
+    """A step of a count, which stands still at nought."""
+    return is_number(grammar, node) and node != 0
+
+
+def _is_list(grammar: Grammar, node: Node) -> bool:
+    return type(node) is list
+
+
 PYTHON = {
     **_CONTAINERS,
     "collections.defaultdict": Rule(_factory, "container", None, has_keys=True),
@@ -186,7 +221,7 @@ PYTHON = {
     "operator.getitem": Rule(_getitem, "instance"),
     "functools.reduce": Rule(_reduce, "instance"),
     "functools.partial": Rule(_partial, "instance", _PARTIAL_STATE),
-    "itertools.count": Rule(takes(is_number, is_number, least=0), "instance"),
+    "itertools.count": Rule(takes(is_number, _is_step, least=0), "instance"),
     "datetime.date": Rule(_TIME),
     "datetime.time": Rule(_TIME),
     "datetime.datetime": Rule(_TIME),
@@ -200,19 +235,17 @@ PYTHON = {
     "fractions.Fraction": Rule(
         takes(either(is_number, matching(rf"{_DIGITS}(/[0-9]{{1,1000}})?")), is_number, least=1)
     ),
-    "uuid.UUID": Rule(takes_nothing, "value", free_attributes(int=is_number)),
+    "uuid.UUID": Rule(takes_nothing, "value", _OF_UUID),
     "re._compile": Rule(takes(_is_pattern, lambda grammar, node: type(node) is int and not node & ~0x17E)),
     "random.Random": Rule(takes_nothing, "instance", _is_random_state),
-    "argparse.Namespace": Rule(takes_nothing, "instance", is_attributes),
+    "argparse.Namespace": Rule(takes_nothing, "instance", _OF_NAMESPACE),
     "types.SimpleNamespace": Rule(takes_nothing, "instance", is_attributes),
-    "collections.ChainMap": Rule(takes_nothing, "instance", is_attributes),
+    "collections.ChainMap": Rule(takes_nothing, "instance", free_attributes(maps=_is_list)),
     "collections.UserDict": Rule(takes_nothing, "instance", is_attributes),
     "collections.UserList": Rule(takes_nothing, "instance", is_attributes),
     "collections.UserString": Rule(takes(is_short_text), "instance", is_attributes),
     **{
-        f"{module}.BytesIO": Rule(
-            takes_nothing, "instance", tuple_of(is_raw, is_count, either(is_none, is_attributes))
-        )
+        f"{module}.BytesIO": Rule(takes_nothing, "instance", tuple_of(is_raw, is_count, _ON_STREAM))
         for module in ("io", "_io")
     },
     **{
@@ -223,7 +256,7 @@ PYTHON = {
                 is_any_text,
                 either(is_none, is_short_text),
                 is_count,
-                either(is_none, is_attributes),
+                _ON_STREAM,
             ),
         )
         for module in ("io", "_io")

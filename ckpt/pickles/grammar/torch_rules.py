@@ -24,6 +24,7 @@ from ckpt.pickles.grammar.forms import (
     either,
     free_attributes,
     holds_flag,
+    holds_text,
     is_anything,
     is_attributes,
     is_count,
@@ -31,11 +32,13 @@ from ckpt.pickles.grammar.forms import (
     is_nowhere,
     is_number,
     is_numbers,
+    is_pairs,
     is_plain,
     is_raw,
     is_series,
     is_short_text,
     is_tensor,
+    made_by,
     result_of,
     stands_closed,
     stands_decorated,
@@ -44,7 +47,7 @@ from ckpt.pickles.grammar.forms import (
     takes_nothing,
     tuple_of,
 )
-from ckpt.pickles.known import is_own, python3_name
+from ckpt.pickles.known import MODULES, is_own, python3_name
 from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
 
 
@@ -103,11 +106,59 @@ def _nested(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 # --- torch --------------------------------------------------------------------------------------------------------------
 
 _DEVICE = takes(either(is_short_text, result_of("torch.device")), is_number, least=1)
-_TABLE = either(
-    lambda grammar, node: type(node) is Dict,
-    result_of("collections.OrderedDict", "builtins.dict"),
-)
+_IS_TABLE = result_of("collections.OrderedDict", "builtins.dict")
+_TABLE = either(lambda grammar, node: type(node) is Dict, _IS_TABLE)
 """A dict without code of its own, whatever its values are."""
+
+
+def _table_of(form: Form) -> Form:
+    """A dict of a layer, in which it looks up its attributes: each value has the form, and no name is one of Python's."""
+
+    def judge(grammar: Grammar, node: Node) -> bool:
+        assert type(node) is Dict or type(node) is Opaque
+        pairs: list[tuple[Node, Node]] = list(zip(node.keys, node.values, strict=True))
+        for arg in node.args if type(node) is Opaque else ():
+            if type(arg) is Dict:
+                pairs += zip(arg.keys, arg.values, strict=True)
+            elif is_pairs(grammar, arg):
+                pairs += [(pair[0], pair[1]) for pair in arg]  # type: ignore[index,union-attr,misc]
+            else:
+                return False
+        return all(
+            holds_text(key) and not str(key).startswith("__") and form(grammar, value) for key, value in pairs
+        )
+
+    return lambda grammar, node: _TABLE(grammar, node) and grammar.once(judge, node)
+
+
+def _is_layer(grammar: Grammar, node: Node) -> bool:
+    """None, a module, or an object of a class that nobody knows here: its import is told of by itself."""
+    if type(node) is not Opaque or tensor_of(node) is not None:
+        return node is None
+    origin = made_by(node)
+    if origin is None or grammar.rule(origin[0]) is None:
+        return True
+    return python3_name(origin[0].module, origin[0].name) in _LAYERS
+
+
+_LAYERS = MODULES | {"torch.nn.parallel.distributed.DistributedDataParallel"}
+_IS_PARAMETER = result_of(
+    *(
+        f"torch.nn.parameter.{name}"
+        for name in ("Parameter", "Buffer", "UninitializedParameter", "UninitializedBuffer")
+    ),
+    "torch.autograd.variable.Variable",
+)
+
+
+def _is_weight(grammar: Grammar, node: Node) -> bool:
+    """None, a tensor, or what a class that nobody knows here makes."""
+    if node is None or tensor_of(node) is not None or _IS_PARAMETER(grammar, node):
+        return True
+    origin = made_by(node) if type(node) is Opaque else None
+    return type(node) is Opaque and (origin is None or grammar.rule(origin[0]) is None)
+
+
 _HOOKS = [
     f"_{name}_hooks"
     for name in (
@@ -115,13 +166,21 @@ _HOOKS = [
         *("forward", "forward_pre", "backward", "backward_pre"),
     )
 ]
-TABLES = dict.fromkeys(("_parameters", "_buffers", "_modules", *_HOOKS), _TABLE)
+_WEIGHTS = _table_of(_is_weight)
+TABLES: dict[str, Form] = {
+    "_parameters": _WEIGHTS,
+    "_buffers": _WEIGHTS,
+    "_modules": _table_of(_is_layer),
+    **dict.fromkeys(_HOOKS, _TABLE),
+}
 """The dicts of a layer. Loading looks names up in the first three, and calls no hook."""
 RECURRENT_LAYERS = frozenset(f"torch.nn.modules.rnn.{name}" for name in ("RNNBase", "RNN", "LSTM", "GRU"))
 RECURRENT: dict[str, Form] = {
     **TABLES,
     "num_layers": lambda grammar, node: type(node) is int and 0 <= node <= 10_000,
     "bidirectional": lambda grammar, node: type(node) is bool,
+    "bias": lambda grammar, node: type(node) is bool,
+    "proj_size": is_count,
     **dict.fromkeys(("all_weights", "_all_weights", "_flat_weights_names", "_flat_weights"), is_plain),
 }
 """`__setstate__` of RNN, LSTM and GRU makes names for all layers, and looks each up."""
@@ -144,11 +203,9 @@ _SPEC = result_of(
 _SHARDED_STATE = tuple_of(
     is_series, is_anything, is_anything, is_anything, lambda grammar, node: node is False
 )
+_STATE_OF_DTENSOR = State({"_local_tensor": is_tensor, "_spec": _SPEC}, stands_decorated, has_slots=True)
 _STATES_OF_TENSORS: dict[str, Form] = {
-    **{
-        name: State({"_local_tensor": is_tensor, "_spec": _SPEC}, stands_decorated, has_slots=True)
-        for name in (*_DTENSORS, "torch.distributed._tensor.api.DTensor")
-    },
+    **dict.fromkeys((*_DTENSORS, "torch.distributed._tensor.api.DTensor"), _STATE_OF_DTENSOR),
     "torch.distributed._shard.sharded_tensor.api.ShardedTensor": _SHARDED_STATE,
 }
 """Subclasses of torch.Tensor whose state is no plain data."""
@@ -179,15 +236,79 @@ def _forms_of(name: str) -> dict[str, Form]:
     return dict.fromkeys(ATTRIBUTES[name], is_anything)
 
 
+def _data_of(name: str) -> dict[str, Form]:
+    return {name: is_anything if has_objects else is_plain for name, has_objects in ATTRIBUTES[name].items()}
+
+
 _PROPERTIES = ("dtype", "layout", "requires_grad", "memory_format", "pin_memory")
 _PLACED = ("dim", "reduce_op", "split_factor", "norm_type")
 """The attributes of placements: Shard, Partial, _StridedShard, _NormPartial."""
+_PLACEMENTS = result_of(
+    *(
+        f"torch.distributed.{module}.placement_types.{name}"
+        for module in ("tensor", "_tensor")
+        for name in ("Partial", "Replicate", "Shard", "_Partial", "_StridedShard")
+    )
+)
+_TENSOR_META = result_of(
+    *(
+        f"torch.distributed.{module}.TensorMeta"
+        for module in ("tensor._dtensor_spec", "_tensor._dtensor_spec", "_tensor.placement_types")
+    )
+)
+_MESH = result_of("torch.distributed.device_mesh.DeviceMesh")
+_LAYOUTS = result_of(*(f"torch.distributed._mesh_layout.{name}" for name in ("_FlatLayout", "_MeshLayout")))
+
+
+def _is_hash(grammar: Grammar, node: Node) -> bool:
+    return node is None or type(node) is int
+
+
+def _is_type_name(grammar: Grammar, node: Node) -> bool:
+    return grammar.is_type_expression(node)
+
+
+def _few(form: Form) -> Form:
+    """A list or tuple of a few of a form."""
+    return lambda grammar, node: (
+        (type(node) is list or is_tuple(node))
+        and len(node) <= MOST_ARGUMENTS
+        and all(form(grammar, part) for part in node)
+    )
+
+
+_OF_SPEC: dict[str, Form] = {
+    **dict.fromkeys(("ndim", "shape", "shard_order", "use_strided_shard_as_shard_order"), is_plain),
+    "_hash": _is_hash,
+    "mesh": either(is_none, _MESH),
+    "placements": _few(_PLACEMENTS),
+    "tensor_meta": either(is_none, _TENSOR_META),
+}
+"""The attributes of a DTensorSpec. torch asks the mesh and the placements when it computes with the tensor."""
+_OF_MESH: dict[str, Form] = {
+    **dict.fromkeys(ATTRIBUTES["torch.distributed.device_mesh.DeviceMesh"], is_plain),
+    "_hash": _is_hash,
+    "_layout": _LAYOUTS,
+    "_root_mesh": either(is_none, _MESH),
+    "_flatten_mapping": either(
+        is_plain,
+        lambda grammar, node: (
+            type(node) is Dict
+            and len(node.keys) <= MOST_ARGUMENTS
+            and all(_MESH(grammar, value) for value in node.values)
+        ),
+    ),
+}
+"""The attributes of a DeviceMesh. `__setstate__` iterates the names of the groups."""
+_OF_LAYOUT: dict[str, Form] = {"shape": is_plain, "stride": is_plain, "axes": _few(_LAYOUTS)}
+_TYPE_NAMES = dict.fromkeys(("element_type", "key_type", "object_type", "ref_type"), _is_type_name)
+"""The types of a container of OmegaConf. `__setstate__` writes some into brackets, where an object shows its text."""
 _OMEGACONF = result_of("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
 _ADJUSTED = {
     "torch._tensor._rebuild_from_type": Rule(_from_type, "value"),
     "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value"),
     "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value"),
-    "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_TENSOR),
+    "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_DTENSOR),
     "torch.storage._load_from_bytes": Rule(_nested, "container"),
     "torch.nn.parameter.Parameter": Rule(_parameter, "value", _legacy_state),
     "torch.nn.parameter.Buffer": Rule(_parameter, "value", _legacy_state),
@@ -220,13 +341,34 @@ _ADJUSTED = {
     "torch.nn.modules.module._WrappedHook": Rule(
         takes_nothing,
         "instance",
-        State(dict.fromkeys(("hook", "with_module", "module"), is_anything), stands_closed),
+        State(
+            {
+                "hook": is_anything,
+                "with_module": lambda grammar, node: type(node) is bool,
+                "module": is_anything,
+            },
+            stands_closed,
+        ),
     ),
     "torch.nn.modules.module._IncompatibleKeys": Rule(takes(is_plain, is_plain), "value"),
     "torch._dynamo.decorators._DimRange": Rule(takes_nothing, "value", _listed_plain),
     "torch.distributed.device_mesh.DeviceMesh": Rule(
-        takes_nothing, "instance", State(_forms_of("torch.distributed.device_mesh.DeviceMesh"), stands_closed)
+        takes_nothing, "instance", State(_OF_MESH, stands_closed)
     ),
+    **{
+        f"torch.distributed._mesh_layout.{name}": Rule(
+            takes_nothing, "instance", State(_OF_LAYOUT, stands_closed)
+        )
+        for name in ("_FlatLayout", "_MeshLayout")
+    },
+    **{
+        name: Rule(takes_nothing, "instance", State(_OF_SPEC, stands_closed))
+        for name in (
+            "torch.distributed.tensor._dtensor_spec.DTensorSpec",
+            "torch.distributed._tensor.placement_types.DTensorSpec",
+            "torch.distributed._tensor._dtensor_spec.DTensorSpec",
+        )
+    },
     "torch.distributed._shard.sharded_tensor.api.ShardedTensor": Rule(
         takes_nothing,
         "instance",
@@ -282,6 +424,10 @@ _ADJUSTED = {
             stands_decorated,
         ),
     ),
+    **{
+        name: Rule(takes_nothing, "instance", State({**_data_of(name), **_TYPE_NAMES}, stands_closed))
+        for name in ("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
+    },
     **{
         f"omegaconf.{name}": Rule(
             takes_nothing, "instance", free_attributes(_metadata=either(is_none, _OMEGACONF))
