@@ -153,6 +153,29 @@ CALLED: dict[str, bytes] = {
     ),
     "many copies": value(list(range(2_000))) + op.put(7) + op.pop()
     + value([call(glob("builtins", "tuple"), op.get(7)) for _ in range(6_000)]),
+    "a set of tuples that take ages to hash": doubled(40)[:-3] + call(glob("builtins", "set"), [op.get(5)]),
+    "a count of tuples that take ages to hash": doubled(40)[:-3] + call(glob("collections", "Counter"), [op.get(5)]),
+    "a mesh as a key": op.empty_dict()
+    + made("torch.distributed.device_mesh", "DeviceMesh", {"_thread_id": None})
+    + value(1) + op.setitem(),
+    "many numbers that a call makes as keys": op.empty_dict()
+    + b"".join(glob("uuid", "UUID") + value(()) + newobj() + value({"int": number}) + build() + value(1) + op.setitem()
+               for number in range(2_001)),
+    "many copies of a few items": value(list(range(999))) + op.put(7) + op.pop()
+    + value([call(glob("builtins", "set"), op.get(7)) for _ in range(11_000)]),
+    "a state of many objects": value({str(number): 1 for number in range(20_000)}) + op.put(7) + op.pop()
+    + value([glob("argparse", "Namespace") + value(()) + newobj() + op.get(7) + build() for _ in range(600)]),
+    "groups of many optimizers": value([{"params": [None] * 9_000}] * 10) + op.put(7) + op.pop()
+    + value([made("torch.optim.adam", "Adam", {**ADAM, "param_groups": op.get(7)}) for _ in range(120)]),
+    "layers of many recurrent layers": value(
+        [made("torch.nn.modules.rnn", "LSTM", {**LSTM, "num_layers": 10_000, "proj_size": 0}) for _ in range(20)]
+    ),
+    "copies of a shared array": array(dtype("u1", *U1), binary(bytes(100_000))).replace(
+        value((1,)), value((100_000,)), 1) + op.put(7) + op.pop()
+    + value([call(glob("torch._utils", "_rebuild_device_tensor_from_numpy"), op.get(7), glob("torch", "complex128"),
+                  "cpu", False) for _ in range(9)]),
+    "fields over each other with a title": fields({"a": (dtype("f8", 3, "<", *U1[2:]), 0, "t"),
+        "t": (dtype("f8", 3, "<", *U1[2:]), 0, "t")}).replace(value(("a",)), value(("a", "b")), 1),
     "many equal hashes": call(glob("builtins", "set"), [number * (2**61 - 1) for number in range(2, 3_000)]),
 }  # fmt: skip
 
