@@ -13,6 +13,7 @@ from ckpt.errors import UnreadableError
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
 from ckpt.pickles.known import ENUMS, is_own, python3_name
 from ckpt.pickles.machine import Pickle, note_hashed
+from ckpt.rows import NamedTuple
 from ckpt.tree.arrays import as_bytes, numpy_dtype
 from ckpt.tree.find import is_compared, key_text
 
@@ -55,6 +56,8 @@ _ALIASES = {
     "cdouble": "complex128",
 }
 """Names of torch's dtypes that are second names of others."""
+_MOST_OBJECTS = 5_000_000
+"""The most objects that calls hash, each as often as it is hashed."""
 _DEEPEST = 100
 """The most tuples and sets inside each other that are compared."""
 _FEW_NUMBERS = 5_000
@@ -69,28 +72,32 @@ def refuse_equal_keys(pickle: Pickle) -> None:
     """Refuse dicts with keys that may be equal, and numbers as keys that take ages to find. Raises UnreadableError."""
     spellings = _Spellings()
     makers = {name for name in pickle.globals.values() if name.name in _HASHING}
-    sets: list[tuple[Opaque, Sequence[Node]]] = []
+    sets: list[tuple[Opaque, Node]] = []
+    noted: dict[int, _Noted] = {}
     for call in pickle.calls if makers else ():
         func = call.func.meaning if type(call.func) is PersistentId else call.func
         if not call.args or func not in makers:
             continue
         name, given = _made(call)
         if name in _SETS:
-            sets.append((call, _items_of(given)))
+            sets.append((call, given))
         elif name in _DICTS:
             keys = _keys_of(given)
             if name == "collections.defaultdict" and keys:
                 raise _refused(call, "it is given items when it is made")
-            _note(pickle, call, keys, linear=0)
-            spellings.compare([*keys, *call.keys])
+            is_new = id(given) not in noted
+            _note(pickle, call, given, keys, noted, linear=0)
+            if is_new or call.keys:
+                spellings.compare([*keys, *call.keys])
     for call in objects_in(pickle.hashed):
         if call.class_name in NEVER_KEYS:
             raise _may_be_equal(call)
     for target in pickle.keyed.values():
         spellings.compare(target.keys)
         _refuse_crowd(target.keys, linear=0)
-    for call, items in sets:  # equal items have no values that could differ
-        _note(pickle, call, items, linear=9)
+    noted = {}
+    for call, given in sets:  # equal items have no values that could differ
+        _note(pickle, call, given, _items_of(given), noted, linear=9)
     for of in pickle.numbered.values():
         if isinstance(of, Set):
             _refuse_crowd(of.items, linear=9)
@@ -120,8 +127,30 @@ def number_of(key: Node) -> int | float | None:
     return value if type(value) in (int, float, bool) else None  # type: ignore[return-value]
 
 
-def _note(pickle: Pickle, call: Opaque, keys: Sequence[Node], *, linear: int) -> None:
-    """Count what a call hashes as what a dict or set of the pickle itself hashes."""
+class _Noted(NamedTuple):
+    """What a call hashes: the entries of its tuples, its objects, and what it is given, to keep the id taken."""
+
+    entries: int
+    objects: Sequence[Node]
+    given: Node
+
+
+def _note(
+    pickle: Pickle, call: Opaque, given: Node, keys: Sequence[Node], noted: dict[int, _Noted], *, linear: int
+) -> None:
+    """Count what a call hashes as what a dict or set of the pickle itself hashes.
+
+    What many calls share is looked at once, and counted as often.
+    """
+    again = noted.get(id(given))
+    if again is not None:
+        few = len(pickle.hashed) + len(again.objects) <= _MOST_OBJECTS
+        if not few or not pickle.hashes.count_entries(again.entries):
+            pickle.crowded.append(call)
+        elif again.objects:
+            pickle.hashed += again.objects
+        return
+    entries, objects = pickle.hashes.entries, len(pickle.hashed)
     try:
         _refuse_crowd(keys, linear=linear)
         if not {str, int}.issuperset(map(type, keys)):
@@ -130,6 +159,7 @@ def _note(pickle: Pickle, call: Opaque, keys: Sequence[Node], *, linear: int) ->
         pickle.crowded.append(call)
     if not pickle.hashes.count_numbers(keys):
         pickle.crowded.append(call)
+    noted[id(given)] = _Noted(pickle.hashes.entries - entries, pickle.hashed[objects:], given)
 
 
 def _made(call: Opaque) -> tuple[str, Node]:
