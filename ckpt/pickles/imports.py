@@ -12,6 +12,7 @@ from typing import Literal
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
 from ckpt.pickles.attributes import WRITTEN
 from ckpt.pickles.grammar import NEW, Grammar, class_of, grammar_of, is_at_rest, made_by
+from ckpt.pickles.keys import objects_in
 from ckpt.pickles.known import is_known, is_own, makes_plain_objects, python3_name
 from ckpt.pickles.machine import Fillings
 from ckpt.rows import NamedTuple
@@ -66,13 +67,13 @@ def judge(
     roots: Sequence[Node],
     late: Sequence[Opaque] = (),
     fillings: Fillings | None = None,
-    hashed: Sequence[Opaque] = (),
+    hashed: Sequence[Node] = (),
 ) -> dict[Global, Judgement]:
     """Judge each name of a pickle that makes these calls. `roots` are its values outside of calls.
 
     The calls must have their meaning (`Rebuilder.annotate`). `late` are calls whose object got items or
-    another state after a state. Its attributes may then stand for its methods. `hashed` are the objects among
-    keys. `fillings` are nodes that got items after
+    another state after a state. Its attributes may then stand for its methods. `hashed` are the keys that are objects, or
+    tuples with objects. `fillings` are nodes that got items after
     a call could see them.
     """
     grammar = grammar_of(fillings)
@@ -92,9 +93,14 @@ def judge(
             _blame(called, _methods(call), call)
     for call in late:
         _blame(called, (call.func,), call)
-    for call in hashed:
+    for call in objects_in(hashed):
         if not grammar.may_be_key(call):
             _blame(called, (call.func,), call)
+    for key in hashed:
+        if not grammar.may_hash(key):
+            for call in objects_in([key]):
+                _blame(called, (call.func,), call)
+            break
     careful = {name for name in names if python3_name(name.module, name.name) in _CAREFUL}
     for name in _held(calls, roots, careful) if careful else ():
         called.setdefault(name, _Calls())

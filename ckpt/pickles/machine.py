@@ -115,7 +115,9 @@ _CLOSING = frozenset((LIST, DICT, FROZENSET, ADDITEMS, OBJ, INST, POP_MARK, POP)
 
 
 _EQUAL_HASHES = 1_000
-"""The most large numbers with one hash that are keys. Small numbers are their own hashes, and Python salts texts."""
+"""The most keys of numbers with one hash. Python salts the hashes of texts."""
+_MANY_NUMBERS = 5_000
+"""Keys of a dict from which on its numbers are looked at together."""
 _HASHED = frozenset((str, int, ByteStr, float, bool, bytes, type(None)))
 _UNHASHABLE = frozenset(
     (
@@ -170,7 +172,7 @@ class Hashes:
 
     def __init__(self) -> None:
         self.entries = 0
-        self._equal: dict[int, int] = {}
+        self._equal: dict[int, tuple[object, int]] = {}  # hash -> the last key that has it, and how many do
 
     def count_entries(self, entries: int) -> bool:
         """Add the entries of a tuple. Tells whether all of them stay few enough."""
@@ -185,11 +187,26 @@ class Hashes:
                     continue
             elif type(key) is not float or abs(key) < 2.0**61:
                 continue
-            number = hash(key)
-            self._equal[number] = self._equal.get(number, 0) + 1
-            if self._equal[number] > _EQUAL_HASHES:
+            if not self._count_equal(key):
                 return False
         return True
+
+    def count_tuple(self, key: tuple[Node, ...]) -> bool:
+        """Add a tuple whose entries are counted. Tells whether few tuples have its hash: numbers can be chosen for one."""
+        if {str, ByteStr}.issuperset(map(type, key)):
+            return True
+        try:
+            return self._count_equal(key)
+        except TypeError:  # it holds a list
+            return True
+
+    def _count_equal(self, key: object) -> bool:
+        number = hash(key)
+        last, count = self._equal.get(number, (None, 0))
+        if count and last == key:  # of another dict
+            return True
+        self._equal[number] = key, count + 1
+        return count < _EQUAL_HASHES
 
 
 class Pickle:
@@ -200,7 +217,8 @@ class Pickle:
     says whether a Python 2 `str` holds bytes that are not ASCII. `unhashable` is the offset of the first
     opcode that sets an unhashable key. `late` are the objects that got items or another state after a state.
     `again` are the nodes that were fetched from the memo, by their ids, and `fillings` those that changed afterwards.
-    `hashed` are the objects that are keys, or lie in tuples that are. `deep` has the depth and the entries of tuples that hold tuples, by their
+    `hashed` are the objects that are keys, and tuples with objects that are, each as often as it is. `keyed` are the dicts
+    with keys that are not plain, and `numbered` those with many numbers as keys, both by their ids. `deep` has the depth and the entries of tuples that hold tuples, by their
     ids, and `hashes` counts what dicts and sets hash.
     `members` are the offsets of the members of enums as torch.jit.save alone writes them.
     `skimmed` counts the slots of the memo that a Skim left empty.
@@ -220,7 +238,13 @@ class Pickle:
         self.late: list[Opaque] = []
         self.again: dict[int, Made] = {}
         self.fillings = Fillings()
-        self.hashed: list[Opaque] = []
+        self.hashed: list[Node] = []
+        self.keyed: dict[int, Dict | Opaque] = {}
+        self.numbered: dict[int, Dict | Opaque | Set] = {}
+        self.crowded: list[Opaque] = []
+        """Calls that hash what takes ages to hash, or to find among the other keys."""
+        self.inner: dict[int, tuple[bool, Node]] = {}
+        """Ids of tuples that were hashed -> whether there is an object in them, and the tuple, to keep the id taken."""
         self.deep: dict[int, tuple[int, int, Node]] = {}
         self.hashes = Hashes()
         self.members: list[int] = []
@@ -687,6 +711,8 @@ def _add_items(out: Pickle, offset: int, target: Made, items: Sequence[Node], se
         _note(out, target, offset)
         target.append(items)
     elif sets and type(target) is Set and not target.frozen:
+        if len(target.items) + len(items) > _MANY_NUMBERS:
+            out.numbered[id(target)] = target
         _note_items(out, items, offset)
         target.append(items)
     else:
@@ -706,8 +732,11 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
     kinds = set(map(type, keys))
     if kinds != {str} and not out.hashes.count_numbers(keys):
         raise MachineError("too many keys of a dict have one hash", offset)
+    if int in kinds and len(target.keys) + len(keys) > _MANY_NUMBERS:
+        out.numbered[id(target)] = target
     if not _HASHED.issuperset(kinds):
-        _note_hashed(out, keys, offset)
+        out.keyed[id(target)] = target
+        note_hashed(out, keys, offset)
         if out.unhashable is None and _has_unhashable(keys, out.hashed_tuples):
             out.unhashable = offset
     target.set(keys, items[1::2])
@@ -725,10 +754,10 @@ def _note_items(out: Pickle, items: Sequence[Node], offset: int) -> None:
     """Note the items of a set, which are hashed as the keys of a dict are."""
     if not out.hashes.count_numbers(items):
         raise MachineError("too many items of a set have one hash", offset)
-    _note_hashed(out, items, offset)
+    note_hashed(out, items, offset)
 
 
-def _note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
+def note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
     """Note objects among keys, and count the entries of tuples, since a hash visits each of them."""
     for key in keys:
         if type(key) is Opaque:
@@ -737,7 +766,25 @@ def _note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
             _, entries, _ = out.deep.get(id(key)) or (1, len(key), key)
             if not out.hashes.count_entries(entries):
                 raise MachineError("tuples are keys too many times", offset)
-            out.hashed += [part for part in key if type(part) is Opaque]
+            if not out.hashes.count_tuple(key):
+                raise MachineError("too many keys of a dict have one hash", offset)
+            if _holds_object(key, out.inner):
+                out.hashed.append(key)
+
+
+def _holds_object(key: tuple[Node, ...], seen: dict[int, tuple[bool, Node]]) -> bool:
+    """Tell whether there is an object in a tuple, or in the tuples in it. Each tuple is searched once."""
+    todo = [key]
+    while todo:
+        node = todo[-1]
+        missing = [part for part in node if is_tuple(part) and id(part) not in seen]
+        if missing:
+            todo += missing
+            continue
+        todo.pop()
+        has = any(seen[id(part)][0] if is_tuple(part) else type(part) is Opaque for part in node)
+        seen[id(node)] = has, node
+    return seen[id(key)][0]
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:

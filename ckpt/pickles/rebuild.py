@@ -396,25 +396,6 @@ _CONTAINERS = frozenset(
     for module in modules
     for name in names
 )
-_NEVER_KEYS = frozenset(
-    [
-        *(
-            f"{module}.{name}"
-            for module in ("builtins", "__builtin__")
-            for name in ("str", "int", "float", "bool", "tuple")
-        ),
-        *("__builtin__.unicode", "__builtin__.long", "builtins.complex", "__builtin__.complex"),
-        *(
-            "collections.UserString",
-            "UserString.UserString",
-            "torch.torch_version.TorchVersion",
-            "numpy.str_",
-        ),
-        *(f"numpy.{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)),
-        *(f"torch.jit._pickle.{name}" for name in ("restore_type_tag", "build_intlist", "build_doublelist")),
-    ]
-)
-"""Calls that make texts, numbers and tuples, which pickles spell as they are."""
 _FILLED_BY_INIT = tuple(
     f".{name}" for name in ("list", "dict", "set", "bytearray", "OrderedDict", "Counter", "deque")
 )
@@ -434,11 +415,6 @@ def refuse_odd_containers(pickle: Pickle) -> None:
     A container that is made without its `__init__` is empty, whatever it is given. A list of a dict has its keys alone, and
     a deque with a length drops what was there first. No writer makes one of these. Raises UnreadableError.
     """
-    for call in pickle.hashed:
-        is_size = call.class_name == "torch.Size" and pickle.hashes.entries > 0
-        if call.class_name in _NEVER_KEYS or is_size:
-            what = f"a call of {call.class_name} at byte {call.offset:,} is the key of a dict"
-            raise UnreadableError(f"damaged pickle: {what}, where it may be equal to another key")
     names = {name for name in pickle.globals.values() if name.qualified in _CONTAINERS}
     makers = {name for name in pickle.globals.values() if name.qualified.endswith(".__newobj__")}
     for call in pickle.calls if names else ():

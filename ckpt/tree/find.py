@@ -345,14 +345,15 @@ def repeated(keys: Sequence[Node]) -> dict[int, int]:
     first: dict[str, int] = {}
     repeats: dict[int, int] = {}
     for index, key in enumerate(keys):
-        if _is_hashed(key):
+        if is_compared(key):
             earlier = first.setdefault(key_text(key), index)
             if earlier != index:
                 repeats[index] = earlier
     return repeats
 
 
-def _is_hashed(key: Node) -> bool:
+def is_compared(key: Node) -> bool:
+    """Tell whether `repeated` compares a key with the others."""
     if type(key) is tuple:  # of scalars: tuples in tuples can unfold without end
         return len(key) <= _KEY_ITEMS and all(type(item) in SCALARS for item in key)
     return type(key) is Global or (is_scalar(key) and type(key) is not bytearray)

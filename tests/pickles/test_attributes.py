@@ -58,12 +58,20 @@ def fields(table: Any, size: int = 8, flags: int = 16) -> bytes:
     return dtype("V8", 3, "|", None, ("a",), table, size, 1, flags)
 
 
-def doubled(levels: int) -> bytes:
-    """A key whose hash visits 2 to the power of the levels."""
+F8 = dtype("f8", 3, "<", *U1[2:])
+
+
+def doubled_tuple(levels: int) -> bytes:
+    """A tuple whose hash visits 2 to the power of the levels, which lies in slot 5."""
     program = value((1,)) + op.put(5) + op.pop()
     for _ in range(levels):
         program += call(glob("builtins", "tuple"), [op.get(5), op.get(5)]) + op.put(5) + op.pop()
-    return program + op.empty_dict() + op.get(5) + value(1) + op.setitem()
+    return program
+
+
+def doubled(levels: int) -> bytes:
+    """A key whose hash visits 2 to the power of the levels."""
+    return doubled_tuple(levels) + op.empty_dict() + op.get(5) + value(1) + op.setitem()
 
 
 def deep_arrays(levels: int) -> bytes:
@@ -153,6 +161,30 @@ CALLED: dict[str, bytes] = {
     ),
     "many copies": value(list(range(2_000))) + op.put(7) + op.pop()
     + value([call(glob("builtins", "tuple"), op.get(7)) for _ in range(6_000)]),
+    "a set of tuples that take ages to hash": doubled_tuple(40) + call(glob("builtins", "set"), [op.get(5)]),
+    "a count of tuples that take ages to hash": doubled_tuple(40)
+    + call(glob("collections", "Counter"), [op.get(5)]),
+    "a mesh as a key": op.empty_dict()
+    + made("torch.distributed.device_mesh", "DeviceMesh", {"_thread_id": None})
+    + value(1) + op.setitem(),
+    "many numbers that a call makes as keys": op.empty_dict()
+    + b"".join(glob("uuid", "UUID") + value(()) + newobj() + value({"int": number}) + build() + value(1) + op.setitem()
+               for number in range(2_001)),
+    "many copies of a few items": value(list(range(999))) + op.put(7) + op.pop()
+    + value([call(glob("builtins", "set"), op.get(7)) for _ in range(11_000)]),
+    "a state of many objects": value({str(number): 1 for number in range(20_000)}) + op.put(7) + op.pop()
+    + (glob("argparse", "Namespace") + value(()) + newobj() + op.get(7) + build() + op.pop()) * 600 + value(1),
+    "groups of many optimizers": value([{"params": [None] * 9_000}] * 10) + op.put(7) + op.pop()
+    + value([made("torch.optim.adam", "Adam", {**ADAM, "param_groups": op.get(7)}) for _ in range(120)]),
+    "layers of many recurrent layers": value(
+        [made("torch.nn.modules.rnn", "LSTM", {**LSTM, "num_layers": 10_000, "proj_size": 0}) for _ in range(20)]
+    ),
+    "copies of a shared array": array(dtype("u1", *U1), binary(bytes(100_000))).replace(
+        value((1,)), value((100_000,)), 1) + op.put(7) + op.pop()
+    + value([call(glob("torch._utils", "_rebuild_device_tensor_from_numpy"), op.get(7), glob("torch", "complex128"),
+                  "cpu", False) for _ in range(9)]),
+    "fields over each other with a title": dtype(
+        "V8", 3, "|", None, ("a", "b"), {"a": (F8, 0, "t"), "b": (F8, 0), "t": (F8, 0, "t")}, 8, 1, 16),
     "many equal hashes": call(glob("builtins", "set"), [number * (2**61 - 1) for number in range(2, 3_000)]),
 }  # fmt: skip
 

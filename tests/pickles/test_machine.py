@@ -709,3 +709,27 @@ def test_picklers_number_fewer_slots_than_they_write_bytes() -> None:
     data, end = out.getvalue(), 0
     while end < len(data):
         end = run(data, LIMITS, end).end
+
+
+def test_numbers_in_tuples_have_few_equal_hashes() -> None:
+    """Tuples of two numbers can be chosen for one hash, as Python mixes them with constants."""
+    first, second, fifth = 11400714785074694791, 14029467366897019727, 2870177450012600261
+    mask = 2**64 - 1
+
+    def turned(number: int, bits: int) -> int:
+        return ((number << bits) | (number >> (64 - bits))) & mask
+
+    pairs = []
+    for left in range(1, 30_000):
+        mixed = turned((fifth + left * second) & mask, 31) * first & mask
+        wanted = turned((12345 - (2 ^ (fifth ^ 3527539))) * pow(first, -1, 2**64) & mask, 33)
+        right = (wanted - mixed) * pow(second, -1, 2**64) & mask
+        right -= 2**64 * (right >> 63)
+        if abs(right) < 2**61 - 1 and right != -1:
+            pairs.append((left, right))
+    assert len(set(map(hash, pairs))) == 1 and len(pairs) > 1_001
+    data = b"}(" + b"".join(op.value(pair) + b"N" for pair in pairs) + b"u."
+    with pytest.raises(MachineError, match="too many keys of a dict have one hash"):
+        run(data, LIMITS)
+    again = op.value(pairs[0]) + b"q\x010" + b"(" + b"}(h\x01Nu" * 2_000 + b"l."
+    assert len(run(again, LIMITS).root) == 2_000  # type: ignore[arg-type]

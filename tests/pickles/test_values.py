@@ -156,6 +156,66 @@ OTHER_VALUES: dict[str, bytes] = {
 }  # fmt: skip
 
 
+def two(first: Any, second: Any) -> bytes:
+    """A dict of two keys that are equal."""
+    return op.empty_dict() + value(first) + plain() + op.setitem() + value(second) + plain("1") + op.setitem()
+
+
+TEXT = call(glob("builtins", "str"), "a")
+CPU = call(glob("torch", "device"), "cpu")
+ONE = call(glob("numpy", "dtype"), "i4", False, True)
+ONE = call(
+    glob("numpy.core.multiarray", "scalar"),
+    ONE + value((3, "<", None, None, None, -1, -1, 0)) + build(),
+    op.binary(b"\1\0\0\0"),
+)
+EQUAL_KEYS: dict[str, bytes] = {
+    "pairs of a dict": call(glob("builtins", "dict"), [("a", plain()), (TEXT, plain("1"))]),
+    "pairs of an OrderedDict": call(glob("collections", "OrderedDict"), [("a", plain()), (TEXT, plain("1"))]),
+    "pairs of a defaultdict": call(glob("collections", "defaultdict"), None, [("a", plain())]),
+    "a decimal": two(1, call(glob("decimal", "Decimal"), "1")),
+    "a fraction": two(1, call(glob("fractions", "Fraction"), 1)),
+    "a number of an enum": two(2, call(glob("re", "RegexFlag"), 2)),
+    "a signal": two(2, call(glob("signal", "Signals"), 2)),
+    "a status": two(200, call(glob("http", "HTTPStatus"), 200)),
+    "a scalar of numpy": two(1, ONE),
+    "two names of a dtype": two(glob("torch", "float32"), glob("torch", "float")),
+    "two devices": two(CPU, CPU),
+    "two sizes": two(call(glob("torch", "Size"), [1]), call(glob("torch", "Size"), (1,))),
+    "two times": two(call(glob("datetime", "timedelta"), 1), call(glob("datetime", "timedelta"), 0, 86_400)),
+    "two sets": two(call(glob("builtins", "frozenset"), ["a"]), call(glob("builtins", "frozenset"), ["a"])),
+    "tuples in tuples": two((("a",),), (("a",),)),
+    "a text in a tuple in a tuple": two((("a",),), ((TEXT,),)),
+}  # fmt: skip
+"""Dicts that hold two keys as one: torch has the second value under the name of the first."""
+
+
+@pytest.mark.parametrize("name", EQUAL_KEYS)
+def test_keys_that_may_be_equal_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CkptError, match=r"may be equal|when it is made"):
+        open(str(write(tmp_path / "x.pth", EQUAL_KEYS[name])))
+
+
+OTHER_KEYS: dict[str, bytes] = {
+    "devices": two(CPU, call(glob("torch", "device"), "cuda", 0)),
+    "sizes": two(call(glob("torch", "Size"), [1]), call(glob("torch", "Size"), [2])),
+    "times": two(call(glob("datetime", "timedelta"), 1, 0, 0), call(glob("datetime", "timedelta"), 2, 0, 0)),
+    "a scalar of numpy": two(2, ONE),
+    "paths": two(call(glob("pathlib", "PosixPath"), "a"), call(glob("pathlib", "PosixPath"), "b")),
+    "members of an enum": two(call(glob("shop", "Mode"), "a"), call(glob("shop", "Mode"), "b")),
+    "bytes": two("a", call(glob("_codecs", "encode"), "a", "latin1")),
+    "tuples in tuples": two((("a",),), (("b",),)),
+    "names": two(glob("torch", "float32"), glob("torch", "float16")),
+    "tensors": two(plain(), plain("1")),
+    "layers": two(*[glob("torch.nn.modules.linear", "Linear") + value(()) + op.newobj() + value({}) + build()] * 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_KEYS)
+def test_keys_that_differ_are_read(name: str, tmp_path: Path) -> None:
+    open(str(write(tmp_path / "x.pth", OTHER_KEYS[name]))).close()
+
+
 @pytest.mark.parametrize("name", OTHER_VALUES)
 def test_what_loads_to_other_values_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(CkptError):

@@ -31,6 +31,7 @@ from ckpt.nodes import (
 )
 from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.imports import Judgement, looks_like_enum
+from ckpt.pickles.keys import refuse_equal_keys
 from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
@@ -180,6 +181,7 @@ def interpret(
         return contents.read_nested(data, contents, limits, depth + 1)
 
     Rebuilder(nested, contents.budget).annotate(pickle)
+    refuse_equal_keys(pickle)
 
 
 def checkpoint(
@@ -282,7 +284,12 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
     for pickle in (*contents.pickles, *contents.behind):
         roots = [pickle.root, *pickle.persistent]
         for name, judgement in imports.judge(
-            pickle.globals.values(), pickle.calls, roots, pickle.late, pickle.fillings, pickle.hashed
+            pickle.globals.values(),
+            pickle.calls,
+            roots,
+            [*pickle.late, *pickle.crowded],
+            pickle.fillings,
+            pickle.hashed,
         ).items():
             nodes.setdefault((name.module, name.name), []).append(name)
             judged.setdefault((name.module, name.name), []).append(judgement)

@@ -46,7 +46,34 @@ from ckpt.pickles.machine import Fillings
 __all__ = ["NEW", "Grammar", "class_of", "grammar_of", "is_at_rest", "made_by", "rule_of"]
 
 _LISTED: dict[str, Rule] = {**PYTHON, **NUMPY, **TORCH}
-_OPTIMIZER_RULE = Rule(is_made_without_call, "instance", State(GROUPS, stands_closed))
+
+
+def _steps_of_optimizer(grammar: Grammar, call: Opaque) -> int:
+    """`__setstate__` of an optimizer reads each group, each of its parameters, and the state of each."""
+    return sum(
+        grammar.weight(value)
+        for state in call.states
+        if type(state) is Dict
+        for key, value in zip(state.keys, state.values, strict=True)
+        if key in ("param_groups", "state")
+    )
+
+
+def _steps_of_layers(grammar: Grammar, call: Opaque) -> int:
+    """`__setstate__` of a recurrent layer makes names for each of its layers, and looks each up."""
+    return sum(
+        _LAYER * value
+        for state in call.states
+        if type(state) is Dict
+        for key, value in zip(state.keys, state.values, strict=True)
+        if key == "num_layers" and type(value) is int
+    )
+
+
+_LAYER = 100
+_OPTIMIZER_RULE = Rule(
+    is_made_without_call, "instance", State(GROUPS, stands_closed), work=_steps_of_optimizer
+)
 
 
 def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -131,7 +158,7 @@ def _module_rule(name: str) -> Rule:
     listed = dict.fromkeys(ATTRIBUTES.get(name, ()), is_anything)
     if name in RECURRENT_LAYERS:
         recurrent = State({**listed, **RECURRENT}, stands_decorated, ("num_layers", "bidirectional", "bias"))
-        return Rule(is_made_without_call, "instance", _with_all_weights(recurrent))
+        return Rule(is_made_without_call, "instance", _with_all_weights(recurrent), work=_steps_of_layers)
     return Rule(is_made_without_call, "instance", State({**listed, **TABLES}, stands_decorated))
 
 

@@ -24,8 +24,9 @@ from ckpt.nodes import (
     is_tuple,
     tensor_of,
 )
-from ckpt.pickles.known import MODULES, OPERATORS, VALUES, is_own, python3_name
-from ckpt.pickles.machine import NAME_CHARACTERS, Fillings, Hashes
+from ckpt.pickles.keys import number_of
+from ckpt.pickles.known import MODULES, OPERATORS, OPTIMIZERS, VALUES, is_own, python3_name
+from ckpt.pickles.machine import NAME_CHARACTERS, Fillings
 from ckpt.pickles.names_of_torch import LOOKED_UP
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Storage, TensorRef
@@ -42,8 +43,12 @@ _HEAVY = 10_000_000
 """The most entries of nested tuples and lists, each counted as often as it is reached, that a call is given."""
 _LONG = 2_000
 """The most characters of all regular expressions of a pickle."""
-_LARGE, _COPIED = 1_000, 10_000_000
-"""Items of a container or text from which on a copy counts, and the most of them that calls may copy again."""
+_LARGE, _LONG_TEXT = 16, 256
+"""Items of a container, and characters of a text, from which on a copy counts."""
+_WORK = 10_000_000
+"""The most work that calls may do beyond what the bytes of a file pay for: items that are copied again, steps of loops."""
+_FEW_KEYS = 2_000
+"""The most keys that are objects whose hashes a file can choose."""
 _NESTED = 16
 """The most dtypes inside each other."""
 _WORDS = frozenset(
@@ -122,6 +127,11 @@ class _Search:
             sizes.update(dict.fromkeys(finished, 0))
         return has
 
+    def size(self, root: Node) -> int:
+        """The entries of a node, 0 without the form."""
+        self.has(root)
+        return self._size(root)
+
     def _size(self, node: Node) -> int:
         leaf = self._leaf(node)
         return self._sizes.get(id(node), 0) if leaf is None else int(leaf)
@@ -143,15 +153,17 @@ class Grammar:
         """The attributes of the last call that torch calls, or looks up, by these names."""
         self._fillings = fillings or Fillings()
         self._depth = 0
-        self._hashes = Hashes()
         self._patterns = 0
-        self._copied = 0
-        self._sources: dict[int, Node] = {}
+        self._work = 0
+        self._sources: dict[int, Node | Storage] = {}
+        self._keys = 0
+        self._hashed = 0
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._answers: dict[tuple[int, int], tuple[bool, tuple[str, ...], tuple[str, ...]]] = {}
         self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
+        self._visited = _Search(self._is_hashed_at_once, _HEAVY, cycles=False)
 
     def allows(self, call: Opaque) -> bool:
         """Tell whether a call is harmless, with all that is done to its result."""
@@ -161,11 +173,9 @@ class Grammar:
         if origin is None or rule is None or not rule.takes(self, origin[1], call):
             return False
         inner = [part for state in call.states if is_tuple(state) for part in state]
-        if not self.may_copy((*call.args, *inner)):
+        if not self.may_copy((*call.args, *inner, *call.states)):
             return False
-        if rule.makes == "container" and not all(
-            self._hashes.count_numbers(arg) for arg in call.args if type(arg) is list or is_tuple(arg)
-        ):
+        if rule.work is not None and not self.charge(rule.work(self, call)):
             return False
         if self._fillings.last and self._is_seen_early(call, rule):
             return False
@@ -211,13 +221,18 @@ class Grammar:
         """Tell whether an object may be hashed: a container, or a record, could take as long as its parts, all levels of them."""
         origin = made_by(call)
         rule = None if origin is None or tensor_of(call) is not None else self.rule(origin[0])
-        if rule is None or origin is None or rule.makes == "instance":
+        if rule is None or origin is None:
             return True
         name = python3_name(origin[0].module, origin[0].name)
+        if rule.makes == "instance":
+            return _hashes_itself(name) or (name == _INDEX and _is_index(call))
         if rule.makes == "value":
-            return name not in _RECORDS and not (
-                name == "numpy.dtype" and call.states and _has_parts(call.states[0])
-            )
+            dtype = call.args[0] if name == "numpy.core.multiarray.scalar" and call.args else call
+            is_record = type(dtype) is Opaque and dtype.states and _has_parts(dtype.states[0])
+            if name in _RECORDS or (is_record and name.startswith("numpy.")):
+                return False
+            self._keys += not _hashes_apart(name, call)
+            return self._keys <= _FEW_KEYS
         items = call.args[0] if call.args else ()
         is_flat = type(items) is list or is_tuple(items)
         return is_flat and not any(type(item) not in _SCALARS and not _is_flat(item) for item in items)  # type: ignore[union-attr]
@@ -227,17 +242,40 @@ class Grammar:
         self._patterns += len(pattern) if isinstance(pattern, (str, bytes)) else _LONG
         return self._patterns <= _LONG
 
+    def may_hash(self, key: Node) -> bool:
+        """Tell whether hashing a key, with all others of the pickle, takes time in proportion to the pickle.
+
+        A hash visits all entries of a tuple each time.
+        """
+        size = self._visited.size(key)
+        self._hashed += size
+        return size > 0 and self._hashed <= 2 * _HEAVY
+
+    def charge(self, work: int) -> bool:
+        """Add work that a call does beyond what its bytes pay for. Tells whether all of it stays little."""
+        self._work += work
+        return self._work <= _WORK
+
+    def is_again(self, node: Node | Storage) -> bool:
+        """Tell whether a call before was given a node too."""
+        is_again = id(node) in self._sources
+        self._sources[id(node)] = node
+        return is_again
+
+    def weight(self, node: Node) -> int:
+        """The entries of plain data, each as often as it is reached; 0 for what is no plain data."""
+        return self._plain.size(node)
+
     def may_copy(self, args: tuple[Node, ...]) -> bool:
         """Tell whether copies of what calls share stay small: a call of five bytes may copy a million."""
         for node in args:
-            size = len(node) if type(node) in (list, tuple, str, bytes, bytearray, ByteStr) else 0  # type: ignore[arg-type]
+            size = len(node) if type(node) in (list, tuple) else 0  # type: ignore[arg-type]
             size = len(node.keys) if type(node) is Dict else len(node.items) if type(node) is Set else size
-            if size < _LARGE:
-                continue
-            if id(node) in self._sources:
-                self._copied += size
-            self._sources[id(node)] = node
-        return self._copied <= _COPIED
+            if type(node) in (str, bytes, bytearray, ByteStr) and len(node) >= _LONG_TEXT:  # type: ignore[arg-type]
+                size = len(node)  # type: ignore[arg-type]
+            if size >= _LARGE and self.is_again(node):
+                self._work += size
+        return self._work <= _WORK
 
     def is_refilled(self, node: Node, offset: int = -1) -> bool:
         """Tell whether a container changes after an offset, though others could see it before.
@@ -320,6 +358,20 @@ class Grammar:
             return None if TYPES(self, node) else False
         return type(node) in _SCALARS or class_of(node) is not None
 
+    def _is_hashed_at_once(self, node: Node) -> bool | None:
+        if type(node) in (list, tuple, Dict, Set):
+            return None
+        if type(node) is not Opaque or tensor_of(node) is not None:
+            return True
+        origin = made_by(node)
+        rule = None if origin is None else self.rule(origin[0])
+        if rule is None or origin is None:
+            return True
+        name = python3_name(origin[0].module, origin[0].name)
+        if rule.makes == "instance":
+            return True if name != _INDEX else None
+        return True if rule.makes == "value" and _hashes_apart(name, node) else None
+
     def _is_held(self, node: Node) -> bool | None:
         if type(node) in (list, tuple, Dict):
             return None
@@ -350,6 +402,70 @@ _RECORDS = frozenset(
     ]
 )
 """Tuples by another name, whose parts are hashed too."""
+
+
+_INDEX = "torch.distributed.checkpoint.metadata.MetadataIndex"
+_CHOSEN = (
+    "uuid.UUID",
+    "decimal.Decimal",
+    "fractions.Fraction",
+    "builtins.complex",
+    "builtins.slice",
+    "datetime.timedelta",
+    "datetime.timezone",
+    "torch._dynamo.decorators._DimRange",
+)
+"""Values whose hashes are made of numbers that a file chooses."""
+
+
+def _hashes_apart(name: str, call: Opaque) -> bool:
+    """Tell whether the hash of a value is not for a file to choose: it is made of text or bytes, or stands for few values."""
+    if name.startswith("datetime."):
+        return name not in _CHOSEN and len(call.args) == 1
+    if name == "numpy.core.multiarray.scalar":
+        return number_of(call) is not None or _scalar_code(call)[:1] in ("S", "U")
+    if name.endswith("Tensor") or name in _CHOSEN or name.startswith("torch.distributed."):
+        return False
+    return name != "torch.Size"
+
+
+def _scalar_code(call: Opaque) -> str:
+    dtype = call.args[0] if call.args else None
+    code = dtype.args[0] if type(dtype) is Opaque and dtype.args else None
+    return str(code) if holds_text(code) else ""
+
+
+def _hashes_itself(name: str) -> bool:
+    """Tell whether objects of a class have hashes of their own, which do not ask their attributes."""
+    return name in MODULES or name in OPTIMIZERS or name in _ALONE or name.startswith("omegaconf.")
+
+
+_ALONE = (
+    *("builtins.getattr", "builtins.range", "builtins.type", "functools.partial", "random.Random"),
+    *("itertools.count", "io.BytesIO", "_io.BytesIO", "io.StringIO", "_io.StringIO"),
+    "torch.nn.parallel.distributed.DistributedDataParallel",
+    "torch.utils.hooks.RemovableHandle",
+    "torch._C.Generator",
+)
+"""Further names whose objects hash by themselves."""
+
+
+def _is_index(call: Opaque) -> bool:
+    """Tell whether the place of a tensor in a distributed checkpoint has a text and short numbers."""
+    for state in call.states:
+        for part in state if is_tuple(state) else (state,):
+            if part is not None and type(part) is not Dict:
+                return False
+            for value in part.values if type(part) is Dict else ():
+                if type(value) is Opaque and value.class_name == "torch.Size" and len(value.args) == 1:
+                    value = value.args[0]
+                numbers = value if is_tuple(value) or type(value) is list else (value,)
+                is_short = len(numbers) <= 64 and all(
+                    part is None or (type(part) is int and part.bit_length() < 64) for part in numbers
+                )
+                if not (holds_text(value) or is_short):
+                    return False
+    return not call.args or all(map(holds_text, call.args))
 
 
 def _is_flat(node: Node) -> bool:
@@ -453,6 +569,8 @@ class Rule(NamedTuple):
     has_keys: bool = False
     keys: Callable[[Grammar, Opaque], bool] | None = None
     """Judges keys that become attributes, with their values."""
+    work: Callable[[Grammar, Opaque], int] | None = None
+    """Counts the work that a call and its state do beyond what their bytes pay for."""
 
 
 def result_of(*names: str) -> Form:

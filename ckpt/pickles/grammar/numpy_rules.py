@@ -180,18 +180,18 @@ def _dtype_fields(grammar: Grammar, state: Node) -> bool:
     if len(set(keys)) < len(keys) or not set(map(str, names)).issubset(keys):
         return False
     total = 0
-    for field in fields.values:
+    named = set(map(str, names))
+    for key, field in zip(keys, fields.values, strict=True):
         if not is_tuple(field) or not 2 <= len(field) <= 3 or not is_count(grammar, field[1]):
             return False
         if len(field) == 3 and not holds_text(field[2]):
             return False
         inner, offset = _element_size(grammar, field[0]), field[1]
         assert type(offset) is int
-        total += inner or 0
+        total += (inner or 0) if key in named else 0  # a title names a field again
         if not inner or inner + offset > size or size > _LONGEST_RECORD:
             return False
-    titles = len(fields.keys) - len(names)
-    return total <= size or titles > 0  # fields over each other could be many in few bytes
+    return total <= size  # fields over each other could be many in few bytes
 
 
 def _any_dtype(grammar: Grammar, node: Node) -> bool:
@@ -236,6 +236,21 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
         is_full = prod(shape) == len(data) and not grammar.is_refilled(data)  # type: ignore[arg-type]
         return is_full and _is_of_objects(dtype) and _is_shallow(data)
     return not _is_of_objects(dtype) and is_raw(grammar, data)
+
+
+def _steps_of_record(grammar: Grammar, call: Opaque) -> int:
+    """The mask of a record is made anew of all of its fields, each of which takes some bytes."""
+    dtypes = [part for state in call.states if is_tuple(state) for part in state]
+    work = 0
+    for dtype in (*call.args, *dtypes):
+        if type(dtype) is Opaque and dtype.states and _DTYPE(grammar, dtype):
+            state = dtype.states[0]
+            if is_tuple(state) and len(state) > 5 and type(state[5]) is int and state[3] is not None:
+                work += _FIELD * state[5]
+    return work
+
+
+_FIELD = 16
 
 
 def _is_shallow(items: list[Node]) -> bool:
@@ -310,7 +325,7 @@ NUMPY = {
         takes(is_raw, _DTYPE, is_plain, matching("[CFK]"), either(is_none, is_plain), least=4)
     ),
     "numpy.ma.core._mareconstruct": Rule(
-        takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter), "value", _masked_state
+        takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter), "value", _masked_state, work=_steps_of_record
     ),
     _BIT_GENERATOR: Rule(takes(_BITS, least=0), "instance", _BITS_STATE),
     "numpy.random._pickle.__generator_ctor": _FROM_BITS,

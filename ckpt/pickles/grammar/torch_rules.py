@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ckpt.dtypes import BY_STORAGE
 from ckpt.nodes import (
     Dict,
@@ -49,6 +51,7 @@ from ckpt.pickles.grammar.forms import (
 )
 from ckpt.pickles.known import MODULES, is_own, python3_name
 from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
+from ckpt.tensors import Composite
 
 
 def _rebuilt(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -82,6 +85,15 @@ def _with_state(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
         and all(map(grammar.is_plain, args[:3]))
         and _STATE_OF_TENSOR(grammar, args[3])
     )
+
+
+def _bytes_made(grammar: Grammar, call: Opaque) -> int:
+    """A tensor of another type is a copy of all elements, also of a storage or an array that another call was given."""
+    made = call.meaning
+    if not isinstance(made, Composite):
+        return 0
+    of = made.parts[0][1].storage if made.parts else call.args[0]
+    return made.dtype.nbytes(prod(made.shape)) if grammar.is_again(of) else 0
 
 
 def _wrapper(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -435,9 +447,19 @@ _ADJUSTED = {
         for name in ("dictconfig.DictConfig", "listconfig.ListConfig")
     },
 }
+_COPIES = [
+    f"torch._utils._rebuild_{name}"
+    for name in (
+        "device_tensor_from_cpu_tensor",
+        "device_tensor_from_numpy",
+        "xla_tensor",
+        "mlc_tensor",
+    )
+]
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE]
 TORCH = {
     **{name: Rule(_rebuilt, "value") for name in REBUILD_CALLS},
+    **{name: Rule(_rebuilt, "value", work=_bytes_made) for name in _COPIES},
     **{
         f"torch.jit._pickle.{name}": Rule(_tagged, "container")
         for name in (
