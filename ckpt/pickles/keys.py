@@ -7,7 +7,6 @@ sure, the key may stand in its dict alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath, PureWindowsPath
 
 from ckpt.errors import UnreadableError
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
@@ -106,7 +105,7 @@ def refuse_equal_keys(pickle: Pickle) -> None:
 
 
 def objects_in(keys: Sequence[Node], seen: dict[int, Node] | None = None) -> Iterator[Opaque]:
-    """The objects among keys, and in the tuples among them, each once. `seen` are those of other calls."""
+    """Objects among keys, and in the tuples among them, each once. `seen` has the nodes of other calls."""
     seen = {} if seen is None else seen
     todo = list(reversed(keys))
     while todo:
@@ -119,6 +118,18 @@ def objects_in(keys: Sequence[Node], seen: dict[int, Node] | None = None) -> Ite
                 todo += reversed(node)
 
 
+def _path_text(parts: Sequence[str], *, is_windows: bool) -> str | None:
+    """The text by which pathlib compares a path of these parts, or None where a later part begins anew."""
+    texts = [part.replace("\\", "/").lower() if is_windows else part for part in parts]
+    if any(text.startswith("/") or (is_windows and ":" in text) for text in texts[1:]):
+        return None
+    first = texts[0] if texts else ""
+    slashes = len(first) - len(first.lstrip("/"))
+    root = "//" if slashes == 2 else "/" if slashes else ""
+    words = [word for text in texts for word in text.split("/") if word not in ("", ".")]
+    return root + "/".join(words)
+
+
 def number_of(key: Node) -> int | float | None:
     """The number that a key is, also as a scalar of numpy, or None."""
     if type(key) in (int, float, bool):
@@ -128,7 +139,7 @@ def number_of(key: Node) -> int | float | None:
 
 
 class _Noted(NamedTuple):
-    """What a call hashes: the entries of its tuples, its objects, and what it is given, to keep the id taken."""
+    """The work of a call that hashes: entries of its tuples, its objects, and the node that it is given, to keep the id taken."""
 
     entries: int
     objects: Sequence[Node]
@@ -189,7 +200,7 @@ def _keys_of(given: Node) -> Sequence[Node]:
 
 
 def _items_of(given: Node) -> Sequence[Node]:
-    """What a loop over a container gives."""
+    """The items that a loop over a container gives."""
     if type(given) is Dict:
         return given.keys
     if type(given) is Set:
@@ -305,9 +316,9 @@ class _Spellings:
             parts = [str(arg) for arg in args if isinstance(arg, str)]
             if len(parts) < len(args):
                 return None
-            if name.endswith("WindowsPath"):
-                return self._of("windows", str(PureWindowsPath(*parts)).lower())
-            return self._of("path", str(PurePosixPath(*parts)))
+            is_windows = name.endswith("WindowsPath")
+            spelled = _path_text(parts, is_windows=is_windows)
+            return None if spelled is None else self._of("windows" if is_windows else "path", spelled)
         if name.startswith("datetime."):
             return self._time(name, args)
         is_enum = name in ENUMS or (type(call.func) is Global and not is_own(call.func.module))

@@ -169,7 +169,7 @@ _MODEL_KEYS = (
 
 
 def of_any_key(text: str, case: Case) -> Answer | None:
-    """The answer to a KeyError of another program, whose key the checkpoint may not have; None for any other text."""
+    """Answer a KeyError of another program, whose key the checkpoint may not have. Any other text gives None."""
     found = None
     for match in _KEY.finditer(text):
         found = match
