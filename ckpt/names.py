@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
+from functools import cached_property
 
 from ckpt.errors import UsageError
 from ckpt.rows import NamedTuple
@@ -37,6 +38,25 @@ class NamedKey(str):
 Path = tuple[Key, ...]
 _NUMBERS = re.compile(r"((?<=[^.0-9]0)\.[0-9]+(?!\.?[0-9])|[0-9]+)")
 """Numbers, and the part of a decimal behind its point, as in `lr0.05`. `0.10.weight` and `1.10` count two things."""
+
+
+class LazyPattern:
+    """A regular expression that is compiled when it is first used: most files need few of those for rare names."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self._text)
+
+    def fullmatch(self, text: str) -> re.Match[str] | None:
+        """The match of the whole text, or None."""
+        return self._compiled.fullmatch(text)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """The first match anywhere in the text, or None."""
+        return self._compiled.search(text)
 
 
 def dotted(path: Sequence[Key]) -> str:

@@ -7,11 +7,11 @@ other side. Sources: sd-scripts `networks/lora.py`, LyCORIS `modules/`, diffuser
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
+from ckpt.names import LazyPattern
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor
 from ckpt.tree.find import counter
@@ -20,7 +20,7 @@ Style = Literal["kohya", "ComfyUI", "PEFT", "diffusers"]
 """`kohya`: `lora_unet_a_b.lora_down.weight`. `ComfyUI`: the same with the dots of the layer. `diffusers`: its older names."""
 Method = Literal["LoRA", "LoHa", "LoKr"]
 
-_FLAT = re.compile(r"lora_(unet|te[123]?|prior_unet|prior_te|transformer)_(\w+)\.(.+)")
+_FLAT = LazyPattern(r"lora_(unet|te[123]?|prior_unet|prior_te|transformer)_(\w+)\.(.+)")
 _PARTS = {
     "lora_down.weight": "down",
     "lora_up.weight": "up",
@@ -29,14 +29,14 @@ _PARTS = {
     "dora_scale": "magnitude",
 }
 _DOTTED = (
-    (re.compile(r"(.+)\.processor\.(to_[qkv]|to_out)_lora\.(down|up)\.weight"), "diffusers"),
-    (re.compile(r"(.+)\.(?:lora|lora_linear_layer)()\.(down|up)\.weight"), "diffusers"),
-    (re.compile(r"(.+)\.lora_(A|B)(?:\.[^.]+)?\.weight"), "PEFT"),
-    (re.compile(r"(.+)\.lora_(down|up|mid)\.weight"), "ComfyUI"),
-    (re.compile(r"(.+)\.(alpha|dora_scale)"), "ComfyUI"),
+    (LazyPattern(r"(.+)\.processor\.(to_[qkv]|to_out)_lora\.(down|up)\.weight"), "diffusers"),
+    (LazyPattern(r"(.+)\.(?:lora|lora_linear_layer)()\.(down|up)\.weight"), "diffusers"),
+    (LazyPattern(r"(.+)\.lora_(A|B)(?:\.[^.]+)?\.weight"), "PEFT"),
+    (LazyPattern(r"(.+)\.lora_(down|up|mid)\.weight"), "ComfyUI"),
+    (LazyPattern(r"(.+)\.(alpha|dora_scale)"), "ComfyUI"),
 )
 _PEFT_PARTS = {"A": "down", "B": "up", "dora_scale": "magnitude"}
-_LYCORIS = re.compile(r"(.+)\.((hada|lokr)_\w+)")
+_LYCORIS = LazyPattern(r"(.+)\.((hada|lokr)_\w+)")
 _COMPONENTS = {
     "unet": "unet",
     "diffusion_model": "unet",
@@ -71,6 +71,8 @@ class Piece(NamedTuple):
 
 def piece_of(name: str) -> Piece | None:
     """Read the name of a tensor of an adapter. Any other name gives None."""
+    if not any(mark in name for mark in ("lora", "hada_", "lokr_", "alpha", "dora_scale")):
+        return None
     flat = _FLAT.fullmatch(name)
     if flat is not None:
         component, layer, part = flat.groups()
@@ -80,8 +82,6 @@ def piece_of(name: str) -> Piece | None:
             return Piece(word, layer, _PARTS[part], "kohya", "LoRA", module)
         if part.startswith(("hada_", "lokr_")):
             return Piece(word, layer, part, "kohya", "LoHa" if part.startswith("hada_") else "LoKr", module)
-        return None
-    if not any(mark in name for mark in ("lora", "hada_", "lokr_", "alpha", "dora_scale")):
         return None
     kin = _LYCORIS.fullmatch(name)
     if kin is not None:

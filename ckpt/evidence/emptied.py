@@ -6,31 +6,31 @@ the names decide together: a matrix that is empty in one layer is empty in all o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ckpt.checkpoint import looks_of
 from ckpt.evidence.sections import Section
+from ckpt.names import LazyPattern
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor
 
 Kind = Literal["empty", "single", "flat", "pieces", "nothing"]
 """No elements; one element each; all parameters of a module in one tensor; parts of such a tensor; no tensor at all."""
 
-_MATRICES = re.compile(
+_MATRICES = LazyPattern(
     r"(?:(?:[qkvoc]|qkv|gate|up|down|in|out|query|key|value|gate_up|kv_[ab]|q_[ab])_proj|proj|query|key|value|dense\w*"
     r"|fc_?\d*|linear\d*|lin\d+|lm_head|embed_(?:tokens|in|out)|word_embeddings|position_embeddings|token_type_embeddings"
     r"|embeddings|embedding|shared|wte|wpe|w[qkvo123]|c_(?:attn|fc)|query_key_value|classifier|score|lora_[AB])"
 )
 """Names of modules whose weight has two dimensions, in transformers and elsewhere."""
-_LARGE = re.compile(
+_LARGE = LazyPattern(
     r"(?:q|k|v|o|qkv|gate|up|down|gate_up)_proj|lm_head|embed_tokens|word_embeddings|wte|c_attn|query_key_value|lora_[AB]"
 )
 """Those that no library but one of transformers has: others keep matrices in one dimension (e3nn)."""
-_ADAPTED = re.compile(r"(?:^|\.)(?:lora_(?:A|B|embedding_[AB])|modules_to_save)(?:\.|$)")
+_ADAPTED = LazyPattern(r"(?:^|\.)(?:lora_(?:A|B|embedding_[AB])|modules_to_save)(?:\.|$)")
 """Names of PEFT for what was trained. An adapter of rank 0 does not exist."""
-_FLAT = re.compile(r"(?:^|\.)_?flat_param(?:_\d+)?$")
+_FLAT = LazyPattern(r"(?:^|\.)_?flat_param(?:_\d+)?$")
 """The names of FSDP 1 of torch and of FairScale."""
 _LEAST = 4
 """The fewest matrices of one element that say anything: a small model may have some."""
@@ -94,7 +94,7 @@ def _row(kind: Kind, section: Section, names: Sequence[str], total: int) -> Empt
     return Emptied(kind, section.name, tuple(f"{start}{name}" for name in names), total, is_adapter)
 
 
-def _is_of(modules: re.Pattern[str], name: str) -> bool:
+def _is_of(modules: LazyPattern, name: str) -> bool:
     """Tell whether a name is the weight of one of some modules. PEFT puts the name of its adapter behind the module."""
     steps = name.split(".")
     if steps[-1] != "weight":

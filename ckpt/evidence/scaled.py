@@ -6,12 +6,12 @@ name that a writer of quantized weights gives it, in a shape and a dtype that fi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry, looks_of, names_of
+from ckpt.names import LazyPattern
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef
@@ -318,7 +318,7 @@ class Scaled(NamedTuple):
 NOTHING = Scaled({}, {})
 
 
-_SHARD = re.compile(r"-\d{5}-of-\d{5}\.[\w.]+$")
+_SHARD = LazyPattern(r"-\d{5}-of-\d{5}\.[\w.]+$")
 """The end of the name of one file of several, as transformers numbers them."""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.errors import UnreadableError
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
-from ckpt.pickles.known import ENUMS, is_own, python3_name
+from ckpt.pickles.known import ENUMS, is_known, python3_name
 from ckpt.pickles.machine import Pickle, note_hashed
 from ckpt.rows import NamedTuple
 from ckpt.tree.arrays import as_bytes, numpy_dtype
@@ -321,8 +321,11 @@ class _Spellings:
             return None if spelled is None else self._of("windows" if is_windows else "path", spelled)
         if name.startswith("datetime."):
             return self._time(name, args)
-        is_enum = name in ENUMS or (type(call.func) is Global and not is_own(call.func.module))
-        if is_enum and args and all(type(arg) in (str, int, float, bool, ByteStr) for arg in args):
+        if type(call.func) is Global and not is_known(call.func):
+            return self._of(
+                "one", id(call)
+            )  # the file is no harmless one anyway, and what it makes is shown as an object
+        if name in ENUMS and args and all(type(arg) in (str, int, float, bool, ByteStr) for arg in args):
             # A member of an enum may be equal to its value, and a named tuple to one without a name.
             return self._number(args[0], depth) if len(args) == 1 else self._all("tuple", args, depth)
         return None

@@ -260,7 +260,7 @@ def test_a_wrong_checksum_is_found(folder: Path, web: Web) -> None:
         ckpt("verify", str(folder.parent / "bad.pth")),
     )
     assert far.code == local.code == 1
-    assert far.out.split(b":", 2)[-1][-60:] == local.out.split(b":")[-1][-60:]
+    assert far.out[-60:] == local.out[-60:]
 
 
 @pytest.mark.parametrize(

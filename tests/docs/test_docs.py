@@ -288,6 +288,7 @@ def test_the_errors_of_the_page_are_torchs() -> None:
     )
     elsewhere += (
         "persistent id",
+        "size of tensor a",
         "Errno 5",
         "probability tensor",
         "Some tensors share memory",

@@ -85,6 +85,7 @@ LIMITS = [
     "formats.common.following._END_RECORD",
     "formats.common.packed._FIRST",
     "formats.common.packed._HEAD",
+    "formats.common.packed._PADDING",
     "formats.common.packed._SUMS",
     "formats.common.packed._ZF_HEADER",
     "formats.common.storages._LARGE",

@@ -16,6 +16,7 @@ import shapes
 import torch
 from inside import inside
 from process import SAMPLES
+from safetensors.torch import save_file
 
 from ckpt.findings import CATALOGUE
 
@@ -55,6 +56,11 @@ def odd_files(folder: Path) -> Iterator[str]:
         "scalar": torch.tensor(1, dtype=torch.int16),
     }
     torch.save({**numbers, **other}, folder / "after.pth")
+    layers = [f"lora_unet_block_{number}_proj" for number in range(2)]
+    lora = {f"{layer}.lora_{side}.weight": torch.ones(4, 4) for layer in layers for side in ("down", "up")}
+    lora |= {f"{layer}.alpha": torch.tensor(2.0) for layer in layers}
+    save_file(lora, folder / "lora.safetensors", {"ss_base_model_version": "sd_v1"})
+    yield "lora.safetensors"
     values: dict[str, Any] = {"low": float("-inf")}
     values |= {name: make() for name, make in saved.OBJECTS.items() if not name.startswith("long")}
     torch.save({"values": values, "more": values, "model": shapes.state()}, folder / "values.pth")

@@ -6,7 +6,6 @@ Not a format of the table: torch-zip, TorchScript and others use it. It reads no
 
 from __future__ import annotations
 
-import re
 from struct import Struct
 from zlib import crc32
 
@@ -24,6 +23,7 @@ from ckpt.formats.common.directory import (
 )
 from ckpt.io.source import Source, grounded, inflate
 from ckpt.limits import RECORD_BYTES, Budget, Limits
+from ckpt.names import LazyPattern
 from ckpt.rows import NamedTuple
 from ckpt.text import plural, show
 
@@ -258,7 +258,7 @@ def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, i
     return name, source.read(begin, min(extras, source.size - begin)), extras
 
 
-_LEADS_OUT = re.compile(r"(?:^|/)\.\.(?:/|$)|^/|\\|^[A-Za-z]:|//[A-Za-z]:")
+_LEADS_OUT = LazyPattern(r"(?:^|/)\.\.(?:/|$)|^/|\\|^[A-Za-z]:|//[A-Za-z]:")
 
 
 def check_paths(archive: Archive) -> None:

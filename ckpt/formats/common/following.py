@@ -5,7 +5,8 @@ Whoever loads in a loop over one open file runs them too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from ckpt.checkpoint import Notice
 from ckpt.errors import UnreadableError
@@ -74,9 +75,15 @@ def judge(source: Source, begin: int, contents: Contents, limits: Limits, budget
         )
 
 
-def _all(source: Source, end: int, limits: Limits, budget: Budget) -> Iterator[Following]:
+_LoadId: TypeAlias = "Callable[[PersistentId], Storage | Global]"
+"""Finds what a persistent id of a pickle stands for."""
+
+
+def _all(
+    source: Source, end: int, limits: Limits, budget: Budget, load_id: _LoadId | None = None
+) -> Iterator[Following]:
     for _ in range(_MOST):
-        following = _next(source, end, limits, budget) if end < source.size else None
+        following = _next(source, end, limits, budget, load_id or _refuse_id) if end < source.size else None
         if following is None:
             return
         end = following.end
@@ -85,7 +92,7 @@ def _all(source: Source, end: int, limits: Limits, budget: Budget) -> Iterator[F
         raise UnreadableError(f"over {_MOST:,} pickles follow the first checkpoint")
 
 
-def _next(source: Source, begin: int, limits: Limits, budget: Budget) -> Following | None:
+def _next(source: Source, begin: int, limits: Limits, budget: Budget, load_id: _LoadId) -> Following | None:
     """The checkpoint or pickle that begins at a byte, or None where these bytes are neither.
 
     Raises UnreadableError for one that breaks after it has called or imported something.
@@ -108,12 +115,23 @@ def _next(source: Source, begin: int, limits: Limits, budget: Budget) -> Followi
             problem = f"a damaged pickle begins at byte {begin:,}, behind the last storage"
             raise UnreadableError(problem, hint="pickle.load in a loop runs a part of it") from None
         return None
-    interpret(pickle, other, limits, _refuse_id, 0)
+    try:
+        interpret(pickle, other, limits, load_id, 0)
+    except _PersistentIdError:
+        pass  # its calls are noted, and other loaders come no further than to the first id
     return Following(other.pickles, begin + stream.end, is_checkpoint=False)
 
 
 def _refuse_id(persistent: PersistentId) -> Storage | Global:
     raise UnreadableError("a pickle behind the last storage has persistent ids")
+
+
+class _PersistentIdError(UnreadableError):
+    """A pickle has a persistent id, where no loader gives it one."""
+
+
+def _stop_at_id(persistent: PersistentId) -> Storage | Global:
+    raise _PersistentIdError("a pickle beside torch's has persistent ids")
 
 
 def judge_bytes(data: bytes, contents: Contents, limits: Limits, budget: Budget) -> bool:
@@ -123,7 +141,7 @@ def judge_bytes(data: bytes, contents: Contents, limits: Limits, budget: Budget)
     """
     if not is_unpickled(data, len(data), limits):
         return False
-    for following in _all(Memory(data[_inside(data) :]), 0, limits, budget):
+    for following in _all(Memory(data[_inside(data) :]), 0, limits, budget, _stop_at_id):
         contents.behind += following.pickles
     return True
 

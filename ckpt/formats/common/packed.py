@@ -184,6 +184,10 @@ def _goes_on_with(head: bytes, how: Packing) -> bool:
     return other == how and how is not _ZF
 
 
+_PADDING = 64 << 20
+"""Bytes of zeros that are looked through behind a stream."""
+
+
 class _Zeros:
     """Runs of zeros in a file, each looked through once."""
 
@@ -192,9 +196,12 @@ class _Zeros:
         self._end = 0
 
     def end(self, position: int) -> int:
-        """The offset of the first byte from a position on that is not zero, or the size of the file."""
+        """The offset of the first byte from a position on that is not zero, or the size of the file.
+
+        Nobody pads with more than _PADDING: a sparse file has zeros without end.
+        """
         self._end = max(self._end, position)
-        while self._end < self._source.size:
+        while self._end < min(self._source.size, position + _PADDING):
             data = self._source.read(self._end, min(_FIRST, self._source.size - self._end))
             other = data.lstrip(b"\0")
             self._end += len(data) - len(other)

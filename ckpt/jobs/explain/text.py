@@ -40,7 +40,7 @@ _MARKS = 4
 _WRITTEN = re.compile(r"\\([nrt\"'])")
 _BREAKS = {"n": "\n", "r": "\n", "t": "\t"}
 _ENTITIES = ("&quot;", "&#", "&lt;", "&gt;", "&apos;")
-_QUOTES = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "\u00a0": " "})
+_QUOTES = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " "})
 
 
 def spaced(pattern: str) -> str:

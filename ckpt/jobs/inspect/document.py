@@ -81,7 +81,7 @@ def document(report: Inspection) -> dict[str, Json]:
             }
             for row in report.prefixes
         ],
-        **({} if report.adapter is None else {"adapter": report.adapter.to_json()}),
+        "adapter": None if report.adapter is None else report.adapter.to_json(),
         "values": _values(report.values),
         "devices_in_values": [
             {"name": name, "device": device, "type": kind} for name, device, kind in report.hidden_devices
