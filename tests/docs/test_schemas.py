@@ -244,6 +244,7 @@ TOO = {
         ),
         **dict.fromkeys(("tensors[].piece.coordinate", "index.names[].name"), "NoneType"),
         "index.assumes": "str",
+        "adapter.base": "NoneType",
         **dict.fromkeys((f"tensors[].optimizer_state.{key}" for key in ("steps", "of")), "NoneType"),
     },
     "get": dict.fromkeys(
@@ -258,7 +259,15 @@ TOO = {
     "rewrite": {"left_alone[].bytes": "int", "changes[].from": "NoneType", "coverage.pairs[].why": "str"},
 }
 """What a field may be too, although no document here has it so."""
-MAPS = ("totals.dtypes", "totals.devices", "totals.roles", "totals.roles.*", "verified", "counters")
+MAPS = (
+    "totals.dtypes",
+    "totals.devices",
+    "totals.roles",
+    "totals.roles.*",
+    "verified",
+    "counters",
+    "adapter.parts",
+)
 """Mappings whose keys are words of the file, or not always there: each key is `*`."""
 
 
