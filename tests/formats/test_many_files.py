@@ -156,6 +156,6 @@ def test_python_that_is_refused_a_file_is_one_line(tmp_path: Path, monkeypatch: 
         OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
         ImportError("libx.so: Too many open files"),
     ):
-        monkeypatch.setattr(reader, "_listed", mock.Mock(side_effect=error))
+        monkeypatch.setattr(reader, "listed", mock.Mock(side_effect=error))
         done = inside("inspect", "a", cwd=tmp_path)
         assert done.complaints == ["ckpt: too many open files (ulimit -n 256 allows more)"]
