@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 import zipfile
 from pathlib import Path
@@ -273,7 +274,9 @@ def test_the_device_of_a_trace_is_a_finding_on_the_cpu_too(frozen: bool, tmp_pat
     (row,) = [row for row in document["findings"] if row["code"] == "device-in-code"]
     assert row["level"] == "info" and row["message"].startswith("The code names cpu: code/__torch__")
     assert len(row["where"]) == (3 if frozen else 4)
-    assert frozen or "code/__torch__/torch/nn/modules/rnn.py:18" in row["where"]
+    # Where another LSTM was traced before, torch gives the file of this one another name.
+    lstm = re.compile(r"code/__torch__/torch/nn/modules/rnn(?:/___torch_mangle_\d+)?\.py:18")
+    assert frozen or any(lstm.fullmatch(place) for place in row["where"])
     assert "trace the model there, or script it" in row["consequence"]
 
 
