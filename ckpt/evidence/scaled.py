@@ -234,7 +234,7 @@ LAYOUTS: tuple[Layout, ...] = (
         _is_packed_grid,
         beside={"._shift": "zero point", "._zeropoint": "zero point"},
     ),
-    # What `ckpt convert --plain` makes of the tensors of torchao.
+    # The tensors that `ckpt convert --plain` makes of those of torchao.
     Layout(
         "torchao with scales",
         ".qdata",

@@ -13,7 +13,7 @@ from ckpt.jobs.rewrite.rename import substitution
 
 
 def applied(renames: Sequence[Rename], name: str) -> str:
-    """What `ckpt rename` makes of a name with the substitutions of all renames."""
+    """The name that `ckpt rename` makes of a name with the substitutions of all renames."""
     for rename in renames:
         name = substitution(rename.substitution).apply(name)
     return name

@@ -39,7 +39,6 @@ LIMITS = [
     "jobs.explain.lists._MOST_FOLDED",
     "jobs.explain.pages._KIN",
     "jobs.explain.pages._FEW",
-    "jobs.explain.families.content._MOST_OBJECTS",
     "jobs.explain.families.content._MANY",
     "jobs.explain.families.devices._NEAR",
     "jobs.explain.families.keys._MOST_RANKS",

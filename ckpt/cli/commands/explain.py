@@ -23,13 +23,11 @@ from ckpt.jobs.explain import (
     Case,
     Explanation,
     document,
-    explain,
     explain_damaged,
     explain_with,
     has_error,
     no_page,
     pages,
-    plain,
     search,
 )
 from ckpt.jobs.explain.pages import page_of_code
@@ -90,11 +88,13 @@ def command(
     elif os.path.isfile(text) and page_of_code(text) is None:
         is_log, text = True, _log(text, limits)
     found = search(text)
-    if is_log and found.page is None and not has_error(text):
+    if is_log and found.page is None and not has_error(found.text):
         output.write_json(found.to_json()) if json else output.write_text("no error in this text")
         return 0
     if path is None:
-        return _write(explain(text), json=json)
+        if found.page is None:
+            raise no_page(found.text)
+        return _write(found, json=json)
     return each(
         [path],
         lambda name: _write(_answered(found, name, section, limits), json=json),
@@ -113,7 +113,7 @@ def _write(found: Explanation, *, json: bool) -> int:
             else page_lines(found.page, width)
         )
     if found.exit_code:
-        error = no_page(plain(found.text))
+        error = no_page(found.text)
         output.talk(f"ckpt: {error.problem}")
     return found.exit_code
 

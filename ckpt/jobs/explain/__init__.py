@@ -9,7 +9,7 @@ from ckpt.errors import CkptError, CutOffError, UsageError
 from ckpt.jobs.explain.answer import answer, damaged, made_findings
 from ckpt.jobs.explain.case import Answer, Case
 from ckpt.jobs.explain.conditions import holds, may_hold
-from ckpt.jobs.explain.families import FAMILIES, find_message
+from ckpt.jobs.explain.families import FAMILIES, last_message
 from ckpt.jobs.explain.families.keys import answer_of_names
 from ckpt.jobs.explain.message import Message
 from ckpt.jobs.explain.pages import Page, find_page, no_page, page_of_code, page_of_kind, pages
@@ -21,7 +21,7 @@ SCHEMA: dict[str, Json] = {"name": "ckpt.explain", "version": 1}
 
 
 class Explanation(NamedTuple):
-    """The meaning of a text: its page, the error that it holds, and the answer of the error or of a checkpoint.
+    """The meaning of a plain text: its page, the error that it holds, and the answer of the error or of a checkpoint.
 
     `page` is None for an error that no page knows, which only a checkpoint can answer.
     """
@@ -50,7 +50,7 @@ def explain(text: str) -> Explanation:
     """Explain a finding code, or the last error in a text. Raises UsageError with the nearest pages."""
     found = search(text)
     if found.page is None:
-        raise no_page(plain(text))
+        raise no_page(found.text)
     return found
 
 
@@ -61,12 +61,13 @@ def search(text: str) -> Explanation:
     page = page_of_code(text)
     if page is not None:
         return Explanation(text, page)
-    message = find_message(text)
+    text = plain(text)
+    message = last_message(text)
     if message is not None:
         page = page_of_kind(message.kind).filled(message.fields)._replace(messages=(message.text,))
         page = page._replace(body=tuple(row for row in page.body if may_hold(row.condition, message)))
         return Explanation(text, page, message, answer_of_names(message))
-    page = find_page(plain(text))
+    page = find_page(text)
     if page is None or not page.kinds:
         return Explanation(text, page)
     message = Message(page.kinds[0], "")
@@ -81,8 +82,8 @@ _AN_ERROR = re.compile(
 
 
 def has_error(text: str) -> bool:
-    """Tell whether the output of a program looks as if it stopped at an error, of PyTorch or of anything."""
-    return bool(_AN_ERROR.search(plain(text)))
+    """Tell whether a plain text looks as if its program stopped at an error, of PyTorch or of anything."""
+    return bool(_AN_ERROR.search(text))
 
 
 def explain_with(found: Explanation, case: Case) -> Explanation:
@@ -93,7 +94,7 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
     if page is not None and message is not None:
         body = tuple(block for block in page.body if holds(block.condition, message, case))
         page = page._replace(body=body)
-    return found._replace(page=page, answer=answer(message, case, plain(found.text)))
+    return found._replace(page=page, answer=answer(message, case, found.text))
 
 
 def explain_damaged(found: Explanation, error: CkptError, command: str | None = None) -> Explanation | None:
@@ -145,6 +146,5 @@ __all__ = [
     "has_error",
     "no_page",
     "pages",
-    "plain",
     "search",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 
 from ckpt.evidence.numbering import Numbering
+from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LEVELS, Finding, Level, Plan, Way
 from ckpt.io.location import beside
@@ -84,6 +85,22 @@ class Case:
         return None if self._verify is None else self._verify()
 
     @cached_property
+    def damage(self) -> tuple[Statement, ...]:
+        """The problems that `ckpt verify` finds, the tensors that are lost, and the command that saves the others."""
+        report = self.verified
+        return () if report is None or not report.exit_code else tuple(damage_of(report))
+
+    @property
+    def has_module(self) -> bool:
+        """Tell whether the file holds a pickled module."""
+        return any(section.is_module for section in self.survey.sections)
+
+    @property
+    def optimizers(self) -> list[Section]:
+        """The sections that hold an optimizer."""
+        return [section for section in self.survey.sections if section.kind == "optimizer"]
+
+    @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """The findings of `ckpt inspect`."""
         return inspect(self.survey, Globs(), None, self.plan).findings
@@ -148,8 +165,7 @@ def loads(case: Case, text: str = "It loads so:") -> Iterator[Statement]:
 
 def keys_text(case: Case, most: int = 8) -> str:
     """The keys at the root of a checkpoint, in the order of the file: `epoch, model and optimizer`."""
-    root = next((row for row in case.survey.checkpoint.containers if not row.path), None)
-    keys = [] if root is None else [show(str(key), 60) for key in root.keys]
+    keys = [show(key, 60) for key in root_keys(case)]
     if len(keys) <= most and len(keys) > 1:
         return f"{', '.join(keys[:-1])} and {keys[-1]}"
     return and_more(keys, most)
@@ -163,16 +179,17 @@ def root_keys(case: Case) -> list[str]:
 
 def looked_at(case: Case) -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, and the line that loads it."""
-    findings = case.at_least("warning")
-    rows = list(stated(findings))
-    report = case.verified
-    if report is not None and report.exit_code:
-        rows = [*damage_of(report), *rows]
+    rows = [*case.damage, *stated(case.at_least("warning"))]
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
         rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))
         return Answer(case.survey.path, (*rows, *loads(case)), explains=False)
     return Answer(case.survey.path, (*rows, *loads(case)))
+
+
+def are(names: Sequence[str]) -> str:
+    """The verb for so many names: `is` or `are`."""
+    return "is" if len(names) == 1 else "are"
 
 
 def damage_of(report: VerifyReport) -> Iterator[Statement]:

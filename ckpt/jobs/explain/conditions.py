@@ -14,14 +14,15 @@ from ckpt.jobs.explain.families.devices import is_replicated
 from ckpt.jobs.explain.message import Message
 
 
-def _has_kind(case: Case, kind: str) -> bool:
-    return any(section.kind == kind for section in case.survey.sections)
-
-
 def _is_on_devices(case: Case) -> bool:
     return any(
         (storage.device or "cpu") not in ("cpu", "meta") for storage in case.survey.checkpoint.storages
     )
+
+
+def _is_wrapped(message: Message) -> bool:
+    names = (*message.missing, *message.unexpected)
+    return not names or any(wrapper_prefix(name) for name in names)
 
 
 CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
@@ -31,13 +32,13 @@ CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
     "objects": lambda message, case: bool(case.survey.checkpoint.weights_only),
     "python2": lambda message, case: case.survey.checkpoint.encoding is not None,
     "devices": lambda message, case: _is_on_devices(case),
-    "optimizer": lambda message, case: _has_kind(case, "optimizer"),
+    "optimizer": lambda message, case: bool(case.optimizers),
     "stateless": lambda message, case: bool(case.found("resume-stops")),
     "replicated": lambda message, case: (
         is_replicated(message) and not case.survey.checkpoint.traits.names_are_code
     ),
     "on-cpu": lambda message, case: "cpu" in message.text and not case.survey.checkpoint.code_devices,
-    "broken": lambda message, case: case.verified is not None and bool(case.verified.exit_code),
+    "broken": lambda message, case: bool(case.damage),
     "no-file": lambda message, case: False,
 }
 """The word of a condition -> whether it holds. `no-file` is for readers of the page alone; a file that does not open
@@ -45,16 +46,11 @@ is `broken`."""
 
 
 OF_MESSAGES: dict[str, Callable[[Message], bool]] = {
-    "wrapped": lambda message: _is_wrapped(message),
-    "replicated": lambda message: is_replicated(message),
+    "wrapped": _is_wrapped,
+    "replicated": is_replicated,
     "on-cpu": lambda message: "cpu" in message.text,
 }
 """The conditions that an error alone can contradict."""
-
-
-def _is_wrapped(message: Message) -> bool:
-    names = (*message.missing, *message.unexpected)
-    return not names or any(wrapper_prefix(name) for name in names)
 
 
 def may_hold(word: str, message: Message) -> bool:

@@ -1,4 +1,4 @@
-"""What people bring: a message and a file. Each answer is the one that the person needs, and says nothing that is false."""
+"""Messages and files that people bring. Each answer is the one that the person needs, and says nothing that is false."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = oracle.QUIET
 
 
 class Answered:
-    """What `ckpt explain` prints for a message and a file."""
+    """The output of `ckpt explain` for a message and a file."""
 
     def __init__(self, text: str, path: Path) -> None:
         done = ckpt("explain", "-", path.name, "--json", cwd=path.parent, input=text.encode())

@@ -53,8 +53,12 @@ def _patterns() -> tuple[tuple[Family, re.Pattern[str]], ...]:
 
 
 def find_message(text: str) -> Message | None:
-    """The last error in a text that a family knows, or None. Weak ones count where there is no other."""
-    text = plain(text)
+    """The last error in the output of a program that a family knows, or None."""
+    return last_message(plain(text))
+
+
+def last_message(text: str) -> Message | None:
+    """The last error in a plain text that a family knows, or None. Weak ones count where there is no other."""
     found: dict[bool, tuple[int, int, Family]] = {}
     for family, pattern in _patterns():
         last = None

@@ -13,9 +13,8 @@ from ckpt.jobs.explain.message import Message
 from ckpt.nodes import Node, Opaque, tensor_of
 from ckpt.text import and_more, plural, show
 from ckpt.tree.find import REGISTERED, children
-from ckpt.tree.view import attributes
+from ckpt.tree.view import attributes, look
 
-_DICTS = ("dict", "OrderedDict", "collections.OrderedDict")
 _ATTRIBUTE = re.compile(r"'([\w.]{1,200})' object has no attribute '(\w{1,200})'")
 _KEY = re.compile(r"KeyError: ['\"]{1,2}([^'\"\n]{1,2000})['\"]{1,2}")
 _OF_MODULES = (
@@ -39,24 +38,19 @@ _OF_MODULES = (
 _FORWARD = re.compile(r"'(?:collections\.)?(?:Ordered[Dd]ict|dict)' object is not callable")
 
 
-def _is_module(case: Case) -> bool:
-    return any(section.is_module for section in case.survey.sections)
-
-
 def _attribute(message: Message, case: Case) -> Iterator[Statement]:
     """Answer an object that lacks an attribute: a dict in the place of a model, or a module that an older version pickled."""
     found = _ATTRIBUTE.search(message.text)
     if found is not None and found[1].rpartition(".")[2] not in ("dict", "OrderedDict"):
         yield from _older_module(found[1].rpartition(".")[2], found[2], case)
         return
-    if _is_module(case):
+    if case.has_module:
         yield Statement("This file holds a whole pickled module. Is it the file that was loaded?")
         yield from loads(case)
         return
     models = case.survey.candidates
     path = models[0].name if models else ""
-    optimizers = [section for section in case.survey.sections if section.kind == "optimizer"]
-    if path or optimizers:
+    if path or case.optimizers:
         where = f", and the weights are in {show(path, 80)}" if path else ""
         yield Statement(
             f"This file is a training checkpoint, a dict of {keys_text(case)}{where}. It holds no module."
@@ -103,30 +97,21 @@ def _older_module(cls: str, attribute: str, case: Case) -> Iterator[Statement]:
         )
 
 
-_MOST_OBJECTS = 20_000
-
-
 def _objects(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
     """The objects of a class in the pickle, with their places."""
     seen: set[int] = set()
     left: list[tuple[str, Node]] = [("", case.survey.checkpoint.root)]
-    while left and len(seen) < _MOST_OBJECTS:
+    while left:
         name, node = left.pop()
         if id(node) in seen or tensor_of(node) is not None:
             continue
         seen.add(id(node))
-        if isinstance(node, Opaque) and _class_of(node) == cls:
+        if isinstance(node, Opaque) and look(node).type.rpartition(".")[2] == cls:
             yield name, node
         for key, child in children(node):
             if not isinstance(child, (str, int, float, bool, type(None))):
                 is_table = str(key) in REGISTERED
                 left.append((name if is_table else f"{name}.{key}" if name else str(key), child))
-
-
-def _class_of(node: Opaque) -> str:
-    from ckpt.tree.view import look  # here: few messages pay for it
-
-    return look(node).type.rpartition(".")[2]
 
 
 def _key(message: Message, case: Case) -> Answer:
@@ -201,7 +186,7 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
             f"This file has {shown} at another place: {and_more([show(place, 120) for place in places], 4)}."
         )
     kinds = {section.kind for section in case.survey.sections}
-    if _is_module(case) and not keys:
+    if case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
     elif (
         kinds
@@ -229,7 +214,7 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
 
 def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:
     """Say what the optimizer of the file is, where another one asks for its keys."""
-    for section in _optimizers(case):
+    for section in case.optimizers:
         held = optimizer(section)
         label = show(section.name, 80) or "The optimizer"
         if held is None:
@@ -261,13 +246,9 @@ def _fields(section: Section) -> set[str]:
     return fields - {"params"}
 
 
-def _optimizers(case: Case) -> list[Section]:
-    return [section for section in case.survey.sections if section.kind == "optimizer"]
-
-
 def _no_optimizer(case: Case) -> Iterator[Statement]:
-    if _optimizers(case):
-        names = and_more([show(section.name, 60) for section in _optimizers(case)], 3)
+    if case.optimizers:
+        names = and_more([show(section.name, 60) for section in case.optimizers], 3)
         yield Statement(f"This file holds an optimizer, in {names}. Is it the file that was loaded?")
     else:
         yield Statement(
@@ -285,7 +266,7 @@ _MANY = 16
 def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
     """Answer load_state_dict, which got a module."""
     del message
-    if not _is_module(case):
+    if not case.has_module:
         yield Statement(f"This file holds a dict of {keys_text(case)}: another file was loaded.")
         yield from loads(case)
         return

@@ -87,7 +87,7 @@ def _replicas(message: Message, case: Case) -> Iterator[Statement]:
             tuple(dict.fromkeys(places)),
         )
         return
-    if _OPTIMIZER in message.names and any(part.kind == "optimizer" for part in case.survey.sections):
+    if _OPTIMIZER in message.names and case.optimizers:
         yield Statement(
             "The step of an optimizer stopped, so its state is on another device than the parameters. Move the model"
             " to its device first, build the optimizer from it, and then load the state: load_state_dict moves it."
@@ -95,10 +95,9 @@ def _replicas(message: Message, case: Case) -> Iterator[Statement]:
     yield from stated(case.found("list-modules"))
     if case.found("list-modules") or case.survey.checkpoint.traits.names_are_code:
         return
-    whole = any(section.is_module for section in case.survey.sections)
     known = (
         "Every module of this file is registered."
-        if whole
+        if case.has_module
         else "A state dict does not show modules in lists."
     )
     yield Statement(f"{known} Check the live model:", (), "ckpt lint --model FILE.py:FACTORY")

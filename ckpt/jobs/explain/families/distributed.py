@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, looked_at, stated
+from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import MOST_NAMES, Message
@@ -47,27 +47,33 @@ def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statem
     here = [name for name in message.names if name in known]
     lost = [name for name in message.names if name not in known]
     if here:
-        yield Statement(f"{plural(len(here), 'key')} {_be(here)} in this checkpoint.", tuple(here))
+        yield Statement(f"{plural(len(here), 'key')} {are(here)} in this checkpoint.", tuple(here))
     if not lost:
         return
-    yield Statement(f"{plural(len(lost), 'key')} {_be(lost)} not in this checkpoint.", tuple(lost))
+    yield Statement(f"{plural(len(lost), 'key')} {are(lost)} not in this checkpoint.", tuple(lost))
+    shapes = {_NUMBERED.sub("#", name) for name in names}
     options = [name for name in lost if _OF_GROUP.search(name)]
     extra = [name for name in lost if _EXTRA in name]
     ranked = [
-        name for name in lost if name not in options and name not in extra and _others_of_kind(name, names)
-    ]
-    stateless = [
         name
         for name in lost
-        if name not in options and name not in ranked and (".state." in name or name.startswith("state."))
+        if not _OF_GROUP.search(name)
+        and _EXTRA not in name
+        and _NUMBERED.search(name)
+        and _NUMBERED.sub("#", name) in shapes
+    ]
+    special = {*options, *ranked}
+    stateless = [
+        name for name in lost if name not in special and (".state." in name or name.startswith("state."))
     ]
     if options:
         yield from _options(options, names)
     if extra:
         yield from _extras(extra, names)
     if ranked and not stateless:
-        yield from _ranked(ranked, names)
-    others = [name for name in lost if name not in (*options, *extra, *ranked, *stateless)]
+        yield _ranked(ranked[0], names)
+    special.update(extra, stateless)
+    others = [name for name in lost if name not in special]
     yield from _elsewhere(others, names)
     if stateless:
         yield from _stateless(stateless, names, case)
@@ -78,7 +84,7 @@ def _stateless(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterato
     held = [name for name in names if ".state." not in name and not name.startswith("state.")]
     ends = {end for name in held for end in _ends(name)}
     known = [name for name in lost if _parameter(name) in ends]
-    other = [name for name in lost if name not in known]
+    other = [name for name in lost if _parameter(name) not in ends]
     if known:
         yield Statement(
             "The optimizer saved no state for these parameters: they never had a gradient.", tuple(known)
@@ -100,10 +106,6 @@ def _ends(name: str) -> Iterator[str]:
     while name:
         yield name
         name = name.partition(".")[2]
-
-
-def _be(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _options(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
@@ -148,29 +150,17 @@ def _shards(lost: Sequence[str], held: Sequence[str]) -> tuple[int, int] | None:
     return (asked.pop(), saved.pop()) if len(asked) == len(saved) == 1 and asked != saved else None
 
 
-def _others_of_kind(name: str, names: Sequence[str]) -> list[str]:
-    """Names of the checkpoint that differ from this one in their numbers alone."""
-    if not _NUMBERED.search(name):
-        return []
+def _ranked(name: str, names: Sequence[str]) -> Statement:
+    """A key that exists for other numbers: of ranks, of layers, of groups."""
     shape = _NUMBERED.sub("#", name)
-    return [other for other in names if _NUMBERED.sub("#", other) == shape][:_MOST_OF_KIND]
-
-
-_MOST_OF_KIND = 100_000
-
-
-def _ranked(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
-    """Keys that exist for other numbers: of ranks, of layers, of groups."""
-    for name in lost[:1]:
-        others = _others_of_kind(name, names)
-        word = "rank" if re.search(r"rank[_.]?\d|dp_\d|loader", name) else ""
-        text = f"It has {plural(len(others), 'key')} of this kind, with other numbers: {and_more([show(other, 120) for other in others], 3)}."
-        if word:
-            text += (
-                " The run that saved had another number of ranks, and such a key is the state of one rank (a data loader, a"
-                " random generator): begin it anew, or resume with as many ranks."
-            )
-        yield Statement(text)
+    others = [other for other in names if _NUMBERED.sub("#", other) == shape]
+    text = f"It has {plural(len(others), 'key')} of this kind, with other numbers: {and_more([show(other, 120) for other in others], 3)}."
+    if re.search(r"rank[_.]?\d|dp_\d|loader", name):
+        text += (
+            " The run that saved had another number of ranks, and such a key is the state of one rank (a data loader, a"
+            " random generator): begin it anew, or resume with as many ranks."
+        )
+    return Statement(text)
 
 
 def _elsewhere(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:

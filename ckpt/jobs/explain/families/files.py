@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.evidence.loading import literal
-from ckpt.jobs.explain.case import Answer, Case, Statement, damage_of, loads, looked_at, stated
+from ckpt.jobs.explain.case import Answer, Case, Statement, loads, looked_at, offered, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.text import and_more, pasted_path, plural
@@ -25,10 +25,10 @@ _SETS = (
 
 def _damaged(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a reader that calls a file damaged: is it, or does the reader expect another format?"""
-    report = case.verified
-    if report is not None and report.exit_code:
-        yield from damage_of(report)
+    if case.damage:
+        yield from case.damage
         return
+    report = case.verified
     yield from stated(case.found(*_SETS))
     checkpoint = case.survey.checkpoint
     path = pasted_path(case.survey.path)
@@ -43,7 +43,7 @@ def _damaged(message: Message, case: Case) -> Iterator[Statement]:
     else:
         checked = and_more(list(report.checked), 4)
         unchecked = f" Not checked: {and_more(list(report.not_checked), 3)}." if report.not_checked else ""
-        yield Statement(f"This file is whole ({label}; {checked}).{unchecked}", (), None)
+        yield Statement(f"This file is whole ({label}; {checked}).{unchecked}")
     if (
         "load key" in message.text
         or "magic number" in message.text
@@ -75,9 +75,8 @@ def _persistent(message: Message, case: Case) -> Iterator[Statement]:
 def _header(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which refuses a header."""
     checkpoint = case.survey.checkpoint
-    report = case.verified
-    if report is not None and report.exit_code:
-        yield from damage_of(report)
+    if case.damage:
+        yield from case.damage
         return
     if checkpoint.traits.is_pickle:
         yield Statement(
@@ -91,6 +90,7 @@ def _header(message: Message, case: Case) -> Iterator[Statement]:
                 return
         return
     del message
+    report = case.verified
     checked = "" if report is None else f" ({and_more(list(report.checked), 4)})"
     yield Statement(
         f"ckpt reads this file to its end{checked}. The copy that failed was another one, or was still being written."
@@ -135,9 +135,7 @@ def _folder(message: Message, case: Case) -> Iterator[Statement]:
     )
     yield from stated(case.at_least("warning"))
     yield from loads(case, "It loads so:")
-    way = case.plan(("convert",))
-    if way.command is not None:
-        yield Statement("As one file:", (), way.command)
+    yield from offered("As one file:", case.plan(("convert",)))
 
 
 _NO_FILE = re.compile(r"no file named ([\w.-]{1,200})", re.IGNORECASE)
@@ -152,11 +150,7 @@ def _no_file(message: Message, case: Case) -> Answer:
     name = f" {wanted[1]}" if wanted is not None else " a name that the loader knows"
     count = f", in {plural(len(checkpoint.parts), 'file')}" if checkpoint.parts else ""
     rows.append(
-        Statement(
-            f"The weights are here{count} ({label}), and none of the files has{name}. ckpt reads them.",
-            (),
-            None,
-        )
+        Statement(f"The weights are here{count} ({label}), and none of the files has{name}. ckpt reads them.")
     )
     way = case.written(("convert",), "", ".safetensors")
     if way.command is None:
@@ -178,16 +172,13 @@ def _python2(message: Message, case: Case) -> Iterator[Statement]:
         (),
         case.survey.load.expression,
     )
-    way = case.plan(("convert", "--encoding", encoding))
-    if way.command is not None:
-        yield Statement("This file then loads without it:", (), way.text)
+    yield from offered("This file then loads without it:", case.plan(("convert", "--encoding", encoding)))
 
 
 def _looked(message: Message, case: Case) -> Answer:
     """Look at the file: whatever is wrong with it is the answer, and where nothing is, that it is whole."""
-    report = case.verified
     found = looked_at(case)
-    if report is not None and not report.exit_code and not found.explains:
+    if case.verified is not None and not case.damage and not found.explains:
         return Answer(case.survey.path, tuple(_damaged(message, case)))
     return found
 
@@ -195,18 +186,16 @@ def _looked(message: Message, case: Case) -> Answer:
 def _mount(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a file system that gives no bytes."""
     del message
-    report = case.verified
     state = (
         ""
-        if report is None or report.exit_code
+        if case.verified is None or case.damage
         else " ckpt reads all bytes of this file now, and it is whole."
     )
     yield Statement(
         f"The file system gave no bytes, and the file is not the cause: a network drive, a cloud mount or its quota.{state}"
         " Copy the file to a local disk, and load that."
     )
-    if report is not None and report.exit_code:
-        yield from damage_of(report)
+    yield from case.damage
 
 
 FAMILIES = (

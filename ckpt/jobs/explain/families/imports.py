@@ -72,7 +72,7 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
     way = case.plan(("plain",))
     if way.command is not None:
         text = "This file then loads with weights_only=True"
-        if message.kind == "code" and any(section.is_module for section in survey.sections):
+        if message.kind == "code" and case.has_module:
             text = "For who wants the weights without the class, this file then loads with weights_only=True"
         yield Statement(f"{text}:", (), way.text)
     elif way.reason is not None:

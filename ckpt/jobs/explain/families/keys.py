@@ -12,7 +12,7 @@ from ckpt.evidence.mapping import Match, match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import unwrapped_name
-from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, looked_at, stated
+from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
 from ckpt.jobs.explain.family import Family
 from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import LONGEST_LINE, Message, Mismatch
@@ -166,7 +166,7 @@ def _missing(
     present = [name for name in missing if name not in met and name in shapes]
     absent = [name for name in missing if name not in met and name not in shapes]
     if present:
-        text = f"{plural(len(present), 'missing key')} {_be(present)} in this file: another file, or another dict of it, was loaded."
+        text = f"{plural(len(present), 'missing key')} {are(present)} in this file: another file, or another dict of it, was loaded."
         yield Statement(text, tuple(present))
     counters = [name for name in absent if name.rpartition(".")[2] in _COUNTERS]
     if counters and len(counters) == len(absent):
@@ -178,7 +178,7 @@ def _missing(
         return
     if absent:
         yield Statement(
-            f"{plural(len(absent), 'missing key')} {_be(absent)} not in this file under a name that ckpt can match.",
+            f"{plural(len(absent), 'missing key')} {are(absent)} not in this file under a name that ckpt can match.",
             tuple(absent),
         )
     if absent and not present and _are_new_heads(absent, message, shapes):
@@ -252,10 +252,6 @@ def _left(here: Sequence[str], met: set[str]) -> list[str]:
 _COUNTER = "num_batches_tracked"
 
 
-def _be(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
 def _loaded_whole(
     message: Message, survey: Survey, chosen: Section, shapes: dict[str, tuple[int, ...]]
 ) -> Statement:
@@ -310,7 +306,7 @@ def _shapes(
             tuple(other),
         )
     if lost:
-        yield Statement(f"{plural(len(lost), 'tensor')} {_be(lost)} not in this file.", tuple(lost))
+        yield Statement(f"{plural(len(lost), 'tensor')} {are(lost)} not in this file.", tuple(lost))
     same = [row for row in message.mismatched if row.name not in other]
     if not case.is_useless:
         yield from _reasons(same, shapes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.evidence.matching import Match as Held
 from ckpt.evidence.matching import groups_of
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.sections import Section
@@ -28,7 +27,7 @@ def _optimizer(message: Message, case: Case) -> Iterator[Statement]:
         if kind is None:
             continue
         match = held.get(section.name)
-        yield Statement(_groups(section, match))
+        yield Statement(_groups(section))
         if match is not None and match.model is not None:
             model = match.model
             count = sum(survey.roles[index].role in ("parameter", "unknown") for index in model.indices)
@@ -40,7 +39,7 @@ def _optimizer(message: Message, case: Case) -> Iterator[Statement]:
                     else ""
                 )
             )
-    if not any(section.kind == "optimizer" for section in survey.sections):
+    if not case.optimizers:
         yield Statement("This file holds no optimizer.")
         return
     yield Statement(
@@ -49,8 +48,7 @@ def _optimizer(message: Message, case: Case) -> Iterator[Statement]:
     )
 
 
-def _groups(section: Section, match: Held | None) -> str:
-    del match
+def _groups(section: Section) -> str:
     sizes = [len(group.slots) for group in groups_of(section)]
     name = show(section.name, 80) or "The optimizer"
     if len(sizes) == 1:
@@ -66,8 +64,7 @@ def _elements(message: Message, case: Case) -> Answer:
     if ordered:
         return Answer(path, tuple(stated(ordered)))
     sizes = _SIZES.search(message.text)
-    optimizers = [section for section in case.survey.sections if section.kind == "optimizer"]
-    if sizes is None or not optimizers:
+    if sizes is None or not case.optimizers:
         return looked_at(case)
     rows = [
         Statement(
@@ -75,8 +72,8 @@ def _elements(message: Message, case: Case) -> Answer:
             " order, or a layer has another size. load_state_dict compares counts alone, and no shapes."
         )
     ]
-    for section in optimizers:
-        rows.append(Statement(_groups(section, None)))
+    for section in case.optimizers:
+        rows.append(Statement(_groups(section)))
     rows.append(
         Statement(
             "The shapes of this file do not tell which: the states fit the order of the model's parameters."

@@ -37,16 +37,15 @@ def _program(message: Message, case: Case) -> Iterator[Statement]:
 
 
 def _whole(case: Case) -> str:
-    report = case.verified
-    if report is None:
+    if case.verified is None:
         return ""
-    return "This file is whole." if not report.exit_code else "This file is damaged: ckpt verify says where."
+    return "This file is whole." if not case.damage else "This file is damaged: ckpt verify says where."
 
 
 def _content(case: Case) -> str:
     """The content of a file in a few words."""
     survey = case.survey
-    if any(section.is_module for section in survey.sections):
+    if case.has_module:
         return "it holds a pickled module"
     if not survey.checkpoint.traits.is_pickle:
         return f"its format is {survey.checkpoint.traits.label}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.jobs.explain.case import Case, Statement, damage_of, loads
+from ckpt.jobs.explain.case import Case, Statement, loads
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.text import and_more, plural, show
@@ -17,11 +17,11 @@ def _saving(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         "The message is about writing: torch.save got no room, no permission, or a file system that broke. No file can be its cause."
     )
-    report = case.verified
-    if report is not None and report.exit_code:
+    if case.damage:
         yield Statement("This file is what such a save left:")
-        yield from damage_of(report)
+        yield from case.damage
         return
+    report = case.verified
     if report is not None:
         yield Statement(f"This file is whole ({and_more(list(report.checked), 4)}): it is of another save.")
     yield from loads(case)
@@ -53,7 +53,7 @@ def _pickling(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         "The message is about saving. Save model.state_dict() in place of the model, and plain values in place of objects."
     )
-    if any(section.is_module for section in case.survey.sections):
+    if case.has_module:
         yield Statement("This file holds a whole pickled module, which an earlier save could pickle.")
         way = case.plan(("weights",))
         if way.command is not None:
