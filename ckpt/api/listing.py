@@ -25,6 +25,7 @@ from ckpt.api.walk import Found, empty, found, is_concern, many, nothing_in, par
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LEVELS, Finding, Gate, Rules
+from ckpt.formats.common.cached import is_cached_model
 from ckpt.io.executor import Task
 from ckpt.jobs.check.lint import FileGate, FileReport, LintReport
 from ckpt.jobs.inspect.ls import RUNS_CODE, LsReport, LsRow, in_order
@@ -194,7 +195,9 @@ def _row(item: Found, looking: _Looking) -> LsRow | None:
     try:
         opened = read(item.path, looking.limits, plugins=looking.plugins)
         with about(item.path), opened as checkpoint:
-            return looking.row(Survey(checkpoint))
+            row = looking.row(Survey(checkpoint))
+            # The folder of a cached model is shorter than the snapshot in it, and opens the same.
+            return row._replace(path=item.path) if is_cached_model(item.path) else row
     except CkptError as error:
         return LsRow(item.path, error=error.failure(item.path)) if is_concern(item, error.code) else None
 

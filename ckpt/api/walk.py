@@ -17,6 +17,7 @@ from ckpt.errors import (
     UnsupportedError,
     is_stopped,
 )
+from ckpt.formats.common.cached import SNAPSHOTS, is_cached_model, snapshot_of
 from ckpt.formats.common.dcp import DATA
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.sets import is_shard
@@ -147,6 +148,10 @@ def others_text(paths: Sequence[str]) -> str:
 
 
 def _walked(folder: str, plugins: bool) -> Iterator[Found]:
+    """Yield what lies in a folder."""
+    if is_cached_model(folder):
+        yield from _walked_cache(folder, plugins)
+        return
     refused: list[Found] = []
     taken: dict[str, list[str]] = {}
     count = 0
@@ -162,6 +167,7 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
         is_top = current_folder == folder
         every = sorted((name for name in folders if name != _GIT or not is_top), key=natural)
         folders[:] = []
+        cached: list[str] = []
         for name in every:
             inner = os.path.join(current_folder, name)
             if os.path.islink(inner):
@@ -170,8 +176,12 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
                 yield Found(os.path.normpath(inner), skipped="a folder of git")
             elif os.path.lexists(os.path.join(inner, "pyvenv.cfg")):
                 yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
+            elif is_cached_model(inner):
+                cached.append(inner)
             else:
                 folders.append(name)
+        for inner in cached:
+            yield from _walked_cache(inner, plugins)
         own: Sequence[str] = taken.pop(current_folder, ())
         is_taken = len(own) > 0
         if not is_taken:
@@ -193,6 +203,52 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
                 return
             yield _of_file(os.path.normpath(os.path.join(current_folder, name)), name, plugins)
     yield from refused
+
+
+def _walked_cache(folder: str, plugins: bool) -> Iterator[Found]:
+    """As `_walked`, for the folder of a model in a Hugging Face cache. Its path stands for the snapshot that opening it opens.
+
+    A blob that was looked at through the link of a snapshot is not looked at again.
+    """
+    main = _main_snapshot(folder)
+    seen: set[str] = set()
+    names = sorted(os.listdir(folder), key=natural)
+    for name in (SNAPSHOTS, *(name for name in names if name != SNAPSHOTS)):
+        inner = os.path.join(folder, name)
+        if name == SNAPSHOTS:
+            for item in _walked(inner, plugins):
+                seen.update(_files_behind(item, plugins))
+                is_main = main is not None and item.path == main
+                yield item._replace(path=os.path.normpath(folder)) if is_main else item
+        elif os.path.islink(inner) and os.path.isdir(inner):
+            yield Found(os.path.normpath(inner), skipped="a link to a folder")
+        elif os.path.isdir(inner):
+            yield from (item for item in _walked(inner, plugins) if os.path.realpath(item.path) not in seen)
+        else:
+            yield _of_file(os.path.normpath(inner), name, plugins)
+
+
+def _main_snapshot(folder: str) -> str | None:
+    """The path of the snapshot that the folder of a cached model stands for, or None."""
+    try:
+        return os.path.normpath(snapshot_of(locate(folder), Limits()).name)
+    except CkptError:
+        return None
+
+
+def _files_behind(item: Found, plugins: bool) -> Iterator[str]:
+    """Yield the real paths of the files that are looked at with an item."""
+    if item.skipped is not None or item.error is not None:
+        return
+    is_folder = os.path.isdir(item.path)
+    folder = item.path if is_folder else os.path.dirname(item.path)
+    if not is_folder:
+        yield os.path.realpath(item.path)
+    own = (formats.files_of_folder(folder, Limits(), plugins=plugins) or ()) if is_folder else ()
+    names = os.listdir(folder) if is_folder or item.path.endswith(".index.json") else []
+    shards = set(names).difference(_unindexed(folder, names, own))
+    for name in shards.union(own):
+        yield os.path.realpath(os.path.join(folder, name))
 
 
 def _below_each(own: Iterable[str]) -> dict[str, list[str]]:

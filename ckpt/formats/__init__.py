@@ -22,6 +22,7 @@ from ckpt.errors import (
     UsageError,
     is_stopped,
 )
+from ckpt.formats.common.cached import snapshot_of
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.format import Format, Probe
 from ckpt.io.location import Location, beside, locate
@@ -306,6 +307,7 @@ def probe_at(
     partial: bool = False,
 ) -> Probe:
     """The probe of a location, for all formats. Raises CkptError."""
+    location = snapshot_of(location, limits)
     shared = budget or Budget(limits)  # one for all shards
 
     def inner(other: Location, mark: str) -> Checkpoint:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ckpt.jobs.inspect.ls import RUNS_CODE, UNREADABLE, LsRow
-from ckpt.names import labels, pattern
+from ckpt.names import pattern
 from ckpt.render.text import NAME, Column, Line, cells, columns, cut, flowed, narrowed, wrapped
 from ckpt.text import count_text, plural, show, show_literal, shown_apart, size_text
 
@@ -35,8 +35,8 @@ _LOADS, _FINDINGS = (
 )
 _FEW = 3
 """Rows of which a headline says what they have in common."""
-_LEAST = 24
-"""Cells of a name that columns are given up for."""
+_LEAST = 46
+"""Cells of a name that columns are given up for: what 80 columns leave beside LOADS and FINDINGS."""
 _STYLES = {RUNS_CODE: "error", UNREADABLE: "warning"}
 
 
@@ -44,7 +44,7 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     """The rows as a table of at most `width` cells. Names are shown below `folder`.
 
     A column that says the same of every checkpoint stands in a headline above the table. Columns that are empty are left
-    out, and those that least matter where the screen is narrow. Names that do not fit are shortened to what differs.
+    out, and those that least matter where the screen is narrow. Names that do not fit are shortened at a folder, or in their middle.
     """
     names = [os.path.relpath(row.path, folder) if folder else row.path for row in rows]
     shown = shown_apart(names)
@@ -56,7 +56,7 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     ]
     heads = [_COLUMNS[i] for i in kept]
     if width is not None:  # else no column is given up
-        heads[0] = heads[0]._replace(least=min(max(map(cells, labels(names)), default=0), _LEAST))
+        heads[0] = heads[0]._replace(least=min(max(map(cells, shown), default=0), _LEAST))
     out, is_short = _table(rows, *narrowed(heads, [[row[i] for i in kept] for row in table], width), width)
     if not alike and not is_short:
         return out

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt.findings import Finding
-from ckpt.names import labels
 from ckpt.rows import NamedTuple
 from ckpt.text import FORMULA, show_cell, show_literal
 
@@ -37,7 +36,7 @@ class Column(NamedTuple):
     least: int | None = None
     """The most cells that it insists on, before others are given up for it."""
     is_file: bool = False
-    """Its cells are the names of files. They are shortened to what tells them apart, and without a width not at all."""
+    """Its cells are the names of files. They are shortened so that they can be found again, and without a width not at all."""
     given_up: int = 0
     """The place in the order of the columns that a narrow screen does without; 0 is never given up."""
 
@@ -233,18 +232,28 @@ def fewer(name: str, width: int) -> str | None:
 
 
 def fitted(names: Sequence[str], width: int) -> list[str]:
-    """Names of files that stand together, in at most `width` cells each: whole where all fit, else their labels.
+    """Names of files that stand together, in at most `width` cells each: those that fit are whole.
 
-    A label that is too long is shortened too, unless two would be the same.
+    A longer one loses its first folders, else its middle, its end or its begin, unless two would be the same: what is
+    shown can be found again.
     """
-    if max(map(cells, names), default=0) <= width:
-        return list(names)
-    short = labels(names)
-    for way in (cut, _head, _tail):
-        texts = [way(label, width) for label in short]
+    for way in (_last_folders, cut, _head, _tail):
+        texts = [way(name, width) for name in names]
         if len(set(texts)) == len(set(names)):
             return texts
-    return short
+    return list(names)
+
+
+def _last_folders(path: str, width: int) -> str:
+    """The end of a path from a folder on, in at most `width` cells: `…/run_a/epoch_1.pth`. Cut where the name is longer."""
+    if cells(path) <= width:
+        return path
+    start = path.find("/")
+    while start >= 0:
+        if cells(path) - cells(path[:start]) + 1 <= width:
+            return f"…{path[start:]}"
+        start = path.find("/", start + 1)
+    return cut(path, width)
 
 
 def _head(text: str, width: int) -> str:
