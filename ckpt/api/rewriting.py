@@ -46,6 +46,7 @@ from ckpt.rows import NamedTuple
 from ckpt.text import and_more, pasted_path, show, show_literal, size_text
 
 if TYPE_CHECKING:
+    from ckpt.api.config_files import ConfigFile
     from ckpt.api.steps import Tell
 
 Make = Callable[[Survey, Limits], RewriteReport]
@@ -128,6 +129,8 @@ class WriteOptions(NamedTuple):
     """A way to open the source other than `formats.open`."""
     in_folder: bool = False
     """True when `out` is a folder, also where it is not there yet."""
+    with_config: bool = False
+    """True when config.json and the tokenizer go into the folder `out` with the weights."""
 
     @property
     def is_folder(self) -> bool:
@@ -412,6 +415,8 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
         given.check_open()
     if not is_open and options.command.many and not options.in_place:
         path = step_of(path, options.limits, partial=options.partial, plugins=options.plugins, tell=talk)
+    if options.with_config:
+        options = _with_place(path, options)
     if options.out is None and not options.in_place and not options.dry_run:
         if isinstance(given, Opened):
             raise _ask_where(given.checkpoint, options)
@@ -457,6 +462,14 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
             checkpoint.close()
 
 
+def _with_place(path: str, options: WriteOptions) -> WriteOptions:
+    """The options with the place of the weights in the folder that gets the config files too."""
+    from ckpt.api.config_files import weights_place  # here: few ask for it
+
+    place = weights_place(path, options.out, options.format or "")
+    return options._replace(out=place, parents=True)
+
+
 def _rewritten(
     checkpoint: Checkpoint,
     survey: Survey,
@@ -480,6 +493,17 @@ def _rewritten(
         _check_link(report, _format(report.result, to, options))
     if _is_pickle(report, to, options):
         _check_code(report, survey, limits, talk, keep=options.keep_code)
+    carried: list[ConfigFile] = []
+    if options.with_config and options.out is not None:
+        from ckpt.api.config_files import code_beside, config_files
+
+        folder = os.path.dirname(options.out)
+        carried = config_files(checkpoint.path, folder, limits, force=options.force)
+        names = tuple(row.name for row in carried)
+        keys = {str(member.key) for member in checkpoint.members if member.file in names}
+        left_out = [row for row in report.left_out if row.name not in keys.union(names)]
+        left_out += code_beside(checkpoint.path)
+        report = report._replace(left_out=tuple(left_out), carried=names)
     saved = None
     refusal = "" if report.coverage is None else report.coverage.refusal
     if not options.dry_run and not refusal:
@@ -491,6 +515,8 @@ def _rewritten(
             text = f"torch did not load it, because {why}; every byte was compared instead"
             talk.about(saved.path, [text])
     if saved is not None:
+        for file in carried:
+            file.write()
         talk.about(saved.path, saved.warnings)
         if saved.damaged:
             listed = and_more([show(name, 80) for name in saved.damaged], 3)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ckpt.jobs.rewrite.report import Coverage
+    from ckpt.jobs.rewrite.stages import Stage
     from ckpt.jobs.rewrite.warmstart import Options
 
     class Writing(TypedDict, total=False):
@@ -185,31 +186,61 @@ def slim(
     source: Input,
     *,
     keep: Texts = (),
+    strip: bool = False,
+    prefix: str | None = None,
+    to: str | None = None,
     like: Input | None = None,
     include: Texts = (),
     exclude: Texts = (),
     section: str | None = None,
     drop_other: bool = False,
+    with_config: bool = False,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
     """Keep the weights of the model, drop the optimizer and the rest, and pack storages.
 
-    `keep` names sections and values that stay too. The result loads with weights_only=True. The other keywords are
-    in `Writing`. Raises CkptError.
+    `keep` names sections and values that stay too. Before that, `strip` takes the prefixes of wrappers off the names, or
+    `prefix`, and `to` moves the tensors to a device. The result loads with weights_only=True; where `out` ends with
+    .safetensors it is that. `with_config` makes `out` a folder with config.json and the tokenizer beside the weights.
+    The other keywords are in `Writing`. Raises CkptError.
     """
+    from ckpt.jobs.rewrite.rehome import moves
+    from ckpt.jobs.rewrite.rehome import rehome as move
     from ckpt.jobs.rewrite.slim import slim as job
+    from ckpt.jobs.rewrite.stages import in_stages, with_kept_prefixes
 
-    text_only(section=section)
+    text_only(section=section, prefix=prefix, to=to)
     globs = globs_of(include, exclude)
     options = _options(writing, source, "slim", plain=True)
     options = _with_like(options, like, section)
-    return rewrite(
-        source,
-        lambda survey, limits: job(
-            survey, limits, section=section, select=globs, keep=texts(keep), drop_other=drop_other
-        ),
-        options,
-    )
+    if with_config or (options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")):
+        options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
+    targets = None if to is None else moves(to, [])
+
+    def make(survey: Survey, limits: Limits) -> RewriteReport:
+        stages = _stripping(strip, prefix, section, limits)
+        if targets is not None:
+            stages.append(lambda survey: move(survey, targets, limits))
+        stages.append(
+            lambda survey: job(
+                survey, limits, section=section, select=globs, keep=texts(keep), drop_other=drop_other
+            )
+        )
+        report = with_kept_prefixes(in_stages(survey, stages), limits)
+        if options.format is None:
+            return report
+        return _as_format(report, options.format, limits)
+
+    return rewrite(source, make, options)
+
+
+def _stripping(is_asked: bool, prefix: str | None, section: str | None, limits: Limits) -> list[Stage]:
+    """The stage that takes prefixes off the names, where it is asked for."""
+    from ckpt.jobs.rewrite.stages import strip_first
+
+    if not is_asked and prefix is None:
+        return []
+    return [lambda survey: strip_first(survey, limits, prefix=prefix, section=section)]
 
 
 def _with_like(options: WriteOptions, like: Input | None, section: str | None) -> WriteOptions:
@@ -238,6 +269,8 @@ def convert(
     ranks: int | None = None,
     optimizer_keys: str | None = None,
     complete_optimizer: bool = False,
+    strip: bool = False,
+    prefix: str | None = None,
     model: Any = None,
     arg: Texts = (),
     like: Input | None = None,
@@ -245,17 +278,21 @@ def convert(
     exclude: Texts = (),
     section: str | None = None,
     drop_other: bool = False,
+    with_config: bool = False,
     **writing: Unpack[Writing],
 ) -> RewriteReport:
     """Write a checkpoint in another format, or with `plain`, without the classes of its author.
 
-    `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of `out` decides. `model` is a
-    torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. The other keywords are in
-    `Writing`. Raises CkptError; LossError where the format cannot hold everything.
+    `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of `out` decides. Before that, `strip`
+    takes the prefixes of wrappers off the names, or `prefix`. `with_config` makes `out` a folder with config.json and
+    the tokenizer beside the weights. `model` is a torch.nn.Module, or the text
+    `FILE.py:FACTORY`, of which `arg` are the arguments. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
     from ckpt.jobs.rewrite.convert import convert as job
     from ckpt.jobs.rewrite.sets import refuse_lost, with_flattening
+    from ckpt.jobs.rewrite.stages import in_stages, with_kept_prefixes
 
+    text_only(prefix=prefix)
     text_only(format=format, dtype=dtype, encoding=encoding, weights=weights, section=section)
     text_only(optimizer_keys=optimizer_keys)
     if weights is not None and section is not None:
@@ -263,7 +300,7 @@ def convert(
     globs = globs_of(include, exclude)
     live = model_of(model, arg)
     options = _options(writing, source, "convert")
-    options = with_format(options, format, shard_size, plain=plain)
+    options = with_format(options, format, shard_size, plain=plain, with_config=with_config)
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = _with_like(options, like, section)
 
@@ -272,22 +309,27 @@ def convert(
         traits = save.traits_of(written)
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
-        report = job(
-            survey if live is None else Survey(survey.checkpoint, live),
-            written,
-            traits,
-            limits,
-            writer_of(written).unfit,
-            plain=plain,
-            dtype=dtype,
-            encoding=encoding,
-            section=section,
-            select=globs,
-            weights=weights,
-            drop_other=drop_other,
-            optimizer_keys=optimizer_keys,
-            complete_optimizer=complete_optimizer,
+        stages = _stripping(strip, prefix, section, limits)
+        stages.append(
+            lambda survey: job(
+                survey,
+                written,
+                traits,
+                limits,
+                writer_of(written).unfit,
+                plain=plain,
+                dtype=dtype,
+                encoding=encoding,
+                section=section,
+                select=globs,
+                weights=weights,
+                drop_other=drop_other,
+                optimizer_keys=optimizer_keys,
+                complete_optimizer=complete_optimizer,
+            )
         )
+        known = survey if live is None else Survey(survey.checkpoint, live)
+        report = with_kept_prefixes(in_stages(known, stages), limits)
         if traits.is_folder:
             report = with_flattening(report, options.ranks, limits)
         return report
@@ -296,9 +338,20 @@ def convert(
 
 
 def with_format(
-    options: WriteOptions, to: str | None, shard_size: str | int | None, *, plain: bool
+    options: WriteOptions,
+    to: str | None,
+    shard_size: str | int | None,
+    *,
+    plain: bool,
+    with_config: bool = False,
 ) -> WriteOptions:
-    """The options with the format that --format, --shard-size and the ending of OUT ask for. Raises UsageError."""
+    """The options with the format that --format, --shard-size and the ending of OUT ask for. Raises UsageError.
+
+    A folder with its config gets safetensors, unless another format is asked for.
+    """
+    options = options._replace(with_config=with_config)
+    if with_config and shard_size is None:
+        to = to or save.SHARD_FORMAT
     is_pickle = to is not None and save.traits_of(save.format_for("", to)).is_pickle
     suffix = SUFFIXES["convert --plain" if plain else "convert"] if plain or is_pickle else ""
     ending = None if plain or is_pickle else ".safetensors"
@@ -314,7 +367,7 @@ def with_format(
         raise UsageError(f"--shard-size {shard_size}: not a number of bytes", hint="as in 5GB")
     if to not in (None, save.SHARD_FORMAT):
         raise UsageError(f"--shard-size goes with {save.SHARD_FORMAT}, not with --format {to}")
-    if out is not None and not os.path.isdir(out):
+    if out is not None and not os.path.isdir(out) and not with_config:
         save.format_for(out.removesuffix(".index.json"), save.SHARD_FORMAT)
     return options._replace(shard_bytes=shard_bytes, format=save.SHARD_FORMAT)
 

@@ -149,6 +149,22 @@ LimitOption = Annotated[
         rich_help_panel=LIMITS,
     ),
 ]
+StripOption = Annotated[
+    bool,
+    typer.Option("--strip", help="First strip the prefixes of wrappers from the names, as ckpt strip does."),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option("--prefix", metavar="TEXT", help="Strip this prefix instead of those that wrappers leave."),
+]
+WithConfig = Annotated[
+    bool,
+    typer.Option(
+        "--with-config",
+        help="Make OUT a folder, with config.json and the tokenizer from beside the weights.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option(

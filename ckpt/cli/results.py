@@ -198,6 +198,8 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
     several = len(items) > 1 or options.recursive
     if places.out is None and not places.in_place and not places.dry_run and several:
         raise _where_to_write(items, places)
+    if several and places.with_config:
+        raise UsageError("--with-config takes one PATH: all results would have the same name")
     if several and places.out is not None and not places.is_folder:
         raise UsageError("not a folder, and there are several PATHs", path=places.out)
     if options.recursive and places.out is not None and not _may_be_folder(places.out):

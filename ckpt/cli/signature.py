@@ -46,8 +46,9 @@ RARE: Mapping[str, frozenset[str]] = {
         "lint": {"--arg", "--skip-others", "--no-config"},
         "merge-parts": {"--at", *_GATES},
         "rehome": {"--objects"},
-        "slim": {"--like"},
+        "slim": {"--like", "--prefix"},
         "convert": {
+            *["--prefix", "--with-config"],
             *[
                 "--encoding",
                 "--weights",

@@ -69,6 +69,8 @@ def _lines(report: RewriteReport, width: int | None) -> list[Line]:
         out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     for fill in report.filled:
         out.append([(f"filled: {listed(fill.names, _LEFT)}", "")])
+    if report.carried:
+        out.append([(f"carried along: {listed(report.carried, _LEFT)}", "")])
     out += _left("lost", report.lost)
     out += _sources(report.sources, width)
     out += _left("left out", report.left_out)

@@ -125,6 +125,7 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         yield "diff", name, name, "--structure"
     yield "salvage", "dcp_interrupted", "--names-from", "dcp", "--fill-from", "dcp", "--dry-run"
     yield "salvage", "truncated.pth", "--dry-run"
+    yield "convert", "sharded", "--with-config", "-o", "release", "--dry-run"
     yield "salvage", "missing", "--dry-run"
     yield "inspect", "ddp_after.pth", "--index", "10,11"
     yield "inspect", "whole_model.pth", "--index", "0-3"

@@ -9,7 +9,19 @@ import typer
 
 from ckpt.api.keywords import model_of
 from ckpt.api.writing import convert, with_format
-from ckpt.cli.options import Arg, DropOther, Exclude, Include, LikeOption, Model, Paths, SectionOption
+from ckpt.cli.options import (
+    Arg,
+    DropOther,
+    Exclude,
+    Include,
+    LikeOption,
+    Model,
+    Paths,
+    Prefix,
+    SectionOption,
+    StripOption,
+    WithConfig,
+)
 from ckpt.cli.results import ResultOptions, rewrite, writing
 
 
@@ -66,6 +78,8 @@ def command(
             "--complete-optimizer", help="Give parameters without optimizer state zero moments and step 0."
         ),
     ] = False,
+    strip: StripOption = False,
+    prefix: Prefix = None,
     model: Model = None,
     arg: Arg = None,
     like: LikeOption = None,
@@ -73,6 +87,7 @@ def command(
     exclude: Exclude = None,
     section: SectionOption = None,
     drop_other: DropOther = False,
+    with_config: WithConfig = False,
     *,
     options: ResultOptions,
 ) -> int:
@@ -90,7 +105,7 @@ def command(
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
-    places = with_format(options.places, format, shard_size, plain=plain)
+    places = with_format(options.places, format, shard_size, plain=plain, with_config=with_config)
     return rewrite(
         paths,
         partial(
@@ -104,12 +119,15 @@ def command(
             ranks=ranks,
             optimizer_keys=optimizer_keys,
             complete_optimizer=complete_optimizer,
+            strip=strip,
+            prefix=prefix,
             model=model_of(model, arg),
             like=like,
             include=include,
             exclude=exclude,
             section=section,
             drop_other=drop_other,
+            with_config=with_config,
         ),
         options._replace(places=places),
     )

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from ckpt.api.writing import slim
-from ckpt.cli.options import DropOther, Exclude, Include, LikeOption, Paths, SectionOption
+from ckpt.cli.options import (
+    DropOther,
+    Exclude,
+    Include,
+    LikeOption,
+    Paths,
+    Prefix,
+    SectionOption,
+    StripOption,
+    WithConfig,
+)
 from ckpt.cli.results import ResultOptions, rewrite, writing
 from ckpt.cli.signature import FILTER
 
@@ -25,20 +35,27 @@ def command(
             rich_help_panel=FILTER,
         ),
     ] = None,
+    strip: StripOption = False,
+    prefix: Prefix = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TAG", help="Move the tensors to this device, as cpu.")
+    ] = None,
     like: LikeOption = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
     drop_other: DropOther = False,
+    with_config: WithConfig = False,
     *,
     options: ResultOptions,
 ) -> int:
     """Keep the weights of the model, drop the optimizer and the rest, and pack storages.
 
-    The result is a state dict that loads with weights_only=True. Tied weights stay tied.
+    The result is a state dict that loads with weights_only=True, or safetensors where OUT ends so. Tied weights stay tied.
 
     \b
     ckpt slim train.pth -o weights.pth
+    ckpt slim train.pth --strip --to cpu -o release.safetensors
     ckpt slim last.ckpt --keep epoch --keep hyper_parameters -o small.ckpt
     """
     return rewrite(
@@ -46,11 +63,15 @@ def command(
         partial(
             slim,
             keep=keep,
+            strip=strip,
+            prefix=prefix,
+            to=to,
             like=like,
             include=include,
             exclude=exclude,
             section=section,
             drop_other=drop_other,
+            with_config=with_config,
         ),
-        options,
+        options._replace(places=options.places._replace(with_config=with_config)),
     )

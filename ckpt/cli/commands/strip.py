@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from ckpt.api.writing import strip
-from ckpt.cli.options import Exclude, Include, Link, Paths, SectionOption
+from ckpt.cli.options import Exclude, Include, Link, Paths, Prefix, SectionOption
 from ckpt.cli.results import ResultOptions, rewrite, writing
 
 
 @writing
 def command(
     paths: Paths = None,
-    prefix: Annotated[
-        str | None,
-        typer.Option(
-            "--prefix", metavar="TEXT", help="Strip this prefix instead of those that wrappers leave."
-        ),
-    ] = None,
+    prefix: Prefix = None,
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,

@@ -141,8 +141,10 @@ def _plan(
             path=checkpoint.path,
             way=("plain",),
         )
+    # The root of a folder holds the weights and keys beside them: the section knows the root of its own file alone.
+    top = section.node if depth and section.node is not None else checkpoint.root
     for path in parents:
-        node = node_at(section.node if section.node is not None else checkpoint.root, path)
+        node = node_at(top, path)
         view = look(node)
         if view.kind != "mapping":
             continue  # an attribute of a tensor

@@ -157,6 +157,8 @@ class RewriteReport(NamedTuple):
     """A flag: nothing was to be written."""
     warnings: tuple[str, ...] = ()
     """The lines that the command writes to stderr."""
+    carried: tuple[str, ...] = ()
+    """The names of the files that go along with the weights, as they are."""
     code: tuple[str, ...] = ()
     """The lines of Python that load the same into a model, where they were asked for."""
 
@@ -228,6 +230,7 @@ class RewriteReport(NamedTuple):
                     "filled_from": [{"path": row.path, "names": list(row.names)} for row in self.filled],
                 }
             ),
+            **({"carried": list(self.carried)} if self.carried else {}),
             **({"sources": [row.to_json() for row in self.sources]} if self.sources else {}),
         }
 

@@ -264,6 +264,7 @@ def test_the_commands_lines() -> None:
         "left out: epoch = 12",
         "left out: best_acc = 0.7615",
         "left out: args = argparse.Namespace(arch='resnet_tiny', data='data/imagenett…",
+        "left alone: module.*: the prefix of a wrapper, on 46 tensors  (--strip takes it off)",
         "nothing was written (--dry-run)",
     ]
 

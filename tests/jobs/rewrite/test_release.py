@@ -1,0 +1,201 @@
+"""`--strip`, `--to` and `--with-config`: a release out of a training run in one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import oracle
+import pytest
+import safetensors.torch
+import torch
+from inside import inside
+from torch import nn
+
+import ckpt
+
+pytestmark = oracle.QUIET
+
+PREFIX = "_orig_mod._fsdp_wrapped_module."
+
+
+def net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+
+def training(folder: Path, prefix: str = PREFIX) -> Path:
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    names = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
+    path = folder / "train.pt"
+    torch.save({"model": names, "optimizer": optimizer.state_dict(), "epoch": 3}, path)
+    return path
+
+
+def a_base(folder: Path) -> Path:
+    """A folder as save_pretrained writes it, of a compiled model, with code."""
+    base = folder / "base"
+    base.mkdir()
+    weights = {f"_orig_mod.{name}": value for name, value in net().state_dict().items()}
+    torch.save(weights, base / "pytorch_model.bin")
+    (base / "config.json").write_text('{"model_type": "net"}')
+    (base / "tokenizer.json").write_text('{"version": "1.0"}')
+    (base / "tokenizer.model").write_bytes(b"\x00pieces")
+    (base / "modeling_net.py").write_text("raise SystemExit\n")
+    (base / "training_args.bin").write_bytes(b"no config")
+    return base
+
+
+@pytest.mark.parametrize("command", ["convert", "slim"])
+def test_a_prefix_that_stays_is_said(command: str, tmp_path: Path) -> None:
+    training(tmp_path)
+    done = inside(command, "train.pt", "-o", "out.safetensors", cwd=tmp_path)
+    line = f"left alone: {PREFIX}*: the prefix of a wrapper, on 7 tensors  (--strip takes it off)"
+    assert done.code == 0 and line in done.lines
+    assert all(name.startswith(PREFIX) for name in safetensors.torch.load_file(tmp_path / "out.safetensors"))
+
+
+@pytest.mark.parametrize("command", ["convert", "slim"])
+@pytest.mark.parametrize("ending", ["pth", "safetensors"])
+def test_stripped_weights_load(command: str, ending: str, tmp_path: Path) -> None:
+    training(tmp_path)
+    done = inside(command, "train.pt", "--strip", "-o", f"out.{ending}", cwd=tmp_path)
+    assert (
+        done.code == 0
+        and f"{PREFIX}* → *" in "\n".join(done.lines)
+        and "left alone" not in "\n".join(done.lines)
+    )
+    if ending == "pth":
+        loaded = torch.load(tmp_path / "out.pth", weights_only=True)
+        loaded = loaded["model"] if command == "convert" else loaded
+    else:
+        loaded = safetensors.torch.load_file(tmp_path / "out.safetensors")
+    model = net()
+    model.load_state_dict(loaded)
+    assert list(loaded) == list(model.state_dict()) if ending == "pth" else set(loaded)
+
+
+def test_a_prefix_of_ones_own(tmp_path: Path) -> None:
+    training(tmp_path, "model.")
+    done = inside("slim", "train.pt", "--strip", "-o", "out.pth", cwd=tmp_path)
+    row = "left alone: names: nothing to strip: no name has the prefix of a wrapper; all 7 begin with model. (--prefix model.)"
+    assert done.code == 0 and row in done.lines
+    done = inside("slim", "train.pt", "--prefix", "model.", "-o", "out.pth", "--force", cwd=tmp_path)
+    assert done.code == 0 and "left alone" not in "\n".join(done.lines)
+    net().load_state_dict(torch.load(tmp_path / "out.pth", weights_only=True))
+    done = inside("convert", "train.pt", "--prefix", "nothing.", "-o", "out.safetensors", cwd=tmp_path)
+    assert done.code == 2 and "no tensor's name begins with nothing." in " ".join(done.complaints)
+
+
+def test_a_dcp_gets_the_new_names_of_model_and_optimizer(tmp_path: Path) -> None:
+    training(tmp_path)
+    assert (
+        inside(
+            "convert", "train.pt", "--strip", "--optimizer-keys", "order", "-o", "out.dcp", cwd=tmp_path
+        ).code
+        == 0
+    )
+    with ckpt.open(tmp_path / "out.dcp") as opened:
+        names = list(opened)
+    assert "model.0.weight" in names and not any(PREFIX in name for name in names)
+
+
+def test_devices_move_in_the_same_command(tmp_path: Path) -> None:
+    sample = Path(__file__).resolve().parents[3] / "sample_checkpoints" / "train_cuda.pth"
+    done = inside("slim", str(sample), "--to", "cpu", "-o", "out.pth", cwd=tmp_path)
+    assert (
+        done.code == 0 and "cuda:0 → cpu" in "\n".join(done.lines) and "kept model" in "\n".join(done.lines)
+    )
+    with ckpt.open(tmp_path / "out.pth") as opened:
+        assert {opened[name].device for name in opened} == {"cpu"}
+    done = inside("slim", str(sample), "--to", "nowhere", "-o", "out2.pth", cwd=tmp_path)
+    assert done.code == 2 and not (tmp_path / "out2.pth").exists()
+
+
+# --- config.json and the tokenizer --------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_loads(tmp_path: Path) -> None:
+    base = a_base(tmp_path)
+    done = inside("slim", "base", "--strip", "--with-config", "-o", "release", cwd=tmp_path)
+    assert done.code == 0, done
+    assert "carried along: config.json, tokenizer.json, tokenizer.model" in done.lines
+    assert "left out: modeling_net.py: code, which is not carried along" in done.lines
+    assert not any(line.startswith("left out: config") for line in done.lines)
+    release = tmp_path / "release"
+    names = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer.model"]
+    assert sorted(path.name for path in release.iterdir()) == names
+    for name in ("config.json", "tokenizer.json", "tokenizer.model"):
+        assert (release / name).read_bytes() == (base / name).read_bytes()
+    net().load_state_dict(safetensors.torch.load_file(release / "model.safetensors"))
+
+
+def test_shards_and_the_weights_file_itself(tmp_path: Path) -> None:
+    a_base(tmp_path)
+    words = ["convert", "base/pytorch_model.bin", "--strip", "--with-config"]
+    done = inside(*words, "--shard-size", "60", "--json", "-o", "release/", cwd=tmp_path)
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert document["carried"] == ["config.json", "tokenizer.json", "tokenizer.model"]
+    index = json.loads((tmp_path / "release" / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"]) == set(net().state_dict())
+    assert (tmp_path / "release" / "config.json").exists()
+
+
+def test_an_adapter_keeps_the_name_of_its_file(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    weights = {f"base_model.model.fc.lora_{letter}.weight": torch.ones(2, 2) for letter in "AB"}
+    torch.save(weights, base / "adapter_model.bin")
+    (base / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    assert inside("convert", "base", "--with-config", "-o", "release", cwd=tmp_path).code == 0
+    names = sorted(path.name for path in (tmp_path / "release").iterdir())
+    assert names == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
+    a_base(tmp_path)
+    release = tmp_path / "release"
+    release.mkdir()
+    (release / "config.json").write_text("mine")
+    done = inside("slim", "base", "--with-config", "-o", "release", cwd=tmp_path)
+    assert done.code == 2 and "release/config.json: already exists" in " ".join(done.complaints)
+    assert sorted(path.name for path in release.iterdir()) == ["config.json"]
+    assert (
+        inside("slim", "base", "--with-config", "-o", "release", "--dry-run", "--force", cwd=tmp_path).code
+        == 0
+    )
+    assert (release / "config.json").read_text() == "mine"
+    assert inside("slim", "base", "--with-config", "-o", "release", "--force", cwd=tmp_path).code == 0
+    assert json.loads((release / "config.json").read_text()) == {"model_type": "net"}
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["base", "--with-config"], "where to write?"),
+        (["base", "--with-config", "-o", "s3://bucket/x"], "writes local files only"),
+        (["base", "--with-config", "-o", "out.safetensors"], "OUT is a folder"),
+        (["base", "--with-config", "--format", "torch-zip", "-o", "out"], "goes with safetensors"),
+        (["base", "train.pt", "--with-config", "-o", "out"], "takes one PATH"),
+        (["train.pt", "--with-config", "-o", "out"], "finds no config.json"),
+    ],
+)
+def test_what_is_refused(words: list[str], text: str, tmp_path: Path) -> None:
+    a_base(tmp_path)
+    training(tmp_path)
+    done = inside("convert", *words, cwd=tmp_path)
+    assert done.code == 2 and text in " ".join(done.complaints)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_link_to_a_file_of_yours_is_not_followed(tmp_path: Path) -> None:
+    base = a_base(tmp_path)
+    (tmp_path / "secret.txt").write_text("mine")
+    (base / "tokenizer.json").unlink()
+    (base / "tokenizer.json").symlink_to(tmp_path / "secret.txt")
+    done = inside("slim", "base/pytorch_model.bin", "--with-config", "-o", "out", cwd=tmp_path)
+    assert done.code == 2 and "is a link" in " ".join(done.complaints) and not (tmp_path / "out").exists()
