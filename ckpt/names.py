@@ -222,6 +222,12 @@ def labels(names: Sequence[str]) -> list[str]:
     return [short[name] for name in names]
 
 
+def are_series(names: Sequence[str]) -> bool:
+    """Tell whether names in one folder differ by their numbers alone: `step_100.pt`, `step_200.pt`."""
+    folders = {os.path.dirname(name) for name in names}
+    return len(names) > 1 and len(folders) == 1 and len({tuple(_tokens(name)[1::2]) for name in names}) == 1
+
+
 def _folder(names: Sequence[str]) -> str:
     """Return the folder that all names begin with, with its slash, or nothing."""
     first, last = min(names), max(names)

@@ -320,6 +320,11 @@ def listed(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
     return and_more([show_name(name, limit) for name in names], count)
 
 
+def places_text(places: Sequence[str], count: int = 4) -> str:
+    """As `listed`, for places in a checkpoint, where no name is its root."""
+    return listed([place or "the root" for place in places], count)
+
+
 def folded(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
     """As `listed`, with siblings in braces and layers as ranges: `layers.0-11.bias ×12, fc.{weight,bias} and 3 more`."""
     rows = alike([(name, None) for name in names[:_MOST_FOLDED]])

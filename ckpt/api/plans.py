@@ -78,6 +78,11 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         return as_format(report, format, save.traits_of(format), limits, writer_of(format).unfit)
     from ckpt.jobs.rewrite.convert import convert
 
+    to = _option(words, "--to")
+    if to is not None:
+        from ckpt.jobs.rewrite.rehome import moves, rehome
+
+        survey = Survey(rehome(survey, moves(to, []), limits).result)
     return convert(
         survey,
         format,

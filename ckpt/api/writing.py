@@ -204,8 +204,6 @@ def slim(
     .safetensors it is that. `with_config` makes `out` a folder with config.json and the tokenizer beside the weights.
     The other keywords are in `Writing`. Raises CkptError.
     """
-    from ckpt.jobs.rewrite.rehome import moves
-    from ckpt.jobs.rewrite.rehome import rehome as move
     from ckpt.jobs.rewrite.slim import slim as job
     from ckpt.jobs.rewrite.stages import in_stages, with_kept_prefixes
 
@@ -215,12 +213,9 @@ def slim(
     options = _with_like(options, like, section)
     if with_config or (options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")):
         options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
-    targets = None if to is None else moves(to, [])
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
-        stages = _stripping(strip, prefix, section, limits)
-        if targets is not None:
-            stages.append(lambda survey: move(survey, targets, limits))
+        stages = [*_stripping(strip, prefix, section, limits), *_moving(to, limits)]
         stages.append(
             lambda survey: job(
                 survey, limits, section=section, select=globs, keep=texts(keep), drop_other=drop_other
@@ -232,6 +227,16 @@ def slim(
         return _as_format(report, options.format, limits)
 
     return rewrite(source, make, options)
+
+
+def _moving(to: str | None, limits: Limits) -> list[Stage]:
+    """The stage that moves the tensors to a device, where one is asked for. Raises UsageError."""
+    from ckpt.jobs.rewrite.rehome import moves, rehome
+
+    if to is None:
+        return []
+    targets = moves(to, [])
+    return [lambda survey: rehome(survey, targets, limits)]
 
 
 def _stripping(is_asked: bool, prefix: str | None, section: str | None, limits: Limits) -> list[Stage]:
@@ -271,6 +276,7 @@ def convert(
     complete_optimizer: bool = False,
     strip: bool = False,
     prefix: str | None = None,
+    to: str | None = None,
     model: Any = None,
     arg: Texts = (),
     like: Input | None = None,
@@ -284,7 +290,7 @@ def convert(
     """Write a checkpoint in another format, or with `plain`, without the classes of its author.
 
     `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of `out` decides. Before that, `strip`
-    takes the prefixes of wrappers off the names, or `prefix`. `with_config` makes `out` a folder with config.json and
+    takes the prefixes of wrappers off the names, or `prefix`, and `to` moves the tensors to a device. `with_config` makes `out` a folder with config.json and
     the tokenizer beside the weights. `model` is a torch.nn.Module, or the text
     `FILE.py:FACTORY`, of which `arg` are the arguments. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
@@ -292,7 +298,7 @@ def convert(
     from ckpt.jobs.rewrite.sets import refuse_lost, with_flattening
     from ckpt.jobs.rewrite.stages import in_stages, with_kept_prefixes
 
-    text_only(prefix=prefix)
+    text_only(prefix=prefix, to=to)
     text_only(format=format, dtype=dtype, encoding=encoding, weights=weights, section=section)
     text_only(optimizer_keys=optimizer_keys)
     if weights is not None and section is not None:
@@ -309,7 +315,7 @@ def convert(
         traits = save.traits_of(written)
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
-        stages = _stripping(strip, prefix, section, limits)
+        stages = [*_stripping(strip, prefix, section, limits), *_moving(to, limits)]
         stages.append(
             lambda survey: job(
                 survey,

@@ -157,6 +157,9 @@ Prefix = Annotated[
     str | None,
     typer.Option("--prefix", metavar="TEXT", help="Strip this prefix instead of those that wrappers leave."),
 ]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="TAG", help="First move the tensors to this device, as cpu.")
+]
 WithConfig = Annotated[
     bool,
     typer.Option(

@@ -48,7 +48,7 @@ RARE: Mapping[str, frozenset[str]] = {
         "rehome": {"--objects"},
         "slim": {"--like", "--prefix"},
         "convert": {
-            *["--prefix", "--with-config"],
+            *["--prefix", "--to", "--with-config"],
             *[
                 "--encoding",
                 "--weights",

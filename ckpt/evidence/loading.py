@@ -28,7 +28,7 @@ class Load(NamedTuple):
     reason: str | None = None
 
 
-NEEDED = "weights_only=False needed: {}"
+NEEDED = "weights_only=True refuses {}"
 """The note of a file that weights_only refuses, with the reasons."""
 
 _OF_RANKS = "only the program that wrote it puts its parts together"

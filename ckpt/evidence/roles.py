@@ -432,7 +432,10 @@ def _role(tensor: Tensor, parent: str, leaf: str, beside: Set[str]) -> Role:
         return Role("buffer", "likely", "name", f"beside {leaf}_orig, from which it is computed")
     if leaf == "bias" and is_mask(tensor.shape):
         return Role("buffer", "likely", "name", "a bias of this shape is usually a causal mask")
-    if not _PACKED.isdisjoint(beside) or not tensor.numel:
+    is_packed = (
+        not _PACKED.isdisjoint(beside) and tensor.dtype.bits > 8
+    )  # an FP8 weight is a Parameter everywhere
+    if is_packed or not tensor.numel:
         return _UNKNOWN  # e3nn registers an empty buffer where a layer has no weight or bias
     return Role("parameter", "likely", "name", f"{leaf} is usually a parameter")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.checkpoint import Checkpoint, Entry, looks_of
 from ckpt.errors import UsageError
 from ckpt.evidence.gradients import GradientUse, MixedSteps, gradient_uses, mixed_steps
 from ckpt.evidence.loading import Load, load_of
@@ -71,6 +71,14 @@ class Survey:
     def unknown(self) -> list[int]:
         """The indices of the tensors of the models that may be parameters or buffers."""
         return self._with_role("unknown")
+
+    @property
+    def weight_indices(self) -> list[int]:
+        """The indices of the parameters, and of `unknown` if most bytes are there: packed weights beside their scales."""
+        parameters, unknown = self.parameters, self.unknown
+        looks = looks_of(self.tensors)
+        sizes = [sum([looks[index].nbytes for index in indices]) for indices in (parameters, unknown)]
+        return parameters if sizes[0] >= sizes[1] else [*parameters, *unknown]
 
     def _with_role(self, role: str) -> list[int]:
         roles = self.roles

@@ -409,6 +409,7 @@ HEADS: dict[str, Columns] = {
         "weights_only": maybe(OBJECT),
         "load": maybe(TEXT),
         "load_note": maybe(TEXT),
+        "load_command": maybe(TEXT),
     },
     "ckpt.diff": {
         "before": OBJECT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from ckpt.checkpoint import Value, looks_of, names_of
@@ -31,7 +32,7 @@ from ckpt.render.text import (
     safe,
     shortened,
 )
-from ckpt.tensors import Boxes, Composite, sharding_of
+from ckpt.tensors import Boxes, Composite, Tensor, sharding_of
 from ckpt.text import and_more, count_text, folded, listed, plural, show, show_literal, size_text
 from ckpt.tree.find import REGISTERED
 from ckpt.tree.literals import scalar_text
@@ -162,16 +163,24 @@ def headline(report: Inspection, width: int | None = None) -> list[Line]:
         pieces.append(_counted(sum([tensor.numel for tensor in tensors]), "element"))
     if report.selected and rows:
         pieces.append(size_text(sum([tensor.nbytes for tensor in tensors])))
-    dtypes: dict[str, None] = {}
-    for tensor in dict.fromkeys(tensors if report.selected or not chosen else [every[i] for i in chosen]):
-        dtypes[tensor.dtype.name] = None
-        # A wrapper shows a dtype that none of its parts may have.
-        if type(tensor) is Composite and tensor.layout == "wrapper" and not report.selected:
-            dtypes.update((part.dtype.name, None) for _, part in tensor.parts)
+    counted = tensors if report.selected or not chosen else [every[i] for i in report.survey.weight_indices]
+    dtypes = _dtypes(counted, with_parts=not report.selected)
     if dtypes:
-        pieces.append(and_more(list(dtypes), 3))
+        pieces.append(and_more(dtypes, 3))
     pieces += _places(report)
     return flowed([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
+
+
+def _dtypes(tensors: Sequence[Tensor], *, with_parts: bool) -> list[str]:
+    """Return the names of the dtypes of some tensors, the one with the most bytes first."""
+    nbytes: Counter[str] = Counter()
+    inner: dict[str, None] = {}
+    for tensor, count in Counter(tensors).items():  # of 100,000 tensors few look different
+        nbytes[tensor.dtype.name] += count * tensor.nbytes
+        # A wrapper shows a dtype that none of its parts may have.
+        if with_parts and type(tensor) is Composite and tensor.layout == "wrapper":
+            inner.update((part.dtype.name, None) for _, part in tensor.parts)
+    return list(dict.fromkeys((*(name for name, _ in nbytes.most_common()), *inner)))
 
 
 def _counted(count: int, noun: str) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from ckpt.jobs.inspect.ls import RUNS_CODE, UNREADABLE, LsRow
-from ckpt.names import pattern
+from ckpt.names import are_series, labels, pattern
 from ckpt.render.text import NAME, Column, Line, cells, columns, cut, flowed, narrowed, wrapped
 from ckpt.text import count_text, plural, show, show_literal, shown_apart, size_text
 
@@ -36,7 +36,9 @@ _LOADS, _FINDINGS = (
 _FEW = 3
 """Rows of which a headline says what they have in common."""
 _LEAST = 46
-"""Cells of a name that columns are given up for: what 80 columns leave beside LOADS and FINDINGS."""
+"""Cells of a path that columns are given up for: what 80 columns leave beside LOADS and FINDINGS."""
+_LEAST_LABEL = 24
+"""The same, of a label in a series."""
 _STYLES = {RUNS_CODE: "error", UNREADABLE: "warning"}
 
 
@@ -56,7 +58,9 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
     ]
     heads = [_COLUMNS[i] for i in kept]
     if width is not None:  # else no column is given up
-        heads[0] = heads[0]._replace(least=min(max(map(cells, shown), default=0), _LEAST))
+        is_series = are_series(names)
+        widest = max(map(cells, labels(names) if is_series else shown), default=0)
+        heads[0] = heads[0]._replace(least=min(widest, _LEAST_LABEL if is_series else _LEAST))
     out, is_short = _table(rows, *narrowed(heads, [[row[i] for i in kept] for row in table], width), width)
     if not alike and not is_short:
         return out
@@ -129,8 +133,8 @@ def _cells(row: LsRow) -> list[str]:
     if row.error is not None:
         return [""] * (_LOADS - 1) + [UNREADABLE, ""]
     parameters = count_text(row.parameters) if row.parameters else ""
-    if row.unknown and not row.parameters:
-        parameters = f"{count_text(row.unknown)}?"
+    if row.unknown > row.parameters:  # weights in a packing: a state dict does not say which are parameters
+        parameters = f"{count_text(row.parameters + row.unknown)}?"
     counts = (row.highest("epoch"), row.highest("step"))
     epoch, step = ("" if count is None else f"{count:,.15g}" for count in counts)
     dtype, device = _first(row.dtypes), _first(row.devices)

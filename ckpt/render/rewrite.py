@@ -206,7 +206,8 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         ("tied", coverage.of("tied")),
     )
     parts += [f"{label}: {_by_reason(rows)}" for label, rows in in_part if rows]
-    parts += [f"{len(coverage.of('kept')):,} kept"] if coverage.of("kept") else []
+    kept = "left out" if coverage.absent else "kept"  # a model on the meta device has nothing to keep
+    parts += [f"{len(coverage.of('kept')):,} {kept}"] if coverage.of("kept") else []
     statuses: tuple[Status, ...] = ("missing", "unexpected")
     light = {status: coverage.without_weights(status) for status in statuses}
     rest = {status: _without(coverage.of(status), light[status]) for status in light}
@@ -249,16 +250,17 @@ def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line
         for module in modules[:_MODULES]:
             some, all_ = module.tensors
             reasons = list(
-                dict.fromkeys(_reason(row) for row in module.rows if row.status in ("kept", "missing"))
+                dict.fromkeys(_reason(row, kept) for row in module.rows if row.status in ("kept", "missing"))
             )
             row = [show(module.name, 60) or "(the root)", f"{some:,} of {all_:,}", percent(*module.elements)]
             table.append([*row, and_more(reasons, 1)])
         out += [[], *columns(heads, table, width=width)]
         if len(modules) > _MODULES:
             out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
-    out += _listed("not in PRETRAINED, kept as they were", rest["missing"], width)
+    where = "left out" if coverage.absent else "kept as they were"
+    out += _listed(f"not in PRETRAINED, {where}", rest["missing"], width)
     out += _listed("not in the target, ignored", rest["unexpected"], width)
-    for status, what in zip(statuses, ("kept", "ignored"), strict=True):
+    for status, what in zip(statuses, (kept, "ignored"), strict=True):
         for kind, rows in light[status].items():
             out += _listed(f"{what}, {what_they_are(kind)}", rows, width)
     for note in coverage.notes:
@@ -272,9 +274,9 @@ def _without(rows: Sequence[Pairing], kinds: Mapping[ExtraKind, Sequence[Pairing
     return [row for row in rows if row.name not in names]
 
 
-def _reason(row: Pairing) -> str:
-    """The reason why a tensor keeps its values."""
-    return f"kept: {row.why}" if row.status == "kept" else "not in PRETRAINED"
+def _reason(row: Pairing, kept: str) -> str:
+    """The reason why a tensor keeps its values, or is left out."""
+    return f"{kept}: {row.why}" if row.status == "kept" else "not in PRETRAINED"
 
 
 def _by_reason(rows: Sequence[Pairing]) -> str:

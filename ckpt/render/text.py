@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt.findings import Finding
+from ckpt.names import are_series, labels
 from ckpt.rows import NamedTuple
 from ckpt.text import FORMULA, show_cell, show_literal
 
@@ -234,14 +235,18 @@ def fewer(name: str, width: int) -> str | None:
 def fitted(names: Sequence[str], width: int) -> list[str]:
     """Names of files that stand together, in at most `width` cells each: those that fit are whole.
 
-    A longer one loses its first folders, else its middle, its end or its begin, unless two would be the same: what is
-    shown can be found again.
+    Of a series each has its label, `Epoch-100`, for what they share stands above them. Else a long name loses its first
+    folders, then its middle, its end or its begin, unless two would be the same: what is shown can be found again.
     """
-    for way in (_last_folders, cut, _head, _tail):
-        texts = [way(name, width) for name in names]
+    if max(map(cells, names), default=0) <= width:
+        return list(names)
+    is_series = are_series(names)
+    short = labels(names) if is_series else names
+    for way in (cut if is_series else _last_folders, cut, _head, _tail):
+        texts = [way(name, width) for name in short]
         if len(set(texts)) == len(set(names)):
             return texts
-    return list(names)
+    return list(short)
 
 
 def _last_folders(path: str, width: int) -> str:

@@ -312,7 +312,7 @@ def test_an_ending_that_the_command_cannot_keep(tmp_path: Path) -> None:
     for command, source, out, stays in (
         ("slim", "b.safetensors", "my w.pth", "'my w.safetensors'"),
         ("rehome", "b.safetensors", "v.pt", "v.safetensors"),
-        ("slim", "a.pth", "u.safetensors", "u.pth"),
+        ("rehome", "a.pth", "u.safetensors", "u.pth"),
     ):
         done = ckpt(command, source, "-o", out, cwd=tmp_path)
         format = "safetensors" if out.endswith(("pt", "pth")) else "torch-zip"

@@ -251,6 +251,16 @@ def test_attributes_of_unknown_classes_are_imports_of_the_class(tmp_path: Path) 
     assert groups(Point(1, 2), tmp_path) == {"Point": "unknown"}
 
 
+@pytest.mark.parametrize("held", [int, float, list, dict, collections.OrderedDict, torch.nn.GELU, torch.relu])
+def test_a_partial_of_a_type_calls_nothing(held: Any, tmp_path: Path) -> None:
+    assert set(groups(functools.partial(held), tmp_path).values()) == {"known"}
+
+
+@pytest.mark.parametrize("held", [print, eval, range])
+def test_a_partial_of_another_builtin_is_told_of(held: Any, tmp_path: Path) -> None:
+    assert "called" in groups(functools.partial(held), tmp_path).values()
+
+
 def test_a_member_of_an_enum_of_the_author_is_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "x.pth"
     torch.save({"x": Colour.RED}, path)

@@ -20,6 +20,7 @@ from ckpt.cli.options import (
     Prefix,
     SectionOption,
     StripOption,
+    To,
     WithConfig,
 )
 from ckpt.cli.results import ResultOptions, rewrite, writing
@@ -80,6 +81,7 @@ def command(
     ] = False,
     strip: StripOption = False,
     prefix: Prefix = None,
+    to: To = None,
     model: Model = None,
     arg: Arg = None,
     like: LikeOption = None,
@@ -121,6 +123,7 @@ def command(
             complete_optimizer=complete_optimizer,
             strip=strip,
             prefix=prefix,
+            to=to,
             model=model_of(model, arg),
             like=like,
             include=include,

@@ -17,6 +17,7 @@ from ckpt.cli.options import (
     Prefix,
     SectionOption,
     StripOption,
+    To,
     WithConfig,
 )
 from ckpt.cli.results import ResultOptions, rewrite, writing
@@ -37,9 +38,7 @@ def command(
     ] = None,
     strip: StripOption = False,
     prefix: Prefix = None,
-    to: Annotated[
-        str | None, typer.Option("--to", metavar="TAG", help="Move the tensors to this device, as cpu.")
-    ] = None,
+    to: To = None,
     like: LikeOption = None,
     include: Include = None,
     exclude: Exclude = None,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, overload
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint, looks_of
 from ckpt.errors import Failure
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Gate, Plan
@@ -184,10 +184,10 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
     checkpoint = survey.checkpoint
     indices = [index for section in survey.main for index in section.indices]
     parameters = survey.parameters
-    tensors = [entry.tensor for entry in survey.tensors]
+    tensors = looks_of(survey.tensors)
     dtypes: Counter[str] = Counter()
     devices: Counter[str] = Counter()
-    for index in parameters or survey.unknown or range(len(tensors)):
+    for index in survey.weight_indices or range(len(tensors)):
         dtypes[tensors[index].dtype.name] += tensors[index].nbytes
     for index in indices or range(len(tensors)):
         device = tensors[index].device

@@ -215,6 +215,7 @@ class RewriteReport(NamedTuple):
             ],
             "left_out": [_left_json(row) for row in self.left_out],
             "left_alone": [_left_json(row) for row in self.left_alone],
+            "carried": list(self.carried),
             "damaged": [] if saved is None else list(saved.damaged),
             "overflowed": 0 if saved is None else saved.overflowed,
             "verified": None
@@ -230,7 +231,6 @@ class RewriteReport(NamedTuple):
                     "filled_from": [{"path": row.path, "names": list(row.names)} for row in self.filled],
                 }
             ),
-            **({"carried": list(self.carried)} if self.carried else {}),
             **({"sources": [row.to_json() for row in self.sources]} if self.sources else {}),
         }
 
@@ -621,6 +621,8 @@ class Coverage(NamedTuple):
     """The reason why nothing is written, or ``."""
     way: tuple[str, ...] | None = None
     """The options with which the command works."""
+    absent: tuple[str, ...] = ()
+    """The names of the tensors of a model without values that the result lacks."""
     unscaled: str = ""
     """The reason why tensors are not loaded that hold codes on one side and values on the other."""
 

@@ -106,6 +106,13 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
     ]
     here = {entry.name for entry in result.tensors}
     lost = [entry for entry in target.tensors if target.traits.is_live and entry.name not in here]
+    if lost:
+        text = (
+            f"{len(lost):,} of {plural(len(target.tensors), 'tensor')} of the model {'is' if len(lost) == 1 else 'are'} not in"
+            " the result: load_state_dict takes it with strict=False only (--init writes all)"
+        )
+        absent = tuple(entry.name for entry in lost)
+        coverage = coverage._replace(absent=absent, notes=(*coverage.notes, text))
     odd = [Leftover(name, why) for name, why in target.left_out]
     hints = ["--keep-optimizer", *[None] * len(old)]
     dropped = [Leftover(row.name, row.what, None, hint) for row, hint in zip(old, hints, strict=False)]
@@ -117,7 +124,7 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
         source,
         result,
         tuple(changes),
-        tuple(Leftover(entry.name, "has no value", None, "--init initializes the model") for entry in lost)
+        tuple(Leftover(entry.name, "the model has no value for it") for entry in lost)
         + tuple(odd)
         + tuple(dropped),
         tuple(stays),

@@ -890,15 +890,32 @@ def is_inner(name: str) -> bool:
     return name.isidentifier() and not name.startswith("__")
 
 
+_TYPES = frozenset(
+    [
+        *(
+            "builtins.int",
+            "builtins.float",
+            "builtins.complex",
+            "builtins.bool",
+            "builtins.str",
+            "builtins.bytes",
+        ),
+        *("builtins.list", "builtins.tuple", "builtins.dict", "builtins.set", "builtins.frozenset"),
+        "collections.OrderedDict",
+    ]
+)
+"""Types that a partial may hold. Making the partial calls none of them."""
+
+
 def is_function(grammar: Grammar, node: Node) -> bool:
-    """A function that a partial may hold: of torch.nn, an operator of torch, or of a package, which is told of by itself."""
+    """A function that a partial may hold: a plain type, of torch.nn, an operator of torch, or of a package, which is told of by itself."""
     if type(node) is Opaque:
         return is_getattr(node) and takes_getattr(grammar, node.args, node)
     name = class_of(node)
     if name is None:
         return False
     text = python3_name(name.module, name.name)
-    return text in VALUES or text.startswith("torch.nn.") or not is_own(name.module)
+    return text in VALUES or text in _TYPES or text.startswith("torch.nn.") or not is_own(name.module)
 
 
 def is_numbers(grammar: Grammar, node: Node) -> bool:

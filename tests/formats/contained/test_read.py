@@ -191,7 +191,7 @@ def test_what_weights_only_refuses_is_said(tmp_path: Path) -> None:
     assert load.expression is not None
     assert "weights_only=False" in load.expression
     assert load.note is not None
-    assert load.note.startswith("import zipfile; weights_only=False needed: pathlib")
+    assert load.note.startswith("import zipfile; weights_only=True refuses pathlib")
 
 
 def test_diff_of_two_agents_compares_part_with_part(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -183,6 +184,19 @@ def test_devices(text: str) -> None:
     assert "No tensor of this file is saved on a GPU" in statements(text, SAMPLES / "ddp_after.pth")[0][0]
 
 
+def test_the_copy_for_a_machine_without_a_gpu_is_one_that_weights_only_loads(tmp_path: Path) -> None:
+    shutil.copy(SAMPLES / "train_cuda.pth", tmp_path / "a.pth")
+    text = "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False."
+    rows = dict(statements(text, tmp_path / "a.pth"))
+    (refusal,) = (said for said in rows if said.startswith("weights_only=True, the default"))
+    command = rows[refusal]
+    assert command is not None and "--plain --to cpu" in command
+    run(command, tmp_path)
+    torch.load(tmp_path / "a.plain.pth", weights_only=True)
+    plain = rewriting.saved({"a.weight": torch.ones(2)}, tmp_path / "b.pth")
+    assert not any("weights_only" in said for said, _ in statements(text, plain))
+
+
 @pytest.mark.parametrize("name", ["truncated.pth", "html_page.pth", "lfs_pointer.pth"])
 def test_files_that_do_not_open(name: str, tmp_path: Path) -> None:
     text = raised(lambda: torch.load(SAMPLES / name, weights_only=True))
@@ -337,3 +351,25 @@ def test_the_api(tmp_path: Path) -> None:
         case = Case(Survey(checkpoint), lambda words: Way(None))
         found: Explanation = explain_with(explain("prefix"), case)
     assert found.answer is not None and "module." in found.answer.statements[0].text
+
+
+def test_a_place_at_the_root_has_a_name(tmp_path: Path) -> None:
+    source = tmp_path / "a.pth"
+    torch.save(argparse.Namespace(a=1), source)
+    text = raised(lambda: torch.load(source, weights_only=True))
+    assert statements(text, source)[0][0].startswith("The file names argparse.Namespace at the root.")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["0.weight"], "the missing key"),
+        (["x"], "no missing key"),
+        (["x", "y"], "none of the 2 missing keys"),
+    ],
+)
+def test_numbers_are_words_where_they_are_none_or_one(names: list[str], said: str, tmp_path: Path) -> None:
+    source = rewriting.saved({"model": {"0.weight": torch.ones(2, 2)}, "epoch": 3}, tmp_path / "a.pth")
+    keys = ", ".join(f'"{name}"' for name in names)
+    text = f'Missing key(s) in state_dict: {keys}. \n\tUnexpected key(s) in state_dict: "model", "epoch". '
+    assert statements(text, source)[0][0].endswith(f"The weights are in model, which has {said}.")

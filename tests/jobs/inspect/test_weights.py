@@ -288,3 +288,30 @@ def test_the_part_of_a_rank(tmp_path: Path) -> None:
     pieces = {name: torch.randn(5) if i % 3 else torch.empty(0) for i, name in enumerate(NAMES)}
     (row,) = findings(pieces, tmp_path, "flat-parameters", "no-weights")
     assert row.code == "flat-parameters" and "as a rank of FSDP 1 keeps its part" in row.message
+
+
+def test_weights_in_eight_bits_are_counted(tmp_path: Path) -> None:
+    """They stand beside their scales; the norms are a hundredth of them."""
+    model: dict[str, torch.Tensor] = {}
+    for layer in range(4):
+        name = f"model.layers.{layer}"
+        model[f"{name}.mlp.up_proj.weight"] = torch.randn(64, 64).to(torch.float8_e4m3fn)
+        model[f"{name}.mlp.up_proj.weight_scale_inv"] = torch.ones(1, 1)
+        model[f"{name}.norm.weight"] = torch.ones(64, dtype=torch.bfloat16)
+    save_file(model, tmp_path / "a.safetensors")
+    headline = ckpt("inspect", "a.safetensors", cwd=tmp_path).lines[0]
+    assert "16.6 K parameters · 4 unknown · float8_e4m3fn, bfloat16" in headline
+    row = json.loads(ckpt("ls", "a.safetensors", "--json", cwd=tmp_path).out)
+    assert (row["dtypes"][0], row["parameters"]) == ("float8_e4m3fn", 4 * (64 * 64 + 64))
+
+
+def test_packed_weights_are_not_passed_over(tmp_path: Path) -> None:
+    """Nothing says that codes in int32 are parameters, but they are most of the file."""
+    model: dict[str, torch.Tensor] = {"norm.weight": torch.ones(8, dtype=torch.bfloat16)}
+    for part, shape in (("qweight", (64, 64)), ("qzeros", (1, 8)), ("scales", (1, 64)), ("g_idx", (512,))):
+        dtype = torch.float16 if part == "scales" else torch.int32
+        model[f"fc.{part}"] = torch.ones(shape, dtype=dtype)
+    save_file(model, tmp_path / "a.safetensors")
+    assert " · int32, " in ckpt("inspect", "a.safetensors", cwd=tmp_path).lines[0]
+    (row,) = (line for line in ckpt("ls", "a.safetensors", cwd=tmp_path).lines if line.startswith("a."))
+    assert "K?" in row and "int32" in row

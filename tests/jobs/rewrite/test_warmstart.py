@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from itertools import product
 from pathlib import Path
@@ -436,7 +437,10 @@ def test_a_factory(init: bool, suffix: str, tmp_path: Path) -> None:
         names = {entry.name for entry in checkpoint.tensors}
         assert all(entry.tensor.device in ("cpu", None) for entry in checkpoint.tensors)
     kept = {"head.weight", "head.bias", "twin.bias"}
-    assert ("left out: head.weight: has no value" in done.out.decode()) == (not init)
+    text = done.out.decode()
+    assert ("left out: head.weight: the model has no value for it" in text) == (not init)
+    assert ("load_state_dict takes it with strict=False only (--init writes all)" in text) == (not init)
+    assert not re.search("kept" if not init else "left out", text), "one tensor is not both"
     assert kept.isdisjoint(names) != init
     if suffix == ".pth":
         out = torch.load(tmp_path / "c.pth", weights_only=True)

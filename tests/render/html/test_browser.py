@@ -137,7 +137,9 @@ def test_the_verdict_and_the_findings_come_first(show: Any) -> None:
     for row in findings:
         assert row["message"] in said and (row["hint"] or "") in said and (row["consequence"] or "") in said
     assert "3.96 K parameters" in texts(shown, ".pieces")[0]
-    assert "weights_only=False needed" in texts(shown, ".facts")[0]
+    facts = texts(shown, ".facts")[0]
+    assert "weights_only=True refuses" in facts and "--plain -o" in facts
+    assert "or, only if you trust its author, with weights_only=False:" in facts
 
 
 def test_what_loading_runs_stands_below_the_name_and_above_all_else(show: Any) -> None:

@@ -57,7 +57,12 @@ def _device(message: Message, case: Case) -> Iterator[Statement]:
         )
     if message.device is not None and ":" in message.device and message.device not in others:
         yield Statement(f"None is saved on {show(message.device, 40)}, which the message names.")
-    yield from offered("A file without devices loads everywhere:", case.plan(("rehome",)))
+    yield from offered("A file without devices loads on any machine:", case.plan(("rehome",)))
+    if survey.checkpoint.weights_only:
+        yield from offered(
+            "weights_only=True, the default since torch 2.6, refuses that one too. A plain one it takes:",
+            case.plan(("convert", "--plain", "--to", "cpu")),
+        )
     expression = survey.load.expression
     if expression is not None and 'map_location="cpu"' in expression:
         yield Statement("Or load this one so:", (), expression)

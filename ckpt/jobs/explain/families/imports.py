@@ -9,7 +9,7 @@ from ckpt.checkpoint import Checkpoint, Import
 from ckpt.jobs.explain.case import Case, Statement, offered
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import LONGEST_LINE, Message
-from ckpt.text import and_more, listed, plural, show
+from ckpt.text import and_more, listed, places_text, plural, show
 
 _GLOBAL = re.compile(
     r"(?:Unsupported (?:global: GLOBAL|class)|load unsupported GLOBAL|unrecognized function) ([\w.]{1,500})"
@@ -50,7 +50,7 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
         rows = rows_of(survey.checkpoint, name)
         here = here or bool(rows)
         for row in rows:
-            at = f" at {listed(row.where)}" if row.where else ""
+            at = f" at {places_text(row.where)}" if row.where else ""
             runs = f" Loading calls {listed(row.calls, 2)}." if row.group == "called" and row.calls else ""
             yield Statement(f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}")
         if not rows:

@@ -64,6 +64,13 @@ def answer_of_names(message: Message) -> Answer | None:
     return Answer("", (Statement(_renames_text(rules, len(message.missing)), (), command),))
 
 
+def _counted(met: int, whole: int, noun: str) -> str:
+    """`3 of the 7 missing keys`, `the missing key`, `none of the 7 missing keys`."""
+    if whole == 1:
+        return f"the {noun}" if met else f"no {noun}"
+    return f"{met:,} of the {plural(whole, noun)}" if met else f"none of the {plural(whole, noun)}"
+
+
 def _by_names(here: Sequence[str], missing: Sequence[str], keep: Sequence[str] = ()) -> Match:
     """The mapping of names in a file to names of a model: the shapes of the model are unknown, so names alone decide.
 
@@ -260,7 +267,7 @@ def _loaded_whole(
     met = sum(name in shapes for name in message.missing)
     text = f"The whole checkpoint was loaded into the model. The weights are in {show(chosen.name, 80)}"
     if message.missing:
-        text += f", which has {met:,} of the {plural(len(message.missing), 'missing key')}"
+        text += f", which has {_counted(met, len(message.missing), 'missing key')}"
     return Statement(f"{text}.", (), load)
 
 

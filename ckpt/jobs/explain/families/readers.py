@@ -8,7 +8,7 @@ from ckpt.jobs.explain.case import Case, Statement, keys_text, loads, offered
 from ckpt.jobs.explain.families.imports import rows_of
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
-from ckpt.text import and_more, listed, show
+from ckpt.text import and_more, places_text, show
 
 _NUMPY_2 = ("numpy._core",)
 _PATHS = "pathlib"
@@ -91,7 +91,7 @@ def _newer_torch(message: Message, case: Case) -> Iterator[Statement]:
     name = next((word for word in message.text.split("'") if word.startswith("_rebuild")), "")
     rows = [row for row in case.survey.checkpoint.imports if row.name == name]
     for row in rows:
-        at = f" at {listed(row.where)}" if row.where else ""
+        at = f" at {places_text(row.where)}" if row.where else ""
         yield Statement(
             f"The file calls {row.module}.{name}{at}, which a newer torch writes and yours lacks."
         )
@@ -121,7 +121,7 @@ def _numpy(message: Message, case: Case) -> Iterator[Statement]:
         return
     is_new = any(row.module.startswith(_NUMPY_2) for row in rows)
     places = list(dict.fromkeys(place for row in rows for place in row.where))
-    where = f" at {listed(places)}" if places else ""
+    where = f" at {places_text(places)}" if places else ""
     by = "numpy 2 wrote" if is_new else "numpy wrote"
     yield Statement(
         f"{by} scalars or arrays{where}. numpy 1.26 and newer read them, older versions do not."
@@ -142,7 +142,7 @@ def _system(message: Message, case: Case) -> Iterator[Statement]:
         return
     named = and_more(list(dict.fromkeys(f"{row.module}.{row.name}" for row in rows)), 3)
     places = list(dict.fromkeys(place for row in rows for place in row.where))
-    at = f" at {listed(places)}" if places else ""
+    at = f" at {places_text(places)}" if places else ""
     system = "Windows" if kind == "PosixPath" else "Linux and macOS"
     yield Statement(f"The file holds {named}{at}. {system} cannot make a {kind}.")
     yield from _plain(case, "A copy with texts in its place loads everywhere:")

@@ -71,8 +71,11 @@ function headline_pieces(view, tensors, sections) {
 function loads_of(view) {
   const only = view.weights_only;
   const safe = only && only.loads === true;
+  const note = view.load_note ? sentence(view.load_note) : null;
   return [
-    safe ? el("span", { class: "good" }, "safe: weights_only=True loads it") : view.load_note ? sentence(view.load_note) : null,
+    safe ? el("span", { class: "good" }, "safe: weights_only=True loads it") : note,
+    view.load_command ? el("div", {}, code_of(view.load_command)) : null,
+    view.load_command && view.load ? el("div", {}, "or, only if you trust its author, with weights_only=False:") : null,
     view.load ? el("div", {}, code_of(view.load)) : null,
   ].filter(Boolean);
 }
