@@ -16,6 +16,7 @@ import torch
 from process import SAMPLES
 
 from ckpt import formats
+from ckpt.api.advice import planning
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.stats import stats
 from ckpt.jobs.diff.diff import Options, diff
@@ -48,7 +49,8 @@ EVIL = (
 
 def inspected(path: Path = SAMPLES / "train_cuda.pth") -> dict[str, Any]:
     with formats.open(str(path)) as checkpoint:
-        return inspect(Survey(checkpoint)).to_json()
+        survey = Survey(checkpoint)
+        return inspect(survey, plan=planning(survey)).to_json()
 
 
 def measured(path: Path) -> dict[str, Any]:
