@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ def raised(act: Callable[[], Any]) -> str:
     with pytest.raises(BaseException) as caught:
         act()
     return f"{caught.type.__name__}: {caught.value}"
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Work in a folder, where the printed lines find their files."""
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(here)
 
 
 class Answered:
@@ -54,9 +66,5 @@ class Answered:
             for command in self.commands
             if command.startswith(("torch.load(", "torch.jit.load(", "safetensors."))
         ]
-        here = Path.cwd()
-        os.chdir(self.folder)
-        try:
+        with inside(self.folder):
             return eval(line, {"torch": torch, "safetensors": __import__("safetensors.torch")})
-        finally:
-            os.chdir(here)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import oracle
 import pytest
+import rewriting
 import torch
 import torch.distributed.checkpoint as dcp
-from answered import Answered, raised
+from answered import Answered, inside, raised
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 pytestmark = oracle.QUIET
 
@@ -68,3 +72,124 @@ def test_a_flat_parameter_is_told_from_another_model(tmp_path: Path) -> None:
         assert ("flat parameter of FSDP" in found.said) is is_flat, shape
         if is_flat:
             assert f"{shape[0]} of its 24 elements" in found.said
+
+
+# --- shapes that differ -----------------------------------------------------------------------------------------------
+
+
+def mismatches(path: Path, model: nn.Module) -> Answered:
+    """Load a file into a model of other shapes, and bring the message."""
+    state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
+    return Answered(raised(lambda: model.load_state_dict(state)), path)
+
+
+def quantized(columns: int, groups: int, *, turned: bool = False) -> dict[str, torch.Tensor]:
+    """Layers of GPTQ with so many groups of inputs."""
+    scales = (columns, groups) if turned else (groups, columns)
+    return {
+        f"layers.{number}.{name}.{part}": value
+        for number in range(2)
+        for name in ("k_proj", "o_proj")
+        for part, value in (
+            ("qweight", torch.ones(4, columns, dtype=torch.int32)),
+            ("qzeros", torch.ones(groups, columns // 8, dtype=torch.int32)),
+            ("scales", torch.ones(scales, dtype=torch.float16)),
+            ("g_idx", torch.zeros(32, dtype=torch.int32)),
+        )
+    }
+
+
+def module_of(state: dict[str, torch.Tensor]) -> nn.Module:
+    """A module with buffers of these names and shapes."""
+    root = nn.Module()
+    for name, value in state.items():
+        *parents, last = name.split(".")
+        node = root
+        for parent in parents:
+            if parent not in dict(node.named_children()):
+                node.add_module(parent, nn.Module())
+            node = node.get_submodule(parent)
+        node.register_buffer(last, torch.zeros_like(value))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("groups", "turned", "words"),
+    [
+        (1, False, "1 in the checkpoint and 4 in the model"),
+        (8, False, "8 in the checkpoint and 4 in the model"),
+        (2, False, "2 in the checkpoint and 4 in the model"),
+        (4, True, "an older layout of GPTQ"),
+    ],
+)
+def test_groups_of_scales_are_no_ranks(groups: int, turned: bool, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file(quantized(64, groups, turned=turned), path)
+
+    found = mismatches(path, module_of(quantized(64, 4)))
+
+    assert words in found.said and "parallelism" not in found.page and "TensorFlow" not in found.page
+    assert "load_into" not in found.page
+
+
+def test_ranks_of_weights_are_still_told(tmp_path: Path) -> None:
+    names = ("q_proj", "k_proj", "up_proj")
+    path = rewriting.saved({f"l.{name}.weight": torch.ones(4, 8) for name in names}, tmp_path / "r.pth")
+
+    found = mismatches(path, module_of({f"l.{name}.weight": torch.ones(16, 8) for name in names}))
+
+    assert "one rank of 4 of tensor parallelism" in found.said
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [((), (1,)), ((6, 4), (6, 4, 1, 1)), ((6, 4, 1, 1), (6, 4)), ((1, 5, 4), (5, 4))],
+)
+def test_the_same_elements_in_another_shape_are_kept(
+    here: tuple[int, ...], there: tuple[int, ...], tmp_path: Path
+) -> None:
+    value = torch.arange(float(torch.Size(here).numel())).reshape(here)
+    path = rewriting.saved({"scale": value, "fc.weight": torch.ones(2, 2)}, tmp_path / "a.pth")
+    model = module_of({"scale": torch.zeros(there), "fc.weight": torch.ones(2, 2)})
+
+    found = mismatches(path, model)
+
+    assert "the same elements" in found.said
+    (line,) = [command for command in found.commands if "reshape" in command]
+    scope: dict[str, Any] = {"torch": torch, "model": model}
+    with inside(tmp_path):
+        exec(line, scope)
+    assert torch.equal(model.get_buffer("scale"), value.reshape(there))
+
+
+def test_the_width_of_the_text_tells_another_stable_diffusion(tmp_path: Path) -> None:
+    state = {
+        f"down.{number}.attn2.{part}.weight": torch.ones(8, 1024)
+        for number in (0, 1)
+        for part in ("to_k", "to_v")
+    }
+    path = tmp_path / "unet.safetensors"
+    save_file(state, path)
+
+    found = mismatches(path, module_of({name: torch.ones(8, 768) for name in state}))
+
+    assert (
+        "text of width 1,024 in the checkpoint (Stable Diffusion 2) and 768 in the model (Stable Diffusion 1)"
+        in found.said
+    )
+    assert "load_into" not in found.page
+
+
+@pytest.mark.parametrize("is_deep", [True, False])
+def test_bottlenecks_and_basic_blocks_are_two_architectures(is_deep: bool, tmp_path: Path) -> None:
+    basic = {"layer1.0.conv1.weight": torch.ones(8, 8, 3, 3), "layer1.0.conv2.weight": torch.ones(8, 8, 3, 3)}
+    deep = {
+        "layer1.0.conv1.weight": torch.ones(8, 8, 1, 1),
+        "layer1.0.conv2.weight": torch.ones(8, 8, 3, 3),
+        "layer1.0.conv3.weight": torch.ones(32, 8, 1, 1),
+    }
+    here, there = (deep, basic) if is_deep else (basic, deep)
+    found = mismatches(rewriting.saved(here, tmp_path / "r.pth"), module_of(there))
+
+    assert f"the checkpoint has {'bottleneck' if is_deep else 'basic'} blocks" in found.said
+    assert "load_into" not in found.page

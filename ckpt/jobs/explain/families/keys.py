@@ -308,8 +308,15 @@ def _shapes(
     if lost:
         yield Statement(f"{plural(len(lost), 'tensor')} {are(lost)} not in this file.", tuple(lost))
     same = [row for row in message.mismatched if row.name not in other]
-    if not case.is_useless:
+    if same and not case.is_useless:
+        told = [*_of_quantizers(same, shapes), *_architectures(message)]
+        if told:
+            yield from told
+            return
         yield from _reasons(same, shapes)
+        if all(_is_reshaped(row) for row in same):
+            yield from _reshaped(same, case)
+            return
     if case.found("tensor-parallel") or any(_ADDED.search(row.name) for row in rows):
         return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
@@ -375,6 +382,87 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
             f"{show(row.name, 120)} takes {row.checkpoint[1]:,} channels in the checkpoint and {row.model[1]:,} in the model:"
             " another kind of input."
         )
+
+
+def _of_quantizers(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
+    """Say that scales and zero points differ, which a quantizer writes beside its codes for each group of inputs."""
+    parts = [row.name.rpartition(".") for row in rows]
+    if not all(_SCALE.search(last) and f"{layer}.qweight" in shapes for layer, _, last in parts):
+        return
+    groups = {(row.checkpoint[0], row.model[0]) for row in rows if len(row.checkpoint) == len(row.model) == 2}
+    if all(row.checkpoint == row.model[::-1] for row in rows):
+        yield Statement(
+            "Each is the transpose of the model's: an older layout of GPTQ. Take the program of the time, or quantize anew."
+        )
+    elif len(groups) == 1:
+        ((here, there),) = groups
+        yield Statement(
+            f"They are scales of a quantizer, and the groups of inputs that share one differ: {here:,} in the checkpoint and {there:,} in"
+            " the model. Build the model with the group size of the checkpoint (1 group: group_size=-1)."
+        )
+    else:
+        yield Statement(
+            "They are scales of a quantizer: build the model with the settings that the checkpoint was quantized with."
+        )
+
+
+_TEXT = re.compile(r"(?:^|\.)attn2\.to_[kv]\.weight$")
+_TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
+"""The width of the text that the cross-attention of a UNet takes -> the models of that width."""
+_THIRD = re.compile(r"(?:^|\.)layer\d+\.\d+\.conv3\.")
+"""The third convolution of a block, which bottlenecks alone have in ResNets."""
+
+
+def _architectures(message: Message) -> Iterator[Statement]:
+    """Name two architectures that people take for one another."""
+    widths = {
+        (row.checkpoint[1], row.model[1])
+        for row in message.mismatched
+        if _TEXT.search(row.name) and len(row.checkpoint) == len(row.model) == 2
+    }
+    if len(widths) == 1:
+        here, there = (
+            f"{width:,} in the {side}{f' ({_TEXT_WIDTHS[width]})' if width in _TEXT_WIDTHS else ''}"
+            for width, side in zip(*widths, ("checkpoint", "model"), strict=True)
+        )
+        yield Statement(
+            f"The cross-attention takes text of width {here} and {there}: another version of the model, with another text encoder."
+            " Build the model with the config of the checkpoint, or take a checkpoint of the same version."
+        )
+    deep = {
+        side
+        for side, names in (("checkpoint", message.unexpected), ("model", message.missing))
+        if any(_THIRD.search(name) for name in names)
+    }
+    if len(deep) == 1:
+        here, there = ("bottleneck", "basic") if "checkpoint" in deep else ("basic", "bottleneck")
+        yield Statement(
+            f"These are two ResNets: the checkpoint has {here} blocks, and the model {there} blocks. Basic ones are of ResNet-18 and"
+            " 34, bottlenecks of ResNet-26, 50, 101 and 152. Build the model of the checkpoint, for little of it fits another."
+        )
+
+
+def _is_reshaped(row: Mismatch) -> bool:
+    """Tell whether two shapes hold the same elements in the same order, but for dimensions of 1."""
+    return [size for size in row.checkpoint if size != 1] == [size for size in row.model if size != 1]
+
+
+def _reshaped(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
+    """Print the line that gives each tensor the shape of the model's."""
+    text = (
+        f"{plural(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} the same elements in another shape: dimensions of 1 alone"
+        " differ."
+    )
+    load = case.survey.load.expression
+    if load is None or len(case.survey.candidates) > 1:
+        yield Statement(text)
+        return
+    shaped = "state.update((name, state[name].reshape(value.shape)) for name, value in model.state_dict().items() if name in state)"
+    yield Statement(
+        f"{text} So they load with their values:",
+        (),
+        f"state = {load}; {shaped}; model.load_state_dict(state)",
+    )
 
 
 def _is_empty(row: Mismatch) -> bool:
