@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 import rewriting
@@ -193,3 +197,121 @@ def test_bottlenecks_and_basic_blocks_are_two_architectures(is_deep: bool, tmp_p
 
     assert f"the checkpoint has {'bottleneck' if is_deep else 'basic'} blocks" in found.said
     assert "load_into" not in found.page
+
+
+# --- saves, and files that are whole ----------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_not_there_is_no_full_disk(tmp_path: Path) -> None:
+    with inside(tmp_path):
+        text = raised(lambda: torch.save({"a": 1}, "ckpts/run 1.ckpt"))
+    path = rewriting.saved({"a": torch.ones(1)}, tmp_path / "a.pth")
+
+    found = Answered(text, path)
+
+    assert found.kind == "parent" and "full" not in found.page
+    (line,) = [command for command in found.commands if "makedirs" in command]
+    with inside(tmp_path):
+        exec(line)
+        torch.save({"a": 1}, "ckpts/run 1.ckpt")
+
+
+@pytest.mark.parametrize("is_meta", [True, False])
+def test_a_tensor_on_meta_is_named(is_meta: bool, tmp_path: Path) -> None:
+    state = nn.Linear(3, 2).state_dict()
+    if is_meta:
+        state["bias"] = state["bias"].to("meta")
+    path = rewriting.saved(state, tmp_path / "a.pth")
+    loaded = torch.load(path, weights_only=True)
+    text = raised(
+        (lambda: nn.Linear(3, 2).load_state_dict(loaded))
+        if is_meta
+        else (lambda: nn.Linear(3, 2, device="meta").to("cpu"))
+    )
+
+    found = Answered(text, path)
+
+    assert found.kind == "meta" and "finds nothing" not in found.page
+    if is_meta:
+        assert found.names == ["bias"] and "saved without values" in found.said and not found.commands
+        return
+    assert "No tensor of this file is on the device meta" in found.said
+    model = nn.Linear(3, 2, device="meta")
+    (line,) = found.commands
+    with inside(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert torch.equal(model.weight, loaded["weight"])
+
+
+def test_an_unknown_error_is_told_of_tensors_on_meta(tmp_path: Path) -> None:
+    path = rewriting.saved({"a": torch.ones(2, device="meta")}, tmp_path / "a.pth")
+
+    found = Answered("RuntimeError: something odd about this model", path)
+
+    assert found.code == 0 and "saved without values" in found.said and "finds nothing" not in found.page
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("Unknown builtin op: torchvision::nms.", "import torchvision"),
+        ("Unknown builtin op: my_ops::dcn_v2_forward.", "torch.ops.load_library"),
+        ("Unknown builtin op: aten::reflection_pad3d.", "a newer torch"),
+        ("Unknown type name 'NoneType':", "a newer torch"),
+        ("Unknown type name '__torch__.torch.classes.tensorrt.Engine':", "import torch_tensorrt"),
+    ],
+)
+def test_an_operator_that_torch_lacks_is_not_said_to_load(words: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "program.pt"
+    torch.jit.script(nn.Linear(2, 2)).save(path)
+
+    found = Answered(
+        f"Traceback (most recent call last):\nRuntimeError: \n{words}\nCould not find any similar ops", path
+    )
+
+    assert found.kind == "operator" and said in found.said and "It loads so" not in found.page
+
+
+def test_an_archive_of_another_program_is_no_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "ppo.zip"
+    buffer = rewriting.in_memory(nn.Linear(2, 2).state_dict())
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", json.dumps({"n_steps": 8}))
+        archive.writestr("pytorch_variables.pth", rewriting.in_memory({}))
+        archive.writestr("policy.pth", buffer)
+        archive.writestr("_stable_baselines3_version", "2.3.2")
+    found = Answered(raised(lambda: torch.load(path)), path)
+
+    assert found.kind == "damaged" and "Stable-Baselines3" in found.said and "another one" not in found.page
+    (line,) = [command for command in found.commands if "torch.load" in command]
+    with inside(tmp_path):
+        state = eval(line, {"torch": torch, "zipfile": zipfile})
+    assert set(state) == {"weight", "bias"}
+
+
+def test_a_stream_that_was_read_to_its_end(tmp_path: Path) -> None:
+    path = rewriting.saved({"a": torch.ones(1)}, tmp_path / "a.pth")
+    with path.open("rb") as stream:
+        stream.read()
+        text = raised(lambda: torch.load(stream, weights_only=False))
+
+    found = Answered(text, path)
+
+    assert "Ran out of input" in text and "seek(0)" in found.said and "another one" not in found.page
+
+
+def test_the_file_of_a_folder_that_is_refused_is_made_plain(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    save_file({"fc.weight": torch.ones(2, 2)}, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text('{"architectures": ["A"], "model_type": "a"}')
+    (folder / "trainer_state.json").write_text('{"global_step": 5, "epoch": 1.0, "log_history": []}')
+    state = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.random.get_rng_state()}
+    torch.save(state, folder / "rng_state.pth")
+
+    found = Answered(raised(lambda: torch.load(folder / "rng_state.pth")), folder)
+
+    assert found.kind == "globals" and "rng_state.pth" in found.said
+    plain = torch.load(found.run("ckpt convert"), weights_only=True)
+    np.random.set_state(plain["numpy"])
+    random.setstate(plain["python"])
