@@ -17,6 +17,7 @@ import torch.distributed.checkpoint as dcp
 from answered import Answered, inside, raised
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.nn.utils import prune
 
 pytestmark = oracle.QUIET
 
@@ -315,3 +316,136 @@ def test_the_file_of_a_folder_that_is_refused_is_made_plain(tmp_path: Path) -> N
     plain = torch.load(found.run("ckpt convert"), weights_only=True)
     np.random.set_state(plain["numpy"])
     random.setstate(plain["python"])
+
+
+# --- keys of programs that change a model -----------------------------------------------------------------------------
+
+
+def refused(state: Any, model: nn.Module, path: Path) -> Answered:
+    """Load a state dict into a model that has other names, and bring the message with the file of it."""
+    rewriting.saved(state, path)
+    return Answered(raised(lambda: model.load_state_dict(state)), path)
+
+
+def two_layers() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Linear(4, 2))
+
+
+def test_masks_of_pruning_are_applied_by_the_printed_line(tmp_path: Path) -> None:
+    pruned = two_layers()
+    for layer in pruned:
+        prune.l1_unstructured(layer, "weight", 0.5)
+
+    found = refused(pruned.state_dict(), two_layers(), tmp_path / "p.pth")
+
+    assert "torch.nn.utils.prune" in found.said and "has no place" not in found.said
+    model = two_layers()
+    (line,) = [command for command in found.commands if "load_state_dict" in command]
+    with inside(tmp_path):
+        exec(line, {"torch": torch, "model": model})
+    assert torch.equal(model[1].weight, pruned[1].weight)
+
+
+def test_a_model_that_is_pruned_before_the_load(tmp_path: Path) -> None:
+    pruned = two_layers()
+    for layer in pruned:
+        prune.l1_unstructured(layer, "weight", 0.5)
+
+    found = refused(two_layers().state_dict(), pruned, tmp_path / "p.pth")
+
+    assert "was pruned before the load: load first, and prune then" in found.said
+
+
+def test_a_quantized_model_is_named(tmp_path: Path) -> None:
+    with pytest.deprecated_call():
+        made = torch.ao.quantization.quantize_dynamic(two_layers(), {nn.Linear}, dtype=torch.qint8)
+
+    found = refused(made.state_dict(), two_layers(), tmp_path / "q.pth")
+
+    assert (
+        "quantized by torch" in found.said
+        and "Quantize the model in the same way before the load" in found.said
+    )
+    assert "under a name that ckpt can match" not in found.said and "has no place" not in found.said
+
+
+def test_the_counter_of_an_average_is_no_weight(tmp_path: Path) -> None:
+    average = torch.optim.swa_utils.AveragedModel(two_layers())
+
+    found = refused(average.state_dict(), two_layers(), tmp_path / "a.pth")
+
+    assert (
+        "n_averaged counts the models of an average (AveragedModel: EMA, SWA), and is no weight" in found.said
+    )
+    assert "has no place" not in found.said
+    plain = torch.load(found.run("ckpt strip"), weights_only=True)
+    two_layers().load_state_dict(plain, strict=False)
+    assert set(plain) - set(two_layers().state_dict()) == {"n_averaged"}
+
+
+@pytest.mark.parametrize("kind", ["nf4", "fp4"])
+def test_all_keys_of_bitsandbytes_are_scales(kind: str, tmp_path: Path) -> None:
+    state = {}
+    for number in range(2):
+        name = f"layers.{number}.q_proj.weight"
+        state[name] = torch.zeros(8, 1, dtype=torch.uint8)
+        state[f"{name}.absmax"] = torch.ones(1)
+        state[f"{name}.quant_map"] = torch.ones(16)
+        state[f"{name}.quant_state.bitsandbytes__{kind}"] = torch.zeros(80, dtype=torch.uint8)
+    path = tmp_path / "model.safetensors"
+    save_file(state, path)
+    model = module_of({name: value for name, value in state.items() if name.endswith("weight")})
+
+    found = Answered(raised(lambda: model.load_state_dict(state)), path)
+
+    assert "itsandbytes 4-bit" in found.said and "has no place" not in found.said
+    assert "from_pretrained" in found.said
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "ERROR 12-05 20:24:46 engine.py:366] ",
+        "(Worker_TP0 pid=2263963) ERROR 10-18 03:20:36 [multiproc_executor.py:628] ",
+        "ERROR 04-19 16:21:20 [core/engine.py:857] ",
+        "[rank0]: ",
+    ],
+)
+def test_the_lines_of_a_server_are_read(mark: str, tmp_path: Path) -> None:
+    (tmp_path / "w8a8").mkdir()
+    state = {
+        "model.layers.0.down_proj.weight": torch.zeros(8, 4, dtype=torch.int8),
+        "model.layers.0.down_proj.weight_scale": torch.ones(8, 1, dtype=torch.bfloat16),
+    }
+    save_file(state, tmp_path / "w8a8" / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "w8a8" / "config.json").write_text('{"architectures": ["A"], "model_type": "a"}')
+    lines = [
+        '  File "/x/qwen2.py", line 371, in load_weights',
+        "    param = params_dict[name]",
+        "KeyError: 'layers.0.down_proj.weight_scale'",
+    ]
+
+    found = Answered("".join(f"{mark}{line}\n" for line in lines), tmp_path / "w8a8")
+
+    assert found.kind == "key" and "codes" in found.said
+    assert "config.json has no quantization_config" in found.said
+
+
+def test_names_without_the_name_of_their_model(tmp_path: Path) -> None:
+    names = ("embed_tokens.weight", "layers.0.q_proj.weight", "norm.weight")
+    (tmp_path / "llm").mkdir()
+    save_file(
+        {name: torch.ones(2) for name in names},
+        tmp_path / "llm" / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    (tmp_path / "llm" / "config.json").write_text(
+        '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}'
+    )
+
+    found = Answered("ValueError: Can not map tensor 'embed_tokens.weight'", tmp_path / "llm")
+
+    assert "saved from the base model" in found.said and "model." in found.said
+    made = found.run("ckpt rename")
+    weights = load_file(next(made.rglob("*.safetensors"))) if made.is_dir() else load_file(made)
+    assert set(weights) == {f"model.{name}" for name in names}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.sections import Section
 from ckpt.jobs.explain.case import Answer, Case, Statement, keys_text, loads, looked_at, root_keys, stated
+from ckpt.jobs.explain.families.keys import SCALE, built_by_quantizers
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.nodes import Node, Opaque, tensor_of
@@ -185,6 +186,11 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"This file has {shown} at another place: {and_more([show(place, 120) for place in places], 4)}."
         )
+    scaled = case.found("scaled") if SCALE.search(name.rpartition(".")[2]) else []
+    if scaled:
+        yield from stated(scaled)
+        yield built_by_quantizers(case)
+        return
     kinds = {section.kind for section in case.survey.sections}
     if case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
@@ -354,7 +360,7 @@ FAMILIES = (
                 )
             )
             + r")['\"]",
-            r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g|qweight|lora_A\.weight)['\"]",
+            r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g|qweight|lora_A\.weight|weight_scale(?:_inv)?|weight_packed|weight_zero_point|input_scale|scales|qzeros|g_idx)['\"]",
             r"Trying to restore (?:optimizer|learning rate scheduler) state but checkpoint contains only the model",
         ),
         _key,
