@@ -304,6 +304,9 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "MP=2",
         "No LoRA keys",
         "Unknown builtin op",
+        "non contiguous",
+        "nothing to resume",
+        "detect model type",
     )
     for block in blocks:
         if not any(word in block for word in elsewhere):

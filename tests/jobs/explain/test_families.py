@@ -49,7 +49,13 @@ MESSAGES = [
     ("pickling", "TypeError: cannot pickle '_thread.lock' object"),
     ("pickling", "AttributeError: Can't pickle local object 'get_model.<locals>.Net'"),
     ("pickling", "_pickle.PicklingError: Can't pickle <class '__main__.Net'>: it's not the same object as __main__.Net"),
+    ("contiguous", "ValueError: You are trying to save a non contiguous tensor: `encoder.weight` which is not allowed."),
     # modules and state dicts
+    ("finished", "AssertionError: runs/train/exp/weights/last.pt training to 300 epochs is finished, nothing to resume."),
+    ("pipeline", "ERROR: Could not detect model type of: D:\\ComfyUI\\flux1-dev-fp8.safetensors"),
+    ("key", "KeyError: \"param 'initial_lr' is not specified in param_groups[0] when resuming an optimizer\""),
+    ("key", "KeyError: 'lr_lambdas'"),
+    ("key", "KeyError: 'layers.0.mlp.down_proj.weight_scale'"),
     ("keys", "KeyError: 'unexpected key \"module.bn1.num_batches_tracked\" in state_dict'"),
     ("keys", 'RuntimeError: Error(s) in loading state_dict for DataParallel: Missing key(s) in state_dict: "module.conv1.weight".'),
     ("keys", "<All keys matched?> _IncompatibleKeys(missing_keys=['fc.weight'], unexpected_keys=['head.weight'])"),

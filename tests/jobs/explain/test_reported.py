@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import types
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -449,3 +451,175 @@ def test_names_without_the_name_of_their_model(tmp_path: Path) -> None:
     made = found.run("ckpt rename")
     weights = load_file(next(made.rglob("*.safetensors"))) if made.is_dir() else load_file(made)
     assert set(weights) == {f"model.{name}" for name in names}
+
+
+# --- resumed runs -----------------------------------------------------------------------------------------------------
+
+
+def run_of(path: Path, *, scheduler: bool) -> dict[str, Any]:
+    """Save a run of one step, with or without a scheduler, and return what was saved."""
+    net = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 3)).sum().backward()
+    data: dict[str, Any] = {"model": net.state_dict(), "iteration": 120}
+    made = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10) if scheduler else None
+    optimizer.step()
+    data["optimizer"] = optimizer.state_dict()
+    if made is not None:
+        made.step()
+        data["scheduler"] = made.state_dict()
+    rewriting.saved(data, path)
+    return data
+
+
+@pytest.mark.parametrize("scheduler", [True, False])
+def test_the_first_rate_of_a_scheduler_is_looked_for(scheduler: bool, tmp_path: Path) -> None:
+    data = run_of(tmp_path / "G_0.pth", scheduler=scheduler)
+    optimizer = torch.optim.Adam(nn.Linear(3, 2).parameters())
+    if not scheduler:
+        optimizer.load_state_dict(data["optimizer"])
+    text = raised(lambda: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9, last_epoch=118))
+
+    found = Answered(text, tmp_path / "G_0.pth")
+
+    assert found.kind == "key" and "initial_lr" in found.said
+    if scheduler:
+        assert "optimizer has initial_lr: load its state before the scheduler is built" in found.said
+        return
+    assert "no scheduler had been built when optimizer was saved" in found.said
+    (line,) = [command for command in found.commands if "setdefault" in command]
+    exec(line, {"optimizer": optimizer})
+    torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9, last_epoch=118)
+
+
+def test_the_scheduler_of_a_file_is_named(tmp_path: Path) -> None:
+    data = run_of(tmp_path / "a.pth", scheduler=True)
+    optimizer = torch.optim.Adam(nn.Linear(3, 2).parameters())
+    text = raised(
+        lambda: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0).load_state_dict(
+            dict(data["scheduler"])
+        )
+    )
+
+    found = Answered(text, tmp_path / "a.pth")
+
+    assert "lr_lambdas" in text and found.kind == "key"
+    assert "scheduler is the state of a CosineAnnealingLR (T_max)" in found.said
+    assert "LambdaLR asks for lr_lambdas" in found.said and not found.commands
+
+
+def test_a_finished_run_of_ultralytics_is_told(tmp_path: Path) -> None:
+    data = {"epoch": -1, "optimizer": None, "ema": None, "model": nn.Linear(3, 2).state_dict()}
+    text = "AssertionError: w/last.pt training to 100 epochs is finished, nothing to resume.\nStart a new training"
+    found = Answered(text, rewriting.saved(data, tmp_path / "last.pt"))
+
+    assert found.kind == "finished" and "epoch is -1 and optimizer is None" in found.said
+
+    other = Answered(text, rewriting.saved({**data, "epoch": 7}, tmp_path / "other.pt"))
+    assert "epoch is 7" in other.said and "finished run" not in other.said
+
+
+# --- safetensors, adapters and pipelines ------------------------------------------------------------------------------
+
+
+def test_tensors_that_are_not_contiguous_are_written_by_the_command(tmp_path: Path) -> None:
+    state = {"a": torch.ones(6, 4).t(), "b": torch.ones(4)}
+    path = rewriting.saved(state, tmp_path / "a.bin")
+
+    found = Answered(raised(lambda: save_file(state, tmp_path / "no.safetensors")), path)
+
+    assert found.kind == "contiguous" and ".contiguous()" in found.said
+    assert torch.equal(load_file(found.run("ckpt convert"))["a"], state["a"])
+
+
+def adapter(folder: Path) -> Path:
+    """The folder of an adapter of PEFT."""
+    folder.mkdir()
+    name = "base_model.model.model.layers.0.self_attn.q_proj"
+    save_file(
+        {f"{name}.lora_A.weight": torch.ones(2, 8), f"{name}.lora_B.weight": torch.ones(8, 2)},
+        folder / "adapter_model.safetensors",
+        metadata={"format": "pt"},
+    )
+    config = {
+        "peft_type": "LORA",
+        "r": 2,
+        "target_modules": ["q_proj"],
+        "base_model_name_or_path": "org/llama",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_the_layers_of_an_adapter_name_its_base(tmp_path: Path) -> None:
+    text = "ValueError: Target modules {'q_proj'} not found in the base model. Please check the target modules and try again."
+    found = Answered(text, adapter(tmp_path / "lora"))
+
+    assert found.kind == "adapter" and "It changes 1 layer: model.layers.0.self_attn.q_proj." in found.said
+    assert "adapter_config.json names org/llama as the base model" in found.said
+    assert "convert the names" not in found.said
+
+
+PARTS = {
+    "model": ("double_blocks.0.img_attn.qkv.weight", "diffusion model alone", "Load Diffusion Model"),
+    "wrapped": (
+        "model.diffusion_model.double_blocks.0.img_attn.qkv.weight",
+        "diffusion model alone",
+        "Load Diffusion Model",
+    ),
+    "vae": ("decoder.conv_in.weight", "VAE alone", "Load VAE"),
+    "text": ("text_model.encoder.layers.0.mlp.fc1.weight", "text encoder alone", "Load CLIP"),
+    "lora": ("lora_unet_down_0.lora_down.weight", "LoRA", "Load LoRA"),
+    "peft": ("down_blocks.0.attentions.0.to_q.lora_A.weight", "LoRA", "Load LoRA"),
+    "diffusers-control": ("controlnet_down_blocks.0.weight", "ControlNet", "Load ControlNet Model"),
+    "control": ("control_model.input_blocks.0.0.weight", "ControlNet", "Load ControlNet Model"),
+    "other": ("fc.weight", "", ""),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_a_pipeline_names_its_loader(part: str, tmp_path: Path) -> None:
+    name, said, loader = PARTS[part]
+    save_file(
+        {name: torch.ones(2, 2), name.replace("weight", "bias"): torch.ones(2)}, tmp_path / "a.safetensors"
+    )
+    text = (
+        "Error occurred when executing CheckpointLoaderSimple:\n\nERROR: Could not detect model type of: D:\\ComfyUI\\a.safetensors\n"
+        '\nFile "D:\\comfy\\sd.py", line 513, in load\nraise RuntimeError("ERROR: Could not detect model type of: {}".format(path))\n'
+    )
+
+    found = Answered(text, tmp_path / "a.safetensors")
+
+    assert found.kind == "pipeline" and said in found.said and loader in found.said
+    assert found.code == 0 and (part != "other" or "no name of a model that pipelines know" in found.said)
+
+
+def test_a_whole_pipeline_is_told_as_such(tmp_path: Path) -> None:
+    names = (
+        "model.diffusion_model.input_blocks.0.0.weight",
+        "first_stage_model.decoder.conv_in.weight",
+        "cond_stage_model.a.weight",
+    )
+    save_file({name: torch.ones(2, 2) for name in names}, tmp_path / "a.safetensors")
+
+    found = Answered("ERROR: Could not detect model type of: a.safetensors", tmp_path / "a.safetensors")
+
+    assert "alone" not in found.said and "a diffusion model, a text encoder and a VAE" in found.said
+
+
+def test_the_repository_of_a_class_is_named(tmp_path: Path) -> None:
+    def written(module: str, path: Path) -> Path:
+        kind = types.ModuleType(module)
+        made = type("DetectionModel", (nn.Module,), {"__module__": module})
+        kind.DetectionModel = made  # type: ignore[attr-defined]
+        package = types.ModuleType(module.partition(".")[0])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, package.__name__, package)
+            patch.setitem(sys.modules, module, kind)
+            torch.save({"epoch": -1, "model": made()}, path)
+        return path
+
+    text = "ModuleNotFoundError: No module named 'models'"
+
+    assert "YOLOv5" in Answered(text, written("models.yolo", tmp_path / "a.pt")).said
+    assert "YOLOv5" not in Answered(text, written("models.mine", tmp_path / "b.pt")).said

@@ -17,6 +17,8 @@ _GLOBAL = re.compile(
 )
 _ATTRIBUTE = re.compile(r"Can't get attribute '[\w.]{1,500}' on <module '([\w.]{1,500})'")
 _VERSION = re.compile(r"(?:^|[._-])version$")
+_OF_YOLO = {"models.yolo", "models.common", "models.experimental"}
+"""Modules of YOLOv5 and YOLOv7, which their files name."""
 _FILES = 8
 """Files of a folder for which a command is printed."""
 _VERSIONS = 4
@@ -105,6 +107,13 @@ def _of_files(case: Case, files: list[str]) -> Iterator[Statement]:
 
 def _another_version(message: Message, case: Case) -> Iterator[Statement]:
     """Say which version of the package wrote the file, where the module is there and lacks the name."""
+    modules = {row.module for row in case.survey.checkpoint.imports}
+    if modules & _OF_YOLO:
+        yield Statement(
+            "The class is of the repository of YOLOv5 or YOLOv7, which no package installs: run the program in a clone of it, or put the"
+            " clone on sys.path."
+        )
+        return
     found = _ATTRIBUTE.search(message.text)
     if found is None or found[1] in ("__main__", "__mp_main__"):
         if found is not None:

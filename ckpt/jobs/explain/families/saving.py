@@ -66,6 +66,21 @@ def _shared(message: Message, case: Case) -> Iterator[Statement]:
     yield from loads(case)
 
 
+def _contiguous(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer safetensors, which writes tensors whose elements lie in order."""
+    del message
+    yield Statement(
+        "safetensors writes tensors whose elements lie in order, and this one is a view of others: transposed, sliced or channels_last."
+        " Call .contiguous() on it before the save."
+    )
+    for words in (("convert",), ("slim",)):
+        way = case.written(words, "", ".safetensors")
+        if way.command is not None:
+            yield Statement("ckpt writes the elements in their order:", (), way.command)
+            return
+    yield from loads(case)
+
+
 def _pickling(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a save of something that cannot be pickled."""
     del message
@@ -102,6 +117,12 @@ FAMILIES = (
             r"contained shared tensors \[",
         ),
         stating(_shared),
+        needs_open=True,
+    ),
+    Family(
+        "contiguous",
+        (r"You are trying to save a non contiguous tensor",),
+        stating(_contiguous),
         needs_open=True,
     ),
     Family(
