@@ -109,7 +109,7 @@ def is_replicated(message: Message) -> bool:
 
 
 def _meta(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer tensors on the device meta, which have no values: those of the file, or those of the model."""
+    """Answer a copy from the device meta, where tensors have no values: the file has some there, or the model has."""
     del message
     if case.valueless:
         yield from without_values(case)

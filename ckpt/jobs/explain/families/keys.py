@@ -254,7 +254,7 @@ _OBSERVED = re.compile(
 
 
 def _changed(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
-    """What was done to the model before the save or the load, and put other names in the place of its own."""
+    """Find a change of the model, before the save or the load, that gave its tensors other names."""
     masked = [name for name in absent if f"{name}_orig" in here and f"{name}_mask" in here]
     if masked:
         ours = [f"{name}{end}" for name in masked for end in ("", "_orig", "_mask")]
@@ -328,7 +328,7 @@ def built_by_quantizers(case: Case) -> Statement:
 
 
 def _has_base_names(rest: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Tell whether all names are those of a base model of transformers, without the name that a head puts in front."""
+    """Tell whether all names belong to a base model of transformers, without the name that a head puts in front."""
     roots = {name.partition(".")[0] for name in shapes}
     return {"embed_tokens", "layers"} <= roots and all(name in shapes for name in rest)
 
