@@ -7,6 +7,7 @@ import random
 import sys
 import types
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -492,8 +493,18 @@ def test_the_first_rate_of_a_scheduler_is_looked_for(scheduler: bool, tmp_path: 
     torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9, last_epoch=118)
 
 
-def test_the_scheduler_of_a_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kept", "name"),
+    [
+        (lambda data: data, "scheduler"),
+        (lambda data: {"state_dict": data["model"], "lr_schedulers": [data["scheduler"]]}, "lr_schedulers.0"),
+        (lambda data: data["scheduler"], "This file"),
+    ],
+    ids=["key", "list", "root"],
+)
+def test_the_scheduler_of_a_file_is_named(kept: Callable[[Any], Any], name: str, tmp_path: Path) -> None:
     data = run_of(tmp_path / "a.pth", scheduler=True)
+    rewriting.saved(kept(data), tmp_path / "a.pth")
     optimizer = torch.optim.Adam(nn.Linear(3, 2).parameters())
     text = raised(
         lambda: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0).load_state_dict(
@@ -504,7 +515,7 @@ def test_the_scheduler_of_a_file_is_named(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "a.pth")
 
     assert "lr_lambdas" in text and found.kind == "key"
-    assert "scheduler is the state of a CosineAnnealingLR (T_max)" in found.said
+    assert f"{name} is the state of a CosineAnnealingLR (T_max)" in found.said
     assert "LambdaLR asks for lr_lambdas" in found.said and not found.commands
 
 

@@ -205,20 +205,32 @@ _SCHEDULERS = {
 
 def _schedulers(name: str, case: Case) -> Iterator[Statement]:
     """Say of which class a scheduler of the file is, where another one asks for its keys."""
-    for row in case.survey.checkpoint.containers:
-        keys = [str(key) for key in row.keys]
+    for place, keys in _states_of_schedulers(case):
         kind = next((key for key in _SCHEDULERS if key in keys), None)
-        if "last_epoch" not in keys or kind is None or not row.path:
+        if kind is None:
             continue
+        label = show(place, 80) or "This file"
         if name in keys:
-            yield Statement(
-                f"{show(row.name, 80)} has {name}: another file, or another part of it, was loaded."
-            )
+            yield Statement(f"{label} has {name}: another file, or another part of it, was loaded.")
             continue
         yield Statement(
-            f"{show(row.name, 80)} is the state of a {_SCHEDULERS[kind]} ({kind}), and {_ASKED[name]} asks for {name}. Build the scheduler"
+            f"{label} is the state of a {_SCHEDULERS[kind]} ({kind}), and {_ASKED[name]} asks for {name}. Build the scheduler"
             " of the run that saved, or begin it anew."
         )
+
+
+def _states_of_schedulers(case: Case) -> Iterator[tuple[str, set[str]]]:
+    """The place of each scheduler's state, and its keys."""
+    checkpoint = case.survey.checkpoint
+    keys: dict[tuple[object, ...], set[str]] = {}
+    for value in checkpoint.values:
+        if value.path:
+            keys.setdefault(tuple(value.path[:-1]), set()).add(str(value.path[-1]))
+    for row in checkpoint.containers:
+        keys.setdefault(tuple(row.path), set()).update(str(key) for key in row.keys)
+    for path, held in keys.items():
+        if "last_epoch" in held:
+            yield ".".join(map(str, path)), held
 
 
 def _of_root(name: str, case: Case) -> Iterator[Statement]:
