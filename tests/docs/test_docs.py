@@ -240,6 +240,9 @@ def said_by_torch() -> list[str]:
         lambda: torch.ones(8) + torch.ones(6),
         lambda: torch.ones(2, 2).half() @ torch.ones(2, 2),
         lambda: {}["state_dict"],
+        lambda: net.load_state_dict({name: value.to("meta") for name, value in weights.items()}),
+        lambda: nn.Linear(2, 2, device="meta").to("cpu"),
+        lambda: torch.save(weights, "ckpts/run.pth"),
     ]
     found = []
     for attempt in tried:
@@ -300,6 +303,10 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "expected scalar type",
         "MP=2",
         "No LoRA keys",
+        "Unknown builtin op",
+        "non contiguous",
+        "nothing to resume",
+        "detect model type",
     )
     for block in blocks:
         if not any(word in block for word in elsewhere):

@@ -14,7 +14,8 @@ from ckpt.jobs.check.verify import VerifyReport
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, and_more, show
+from ckpt.tensors import parts_of
+from ckpt.text import Json, and_more, plural, show
 
 
 class Statement(NamedTuple):
@@ -90,6 +91,15 @@ class Case:
         report = self.verified
         return () if report is None or not report.exit_code else tuple(damage_of(report))
 
+    @cached_property
+    def valueless(self) -> tuple[str, ...]:
+        """The tensors on the device meta, which have a shape and no values."""
+        return tuple(
+            entry.name
+            for entry in self.survey.tensors
+            if any(part.storage.device == "meta" for part in parts_of(entry.tensor))
+        )
+
     @property
     def has_module(self) -> bool:
         """Tell whether the file holds a pickled module."""
@@ -147,6 +157,17 @@ _LISTED = 12
 """Names of a finding that are listed below it: its message names them already, shortened."""
 
 
+def without_values(case: Case) -> Iterator[Statement]:
+    """Name the tensors that were saved without values."""
+    names = case.valueless
+    if names:
+        yield Statement(
+            f"{plural(len(names), 'tensor')} of this file {'is' if len(names) == 1 else 'are'} on the device meta: saved without values."
+            " The run had not loaded them, or kept them elsewhere, when it saved. Take another save.",
+            names,
+        )
+
+
 def offered(text: str, way: Way) -> Iterator[Statement]:
     """A sentence that introduces a command, and nothing where no command works."""
     if way.command is not None:
@@ -179,7 +200,7 @@ def root_keys(case: Case) -> list[str]:
 
 def looked_at(case: Case) -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, and the line that loads it."""
-    rows = [*case.damage, *stated(case.at_least("warning"))]
+    rows = list(dict.fromkeys([*case.damage, *without_values(case), *stated(case.at_least("warning"))]))
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
         rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))

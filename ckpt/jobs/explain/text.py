@@ -30,6 +30,8 @@ _MARK = re.compile(
     rf"|[IWEF]\d{{4}} {_TIME} [^\]\n]{{0,120}}\]"
     rf"|[A-Z][a-z]{{2}} [ \d]\d {_TIME} [\w.-]{{1,80}} [\w./-]{{1,80}}(?:\[\d{{1,9}}\])?:"
     r"|[\w.-]{1,60}[-_]\d{1,3} {1,20}\| "
+    # vLLM writes the month, the day and the place in its own sources.
+    rf"|{_LEVEL} \d\d-\d\d {_TIME} (?:\[[\w./-]{{1,120}}:\d{{1,6}}\]|[\w./-]{{1,120}}:\d{{1,6}}\])"
     r"|\[transformers\]"
     r"|> "
     r")\s?"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -11,7 +10,6 @@ import sys
 import types
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import oracle
@@ -19,52 +17,12 @@ import pytest
 import rewriting
 import torch
 import torch.distributed.checkpoint as dcp
+from answered import Answered
 from process import ROOT, ckpt
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 pytestmark = oracle.QUIET
-
-
-class Answered:
-    """The output of `ckpt explain` for a message and a file."""
-
-    def __init__(self, text: str, path: Path) -> None:
-        done = ckpt("explain", "-", path.name, "--json", cwd=path.parent, input=text.encode())
-        shown = ckpt("explain", "-", path.name, cwd=path.parent, input=text.encode())
-        self.folder = path.parent
-        self.code = done.code
-        assert shown.code == done.code
-        assert done.out, done.err
-        document = json.loads(done.out)
-        self.kind = document["message"]["kind"] if document["message"] else None
-        rows = document["answer"]["statements"]
-        self.said = " ".join(row["text"] for row in rows)
-        self.names = [name for row in rows for name in row["names"]]
-        self.commands = [row["command"] for row in rows if row["command"]]
-        self.page = shown.out.decode()
-
-    def run(self, begin: str) -> Path:
-        """Run the only printed command that begins so, as a user pastes it, and return what it has written."""
-        (command,) = [command for command in self.commands if command.startswith(begin)]
-        program, *words = shlex.split(command)
-        done = ckpt(*words, cwd=self.folder)
-        assert program == "ckpt" and done.code == 0, done.err
-        return self.folder / words[words.index("-o") + 1]
-
-    def loaded(self) -> Any:
-        """The object that the printed line of Python gives."""
-        (line,) = [
-            command
-            for command in self.commands
-            if command.startswith(("torch.load(", "torch.jit.load(", "safetensors."))
-        ]
-        here = Path.cwd()
-        os.chdir(self.folder)
-        try:
-            return eval(line, {"torch": torch, "safetensors": __import__("safetensors.torch")})
-        finally:
-            os.chdir(here)
 
 
 class Net(nn.Module):

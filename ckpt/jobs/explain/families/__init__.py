@@ -15,6 +15,7 @@ from ckpt.jobs.explain.families import (
     imports,
     keys,
     optimizers,
+    pipelines,
     readers,
     saving,
     types,
@@ -38,6 +39,7 @@ FAMILIES: dict[str, Family] = {
         saving,
         types,
         adapters,
+        pipelines,
     )
     for family in room.FAMILIES
 }

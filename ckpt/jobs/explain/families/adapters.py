@@ -44,12 +44,33 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
         f"This file holds an adapter of LoRA in the names of {label} ({count:,} of {plural(len(names), 'tensor')})."
         f" They begin with {and_more([show(begin, 60) for begin in begins], 4)}."
     )
+    if "not found in the base model" in message.text:
+        yield from _base_of(names, case)
+        return
     prefix = re.search(r"prefix='?([\w.]{1,60})", message.text)
     if prefix is not None and not any(name.startswith(prefix[1]) for name in names):
         yield Statement(f"None begins with {show(prefix[1], 60)}, which the loader looks for.")
     yield Statement(
         "A loader takes those of its own kind: load it in the program that the trainer names, or convert the names."
     )
+
+
+_LAYER = re.compile(r"^(?:base_model\.model\.)?(.{1,2000}?)\.lora_(?:A|down)\.")
+
+
+def _base_of(names: list[str], case: Case) -> Iterator[Statement]:
+    """Name the layers that an adapter changes, and the base model that its config names."""
+    layers = list(dict.fromkeys(match[1] for name in names if (match := _LAYER.match(name))))
+    if layers:
+        shown = and_more([show(layer, 120) for layer in layers], 4)
+        yield Statement(
+            f"It changes {plural(len(layers), 'layer')}: {shown}. The base model has none of these names."
+        )
+    for _, node in case.finds_value(("base_model_name_or_path",))[:1]:
+        yield Statement(
+            f"adapter_config.json names {show(str(node), 120)} as the base model. Load that one, of the class that the adapter was trained"
+            " on."
+        )
 
 
 def _beginning(name: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.sections import Section
 from ckpt.jobs.explain.case import Answer, Case, Statement, keys_text, loads, looked_at, root_keys, stated
+from ckpt.jobs.explain.families.keys import SCALE, built_by_quantizers
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.nodes import Node, Opaque, tensor_of
@@ -116,6 +117,9 @@ def _objects(case: Case, cls: str) -> Iterator[tuple[str, Opaque]]:
 
 def _key(message: Message, case: Case) -> Answer:
     """Answer a key that the checkpoint does not have, or that its optimizer does not."""
+    if "initial_lr" in message.text and "is not specified" in message.text:
+        rows = list(_first_rates(case))
+        return Answer(case.survey.path, tuple(rows)) if rows else looked_at(case)
     found = _KEY.search(message.text)
     if found is None:
         return looked_at(case)
@@ -162,10 +166,82 @@ def of_any_key(text: str, case: Case) -> Answer | None:
     return Answer(case.survey.path, tuple(rows)) if rows else None
 
 
+def _first_rates(case: Case) -> Iterator[Statement]:
+    """Answer a scheduler that goes on, and finds no first learning rate in the groups of its optimizer."""
+    for section in case.optimizers:
+        label = show(section.name, 80) or "The optimizer"
+        if "initial_lr" in _fields(section):
+            yield Statement(
+                f"{label} has initial_lr: load its state before the scheduler is built, for last_epoch of a scheduler asks for it."
+            )
+            continue
+        yield Statement(
+            f"The groups of {label} have no initial_lr: no scheduler had been built when {label} was saved. This gives each its own rate:",
+            (),
+            'for group in optimizer.param_groups: group.setdefault("initial_lr", group["lr"])',
+        )
+    if not case.optimizers:
+        yield Statement(
+            "This file holds no optimizer, and a scheduler cannot go on from it: build it with last_epoch=-1."
+        )
+
+
+_ASKED = {"lr_lambdas": "LambdaLR", "_schedulers": "SequentialLR or ChainedScheduler"}
+"""Keys that load_state_dict of a scheduler asks for -> the class."""
+_SCHEDULERS = {
+    "T_max": "CosineAnnealingLR",
+    "T_0": "CosineAnnealingWarmRestarts",
+    "step_size": "StepLR",
+    "total_steps": "OneCycleLR",
+    "patience": "ReduceLROnPlateau",
+    "lr_lambdas": "LambdaLR",
+    "_schedulers": "SequentialLR",
+    "milestones": "MultiStepLR",
+    "total_iters": "LinearLR, ConstantLR or PolynomialLR",
+    "gamma": "ExponentialLR",
+}
+"""Keys of the states of schedulers -> their classes; the first that is there decides."""
+
+
+def _schedulers(name: str, case: Case) -> Iterator[Statement]:
+    """Say of which class a scheduler of the file is, where another one asks for its keys."""
+    for place, keys in _states_of_schedulers(case):
+        kind = next((key for key in _SCHEDULERS if key in keys), None)
+        if kind is None:
+            continue
+        label = show(place, 80) or "This file"
+        if name in keys:
+            yield Statement(f"{label} has {name}: another file, or another part of it, was loaded.")
+            continue
+        yield Statement(
+            f"{label} is the state of a {_SCHEDULERS[kind]} ({kind}), and {_ASKED[name]} asks for {name}. Build the scheduler"
+            " of the run that saved, or begin it anew."
+        )
+
+
+def _states_of_schedulers(case: Case) -> Iterator[tuple[str, set[str]]]:
+    """The place of each scheduler's state, and its keys."""
+    checkpoint = case.survey.checkpoint
+    keys: dict[tuple[object, ...], set[str]] = {}
+    for value in checkpoint.values:
+        if value.path:
+            keys.setdefault(tuple(value.path[:-1]), set()).add(str(value.path[-1]))
+    for row in checkpoint.containers:
+        keys.setdefault(tuple(row.path), set()).update(str(key) for key in row.keys)
+    for path, held in keys.items():
+        if "last_epoch" in held:
+            yield ".".join(map(str, path)), held
+
+
 def _of_root(name: str, case: Case) -> Iterator[Statement]:
     keys = root_keys(case)
     shown = show(name, 80)
     yield from stated(case.found("adapter-names"))
+    if name in _ASKED:
+        rows = list(_schedulers(name, case))
+        if rows:
+            yield from rows
+            return
     if name in _OF_OPTIMIZERS and name not in keys:
         rows = list(_of_optimizer(name, case))
         if rows:
@@ -185,6 +261,11 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"This file has {shown} at another place: {and_more([show(place, 120) for place in places], 4)}."
         )
+    scaled = case.found("scaled") if SCALE.search(name.rpartition(".")[2]) else []
+    if scaled:
+        yield from stated(scaled)
+        yield built_by_quantizers(case)
+        return
     kinds = {section.kind for section in case.survey.sections}
     if case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
@@ -299,7 +380,27 @@ def _arguments(message: Message, case: Case) -> Iterator[Statement]:
     )
 
 
+def _finished(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer ultralytics, which finds nothing to resume."""
+    del message
+    epochs = [node for name, node in case.finds_value(("epoch",)) if name == "epoch"]
+    has_none = "optimizer" in root_keys(case) and not case.optimizers
+    if epochs == [-1]:
+        more = " and optimizer is None" if has_none else ""
+        yield Statement(
+            f"This file is of a finished run: epoch is -1{more}, for ultralytics takes them out at the end. Begin a new training from its"
+            " weights, with as many epochs as are to be added (yolo train model=…, or train.py --weights …)."
+        )
+    elif epochs:
+        held = "an" if case.optimizers else "no"
+        yield Statement(
+            f"In this file epoch is {epochs[0]}, and it holds {held} optimizer: the run reached the epochs that were asked for, or another"
+            " file was loaded."
+        )
+
+
 FAMILIES = (
+    Family("finished", (r"epochs? is finished, nothing to resume",), stating(_finished), needs_open=True),
     Family(
         "attribute",
         (
@@ -350,11 +451,13 @@ FAMILIES = (
                         "iteration",
                         "ds_version",
                         *_OF_OPTIMIZERS,
+                        *_ASKED,
                     ),
                 )
             )
             + r")['\"]",
-            r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g|qweight|lora_A\.weight)['\"]",
+            r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g|qweight|lora_A\.weight|weight_scale(?:_inv)?|weight_packed|weight_zero_point|input_scale|scales|qzeros|g_idx)['\"]",
+            r"param 'initial_lr' is not specified in param_groups",
             r"Trying to restore (?:optimizer|learning rate scheduler) state but checkpoint contains only the model",
         ),
         _key,

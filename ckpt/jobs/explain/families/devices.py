@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.jobs.explain.case import Case, Statement, offered, stated
+from ckpt.jobs.explain.case import Case, Statement, offered, stated, without_values
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.text import plural, show, size_text
@@ -113,6 +113,25 @@ def is_replicated(message: Message) -> bool:
     return len(set(re.findall(r"cuda:\d+", message.text))) > 1 or "does not equal" in message.text
 
 
+def _meta(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a copy from the device meta, where tensors have no values: the file has some there, or the model has."""
+    del message
+    if case.valueless:
+        yield from without_values(case)
+        return
+    yield Statement(
+        "No tensor of this file is on the device meta: the model is. It was built without values (low_cpu_mem_usage, device_map,"
+        " init_empty_weights), and no load has given it some. What this file lacks must be made by model.to_empty() and initialized."
+    )
+    load = case.survey.load
+    if load.expression is not None:
+        yield Statement(
+            "This load puts the tensors of the file in the place of the model's:",
+            (),
+            f"model.load_state_dict({load.expression}, assign=True)",
+        )
+
+
 FAMILIES = (
     Family(
         "device",
@@ -145,4 +164,5 @@ FAMILIES = (
         _take_replicas,
         needs_open=True,
     ),
+    Family("meta", (r"Cannot copy out of meta tensor; no data",), stating(_meta), needs_open=True),
 )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from math import prod
 
+from ckpt.evidence.wrappers import WRAPPERS
 from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import MOST_NAMES, Message
 from ckpt.text import and_more, plural, show
 
-_KEY = re.compile(r"Missing key in checkpoint state_dict: ([^\n]{1,4000})")
+_KEY = re.compile(r"Missing key in checkpoint state_dict: (?!\{)([^\n]{1,4000})")
+"""A key that is missing. A brace begins the f-string of torch, in the source that a traceback shows."""
 _OF_GROUP = re.compile(r"(?:^|\.)param_groups\.")
 _NUMBERED = re.compile(r"\d+")
 _EXTRA = "_extra_state"
@@ -35,9 +38,28 @@ def _answer(message: Message, case: Case) -> Answer:
             "torch.distributed.checkpoint fills tensors of the shapes that were saved: build the model as the run had it, or"
             " load a part."
         )
-        return Answer(path, (*stated(case.at_least("error")), Statement(text)), shapes=shapes)
+        rows = [*stated(case.at_least("error")), *_flat(message), Statement(text)]
+        return Answer(path, tuple(rows), shapes=shapes)
     rows = list(_keys(message, case, [*entries, *values]))
     return Answer(path, tuple(rows)) if rows else looked_at(case)
+
+
+def _flat(message: Message) -> Iterator[Statement]:
+    """Name the parameters that FSDP 1 hands over flat: in one dimension, of one rank."""
+    flat = [
+        row
+        for row in message.mismatched
+        if len(row.model) == 1
+        and len(row.checkpoint) > 1
+        and row.model[0]
+        and prod(row.checkpoint) % row.model[0] == 0
+    ]
+    for row in flat[:1]:
+        yield Statement(
+            f"The model hands {show(row.name, 120)} over in one dimension, with {row.model[0]:,} of its {prod(row.checkpoint):,}"
+            " elements: a flat parameter of FSDP 1. Take the state dict that saved: torch's get_model_state_dict, or"
+            " FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)."
+        )
 
 
 def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statement]:
@@ -48,6 +70,10 @@ def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statem
     lost = [name for name in message.names if name not in known]
     if here:
         yield Statement(f"{plural(len(here), 'key')} {are(here)} in this checkpoint.", tuple(here))
+    wrapped = _wrapped(lost, names)
+    if wrapped:
+        yield from _under_wrappers(wrapped, case)
+        lost = [name for name in lost if name not in wrapped]
     if not lost:
         return
     yield Statement(f"{plural(len(lost), 'key')} {are(lost)} not in this checkpoint.", tuple(lost))
@@ -77,6 +103,32 @@ def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statem
     yield from _elsewhere(others, names)
     if stateless:
         yield from _stateless(stateless, names, case)
+
+
+def _wrapped(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """The keys that are there with or without the attributes of wrappers, each with its name in the checkpoint."""
+    plain = {_unwrapped(name): name for name in names}
+    return {name: plain[_unwrapped(name)] for name in lost if _unwrapped(name) in plain}
+
+
+def _unwrapped(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def _under_wrappers(wrapped: dict[str, str], case: Case) -> Iterator[Statement]:
+    """Say on which side the attribute of a wrapper is, and print the command that takes it out of the checkpoint."""
+    for side, has_more in (("under", True), ("without", False)):
+        found = [other for name, other in wrapped.items() if (len(other) > len(name)) is has_more]
+        if not found:
+            continue
+        text = f"{plural(len(found), 'key')} {are(found)} in this checkpoint {side} the attribute of a wrapper: {and_more([show(other, 120) for other in found], 3)}."
+        if has_more:
+            section = case.survey.candidates[0].name if case.survey.candidates else ""
+            yield Statement(text, (), case.plan(("stripped", section)).command)
+        else:
+            yield Statement(
+                f"{text} The model is wrapped (torch.compile, DDP): torch's get_model_state_dict gives its names without."
+            )
 
 
 def _stateless(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:

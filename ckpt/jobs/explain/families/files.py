@@ -44,18 +44,34 @@ def _damaged(message: Message, case: Case) -> Iterator[Statement]:
         checked = and_more(list(report.checked), 4)
         unchecked = f" Not checked: {and_more(list(report.not_checked), 3)}." if report.not_checked else ""
         yield Statement(f"This file is whole ({label}; {checked}).{unchecked}")
-    if (
-        "load key" in message.text
-        or "magic number" in message.text
-        or "ZIP archive" in message.text
-        or "central directory" in message.text
-    ):
+    if "Ran out of input" in message.text and report is not None:
+        yield Statement(
+            "The reader found no byte, and this file has some: it was still empty then, or the open file had been read to its end"
+            " (by torch.jit.load, or by another attempt). Pass the path, or call f.seek(0) before."
+        )
+        return
+    load = case.survey.load.expression or ""
+    is_foreign = any(words in message.text for words in _OF_OTHER_FORMATS)
+    if is_foreign:
         yield from loads(
             case, f"A reader of another format gives this message too. This one is {label}, and loads so:"
         )
+        if load and not load.startswith(f"torch.load({literal(case.survey.path)}"):
+            return
     yield Statement(
         "If its loader reads it now, the copy that failed was another one, or was still being written."
     )
+
+
+_OF_OTHER_FORMATS = (
+    "load key",
+    "magic number",
+    "ZIP archive",
+    "central directory",
+    "not in a subdirectory",
+    "locating file data.pkl",
+)
+"""Words of readers that were given a file of another format, whole or not."""
 
 
 def _persistent(message: Message, case: Case) -> Iterator[Statement]:
@@ -208,6 +224,7 @@ FAMILIES = (
             r"Invalid magic number; corrupt file",
             r"Unsupported operand \d{1,4}",
             r"Ran out of input",
+            r"filename 'storages' not found",
             r"pickle data was truncated",
             r"not a ZIP archive",
             r"file in archive is not in a subdirectory",

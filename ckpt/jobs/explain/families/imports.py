@@ -17,6 +17,10 @@ _GLOBAL = re.compile(
 )
 _ATTRIBUTE = re.compile(r"Can't get attribute '[\w.]{1,500}' on <module '([\w.]{1,500})'")
 _VERSION = re.compile(r"(?:^|[._-])version$")
+_OF_YOLO = {"models.yolo", "models.common", "models.experimental"}
+"""Modules of YOLOv5 and YOLOv7, which their files name."""
+_FILES = 8
+"""Files of a folder for which a command is printed."""
 _VERSIONS = 4
 """Versions that a file records, of which so many are named."""
 
@@ -69,6 +73,10 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
     if others > 0 and here:
         text = and_more([show(row.reason, 120) for row in refusals], 6)
         yield Statement(f"weights_only=True refuses {plural(len(refusals), 'thing')} in this file: {text}.")
+    files = dict.fromkeys(row.file for row in refusals if row.file)
+    if files:
+        yield from _of_files(case, list(files))
+        return
     way = case.plan(("plain",))
     if way.command is not None:
         text = "This file then loads with weights_only=True"
@@ -79,8 +87,33 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"No command makes it loadable: {way.reason}.")
 
 
+def _of_files(case: Case, files: list[str]) -> Iterator[Statement]:
+    """The command for each file of a folder that weights_only refuses. The others stay as they are."""
+    for file in files[:_FILES]:
+        way = case.plan(("plain", file))
+        if way.command is not None:
+            yield Statement(
+                f"{show(file, 120)} is the file that is refused. A copy that loads with weights_only=True, to be put in its place:",
+                (),
+                way.command,
+            )
+        elif way.reason is not None:
+            yield Statement(f"No command makes {show(file, 120)} loadable: {way.reason}.")
+    if all(file.rpartition("/")[2].startswith("rng_state") for file in files):
+        yield Statement(
+            "It holds the states of random generators alone. Without it a Trainer resumes too, and draws other numbers."
+        )
+
+
 def _another_version(message: Message, case: Case) -> Iterator[Statement]:
     """Say which version of the package wrote the file, where the module is there and lacks the name."""
+    modules = {row.module for row in case.survey.checkpoint.imports}
+    if modules & _OF_YOLO:
+        yield Statement(
+            "The class is of the repository of YOLOv5 or YOLOv7, which no package installs: run the program in a clone of it, or put the"
+            " clone on sys.path."
+        )
+        return
     found = _ATTRIBUTE.search(message.text)
     if found is None or found[1] in ("__main__", "__mp_main__"):
         if found is not None:

@@ -11,11 +11,12 @@ from ckpt.evidence.loading import literal
 from ckpt.evidence.mapping import Match, match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.evidence.wrappers import unwrapped_name
+from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
 from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
 from ckpt.jobs.explain.family import Family
 from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import LONGEST_LINE, Message, Mismatch
+from ckpt.rows import NamedTuple
 from ckpt.text import and_more, plural, show
 
 _HEAD = re.compile(r"Error\(s\) in loading state_dict for ")
@@ -183,6 +184,10 @@ def _missing(
             tuple(counters),
         )
         return
+    changed = _changed(message, absent, set(here))
+    absent = [name for name in absent if name not in changed.names]
+    if changed.text:
+        yield Statement(changed.text, (), changed.line(case))
     if absent:
         yield Statement(
             f"{plural(len(absent), 'missing key')} {are(absent)} not in this file under a name that ckpt can match.",
@@ -194,23 +199,160 @@ def _missing(
             " trained for a new task. Without training its answers are random."
         )
         return
-    rest = _left(here, set(met.values()))
+    rest = [name for name in _left(here, set(met.values())) if name not in changed.names]
+    counters = [name for name in rest if name in AVERAGE_COUNTERS]
+    if counters and met and _is_wrapper(rules):
+        yield Statement(
+            f"{counters[0]} counts the models of an average (AveragedModel: EMA, SWA), and is no weight. Without the prefix, strict=False"
+            " leaves it out, and nothing else."
+        )
+        rest = [name for name in rest if name not in counters]
     for finding in case.found("extra-buffers", "scaled", "flat-parameters"):
         theirs = set(finding.tensors)
         spoken = [name for name in rest if _full(chosen, name) in theirs or _is_scale(name, finding.code)]
         if spoken:
             yield from stated([finding])
+            if finding.code == "scaled":
+                yield built_by_quantizers(case)
             rest = [name for name in rest if name not in spoken]
+    if rest and not missing and _has_base_names(rest, shapes):
+        yield from _base_names(case, shapes)
+        return
     if rest:
         yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
-    if (absent or rest) and (met or not unexpected) and not message.mismatched and not case.is_useless:
+    if (
+        (absent or rest)
+        and (met or not unexpected)
+        and not changed.text
+        and not message.mismatched
+        and not case.is_useless
+    ):
         yield _live(survey, "Load what fits, and see what does not:")
 
 
 _COUNTERS = ("total_ops", "total_params")
-_SCALE = re.compile(
-    r"(?:^|[._])(?:scales?|scale_inv|qzeros|g_idx|absmax|quant_map|SCB|zero_point|quant_state)"
+SCALE = re.compile(
+    r"(?:^|[._])(?:scales?|scale_inv|qzeros|g_idx|absmax|quant_map|SCB|zero_point|quant_state|bitsandbytes__)"
 )
+
+
+class Changed(NamedTuple):
+    """The names that a change of the model explains: pruning, quantization, a norm. `code` loads them, where it can."""
+
+    names: frozenset[str]
+    text: str = ""
+    code: str | None = None
+
+    def line(self, case: Case) -> str | None:
+        """The line of Python that loads the file into the model, where one does."""
+        load = case.survey.load.expression
+        if self.code is None or load is None or len(case.survey.candidates) > 1:
+            return None
+        return f"state = {load}; {self.code}"
+
+
+_MASKED = (
+    'state.update((name[:-5], state[name] * state[name[:-5] + "_mask"]) for name in list(state) if name.endswith("_orig"));'
+    ' model.load_state_dict({name: value for name, value in state.items() if not name.endswith(("_orig", "_mask"))})'
+)
+_OBSERVED = re.compile(
+    r"(?:^|\.)(?:activation_post_process|weight_fake_quant)\.|(?:^|\.)(?:fake_quant|observer)_enabled$"
+)
+
+
+def _changed(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
+    """Find a change of the model, before the save or the load, that gave its tensors other names."""
+    masked = [name for name in absent if f"{name}_orig" in here and f"{name}_mask" in here]
+    if masked:
+        ours = [f"{name}{end}" for name in masked for end in ("", "_orig", "_mask")]
+        text = (
+            f"{plural(len(masked), 'parameter')} {are(masked)} kept by torch.nn.utils.prune as weight_orig and weight_mask, and the weight"
+            " is their product. So they load into a model that is not pruned:"
+        )
+        return Changed(frozenset(ours), text, _MASKED)
+    lost = set(absent)
+    bare = [name for name in here if f"{name}_orig" in lost and f"{name}_mask" in lost]
+    if bare:
+        ours = [f"{name}{end}" for name in bare for end in ("", "_orig", "_mask")]
+        return Changed(
+            frozenset(ours),
+            "The model was pruned before the load: load first, and prune then (torch.nn.utils.prune).",
+        )
+    normed = [name for name in absent if f"{name}_orig" in here and f"{name}_u" in here]
+    if normed:
+        ours = [f"{name}{end}" for name in normed for end in ("", "_orig", "_u", "_v")]
+        return Changed(
+            frozenset(ours),
+            "The file has spectral norm: weight_orig, weight_u and weight_v. Apply torch.nn.utils.spectral_norm to the same layers of"
+            " the model before the load.",
+        )
+    return _quantized(message, absent, here)
+
+
+def _quantized(message: Message, absent: Sequence[str], here: set[str]) -> Changed:
+    """As `_changed`, for the quantization of torch."""
+    theirs = set(message.unexpected)
+    layers = {
+        name.removesuffix(".zero_point")
+        for name in theirs
+        if name.endswith(".zero_point") and f"{name.removesuffix('zero_point')}scale" in theirs
+    }
+    if layers and any("._packed_params" in name for name in theirs):
+        ours = {
+            name for name in (*absent, *here) if name.rpartition(".")[0].partition("._packed")[0] in layers
+        }
+        return Changed(
+            frozenset(ours),
+            "The model was quantized by torch when it was saved: its weights are packed integers with a scale and a zero_point. Quantize the"
+            " model in the same way before the load (quantize_dynamic, or prepare and convert).",
+        )
+    saved = {name for name in here if _OBSERVED.search(name)}
+    asked = {name for name in absent if _OBSERVED.search(name)}
+    if saved:
+        return Changed(
+            frozenset(saved),
+            "The model was prepared for quantization when it was saved, and has observers: prepare the model in the same way before the load.",
+        )
+    if asked:
+        return Changed(
+            frozenset(asked),
+            "The model was prepared for quantization before the load, and the file has no observers: load first, and prepare then.",
+        )
+    return Changed(frozenset())
+
+
+def built_by_quantizers(case: Case) -> Statement:
+    """Say which models have a place for scales, and whether the folder tells a loader of it."""
+    text = "Layers of the quantizer take scales, and plain layers do not."
+    is_folder = any(value.name.partition(".")[0] == "config" for value in case.survey.checkpoint.values)
+    has_config = any("quantization_config" in value.name for value in case.survey.checkpoint.values)
+    if is_folder and not has_config:
+        return Statement(
+            f"{text} Loaders build them by quantization_config, and config.json has no quantization_config: take config.json from where the"
+            " weights were quantized."
+        )
+    return Statement(f"{text} from_pretrained and servers build them by quantization_config in config.json.")
+
+
+def _has_base_names(rest: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether all names belong to a base model of transformers, without the name that a head puts in front."""
+    roots = {name.partition(".")[0] for name in shapes}
+    return {"embed_tokens", "layers"} <= roots and all(name in shapes for name in rest)
+
+
+def _base_names(case: Case, shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
+    text = "The names begin without model.: the file was saved from the base model, without its head."
+    if not any(name.startswith("lm_head.") for name in shapes):
+        text += " It has no lm_head: with tied embeddings none is needed, and without them it is lost."
+    way = case.plan(("rename", "--sub", "s/^(?!lm_head)/model./"))
+    if way.command is None:
+        yield Statement(text)
+        return
+    yield Statement(
+        f"{text} With the names that converters look for, beside config.json and the tokenizer:",
+        (),
+        way.command,
+    )
 
 
 def _full(chosen: Section, name: str) -> str:
@@ -219,7 +361,7 @@ def _full(chosen: Section, name: str) -> str:
 
 def _is_scale(name: str, code: str) -> bool:
     """Tell whether a key has the name of a scale, for the finding of weights with scales."""
-    return code == "scaled" and bool(_SCALE.search(name.rpartition(".")[2]))
+    return code == "scaled" and bool(SCALE.search(name.rpartition(".")[2]))
 
 
 def _are_beginnings(rules: Match) -> bool:
@@ -315,8 +457,15 @@ def _shapes(
     if lost:
         yield Statement(f"{plural(len(lost), 'tensor')} {are(lost)} not in this file.", tuple(lost))
     same = [row for row in message.mismatched if row.name not in other]
-    if not case.is_useless:
+    if same and not case.is_useless:
+        told = [*_of_quantizers(same, shapes), *_architectures(message)]
+        if told:
+            yield from told
+            return
         yield from _reasons(same, shapes)
+        if all(_is_reshaped(row) for row in same):
+            yield from _reshaped(same, case)
+            return
     if case.found("tensor-parallel") or any(_ADDED.search(row.name) for row in rows):
         return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
@@ -382,6 +531,87 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
             f"{show(row.name, 120)} takes {row.checkpoint[1]:,} channels in the checkpoint and {row.model[1]:,} in the model:"
             " another kind of input."
         )
+
+
+def _of_quantizers(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
+    """Say that scales and zero points differ, which a quantizer writes beside its codes for each group of inputs."""
+    parts = [row.name.rpartition(".") for row in rows]
+    if not all(SCALE.search(last) and f"{layer}.qweight" in shapes for layer, _, last in parts):
+        return
+    groups = {(row.checkpoint[0], row.model[0]) for row in rows if len(row.checkpoint) == len(row.model) == 2}
+    if all(row.checkpoint == row.model[::-1] for row in rows):
+        yield Statement(
+            "Each is the transpose of the model's: an older layout of GPTQ. Take the program of the time, or quantize anew."
+        )
+    elif len(groups) == 1:
+        ((here, there),) = groups
+        yield Statement(
+            f"They are scales of a quantizer, and the groups of inputs that share one differ: {here:,} in the checkpoint and {there:,} in"
+            " the model. Build the model with the group size of the checkpoint (1 group: group_size=-1)."
+        )
+    else:
+        yield Statement(
+            "They are scales of a quantizer: build the model with the settings that the checkpoint was quantized with."
+        )
+
+
+_TEXT = re.compile(r"(?:^|\.)attn2\.to_[kv]\.weight$")
+_TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
+"""The width of the text that the cross-attention of a UNet takes -> the models of that width."""
+_THIRD = re.compile(r"(?:^|\.)layer\d+\.\d+\.conv3\.")
+"""The third convolution of a block, which bottlenecks alone have in ResNets."""
+
+
+def _architectures(message: Message) -> Iterator[Statement]:
+    """Name two architectures that people take for one another."""
+    widths = {
+        (row.checkpoint[1], row.model[1])
+        for row in message.mismatched
+        if _TEXT.search(row.name) and len(row.checkpoint) == len(row.model) == 2
+    }
+    if len(widths) == 1:
+        here, there = (
+            f"{width:,} in the {side}{f' ({_TEXT_WIDTHS[width]})' if width in _TEXT_WIDTHS else ''}"
+            for width, side in zip(*widths, ("checkpoint", "model"), strict=True)
+        )
+        yield Statement(
+            f"The cross-attention takes text of width {here} and {there}: another version of the model, with another text encoder."
+            " Build the model with the config of the checkpoint, or take a checkpoint of the same version."
+        )
+    deep = {
+        side
+        for side, names in (("checkpoint", message.unexpected), ("model", message.missing))
+        if any(_THIRD.search(name) for name in names)
+    }
+    if len(deep) == 1:
+        here, there = ("bottleneck", "basic") if "checkpoint" in deep else ("basic", "bottleneck")
+        yield Statement(
+            f"These are two ResNets: the checkpoint has {here} blocks, and the model {there} blocks. Basic ones are of ResNet-18 and"
+            " 34, bottlenecks of ResNet-26, 50, 101 and 152. Build the model of the checkpoint, for little of it fits another."
+        )
+
+
+def _is_reshaped(row: Mismatch) -> bool:
+    """Tell whether two shapes hold the same elements in the same order, but for dimensions of 1."""
+    return [size for size in row.checkpoint if size != 1] == [size for size in row.model if size != 1]
+
+
+def _reshaped(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
+    """Print the line that gives each tensor the shape of the model's."""
+    text = (
+        f"{plural(len(rows), 'tensor')} {'has' if len(rows) == 1 else 'have'} the same elements in another shape: dimensions of 1 alone"
+        " differ."
+    )
+    load = case.survey.load.expression
+    if load is None or len(case.survey.candidates) > 1:
+        yield Statement(text)
+        return
+    shaped = "state.update((name, state[name].reshape(value.shape)) for name, value in model.state_dict().items() if name in state)"
+    yield Statement(
+        f"{text} So they load with their values:",
+        (),
+        f"state = {load}; {shaped}; model.load_state_dict(state)",
+    )
 
 
 def _is_empty(row: Mismatch) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ckpt.jobs.explain.case import Case, Statement, keys_text, loads, offered
@@ -33,6 +34,62 @@ def _program(message: Message, case: Case) -> Iterator[Statement]:
         " in Python, then write it so:",
         (),
         'torch.jit.script(model).save("model.pt")',
+    )
+
+
+_OPERATOR = re.compile(r"Unknown builtin op: ([\w.]{1,200})::([\w.]{1,200}?)\.?(?:\s|$)")
+_TYPE = re.compile(r"Unknown type name '(?:__torch__\.torch\.classes\.([\w]{1,200})\.)?([\w.]{1,400})'")
+_OF_TORCH = ("aten", "prim", "quantized", "prims", "inductor", "sparse")
+_LIBRARIES = {
+    "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
+    "image": "torchvision",
+    "torch_scatter": "torch_scatter",
+    "torch_sparse": "torch_sparse",
+    "torch_cluster": "torch_cluster",
+    "torch_spline_conv": "torch_spline_conv",
+    "tensorrt": "torch_tensorrt",
+    "fbgemm": "fbgemm_gpu",
+    "detectron2": "detectron2",
+    "torchao": "torchao",
+    "torchtext": "torchtext",
+}
+"""Namespaces of operators -> the package whose import registers them."""
+
+
+def _operator(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer torch.jit.load, which lacks an operator or a class of the program."""
+    if not _is_program(case):
+        yield Statement(f"This file is no TorchScript program: {_content(case)}. Another file was loaded.")
+        yield from loads(case)
+        return
+    found = _OPERATOR.search(message.text)
+    kind = _TYPE.search(message.text)
+    if found is not None:
+        name, space = f"{found[1]}::{found[2]}", found[1]
+    elif kind is not None:
+        name, space = kind[2], kind[1] or "aten"
+    else:
+        return
+    if space in _OF_TORCH:
+        yield Statement(
+            f"{show(name, 120)} is of torch itself: a newer torch wrote the program, and yours lacks it. With the torch that wrote it, or"
+            " a newer one, it loads so:",
+            (),
+            case.survey.load.expression,
+        )
+        return
+    package = _LIBRARIES.get(space)
+    how = (
+        f"import {package}"
+        if package is not None
+        else 'torch.ops.load_library("….so"), or the import of the package that defines it'
+    )
+    yield Statement(
+        f"{show(name, 120)} is of a library, and not of torch. Load the library first: {how}. A program in C++ links it. Then it loads"
+        " so:",
+        (),
+        case.survey.load.expression,
     )
 
 
@@ -187,8 +244,18 @@ FAMILIES = (
             r"failed locating file constants\.pkl",
             r"failed locating file code/",
             r"(?:version|code/__torch__\.py): file not found",
+            r"Cannot use ``weights_only=True`` with TorchScript archives",
         ),
         stating(_program),
+    ),
+    Family(
+        "operator",
+        (
+            r"Unknown builtin op: [\w.]{1,200}::[\w.]{1,200}",
+            r"Unknown type name '[\w.]{1,400}'(?=:)",
+        ),
+        stating(_operator),
+        needs_open=True,
     ),
     Family(
         "older-torch",

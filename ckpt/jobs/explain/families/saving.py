@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from ckpt.evidence.loading import literal
 from ckpt.jobs.explain.case import Case, Statement, loads
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
@@ -27,6 +29,23 @@ def _saving(message: Message, case: Case) -> Iterator[Statement]:
     yield from loads(case)
 
 
+_PARENT = re.compile(r"Parent directory (.{1,2000}?) does not exist")
+
+
+def _parent(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a save into a folder that is not there."""
+    del case
+    found = _PARENT.search(message.text)
+    folder = "" if found is None else found[1]
+    is_relative = not folder.startswith(("/", "\\")) and ":" not in folder[:2]
+    where = " It is looked for below the folder in which the program runs." if is_relative else ""
+    yield Statement(
+        f"The message is about writing, and no file is its cause: torch.save makes no folders.{where} Make it before the save:",
+        (),
+        f"import os; os.makedirs({literal(folder)}, exist_ok=True)" if folder else None,
+    )
+
+
 def _shared(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which keeps no two tensors of one storage."""
     del message
@@ -43,6 +62,21 @@ def _shared(message: Message, case: Case) -> Iterator[Statement]:
             yield Statement(
                 "ckpt writes each value once, and the names that share it into the metadata:", (), way.command
             )
+            return
+    yield from loads(case)
+
+
+def _contiguous(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer safetensors, which writes tensors whose elements lie in order."""
+    del message
+    yield Statement(
+        "safetensors writes tensors whose elements lie in order, and this one is a view of others: transposed, sliced or channels_last."
+        " Call .contiguous() on it before the save."
+    )
+    for words in (("convert",), ("slim",)):
+        way = case.written(words, "", ".safetensors")
+        if way.command is not None:
+            yield Statement("ckpt writes the elements in their order:", (), way.command)
             return
     yield from loads(case)
 
@@ -70,11 +104,11 @@ FAMILIES = (
             r"file write failed",
             r"No space left on device",
             r"Disk quota exceeded",
-            r"Parent directory \S{1,2000} does not exist",
             r"File \S{1,2000} cannot be opened\.",
         ),
         stating(_saving),
     ),
+    Family("parent", (r"Parent directory .{1,2000}? does not exist",), stating(_parent)),
     Family(
         "shared",
         (
@@ -83,6 +117,12 @@ FAMILIES = (
             r"contained shared tensors \[",
         ),
         stating(_shared),
+        needs_open=True,
+    ),
+    Family(
+        "contiguous",
+        (r"You are trying to save a non contiguous tensor",),
+        stating(_contiguous),
         needs_open=True,
     ),
     Family(
