@@ -183,6 +183,48 @@ def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Num
     return Numbering(tuple(rows), model, solved.most, trust, count.why, assumes, solved.least)
 
 
+def numbered_by_change(
+    survey: Survey, asked: Numbers, unchanged: Set[str], section: str | None = None
+) -> Numbering | None:
+    """The parameters of these numbers among those that are `unchanged` since an older save, or None if they do not fit.
+
+    A parameter that changed had a gradient, so DDP counts it, and it is none of the numbers. Of the unchanged ones DDP
+    counts those that are not frozen, and each of these is a number. So the first number is the count of changed
+    parameters before it, the second is one more than that, and so on: this says between which changed ones each lies.
+
+    Raises UsageError where the file keeps no order.
+    """
+    if len({numbers for _, numbers in asked.ranks}) > 1 or asked.kind == "twice":
+        return None
+    model = survey.only_model(section)
+    _refuse_disorder(survey.checkpoint, model)
+    count = _listed(survey, model) or _by_names(survey, model)
+    gaps: dict[int, list[int]] = {}
+    changed = 0
+    for place in count.places:
+        index = place.indices[0]
+        if survey.tensors[index].name in unchanged:
+            gaps.setdefault(changed, []).append(index)
+        else:
+            changed += 1
+    wanted: dict[int, list[int]] = {}
+    for before, number in enumerate(sorted(asked.all)):
+        wanted.setdefault(number - before, []).append(number)
+    if any(len(gaps.get(gap, ())) < len(numbers) for gap, numbers in wanted.items()):
+        return None
+    candidates: dict[int, tuple[int, ...]] = {}
+    for gap, numbers in wanted.items():
+        is_exact = len(gaps[gap]) == len(numbers)
+        for position, number in enumerate(numbers):
+            candidates[number] = (gaps[gap][position],) if is_exact else tuple(gaps[gap])
+    assumes = None if _is_module(model) or not may_be_sorted(_blocks(model)) else _NOT_SORTED
+    is_sure = assumes is None and all(len(indices) == 1 for indices in candidates.values())
+    rows = [_row(survey, asked, number, candidates[number], {}) for number in asked.all]
+    counted = changed + len(asked.all)
+    why = f"{plural(changed, 'parameter')} changed since the older save, and these did not"
+    return Numbering(tuple(rows), model, counted, "strong" if is_sure else "likely", why, assumes, counted)
+
+
 def named(survey: Survey, asked: Numbers, names: Sequence[str]) -> Numbering | None:
     """The parameters of these numbers, by the names that DDP prints too, or None if each model of the file lacks some.
 

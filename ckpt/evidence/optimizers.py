@@ -44,6 +44,8 @@ class Optimizer(NamedTuple):
     rates: tuple[float, ...]
     has_begun: bool = True
     """False where it has no state and is of a kind that has some after its first step."""
+    is_plain_sgd: bool = False
+    """True for SGD without momentum, which never has state."""
 
 
 def optimizer(section: Section) -> Optimizer | None:
@@ -57,18 +59,21 @@ def optimizer(section: Section) -> Optimizer | None:
         names.update(str(key) for key, _ in children(state))
     parameters, rates = 0, []
     begins = bool(states)
-    for _, group in children(parts["param_groups"]):
+    groups = children(parts["param_groups"])
+    is_plain = bool(groups) and not states
+    for _, group in groups:
         fields = dict(children(group))
         view = look(fields.get("params"))
         parameters += len(view.children) if view.kind == "sequence" else 0
         begins = begins or not ("betas" in fields or look(fields.get("momentum")).value)
+        is_plain = is_plain and "dampening" in fields and look(fields.get("momentum")).value == 0
         rate = (
             None if type(fields.get("lr")) is bool else counter(fields.get("lr"))
         )  # a number, or a tensor of one
         if rate is not None and rate not in rates:
             rates.append(rate)
     family = next((name for needed, name in _FAMILIES if needed <= names), None)
-    return Optimizer(family, parameters, len(states), tuple(rates), begins or not parameters)
+    return Optimizer(family, parameters, len(states), tuple(rates), begins or not parameters, is_plain)
 
 
 def parts_of(node: Node) -> dict[str | int, Node]:

@@ -22,7 +22,6 @@ from ckpt.errors import (
     UsageError,
     is_stopped,
 )
-from ckpt.formats.common.cached import snapshot_of
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.format import Format, Probe
 from ckpt.io.location import Location, beside, locate
@@ -148,6 +147,8 @@ def _open(
             gc.enable()
 
 
+_CACHED = "models--"
+"""The begin of the name of a model's folder in a Hugging Face cache."""
 _RANKED = ("consolidated.", "mp_rank_", "model_optim_rng", "model-rank-")
 """Beginnings of the names of files of one rank."""
 _WHOLE = (NotOpenedError, LinkError, MixedStepsError)
@@ -307,7 +308,10 @@ def probe_at(
     partial: bool = False,
 ) -> Probe:
     """The probe of a location, for all formats. Raises CkptError."""
-    location = snapshot_of(location, limits)
+    if _CACHED in location.name:
+        from ckpt.formats.common.cached import snapshot_of  # here: few paths lead into a cache
+
+        location = snapshot_of(location, limits)
     shared = budget or Budget(limits)  # one for all shards
 
     def inner(other: Location, mark: str) -> Checkpoint:

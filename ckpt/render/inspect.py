@@ -440,6 +440,8 @@ def _part(
             text = f"{kind}, of no parameters"
         if facts.family == "LBFGS":  # keeps all of it under its first parameter
             text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
+        if facts.is_plain_sgd:
+            text = f"SGD without momentum, which keeps no state, {count}"
         text += f", {size_text(nbytes)}" if nbytes else ""
         if use is not None and not use.is_before:
             text += f", {use.steps:,.0f} step{'' if use.steps == 1 else 's'}"

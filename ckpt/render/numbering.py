@@ -1,11 +1,13 @@
-"""The parameters behind the numbers of DDP, as text: one name per line, nothing cut."""
+"""The parameters behind the numbers of DDP, as text: one name per line, and many that fit one number folded."""
 
 from __future__ import annotations
 
 from ckpt.evidence.numbering import Numbered, Numbering
 from ckpt.render.text import Line, hung, ragged
-from ckpt.text import plural, show
+from ckpt.text import folded, plural, show
 
+_FEW = 4
+"""Tensors that a number can be, up to which each has a line."""
 _GRADIENTS = {True: "had one earlier", False: "never", None: ""}
 
 
@@ -28,6 +30,8 @@ def _rows(row: Numbered, ranks: str) -> list[list[str]]:
     """One line for each tensor that a number can be."""
     if not row.entries:
         return [[str(row.number), "too many parameters fit", "", "", "", ranks]]
+    if len(row.entries) > _FEW:
+        return [[str(row.number), *_one_of(row), ranks]]
     return [
         [
             "or" if position else str(row.number),
@@ -39,6 +43,16 @@ def _rows(row: Numbered, ranks: str) -> list[list[str]]:
         ]
         for position, (entry, had) in enumerate(zip(row.entries, row.had_gradient, strict=True))
     ]
+
+
+def _one_of(row: Numbered) -> list[str]:
+    """The cells of a number that many tensors fit: their names folded, and what they have in common."""
+    shapes = {str(list(entry.tensor.shape)) for entry in row.entries}
+    dtypes = {entry.tensor.dtype.name for entry in row.entries}
+    had = {_GRADIENTS[gradient] for gradient in row.had_gradient}
+    names = folded([entry.name for entry in row.entries], _FEW)
+    cells = [f"one of {len(row.entries):,}: {names}"]
+    return cells + [values.pop() if len(values) == 1 else "" for values in (shapes, dtypes, had)]
 
 
 def _closing(numbering: Numbering) -> list[str]:

@@ -11,11 +11,23 @@ from typing import Annotated, cast
 import typer
 
 from ckpt.api.advice import planning
-from ckpt.api.reading import verify
+from ckpt.api.keywords import model_of
+from ckpt.api.opening import with_model
+from ckpt.api.reading import diff, verify
 from ckpt.cli import output
 from ckpt.cli.inputs import each
-from ckpt.cli.options import LimitOption, RewriteJson, SectionOption, limits_of, opened, plugins_allowed
+from ckpt.cli.options import (
+    Arg,
+    LimitOption,
+    Model,
+    RewriteJson,
+    SectionOption,
+    limits_of,
+    opened,
+    plugins_allowed,
+)
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
+from ckpt.evidence.record import ModelRecord
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
 from ckpt.jobs.check.verify import VerifyReport
@@ -30,10 +42,13 @@ from ckpt.jobs.explain import (
     pages,
     search,
 )
+from ckpt.jobs.explain.case import Older
+from ckpt.jobs.explain.families.gradients import OF_GRADIENTS
 from ckpt.jobs.explain.pages import page_of_code
 from ckpt.jobs.explain.text import LONGEST
 from ckpt.limits import Limits
 from ckpt.render.explain import answer_lines, list_lines, page_lines
+from ckpt.rows import NamedTuple
 
 _LARGEST_LOG = 1 << 30
 """Bytes of a log, of which the end is read."""
@@ -45,13 +60,16 @@ def command(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TEXT|CODE|- [PATH]",
+            metavar="TEXT|CODE|- [[OLDER] PATH]",
             help="An error message, or a code; - reads the output of a program from stdin. With the PATH of a"
-            " checkpoint behind it, the answer is for that checkpoint.",
+            " checkpoint behind it, the answer is for that checkpoint. An OLDER one of the run tells which parameters"
+            " got no gradient.",
             show_default=False,
         ),
     ] = None,
     section: SectionOption = None,
+    model: Model = None,
+    arg: Arg = None,
     tee: Annotated[
         bool,
         typer.Option(
@@ -69,6 +87,7 @@ def command(
     python train.py 2>&1 | ckpt explain - last.pth
     ckpt explain train.log last.pth
     ckpt explain "Parameter indices which did not receive grad for rank 1: 10 11" last.pth
+    ckpt explain train.log epoch_1.pth epoch_2.pth
     ckpt explain unused
     """
     if not words:
@@ -79,10 +98,11 @@ def command(
         return 0
     limits = limits_of(limit)
     is_log = False
-    path = words[-1] if len(words) > 1 and _is_path(words[-1]) else None
-    text = " ".join(words if path is None else words[:-1])
-    if path is None and section is not None:
-        raise UsageError("--section needs the PATH of a checkpoint")
+    paths = _paths(words)
+    path = paths[-1] if paths else None
+    text = " ".join(words[: len(words) - len(paths)])
+    if path is None and (section is not None or model is not None):
+        raise UsageError(f"{'--section' if model is None else '--model'} needs the PATH of a checkpoint")
     if text == "-":
         is_log, text = True, _stdin(tee=tee)
     elif os.path.isfile(text) and page_of_code(text) is None:
@@ -95,9 +115,13 @@ def command(
         if found.page is None:
             raise no_page(found.text)
         return _write(found, json=json)
+    older = paths[0] if len(paths) > 1 else None
+    if older is not None and (found.message is None or found.message.kind not in OF_GRADIENTS):
+        raise UsageError("OLDER goes with an error of DDP about gradients", path=older)
+    request = _Request(section, model_of(model, arg), older, limits)
     return each(
         [path],
-        lambda name: _write(_answered(found, name, section, limits), json=json),
+        lambda name: _write(_answered(found, name, request), json=json),
         json="ckpt.explain" if json else None,
     )
 
@@ -116,6 +140,23 @@ def _write(found: Explanation, *, json: bool) -> int:
         error = no_page(found.text)
         output.talk(f"ckpt: {error.problem}")
     return found.exit_code
+
+
+class _Request(NamedTuple):
+    """The options of an answer."""
+
+    section: str | None
+    model: ModelRecord | None
+    older: str | None
+    limits: Limits
+
+
+def _paths(words: list[str]) -> list[str]:
+    """The one or two checkpoints behind the message."""
+    first = len(words)
+    while first > 1 and first > len(words) - 2 and _is_path(words[first - 1]):
+        first -= 1
+    return words[first:]
 
 
 def _is_path(word: str) -> bool:
@@ -160,12 +201,14 @@ def _stdin(*, tee: bool = False) -> str:
     return text
 
 
-def _answered(found: Explanation, path: str, section: str | None, limits: Limits) -> Explanation:
+def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
+    limits = request.limits
     try:
         with opened(path, limits, tell=False) as checkpoint:
-            survey = checkpoint.survey
+            survey = with_model(checkpoint, request.model)
             verified = None if is_url(path) else lambda: _verified(path, limits)
-            return explain_with(found, Case(survey, planning(survey), section, verified))
+            older = None if request.older is None else _older(request.older, path, request)
+            return explain_with(found, Case(survey, planning(survey), request.section, verified, older))
     except (UnreadableError, UnsupportedError) as error:
         answered = (
             None
@@ -175,6 +218,23 @@ def _answered(found: Explanation, path: str, section: str | None, limits: Limits
         if answered is None:
             raise
         return answered
+
+
+def _older(older: str, path: str, request: _Request) -> Older:
+    """The parameters that are the same in an older save of the run. Raises CkptError."""
+    with output.meter("comparing") as progress:
+        report = diff(
+            older,
+            path,
+            section=request.section,
+            progress=progress,
+            limits=request.limits,
+            plugins=plugins_allowed(),
+        )
+    unchanged = [
+        row.name for row in report.rows if row.status == "same" and row.role.role in ("parameter", "unknown")
+    ]
+    return Older(older, tuple(unchanged))
 
 
 def _verified(path: str, limits: Limits) -> VerifyReport:

@@ -65,8 +65,18 @@ class Answer(NamedTuple):
         }
 
 
+class Older(NamedTuple):
+    """An older save of the same run, and the parameters that are the same in both."""
+
+    path: str
+    unchanged: tuple[str, ...]
+
+
 class Case:
-    """A checkpoint that is asked about an error. `verify` reads all of its bytes; `plan` finds the commands that work."""
+    """A checkpoint that is asked about an error. `verify` reads all of its bytes; `plan` finds the commands that work.
+
+    `older` is an earlier save of the run, where one was given.
+    """
 
     def __init__(
         self,
@@ -74,8 +84,10 @@ class Case:
         plan: Plan,
         section: str | None = None,
         verify: Callable[[], VerifyReport] | None = None,
+        older: Older | None = None,
     ) -> None:
         self.survey = survey
+        self.older = older
         self.plan = plan
         self.section = section
         self._verify = verify

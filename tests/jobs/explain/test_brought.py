@@ -978,7 +978,7 @@ def test_numbers_of_which_the_file_says_nothing_are_a_guess(tmp_path: Path) -> N
     assert "These names are a guess" in found.said
     assert found.commands == [
         "ckpt inspect sgd.pth --model FILE.py:FACTORY --index 2,3",
-        "ckpt diff OLDER sgd.pth",
+        "ckpt explain MESSAGE OLDER sgd.pth",
     ]
     once = ckpt("inspect", str(path), "--index", "2,3")
     assert once.code == 0 and ckpt("inspect", str(path), "--index", "2", "--index", "3").out == once.out

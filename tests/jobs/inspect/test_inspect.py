@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from inside import inside
 from torch import nn
 
 from ckpt import formats
@@ -552,3 +553,27 @@ def test_the_reason_stands_with_its_own_place(report: Inspect) -> None:
 
     assert "FRAME at byte 2 (protocol 5) and" in found.findings[0].message
     assert found.findings[0].where == ("args",)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda p: torch.optim.SGD(p, 0.1),
+            "SGD without momentum, which keeps no state, 2 parameters, lr 0.1",
+        ),
+        (
+            lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+            "no step taken yet, 0 of 2 parameters have state, lr 0.1",
+        ),
+        (lambda p: torch.optim.RMSprop(p, 0.1), "no state yet, 0 of 2 parameters have state, lr 0.1"),
+        (lambda p: torch.optim.Adam(p, 0.1), "no step taken yet, 0 of 2 parameters have state, lr 0.1"),
+    ],
+)
+def test_an_optimizer_that_never_has_state_is_told(make: Any, said: str, tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 2)
+    torch.save(
+        {"model": net.state_dict(), "optimizer": make(net.parameters()).state_dict()}, tmp_path / "a.pt"
+    )
+    done = inside("inspect", "a.pt", cwd=tmp_path)
+    assert [line.split(None, 1)[1] for line in done.lines if line.startswith("  optimizer")] == [said]

@@ -5,13 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt.evidence.numbering import Numbering, Numbers, named, numbering, pasted_numbers
+from ckpt.evidence.numbering import (
+    Numbering,
+    Numbers,
+    named,
+    numbered_by_change,
+    numbering,
+    pasted_numbers,
+)
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.explain.case import Answer, Case, Statement, stated
+from ckpt.jobs.explain.case import Answer, Case, Older, Statement, stated
 from ckpt.jobs.explain.family import Family
 from ckpt.jobs.explain.message import MOST_NAMES, Message
 from ckpt.jobs.inspect.unused import UNUSED
-from ckpt.text import pasted_path
+from ckpt.text import pasted_path, plural, show
 
 _NAMES = re.compile(r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)")
 _TWICE_NAME = re.compile(r"Parameter at index \d{1,12} with name (\S{1,2000}) has been marked as ready twice")
@@ -42,14 +49,30 @@ def _answer(message: Message, case: Case) -> Answer:
     certain = named(survey, numbers, message.names) if case.section is None else None
     if certain is not None:
         rows.clear()
-    found_numbers = certain or numbering(survey, numbers, case.section)
+    by_change = None
+    if certain is None and case.older is not None and survey.record is None:
+        by_change = numbered_by_change(survey, numbers, set(case.older.unchanged), case.section)
+    found_numbers = certain or by_change or numbering(survey, numbers, case.section)
     rows += _reasons(numbers, found_numbers)
+    if case.older is not None:
+        rows.append(_unchanged(case.older, fits=certain is not None or by_change is not None))
     if found_numbers.trust == "likely":
-        rows += _certain_ways(numbers, survey)
+        rows += _certain_ways(numbers, survey, has_older=case.older is not None)
     return Answer(survey.path, tuple(rows), numbering=found_numbers)
 
 
-def _certain_ways(numbers: Numbers, survey: Survey) -> Iterator[Statement]:
+def _unchanged(older: Older, *, fits: bool) -> Statement:
+    """The parameters that did not change since an older save."""
+    since = f"since {show(older.path, 80)}"
+    if not older.unchanged:
+        return Statement(f"Every parameter changed {since}, so each of them had a gradient in between.")
+    text = f"{plural(len(older.unchanged), 'parameter')} did not change {since}: they had no gradient, or are frozen."
+    if not fits:
+        text += " The numbers do not fit them: are the saves of the run that stopped?"
+    return Statement(text, older.unchanged)
+
+
+def _certain_ways(numbers: Numbers, survey: Survey, *, has_older: bool) -> Iterator[Statement]:
     """Say that names are a guess, and by which ways they are certain."""
     path = pasted_path(survey.path)
     if path is None:
@@ -60,10 +83,12 @@ def _certain_ways(numbers: Numbers, survey: Survey) -> Iterator[Statement]:
         (),
         f"ckpt inspect {path} --model FILE.py:FACTORY --index {every}",
     )
+    if has_older:
+        return
     yield Statement(
         "So they are with an older checkpoint of the run: parameters that did not change had no gradient.",
         (),
-        f"ckpt diff OLDER {path}",
+        f"ckpt explain MESSAGE OLDER {path}",
     )
 
 
@@ -122,3 +147,5 @@ FAMILIES = (
         needs_open=True,
     ),
 )
+OF_GRADIENTS = frozenset(family.kind for family in FAMILIES)
+"""The kinds of errors that an older save of the run helps to answer."""

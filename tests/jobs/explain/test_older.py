@@ -1,0 +1,164 @@
+"""DDP's numbers with the code of the model, or with an older save of the run: then they are no guess."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from inside import inside
+from torch import nn
+
+pytestmark = oracle.QUIET
+
+MESSAGE = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+    " Parameter indices which did not receive grad for rank 0: {}"
+)
+
+
+class Chain(nn.Module):
+    """Layers of one width, of which some are used."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=number % 3 > 0) for number in range(layers))
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor, used: set[int]) -> torch.Tensor:
+        for number, layer in enumerate(self.layers):
+            x = layer(x) if number in used else x
+        return self.norm(x)
+
+
+def run(folder: Path, layers: int, frozen: set[int], unused: set[int]) -> list[str]:
+    """Save before and after one step of plain SGD, whose state says nothing. Returns the names that DDP counts."""
+    torch.manual_seed(layers)
+    model = Chain(layers)
+    for number in frozen:
+        model.layers[number].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "old.pt")
+    out = model(torch.randn(8, 3), set(range(layers)) - unused)
+    (out * torch.randn(8, 3)).sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "new.pt")
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def answered(folder: Path, numbers: list[int], *paths: str) -> Any:
+    text = MESSAGE.format(" ".join(map(str, numbers)))
+    done = inside("explain", text, *paths, "--json", cwd=folder)
+    assert done.code == 0, done
+    return json.loads(done.out)["answer"]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_names_are_right_or_among_the_candidates(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    layers = random.randint(2, 9)
+    frozen = {number for number in range(layers) if random.random() < 0.3}
+    unused = {number for number in range(layers) if random.random() < 0.3}
+    counted = run(tmp_path, layers, frozen, unused)
+    truth = {
+        index: f"model.{name}"
+        for index, name in enumerate(counted)
+        if name.startswith("layers.") and int(name.split(".")[1]) in unused
+    }
+    if not truth:
+        truth = {}
+        return
+    answer = answered(tmp_path, sorted(truth), "old.pt", "new.pt")
+    index = answer["index"]
+    for row in index["names"]:
+        assert truth[row["index"]] in row["candidates"]
+    is_sure = all(row["name"] for row in index["names"])
+    assert index["evidence"]["trust"] == ("strong" if is_sure else "likely")
+    assert index["parameters"] == len(counted)
+    # Sure wherever no frozen layer touches an unused one.
+    touching = any({number - 1, number + 1} & (frozen - unused) for number in unused - frozen)
+    assert is_sure or touching or unused & frozen
+
+
+def test_the_other_ways_are_named_for_a_guess_only(tmp_path: Path) -> None:
+    run(tmp_path, 4, {0}, {2})
+    guess = answered(tmp_path, [2, 3], "new.pt")
+    commands = [row["command"] for row in guess["statements"] if row["command"]]
+    assert "ckpt explain MESSAGE OLDER new.pt" in commands
+    sure = answered(tmp_path, [2, 3], "old.pt", "new.pt")
+    assert [row["command"] for row in sure["statements"] if row["command"]] == []
+    (said,) = (row for row in sure["statements"] if "did not change" in row["text"])
+    assert said["names"] == ["model.layers.0.weight", "model.layers.2.weight", "model.layers.2.bias"]
+
+
+def test_saves_that_do_not_fit_are_said(tmp_path: Path) -> None:
+    run(tmp_path, 4, set(), set())
+    answer = answered(tmp_path, [1, 2], "old.pt", "new.pt")
+    texts = [row["text"] for row in answer["statements"]]
+    assert "Every parameter changed since old.pt, so each of them had a gradient in between." in texts
+    run(tmp_path, 5, set(), {4})
+    texts = [row["text"] for row in answered(tmp_path, [0], "old.pt", "new.pt")["statements"]]
+    assert any(text.endswith("are the saves of the run that stopped?") for text in texts)
+
+
+def test_ranks_that_differ_are_answered_from_the_newer_save(tmp_path: Path) -> None:
+    run(tmp_path, 4, set(), {2})
+    text = "Parameter indices which did not receive grad for rank {}: {}"
+    lines = "\n".join((text.format(0, "3 4"), text.format(1, "5")))
+    done = inside("explain", lines, "old.pt", "new.pt", cwd=tmp_path)
+    assert done.code == 0 and "likely" in "\n".join(done.lines)
+
+
+def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
+    run(tmp_path, 4, {0}, {2})
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n"
+        "class Chain(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layers = nn.ModuleList(nn.Linear(3, 3, bias=n % 3 > 0) for n in range(4))\n"
+        "        self.norm = nn.BatchNorm1d(3)\n"
+        "def make(frozen=True):\n"
+        "    net = Chain()\n"
+        "    net.layers[0].requires_grad_(not frozen)\n"
+        "    return net\n"
+    )
+    for words, name in (((), "model.layers.2.weight"), (("--arg", "frozen=False"), "model.layers.1.bias")):
+        answer = answered(tmp_path, [2], "new.pt", "--model", "nets.py:make", *words)
+        assert answer["index"]["evidence"]["trust"] == "certain"
+        assert [row["name"] for row in answer["index"]["names"]] == [name]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["KeyError: 'x'", "old.pt", "new.pt"], "OLDER goes with an error of DDP about gradients"),
+        (["KeyError: 'x'", "--model", "nets.py:make"], "--model needs the PATH of a checkpoint"),
+        ([MESSAGE.format(1), "gone.pt", "new.pt"], "gone.pt"),
+    ],
+)
+def test_what_is_refused(words: list[str], problem: str, tmp_path: Path) -> None:
+    run(tmp_path, 3, set(), set())
+    done = inside("explain", *words, cwd=tmp_path)
+    assert done.code == 2 and problem in done.complaints[0]
+
+
+def test_many_candidates_are_one_line(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(20)])
+    for number in range(10):
+        model[number].requires_grad_(False)
+    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad])
+    out = torch.randn(2, 4)
+    for number, layer in enumerate(model):
+        out = out if number in (13, 17) else layer(out)
+    out.sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "a.pt")
+    done = inside("explain", MESSAGE.format("6 7"), "a.pt", cwd=tmp_path)
+    assert not any(line.lstrip().startswith("or ") for line in done.lines)
+    assert any(line.startswith("    6  one of 21: model.3-13.weight ×11, ") for line in done.lines)
