@@ -187,6 +187,31 @@ def _is_source(to: target.Target) -> UsageError:
     return UsageError("OUT is a source of the page, which --force does not replace", path=to.path)
 
 
+class _Bar:
+    """One bar for the work on several files, of which each tells its own share. A file counts with its bytes."""
+
+    def __init__(self, reach: Progress | None, total: int) -> None:
+        self._reach = reach
+        self._total = total
+        self._done = 0
+
+    @contextmanager
+    def part(self, size: int) -> Iterator[Progress | None]:
+        """Count the work of the block as `size` bytes, whatever it says is all of it."""
+        reach = self._reach
+        if reach is None:
+            yield None
+            return
+
+        def progress(done: int, total: int) -> None:
+            reach(self._done + size * done // max(total, 1), self._total)
+
+        try:
+            yield progress
+        finally:
+            self._done += size
+
+
 class _Documents:
     """The documents of a page, in the order in which they are made, and the exit code."""
 
@@ -311,19 +336,30 @@ class _Documents:
 
     def _series(self, items: Sequence[Found], rows: Mapping[str, Document], *, whole: bool) -> None:
         """The row of each file, its numbers, and its changes from the file before; `whole` compares all of two."""
-        with ExitStack() as stack:
-            last: list[tuple[Checkpoint, ExitStack]] = []
+        sizes = {path: size if isinstance(size := row["bytes"], int) else 0 for path, row in rows.items()}
+        read = [sizes[item.path] for item in items]
+        total = (
+            sum(read) + sum(read[1:-1]) + (0 if whole else sum(read))
+        )  # each is compared with both neighbours
+        with ExitStack() as stack, output.meter("comparing" if whole else "reading") as reach:
+            bar = _Bar(reach, total)
+            last: list[tuple[Checkpoint, ExitStack, int]] = []
 
             def take(item: Found) -> None:
                 with ExitStack() as inner:
                     checkpoint = inner.enter_context(opened(item.path, self._limits, tell=False))
                     documents = [rows[item.path]]
+                    size = sizes[item.path]
                     if not whole:
-                        documents.append(self._measured(checkpoint))
+                        with bar.part(size) as progress:
+                            documents.append(self._measured(checkpoint, progress))
                     if last:
-                        documents.append(self._compared(last[0][0], checkpoint, whole=whole))
+                        with bar.part(last[0][2] + size) as progress:
+                            documents.append(
+                                self._compared(last[0][0], checkpoint, whole=whole, progress=progress)
+                            )
                         last.pop()[1].close()
-                    last.append((checkpoint, stack.enter_context(inner.pop_all())))
+                    last.append((checkpoint, stack.enter_context(inner.pop_all()), size))
                 self.found += documents
 
             self._each(items, take)
@@ -342,15 +378,17 @@ class _Documents:
             progress=progress,
         ).to_json()
 
-    def _compared(self, before: Checkpoint, after: Checkpoint, *, whole: bool) -> Document:
+    def _compared(
+        self, before: Checkpoint, after: Checkpoint, *, whole: bool, progress: Progress | None
+    ) -> Document:
         """Return the changes between two files: all of them, or the changes of a series in its models.
 
         They are in the model when both files have one of the same name.
         """
         if whole:
-            return diff(before, after, section=self._section, check=False).to_json()
+            return diff(before, after, section=self._section, check=False, progress=progress).to_json()
         candidates = [side.survey.candidates for side in (before, after)]
         names = {models[0].name for models in candidates if len(models) == 1}
         both = all(len(models) == 1 for models in candidates)
         section = self._section or (names.pop() if both and len(names) == 1 else None)
-        return diff(before, after, section=section or None, check=False).to_json()
+        return diff(before, after, section=section or None, check=False, progress=progress).to_json()
