@@ -36,7 +36,16 @@ from ckpt.formats.listing import open_documents
 from ckpt.io import target
 from ckpt.io.far import is_url
 from ckpt.jobs.inspect.ls import LsRow
-from ckpt.jobs.report import checkpoints, error_document, in_series, is_error, payload
+from ckpt.jobs.report import (
+    Numbers,
+    checkpoints,
+    error_document,
+    in_series,
+    is_error,
+    is_series,
+    numbers_of,
+    payload,
+)
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.html import html_page
@@ -84,8 +93,8 @@ def command(
     """Draw checkpoints as one page of HTML: what they hold, how tensors are spread, what moved over time.
 
     One file is drawn as inspect and a folder as ls, without reading tensor data. Two files are compared as diff does.
-    More are a series, which is read whole: the norm of each layer, and its change from file to file. The page requests
-    nothing.
+    More are a series, which is read whole, also all files of a folder: the norm of each layer, its change from file to
+    file, and what all files record. The page requests nothing.
 
     \b
     ckpt report runs/epoch_12.pth -o report.html
@@ -98,7 +107,7 @@ def command(
     page = Page(out, force=force)
     documents = _Documents(page, limits, section)
     if documents.read(names, measured=measured, quick=quick):
-        page.write(documents.found)
+        page.write(documents.found, documents.numbers)
         page.tell(documents.others)
     else:
         output.conclude("nothing was written")
@@ -141,9 +150,9 @@ class Page:
                     self.write([error_document(path, schema, error, __version__)])
             raise
 
-    def write(self, documents: Sequence[Document]) -> None:
+    def write(self, documents: Sequence[Document], numbers: Numbers | None = None) -> None:
         """Draw the documents and put the page in place. Raises UnreadableError, WriteError."""
-        data = html_page(documents, date=_date())
+        data = html_page(documents, date=_date(), numbers=numbers)
         if self._to is None:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
@@ -219,6 +228,7 @@ class _Documents:
         self.found: list[Document] = []
         self.others: list[str] = []
         self.code = 0
+        self.numbers: dict[str, dict[str, float]] = {}
         self._page = page
         self._limits = limits
         self._section = section
@@ -240,10 +250,10 @@ class _Documents:
         walked = any(item.folder is not None for item in items)
         if is_single:
             self._each(items, lambda item: self._inspect(item, measured=measured))
-        elif quick or (walked and not measured):
+        elif quick:
             self._each(items, self._list)
         else:
-            self._several(items, by_shell=by_shell, measured=measured)
+            self._several(items, by_shell=by_shell, measured=measured, is_chosen=measured or not walked)
         for name in empty(names, [item.path for item in items]):
             self._failed(name, nothing_in(name))
         if not self.found:
@@ -319,17 +329,24 @@ class _Documents:
             documents = ls(checkpoint).to_json()
         self.found += documents
 
-    def _several(self, items: Sequence[Found], *, by_shell: bool, measured: bool) -> None:
-        """The rows of the files, then a series, or the comparison of two: in the order of what they record."""
+    def _several(self, items: Sequence[Found], *, by_shell: bool, measured: bool, is_chosen: bool) -> None:
+        """The rows of the files, then a series, or the comparison of two: in the order of what they record.
+
+        Files that nobody chose, because they are all of a folder, are read where they are a series on this machine.
+        """
         rows: list[LsRow] = []
         read: dict[str, Found] = {}
 
         def take(item: Found) -> None:
             with self._opened(item.path) as checkpoint:
                 rows.extend(ls(checkpoint))
+                self.numbers[item.path] = numbers_of(checkpoint.survey)
             read[rows[-1].path] = item
 
         self._each(items, take)
+        if not is_chosen and (any(is_url(row.path) for row in rows) or not is_series(rows)):
+            self.found += [row.to_json() for row in rows]
+            return
         order = in_series(rows) if by_shell else rows
         documents = {read[row.path].path: row.to_json() for row in order}
         self._series([read[row.path] for row in order], documents, whole=len(items) == 2 and not measured)
