@@ -15,6 +15,7 @@ from ckpt.names import Path
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple, dataclass
 from ckpt.tensors import Storage, Tensor, TensorRef, parts_of, sources_of
+from ckpt.text import plural, show
 
 Role = Literal["parameter", "buffer"]
 
@@ -34,6 +35,9 @@ class Entry(NamedTuple):
     source: str | None = None
     registered: bool = True
     persistent: bool = True
+
+    def __repr__(self) -> str:
+        return f"<Entry {show(self.name)}: {self.tensor.dtype.name} {list(self.tensor.shape)}>"
 
 
 class Storages(Column[Storage]):
@@ -350,6 +354,9 @@ class Checkpoint:
     `root` is the tree in file order. `tensors`, `values` and `containers` are its flat views. Edits
     return a new Checkpoint over the same sources.
     """
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {show(self.path)}: {self.format}, {plural(len(self.tensors), 'tensor')}>"
 
     path: str
     format: str

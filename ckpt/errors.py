@@ -72,21 +72,25 @@ class CkptError(Exception):
         return self.advice if self.path is None else f"{self.path or repr('')}: {self.advice}"
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines that IPython shows of it: the caller's frames without ours, and the error in one line.
+        return lines_in_notebook(self)
 
-        Python itself still prints all frames: `traceback.print_last()`.
-        """
-        from traceback import StackSummary, walk_tb
 
-        rooms = [
-            (place, str(place[0].f_globals.get("__name__")).partition(".")[0])
-            for place in walk_tb(self.__traceback__)
-        ]
-        ours = __name__.partition(".")[0]
-        callers = [place for place, room in takewhile(lambda row: row[1] != ours, rooms) if room != "IPython"]
-        text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(self))
-        frames = "".join(StackSummary.extract(callers).format())
-        return [*frames.splitlines(), f"{type(self).__name__}: {text}"]
+def lines_in_notebook(error: BaseException) -> list[str]:
+    """Return the lines that IPython shows of an error: the caller's frames without ours, and the error in one line.
+
+    Python itself still prints all frames: `traceback.print_last()`.
+    """
+    from traceback import StackSummary, walk_tb
+
+    rooms = [
+        (place, str(place[0].f_globals.get("__name__")).partition(".")[0])
+        for place in walk_tb(error.__traceback__)
+    ]
+    ours = __name__.partition(".")[0]
+    callers = [place for place, room in takewhile(lambda row: row[1] != ours, rooms) if room != "IPython"]
+    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(error))
+    frames = "".join(StackSummary.extract(callers).format())
+    return [*frames.splitlines(), f"{type(error).__name__}: {text}"]
 
 
 def _again(kind: type[CkptError], args: tuple[object, ...], fields: dict[str, object]) -> CkptError:

@@ -156,7 +156,7 @@ CATALOGUE: dict[str, Code] = {
         Code("nan", "warning", "tensors hold NaN", ("diff", "stats", "lint")),
         Code("inf", "warning", "tensors hold Inf", ("diff", "stats", "lint")),
         Code("dead-channels", "warning", "output channels are almost zero", ("stats", "lint")),
-        Code("frozen", "warning", "parameters did not change while others did", _DIFF),
+        Code("frozen", "warning", "parameters stayed unchanged while others changed", _DIFF),
         Code(
             "changed-without-state",
             "warning",
@@ -164,7 +164,12 @@ CATALOGUE: dict[str, Code] = {
             _DIFF,
         ),
         Code("step-skipped", "warning", "no parameter changed, or both files are at one step", _DIFF),
-        Code("buffers-in-frozen", "warning", "statistics changed in a module with frozen parameters", _DIFF),
+        Code(
+            "buffers-in-frozen",
+            "warning",
+            "statistics changed in a module whose parameters stayed unchanged",
+            _DIFF,
+        ),
     )
 }
 """All codes, the most serious first."""

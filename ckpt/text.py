@@ -176,6 +176,17 @@ def braced(names: Sequence[str]) -> list[str]:
     return out
 
 
+def common_begin(names: Sequence[str]) -> str:
+    """The components that all of several dotted names begin with, and the dot behind them."""
+    if len(names) < 2:
+        return ""
+    low, high = min(names), max(names)
+    size = next(
+        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
+    )
+    return low[: low.rfind(".", 0, size) + 1]
+
+
 # --- names that say nearly the same -------------------------------------------------------------------------------------
 
 _DEPTH = 64
@@ -331,9 +342,17 @@ def folded(names: Sequence[str], count: int = 4, limit: int = 80) -> str:
     texts: list[str] = []
     for name, indices in rows[:count]:
         is_plain_list = len(indices) == name.count(",") + 1
-        texts.append(show(name, limit) + ("" if is_plain_list else f" ×{len(indices):,}"))
+        texts.append(_without_middle(name, limit) + ("" if is_plain_list else f" ×{len(indices):,}"))
     further = len(names) - sum(len(indices) for _, indices in rows[:count])
     return ", ".join(texts) + (f" and {further:,} more" if further else "")
+
+
+def _without_middle(name: str, limit: int) -> str:
+    """A name as one safe line. Where it is longer than `limit` its middle is left out, for names differ at their ends."""
+    if len(name) <= limit:
+        return show(name, None)
+    tail = 2 * limit // 3
+    return f"{show(name[: limit - 1 - tail], None)}…{show(name[-tail:], None)}"
 
 
 def percent(part: int, whole: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, ValuesView
+from functools import partial
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -15,9 +16,9 @@ from ckpt import checkpoint as contents
 from ckpt.api.handle import Handle
 from ckpt.api.reference import MissingNameError as MissingNameError
 from ckpt.api.reference import Ref as Ref
-from ckpt.api.reference import unfit
+from ckpt.api.reference import show_key, unfit
 from ckpt.api.sections import Section, Shard
-from ckpt.errors import UnsupportedError, UsageError, about
+from ckpt.errors import CkptError, UnsupportedError, UsageError, about
 from ckpt.evidence.wrappers import unwrapping
 from ckpt.io.source import grounded
 from ckpt.limits import Limits
@@ -64,10 +65,15 @@ class Values(Mapping[str, Json], Generic[R]):
         if matches:
             return _plain(matches[0][1])
         if name not in self._rows:
-            raise MissingNameError(name, "value", self._rows)
+            raise MissingNameError(name, "value", self._rows, partial(self._elsewhere, name))
         return _plain(
             node_at(self._checkpoint.root, self._rows[name].path)
         )  # marked, as a second one of its name
+
+    def _elsewhere(self, name: str) -> str | None:
+        """Return the expression for the tensor of a name, if there is one."""
+        is_tensor = any(entry.name == name for entry in self._checkpoint.tensors)
+        return f"a tensor: c[{show_key(name)}]" if is_tensor else None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -123,6 +129,20 @@ class Shown(Mapping[str, R]):
         except MissingNameError as error:
             raise UsageError(f"no value {show(name, 80)}", path=self.path, hint=error.hint) from None
 
+    def elsewhere(self, name: str) -> str | None:
+        """Return the expression for a value or a section of a name that no tensor has, for an open checkpoint `c`."""
+        if any(row.name == name for row in self.checkpoint.values):
+            return f"a value: c.values[{show_key(name)}]"
+        is_section = any(row.name == name and row.tensors for row in self._sections())
+        return f"a section: c.section({show_key(name)})" if is_section else None
+
+    def _sections(self) -> Sequence[evidence.Section]:
+        """The sections, none of a file that was closed before it was asked for them."""
+        try:
+            return self.survey.sections
+        except CkptError:
+            return ()
+
     @property
     def survey(self) -> Survey:
         """The survey of the checkpoint."""
@@ -168,7 +188,7 @@ class Checkpoint(Shown[Ref]):
         self.check_open()
         indices = self._handle.indices
         if name not in indices:
-            raise MissingNameError(name, "tensor", indices)
+            raise MissingNameError(name, "tensor", indices, partial(self.elsewhere, name))
         return Ref(self._handle, indices[name])
 
     def __iter__(self) -> Iterator[str]:

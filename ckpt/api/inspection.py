@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,7 @@ class InspectReport(Shown[TensorSummary]):
 
     def __getitem__(self, name: str) -> TensorSummary:
         if name not in self._tensors:
-            raise MissingNameError(name, "tensor", self._tensors)
+            raise MissingNameError(name, "tensor", self._tensors, partial(self.elsewhere, name))
         return self._tensors[name]
 
     def __iter__(self) -> Iterator[str]:

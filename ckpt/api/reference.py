@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ckpt.checkpoint import Entry
 from ckpt.elements import cast
-from ckpt.errors import UnsupportedError
+from ckpt.errors import UnsupportedError, lines_in_notebook
 from ckpt.io.source import Source
 from ckpt.names import nearest
 from ckpt.tensors import TensorRef, unwrapped
@@ -22,23 +22,50 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class MissingNameError(KeyError):
-    """A name that a checkpoint does not have. Its text suggests the names that are most like it."""
+def show_key(name: str) -> str:
+    """A name as a key of Python, in double quotes, safe to print."""
+    return f'"{show(name, 80)}"'
 
-    def __init__(self, name: str, what: str = "tensor", names: Iterable[str] = ()) -> None:
+
+class MissingNameError(KeyError):
+    """A name that a checkpoint does not have. Its text suggests the names that are most like it.
+
+    `elsewhere` gives the expression for something else of this name, if there is one: a value, a section.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        what: str = "tensor",
+        names: Iterable[str] = (),
+        elsewhere: Callable[[], str | None] | str | None = None,
+    ) -> None:
         super().__init__(name)
         self._what = what
         self._names = names
+        self._elsewhere = elsewhere
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.args[0], self._what, list(self._names), self._other)
+
+    @property
+    def _other(self) -> str | None:
+        return self._elsewhere() if callable(self._elsewhere) else self._elsewhere
 
     @property
     def hint(self) -> str | None:
-        """The question `did you mean …?` with the nearest names, or None."""
+        """The expression for what has this name, else the question `did you mean …?` with the nearest names, or None."""
+        if self._other is not None:
+            return self._other
         near = nearest(str(self.args[0]), self._names)
         return f"did you mean {', '.join(show(other, 60) for other in near)}?" if near else None
 
     def __str__(self) -> str:  # only here are all names compared: `in` raises and drops one for each question
         hint = self.hint
         return f"no {self._what} '{show(str(self.args[0]), 80)}'" + (f" ({hint})" if hint else "")
+
+    def _render_traceback_(self) -> list[str]:
+        return lines_in_notebook(self)
 
 
 class Ref:

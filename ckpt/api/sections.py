@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ckpt.api.reference import MissingNameError, Ref
+from ckpt.api.reference import MissingNameError, Ref, show_key
 from ckpt.text import plural, show, size_text
 
 if TYPE_CHECKING:
@@ -28,8 +29,12 @@ class Part(Mapping[str, Ref]):
     def __getitem__(self, name: str) -> Ref:
         self._handle.check_open()
         if name not in self._indices:
-            raise MissingNameError(name, "tensor", self._indices)
+            raise MissingNameError(name, "tensor", self._indices, partial(self._elsewhere, name))
         return Ref(self._handle, self._indices[name])
+
+    def _elsewhere(self, name: str) -> str | None:
+        """Return the expression for the tensor of the whole file with this name, if there is one."""
+        return f"of the whole file: c[{show_key(name)}]" if name in self._handle.indices else None
 
     def __iter__(self) -> Iterator[str]:
         self._handle.check_open()

@@ -39,7 +39,7 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     ("rehome", "--to"): ("cpu", "cuda:0", "cuda:1", "mps"),
     ("ls", "--sort"): ("name", "size", "params", "findings"),
     ("stats", "--sort"): ("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel"),
-    ("diff", "--show"): ("changed", "unchanged", "frozen", "buffers", "all"),
+    ("diff", "--show"): ("changed", "unchanged", "buffers", "all"),
     ("warmstart", "--on-mismatch"): ("keep", "slice", "error"),
     ("lint", "--output-format"): ("text", "json", "github", "sarif", "junit"),
     ("", "--level"): LEVELS,

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from types import MappingProxyType
 from typing import TypeAlias
 
 from ckpt.errors import CkptError, UnreadableError
+from ckpt.evidence.survey import Survey
+from ckpt.io.far import is_url
 from ckpt.jobs.inspect.ls import LsRow, in_order
 from ckpt.names import labels, natural
 from ckpt.text import Json, plural, show
+from ckpt.tree.find import counter
+from ckpt.tree.view import look
 
 _LONGEST = 2000
 """Characters of one value that a page shows."""
@@ -23,11 +30,17 @@ _KIN = 20
 Document = Mapping[str, Json]
 
 
-def payload(documents: Iterable[Document], version: str) -> dict[str, Json]:
+Numbers = Mapping[str, Mapping[str, float]]
+"""PATH -> the numbers that its checkpoint records, by their names."""
+
+
+def payload(
+    documents: Iterable[Document], version: str, numbers: Numbers = MappingProxyType({})
+) -> dict[str, Json]:
     """Return the data that the script of a page draws: `views`, and the PATHs that are `unreadable`.
 
-    The documents come from `inspect`, `diff`, `stats` and `ls --json`, and from errors.
-    Raises UnreadableError.
+    The documents come from `inspect`, `diff`, `stats` and `ls --json`, and from errors. `numbers` become the curves of a
+    series; a file that has none there shows its counters. Raises UnreadableError.
     """
     views: dict[str, list[dict[str, Json]]] = {name: [] for name in ROWS}
     unreadable: list[Json] = []
@@ -39,7 +52,7 @@ def payload(documents: Iterable[Document], version: str) -> dict[str, Json]:
             views[name].append(_DRAWN[name](document, name))
     if not any(views.values()) and not unreadable:
         raise UnreadableError("no document to draw")
-    return {"ckpt": version, "views": list(_views(views)), "unreadable": unreadable}
+    return {"ckpt": version, "views": list(_views(views, numbers)), "unreadable": unreadable}
 
 
 def checkpoints(documents: Iterable[Document]) -> list[str]:
@@ -81,7 +94,86 @@ def error_document(path: str, schema: str, error: CkptError, version: str) -> di
     }
 
 
-def _views(by_schema: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
+def is_series(rows: Sequence[LsRow]) -> bool:
+    """Tell whether the checkpoints of a folder are saves of one run: of as many parameters, and counted.
+
+    They record epochs or steps that differ, or their paths differ in numbers alone. The files of ranks are no series.
+    """
+    if len(rows) < 2 or any("rank" in os.path.basename(row.path) for row in rows):
+        return False
+    sizes = {(row.parameters, row.unknown) for row in rows}
+    if len(sizes) > 1 or sizes == {(0, 0)}:
+        return False
+    patterns = {re.sub("[0-9]+", "0", row.path) for row in rows}
+    reached = {row.reached for row in rows}
+    in_one_folder = len({os.path.dirname(row.path) for row in rows}) == 1
+    return len(patterns) == 1 or (in_one_folder and None not in reached and len(reached) > 1)
+
+
+_MOST_NUMBERS = 2000
+"""Numbers of one file that may become curves."""
+_MOST_SINGLE = 64
+"""Tensors of one element in a section that are read for it."""
+
+
+def numbers_of(survey: Survey) -> dict[str, float]:
+    """Return the finite numbers that a checkpoint records beside its tensors, by their names.
+
+    Tensors with one element outside of models and optimizers are such numbers too: `loss`. They are read, so not behind
+    a URL. Random states are none.
+    """
+    others = [section for section in survey.sections if section.kind == "other"]
+    single = [
+        (entry.name, entry.tensor)
+        for section in others
+        for entry in section.entries[:_MOST_SINGLE]
+        if entry.tensor.numel == 1 and not is_url(survey.checkpoint.path)
+    ]
+    values = [(value.name, value.node) for value in survey.checkpoint.values if value.node is not None]
+    found: dict[str, float] = {}
+    for name, node in (*values, *single):
+        if len(found) >= _MOST_NUMBERS:
+            break
+        if re.search("rng|random", name, re.IGNORECASE) is None:
+            number = counter(node)
+            if number is not None and isfinite(number) and not isinstance(look(node).value, bool):
+                found[name] = number
+    return found
+
+
+_FIRST = ("loss", "lr", "learning_rate")
+"""Words of the names of the curves that come first."""
+
+
+def _curves(paths: Sequence[str], numbers: Numbers, listed: Sequence[Document]) -> list[Json]:
+    """Return the numbers that all files record, in their order: `[{names, values}]`, equal ones together."""
+    counted = {row["path"]: row["counters"] for row in listed if isinstance(row["counters"], Mapping)}
+    tables = [numbers[path] if path in numbers else counted.get(path, {}) for path in paths]
+    if not tables:
+        return []
+    by_values: dict[tuple[float, ...], list[str]] = {}
+    for name in tables[0]:
+        column = [table.get(name) for table in tables]
+        values = tuple(
+            value for value in column if isinstance(value, (int, float)) and not isinstance(value, bool)
+        )
+        if len(values) == len(paths):
+            by_values.setdefault(values, []).append(name)
+    curves: list[Json] = []
+    for values, names in sorted(by_values.items(), key=lambda item: min(map(_rank, item[1]))):
+        curves.append({"names": [*sorted(names, key=len)], "values": [*values]})
+    return curves
+
+
+def _rank(name: str) -> tuple[int, int]:
+    """The place of a curve: loss and lr first, then metrics, and counters last."""
+    last = name.rpartition(".")[2].lower()
+    first = next((place for place, word in enumerate(_FIRST) if word in last.split("_") or word == last), 3)
+    is_counter = any(word in last for word in ("epoch", "step", "iter"))
+    return (first + is_counter, len(name))
+
+
+def _views(by_schema: dict[str, list[dict[str, Json]]], numbers: Numbers) -> Iterable[Json]:
     """The views in the order of the page: what is about all files first."""
     inspected, compared = by_schema["ckpt.inspect"], by_schema["ckpt.diff"]
     measured, listed = by_schema["ckpt.stats"], by_schema["ckpt.ls"]
@@ -101,6 +193,7 @@ def _views(by_schema: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
             "title": "Series",
             "stats": measured,
             "diffs": compared,
+            "curves": _curves(_in_order(measured, compared), numbers, listed),
             **_labelled(listed, by_schema),
             **files,
         }
@@ -122,6 +215,13 @@ def _views(by_schema: dict[str, list[dict[str, Json]]]) -> Iterable[Json]:
         yield {"kind": "checkpoint", "title": path, **document, **({"stats": own} if own is not None else {})}
     for document in unpaired:
         yield {"kind": "stats", "title": _path(document, "file"), "stats": document}
+
+
+def _in_order(measured: Sequence[Document], compared: Sequence[Document]) -> list[str]:
+    """The files of a series, as the page takes them: the measured ones, else all that were compared."""
+    if measured:
+        return [_path(document, "file") for document in measured]
+    return list(dict.fromkeys(_path(document, side) for document in compared for side in _SIDES))
 
 
 def _labelled(listed: Sequence[Document], by_schema: dict[str, list[dict[str, Json]]]) -> dict[str, Json]:

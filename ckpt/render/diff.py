@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isnan
 
+from ckpt.checkpoint import Value
 from ckpt.elements.compare import Change, together
 from ckpt.elements.histogram import Histogram
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.reasons import ranks_of
 from ckpt.jobs.diff.rows import STATUSES, Bars, Row, ValueRow, bars_that_fit, modules
-from ckpt.render.bars import spark
+from ckpt.render.bars import CELLS, spark
 from ckpt.render.tables import value_text
 from ckpt.render.text import (
     NAME,
@@ -33,6 +34,7 @@ from ckpt.text import (
     alike,
     and_more,
     braced,
+    common_begin,
     folded,
     pasted,
     pasted_path,
@@ -57,11 +59,19 @@ LETTERS = {
 """git's letters."""
 _COLOURS = {"M": "changed", "A": "added", "D": "removed", "R": "renamed"}
 _ROWS = 20
+_LEAST_NAME = 16
+"""The fewest cells that a name is shortened to, so that its row is one line."""
+Texts = tuple[str, ...]
+"""One thing said at several lengths, the longest first. A row shows the first that fits its line."""
 _LEAST = 3
 """Rows of changes that are listed, whatever the screen."""
 _SMALL = 12
 """Rows for changes, of which fewer have no room for bars beside what was added, removed and reshaped."""
 _VALUES = 12
+_VALUE_CELLS = 40
+"""Characters of a value that are shown."""
+_LONG_VALUE = 400
+"""Characters of a value in which its end is looked for."""
 _STILL = 24
 """Names of parameters that did not change, with siblings in braces."""
 _MERGED = 5000
@@ -200,6 +210,7 @@ def _counts(report: DiffReport, width: int | None) -> list[Line]:
             if report.options.structure:
                 parts = [f"{counts['same']:,} same"]
             parts += [f"{counts[status]:,} {status}" for status in STATUSES[1:-1] if counts[status]]
+            parts = list(map(whole, parts))
             if role == "parameter" and any(_is_by_name(row) for row in report.rows):
                 parts.append("(by their names: a state dict does not mark buffers)")
             rows.append((label, "   ".join(parts)))
@@ -232,31 +243,89 @@ def _still(report: DiffReport, width: int | None, which: str) -> list[Line]:
         out += hung([("  ", "")], f"{reason} ({len(names):,}):", width, 2)
         if which == "auto":
             text = folded(names, _STILL, 200)
-            text += " (--show frozen)" if len(names) > _STILL and " more" in text else ""
+            text += " (--show unchanged)" if len(names) > _STILL and " more" in text else ""
         else:
             text = ", ".join(map(whole, braced([show(name, None) for name in names])))
         out += hung([("    ", "")], text, width, 4)
     return out
 
 
-def _name_size(rows: Sequence[tuple[str, str]], width: int | None) -> int:
-    """Cells of the column of names beside some texts: as many as the longest one, unless a text would be broken for it."""
+def _name_size(rows: Sequence[tuple[str, Texts]], width: int | None) -> int:
+    """Cells of the column of names beside some texts: as many as the longest one, if all short texts fit beside it."""
     longest = max((cells(name) for name, _ in rows), default=0)
     if width is None:
         return min(longest, NAME)
-    widest = max((cells(text) for _, text in rows), default=0)
-    return min(longest, max(min(NAME, width // 2), 16, width - 4 - widest))
+    widest = max((cells(texts[-1]) for _, texts in rows), default=0)
+    return min(longest, max(min(NAME, width // 2), _LEAST_NAME, width - 4 - widest))
+
+
+def _laid_out(
+    rows: Sequence[tuple[str, str, Texts]], size: int, width: int | None, *, is_whole: bool = False
+) -> list[list[Line]]:
+    """Return the lines of each row: git's letter, a name, and what is said of it at several lengths.
+
+    Rows below each other leave out the same, and where names are too long, what all of these begin with.
+    """
+    pairs = [(name, texts) for _, name, texts in rows]
+    if width is not None and not is_whole:
+        begin = common_begin([name for name, texts in pairs if cells(name) + 4 + cells(texts[-1]) > width])
+        if begin:
+            pairs = [
+                ("…" + name.removeprefix(begin) if name.startswith(begin) else name, texts)
+                for name, texts in pairs
+            ]
+            size = _name_size(pairs, width)
+    return [
+        _row(letter, name, size, texts, width, is_whole=is_whole)
+        for (letter, *_), (name, _), texts in zip(
+            rows, pairs, _in_one_length(pairs, size, width), strict=True
+        )
+    ]
+
+
+def _in_one_length(rows: Sequence[tuple[str, Texts]], size: int, width: int | None) -> list[Texts]:
+    """The texts of rows, without those that not all rows of as many texts can show beside a name of `size` cells."""
+    if width is None:
+        return [texts for _, texts in rows]
+    fitting: dict[int, int] = {}
+    for name, texts in rows:
+        if cells(name) <= size:
+            room = width - 4 - size
+            first = next((i for i, text in enumerate(texts) if cells(text) <= room), len(texts) - 1)
+            fitting[len(texts)] = max(fitting.get(len(texts), 0), first)
+    return [texts[fitting.get(len(texts), 0) :] for _, texts in rows]
 
 
 def _row(
-    letter: str, name: str, size: int, text: str, width: int | None, *, is_whole: bool = False
+    letter: str,
+    name: str,
+    size: int,
+    texts: Texts,
+    width: int | None,
+    *,
+    is_whole: bool = False,
 ) -> list[Line]:
-    """A name in a column of `size` cells, and what is said of it, broken to fit. A longer name has its own line."""
+    """One line: a name in a column of `size` cells, and the longest of the texts that fits beside it.
+
+    Where none does, the middle of the name is left out. Only a name that is to be whole has then a line of its own.
+    """
     head: Line = [(f"{letter} ", _COLOURS.get(letter, ""))]
-    if cells(name) <= size or width is None or cells(name) + 4 + cells(text) <= width:
-        return hung([*head, (name + " " * (max(size - cells(name), 0) + 2), "")], text, width)
+    beside = max(cells(name), size) + 2
+    if width is None:
+        return [[*head, (_padded(name, size), ""), (texts[0], "")]]
+    for text in texts:
+        if 2 + beside + cells(text) <= width:
+            return [[*head, (_padded(name, size), ""), (text, "")]]
+    room = width - 4 - cells(texts[-1])
+    if room >= _LEAST_NAME and not is_whole:
+        return [[*head, (_padded(_fitting(name, room), min(size, room)), ""), (texts[-1], "")]]
     shown = name if is_whole else _fitting(name, width - 2)
+    text = next((text for text in texts if 4 + cells(text) <= width), texts[-1])
     return [[*head, (shown, "")], *(hung([("    ", "")], text, width) if text else [])]
+
+
+def _padded(name: str, size: int) -> str:
+    return name + " " * (max(size - cells(name), 0) + 2)
 
 
 def _fitting(name: str, width: int) -> str:
@@ -311,7 +380,7 @@ def _changes(
     least = min(len(parameters), _LEAST_BARS + 2) + 1 if any(groups.values()) else 0
     has_bars = not then or limit >= _SMALL or len(first) + len(then) + least <= limit
     least = least if has_bars else 1
-    listed = [(name, text) for _, name, text, _ in (*first, *then)]
+    listed = [(name, texts) for _, name, texts, _ in (*first, *then)]
     room = limit - len(listed) - 1
     for group in groups.values():
         if len(group) <= room:
@@ -320,17 +389,20 @@ def _changes(
     size = _name_size(listed, width)
     out = _blocks(first, len(bad), size, width, max(limit // 2, _LEAST))
     for_all = [
-        line for name, text in dict.fromkeys(retyped.values()) for line in _row("M", name, size, text, width)
+        line
+        for lines in _laid_out([("M", *row) for row in dict.fromkeys(retyped.values())], size, width)
+        for line in lines
     ]
     most = max(limit - len(out) - len(for_all) - least, limit // 2, _LEAST)
     out += _blocks(then, len(others), size, width, most) + for_all
     left: list[str] = []
     for label, group in groups.items():
-        room = max(limit - 1 - len(out), _LEAST if label == "parameters" else 0)  # a line for what is left
+        least = _LEAST if label == "parameters" and not out else 0
+        room = max(limit - 1 - len(out), least)  # a line for what is left
         lines = _listing(group, width, size) if len(group) <= room else []
         if label != "parameters" and group and not out:
             merged = _merged(group)  # nothing else differs
-            size = _name_size([(name, text) for _, name, text, _ in merged], width)
+            size = _name_size([(name, texts) for _, name, texts, _ in merged], width)
             lines = _blocks(merged, len(group), size, width, limit)
         elif (not lines and group) or len(lines) > room:
             most = max(min(room - 3, _FEW), least_bars)
@@ -338,7 +410,7 @@ def _changes(
             lines = _bars(group, width, most, only_changed=True) if is_drawn else []
             left.append(f"{len(group):,} {label}")
         out += lines
-    out += [line for text in dict.fromkeys(entire.values()) for line in hung([], text, width, 4)]
+    out += [line for lines in _laid_out([*dict.fromkeys(entire.values())], 0, width) for line in lines]
     if left:
         out += hung([], f"… {', '.join(left)} (--show changed)", width, 2, "dim")
     return [[], *out] if out else []
@@ -363,7 +435,7 @@ def _is_drawn(row: Row) -> bool:
     return row.change is not None and row.change.squares is not None
 
 
-_Merged = tuple[str, str, str, int]
+_Merged = tuple[str, str, Texts, int]
 """Rows that are shown as one: git's letter, their names, what is said of all of them, and how many they are."""
 
 
@@ -372,15 +444,17 @@ def _merged(rows: Sequence[Row]) -> list[_Merged]:
     looks = [(row.status, row.role.role, _what(row)) for row in rows[:_MERGED]]
     out: list[_Merged] = []
     for name, indices in alike([(_name(row), look) for row, look in zip(rows, looks, strict=False)]):
-        status, _, text = looks[indices[0]]
+        status, _, texts = looks[indices[0]]
         times = f"  ×{len(indices)}" if len(indices) > 1 else ""
-        out.append((LETTERS[status], name, (text + times).lstrip(), len(indices)))
+        texts = tuple((text + times).lstrip() for text in texts)
+        out.append((LETTERS[status], name, texts, len(indices)))
     return out
 
 
 def _blocks(merged: Sequence[_Merged], count: int, size: int, width: int | None, most: int) -> list[Line]:
     """Return the lines of some of `count` rows, at most `most`, and how many rows are left out."""
-    blocks = [_row(letter, name, size, text, width) for letter, name, text, _ in merged[: most + 1]]
+    rows = [(letter, name, texts) for letter, name, texts, _ in merged[: most + 1]]
+    blocks = _laid_out(rows, size, width)
     shown = sum(times for *_, times in merged)
     if sum(map(len, blocks)) <= most and len(merged) == len(blocks) and shown >= count:
         return [line for block in blocks for line in block]
@@ -393,17 +467,17 @@ def _blocks(merged: Sequence[_Merged], count: int, size: int, width: int | None,
     return [*out, [(f"… {count - shown:,} more (--show changed)", "dim")]]
 
 
-def _wholly_retyped(rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
+def _wholly_retyped(rows: Sequence[Row]) -> dict[int, tuple[str, Texts]]:
     """Return the rows of a dtype that all tensors of a role gave up for one other.
 
-    They stand by their id, each with the name and the text of the row for all of them.
+    They stand by their id, each with the name and the texts of the row for all of them.
     """
     sides = [
         (row, row.before.tensor.dtype.name, row.after.tensor.dtype.name)
         for row in rows
         if row.before and row.after
     ]
-    lines: dict[int, tuple[str, str]] = {}
+    lines: dict[int, tuple[str, Texts]] = {}
     for label, roles in _GROUPS.items():
         pairs: dict[str, dict[str, list[Row]]] = {}
         for row, before, after in sides:
@@ -415,10 +489,10 @@ def _wholly_retyped(rows: Sequence[Row]) -> dict[int, tuple[str, str]]:
             if before == after or len(by_dtype) > 1 or len(group) < 2:
                 continue
             changes = [row.change for row in group if row.change is not None]
-            said = f"{before} → {after}"
+            texts: Texts = (f"{before} → {after}",)
             if len(changes) == len(group):
-                said += f", {change_text(together(changes))}"
-            lines |= {id(row): (f"{len(group):,} {label}", said) for row in group}
+                texts = tuple(f"{texts[0]}, {text}" for text in change_texts(together(changes)))
+            lines |= {id(row): (f"{len(group):,} {label}", texts) for row in group}
     return lines
 
 
@@ -427,8 +501,8 @@ def _rank(row: Row) -> tuple[bool, int, bool]:
     return not _is_bad(row), list(_ROLES).index(row.role.role), row.status == "changed"
 
 
-def _entire(rows: Sequence[Row]) -> dict[int, str]:
-    """Return the rows of optimizers that one file alone has, by their id, each with the line for all of them."""
+def _entire(rows: Sequence[Row]) -> dict[int, tuple[str, str, Texts]]:
+    """Return the rows of optimizers that one file alone has, by their id, each with the row for all of them."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.role.role == "optimizer" and row.status in ("added", "removed"):
@@ -440,12 +514,12 @@ def _entire(rows: Sequence[Row]) -> dict[int, str]:
         for side, entry in (("removed", row.after), ("added", row.before))
         if entry is not None
     }
-    lines: dict[int, str] = {}
+    lines: dict[int, tuple[str, str, Texts]] = {}
     for (status, name), group in groups.items():
         if (status, name) not in here and len(group) > 1:
             nbytes = sum(entry.tensor.nbytes for row in group for entry in (row.before, row.after) if entry)
-            text = f"{LETTERS[status]} {whole(show(name, 120))}  {plural(len(group), 'tensor')}, {size_text(nbytes)}"
-            lines |= {id(row): text for row in group}
+            text = f"{plural(len(group), 'tensor')}, {size_text(nbytes)}"
+            lines |= {id(row): (LETTERS[status], show(name, 120), (text,)) for row in group}
     return lines
 
 
@@ -453,21 +527,17 @@ def _listing(
     rows: Sequence[Row], width: int | None, size: int | None = None, *, is_whole: bool = False
 ) -> list[Line]:
     """Return the rows, one below the other. Names have `size` cells, by default as many as the longest one."""
-    names = [_name(row) for row in rows]
-    texts = [_what(row) for row in rows]
+    named = [(LETTERS[row.status], _name(row), _what(row)) for row in rows]
     if size is None:
-        size = _name_size(list(zip(names, texts, strict=True)), width)
-    return [
-        line
-        for row, name, text in zip(rows, names, texts, strict=True)
-        for line in _row(LETTERS[row.status], name, size, text, width, is_whole=is_whole)
-    ]
+        size = _name_size([(name, texts) for _, name, texts in named], width)
+    return [line for lines in _laid_out(named, size, width, is_whole=is_whole) for line in lines]
 
 
 _BARS, _FEW = 40, 16
 """The most bars of --stat where no screen says how many fit, and the most beside other rows."""
 _LEAST_BARS = 4
-_BAR_CELLS = 30
+_FEWEST_CELLS, _BAR_CELLS = 10, 30
+"""Cells of the longest bar: a screen that is too narrow for the names has shorter bars."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -493,14 +563,20 @@ def _bars(
     retypes = any(row.retyped for row in bars.modules)
     heads = ["TENSORS CHANGED"] if only_changed else ["TENSORS", "CHANGED", *(["RETYPED"] if retypes else [])]
     table: list[list[str]] = []
-    for row, change in zip(bars.modules, shares, strict=True):
+    for row in bars.modules:
         none = "-" if row.is_unmeasured else "from 0"
         number = none if row.rel_l2 is None else f"{row.rel_l2:.3g}"
         counts = [row.tensors, row.changed, row.retyped]
         counts = [row.changed] if only_changed else counts[: len(heads)]
         name = show(row.name, 120) or "(the root)"
-        table.append([name, *(f"{count:,}" for count in counts), number, _bar(change, largest)])
+        table.append([name, *(f"{count:,}" for count in counts), number])
     columns_ = [Column(name, right=True) for name in (*heads, "REL. L2")]
+    sizes = [max(map(cells, column)) for column in zip(["MODULE", *heads, "REL. L2"], *table, strict=True)]
+    room = _BAR_CELLS
+    if width is not None:
+        room = min(max(width - sum(sizes) - 2 * len(sizes), _FEWEST_CELLS), _BAR_CELLS)
+    for cells_, change in zip(table, shares, strict=True):
+        cells_.append(_bar(change, largest, room))
     out = columns([Column("MODULE", gives_way=True, is_file=True), *columns_, Column("")], table, width=width)
     if len(bars.modules) < bars.total:
         every = f"{'--stat ' if only_changed else ''}--depth {bars.depth}"
@@ -508,12 +584,15 @@ def _bars(
     return out
 
 
-def _bar(change: float, largest: float) -> str:
-    """The bar of a change beside the largest one, which may be infinite: a sum of squares that float64 does not hold."""
+def _bar(change: float, largest: float, room: int) -> str:
+    """The bar of a change beside the largest one, which has `room` cells.
+
+    The largest may be infinite: a sum of squares that float64 does not hold.
+    """
     if not change:
         return ""
     share = 1.0 if change == largest else change / largest
-    eighths = max(1, round(share * _BAR_CELLS * 8))  # a change, however small
+    eighths = max(1, round(share * room * 8))  # a change, however small
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
@@ -523,62 +602,76 @@ def _name(row: Row) -> str:
     return show(row.label)
 
 
-def _what(row: Row) -> str:
+def _what(row: Row) -> Texts:
     before, after = row.before, row.after
     if before is None or after is None:
         entry = after or before
         assert entry is not None
-        return f"{list(entry.tensor.shape)} {entry.tensor.dtype.name}"
+        return (f"{list(entry.tensor.shape)} {entry.tensor.dtype.name}",)
     if row.status == "reshaped":
         layouts = [entry.tensor.layout for entry in (before, after)]
         marks = ["" if layouts[0] == layouts[1] else f" {layout}" for layout in layouts]
-        return f"{list(before.tensor.shape)}{marks[0]} → {list(after.tensor.shape)}{marks[1]}"
-    parts = []
-    if row.status == "retyped":
-        parts.append(f"{before.tensor.dtype.name} → {after.tensor.dtype.name}")
+        return (f"{list(before.tensor.shape)}{marks[0]} → {list(after.tensor.shape)}{marks[1]}",)
+    texts: Texts = ()
     change = row.change
     if change is not None:
         is_vague = (
             before.tensor.layout != "strided" and change.differing == change.numel and change.squares is None
         )
-        parts.append("its parts differ" if is_vague else change_text(change))
-    return ", ".join(parts) or (row.reason or "")
+        texts = ("its parts differ",) if is_vague else change_texts(change)
+    if row.status == "retyped":
+        dtypes = f"{before.tensor.dtype.name} → {after.tensor.dtype.name}"
+        return tuple(f"{dtypes}, {text}" for text in texts) or (dtypes,)
+    if texts or row.reason is None:
+        return texts or ("",)
+    # The reason stands above the rows too.
+    return (row.reason, "unchanged") if row.status == "same" else (row.reason,)
 
 
-def change_text(change: Change) -> str:
-    """`12 of 100 elements, max |Δ| 0.5 at [3, 1]`."""
+def change_texts(change: Change) -> Texts:
+    """`12 of 100 elements, max |Δ| 0.5 at [3, 1], relative L2 0.02`, and shorter.
+
+    The place of the largest change goes first, then `all elements`, then the cells of a histogram and the norm. A share
+    of the elements, and new NaN, are never left out.
+    """
     if not change.differing and not change.other_bytes:
-        return "values are equal"
-    if not change.differing and change.other_bytes:
-        return f"values are equal, {plural(change.other_bytes, 'element')} differ in bytes only (-0.0, NaN)"
-    share = (
-        f"{change.differing:,} of {plural(change.numel, 'element')}"
-        if change.differing < change.numel
-        else "all elements"
-    )
-    text = share
-    if change.differing and (change.nan[0] != change.nan[1] or change.inf[0] != change.inf[1]):
-        text += "".join(
-            f", {label} {before:,} → {after:,}"
+        return ("values are equal",)
+    if not change.differing:
+        differ = f"{plural(change.other_bytes, 'element')} differ in bytes only"
+        return (f"values are equal, {differ} (-0.0, NaN)", differ)
+    is_all = change.differing >= change.numel
+    share = "all elements" if is_all else f"{change.differing:,} of {plural(change.numel, 'element')}"
+    bad = ""
+    if change.nan[0] != change.nan[1] or change.inf[0] != change.inf[1]:
+        bad = ", ".join(
+            f"{label} {before:,} → {after:,}"
             for label, (before, after) in (("NaN", change.nan), ("inf", change.inf))
             if before != after
         )
-    if change.max_abs is not None and change.differing:
-        text += f", max |Δ| {change.max_abs:.3g}"
-        if change.at is not None and change.at:
-            text += f" at {list(change.at)}"
-    if change.rel_l2 is not None and change.differing:
-        text += f", relative L2 {change.rel_l2:.3g}"
-    if change.histogram is not None and change.histogram.counts:
-        text += f", {whole(_drawn(change.histogram))}"
-    return text
+    largest = "" if change.max_abs is None else f"max |Δ| {change.max_abs:.3g}"
+    place = f" at {list(change.at)}" if largest and change.at else ""
+    norm = "" if change.rel_l2 is None else f"relative L2 {change.rel_l2:.3g}"
+    kept = "" if is_all else share
+    drawn = change.histogram is not None and bool(change.histogram.counts)
+    full = _drawn(change.histogram) if change.histogram is not None and drawn else ""
+    lengths: list[tuple[str, ...]] = [
+        (share, bad, largest + place, norm, full),
+        (share, bad, largest, norm, full),
+        (kept, bad, largest, norm, full),
+    ]
+    if change.histogram is not None and drawn:
+        small = _drawn(change.histogram, CELLS // 2)  # its ends say what the largest change is
+        lengths += [(kept, bad, largest, norm, small), (kept, bad, norm, small), (kept, bad, small)]
+    else:
+        lengths.append((kept, bad, largest) if largest else (share, bad))
+    return tuple(", ".join(filter(None, pieces)) or share for pieces in lengths)
 
 
-def _drawn(histogram: Histogram) -> str:
+def _drawn(histogram: Histogram, room: int = CELLS) -> str:
     """`Δ -0.001 ▂▅█▅▁ 0.0008`: the counts between the least difference and the largest."""
     if histogram.low == histogram.high:
         return f"Δ {histogram.low:.3g}"
-    return f"Δ {histogram.low:.3g} {spark(histogram)} {histogram.high:.3g}"
+    return f"Δ {histogram.low:.3g} {spark(histogram, room)} {histogram.high:.3g}"
 
 
 def _values(report: DiffReport, width: int | None) -> list[Line]:
@@ -588,18 +681,64 @@ def _values(report: DiffReport, width: int | None) -> list[Line]:
     out: list[Line] = [[]]
     for row in rows[:_VALUES]:
         letter = LETTERS[row.status]
-        name = show(row.name)
-        head: Line = [(f"{letter} ", _COLOURS.get(letter, "")), (f"{whole(name)}  ", "")]
-        out += spread([*head, *_value(row)], width, 4)
+        out += _value_lines([(f"{letter} ", _COLOURS.get(letter, ""))], row, width)
     if len(rows) > _VALUES:
         out.append([(f"… {len(rows) - _VALUES:,} more values (--json)", "dim")])
     return out
 
 
-def _value(row: ValueRow) -> Line:
-    """The old value and the new one, in the colours of git."""
+def _value_lines(head: Line, row: ValueRow, width: int | None) -> list[Line]:
+    """A name with the old value and the new one, on one line.
+
+    Where they do not fit, the values are cut as long as they can be told apart, then the middle of the name is left out.
+    """
+    name = show(row.name)
+    sides = _value(row)
+    if width is None:
+        return [[*head, (f"{name}  ", ""), *sides]]
+    for limit in (_VALUE_CELLS, _VALUE_CELLS // 2):
+        shorter = _value(row, limit)
+        if not _are_apart(shorter):
+            break
+        sides = shorter
+        if cells(name) + 4 + _size(sides) <= width:
+            return [[*head, (f"{name}  ", ""), *sides]]
+    room = width - 4 - _size(sides)
+    if room >= _LEAST_NAME:
+        return [[*head, (f"{_fitting(name, room)}  ", ""), *sides]]
+    return spread([*head, (f"{whole(name)}  ", ""), *sides], width, 4)
+
+
+def _size(line: Line) -> int:
+    return sum(cells(text) for text, _ in line)
+
+
+def _are_apart(sides: Line) -> bool:
+    """Tell whether the two values look different."""
+    return len({text for text, _ in sides}) == len(sides)
+
+
+def _value(row: ValueRow, limit: int = _VALUE_CELLS) -> Line:
+    """The old value and the new one, in the colours of git.
+
+    Long lists are counted if that differs, and values that begin alike are without their middles.
+    """
+    sides = _two_sides(
+        row,
+        lambda side: (
+            value_text(side, limit) if side.fields is not None else show_literal(brief(side.node, limit))
+        ),
+    )
+    if len(sides) > 1 and any(text.endswith("…") for text, _ in sides):
+        counted = _two_sides(row, lambda side: value_text(side, limit))
+        ends = _two_sides(row, lambda side: cut(show_literal(brief(side.node, _LONG_VALUE)), limit))
+        return next((ways for ways in (counted, sides, ends) if _are_apart(ways)), sides)
+    return sides
+
+
+def _two_sides(row: ValueRow, text_of: Callable[[Value], str]) -> Line:
     sides = [
-        (value_text(side, 40) if side.fields is not None else show_literal(brief(side.node, 40)), style)
+        (text_of(side), style)
         for side, style in ((row.before, "removed"), (row.after, "added"))
         if side is not None
     ]

@@ -5,6 +5,7 @@ Notebooks drop scripts and style sheets, so styles are inline. A text of a file 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from html import escape
 from itertools import groupby
@@ -13,12 +14,22 @@ from ckpt.api.advice import planning
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.lint import LintReport
+from ckpt.jobs.check.recorded import SumReport
+from ckpt.jobs.check.stats import StatsReport
+from ckpt.jobs.check.verify import VerifyReport
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.inspect.inspect import Inspection, inspect
+from ckpt.jobs.inspect.ls import LsRow
+from ckpt.jobs.rewrite.report import Coverage, RewriteReport
 from ckpt.render.diff import diff_lines
 from ckpt.render.inspect import inspect_lines
 from ckpt.render.lint import summary
+from ckpt.render.ls import ls_lines
+from ckpt.render.ls import summary as ls_summary
+from ckpt.render.rewrite import coverage_lines, rewrite_lines
+from ckpt.render.stats import stats_lines
 from ckpt.render.text import Line, findings_lines, hung, safe
+from ckpt.render.verify import verify_lines
 from ckpt.text import show_literal
 
 WIDTH = 100
@@ -74,6 +85,38 @@ def html_lint(report: LintReport) -> str:
     return html_of([*lines, [(summary(report.files), "head")]])
 
 
+def html_ls(rows: Sequence[LsRow]) -> str:
+    """Return the table of `ckpt ls` and its closing line."""
+    folders = {os.path.dirname(row.path) for row in rows}
+    lines = ls_lines(rows, WIDTH, folders.pop() if len(folders) == 1 else "") if rows else []
+    return html_of([*lines, [(ls_summary(rows), "head")]])
+
+
+def html_stats(report: StatsReport) -> str:
+    """Return the table of `ckpt stats`."""
+    return html_of(stats_lines(report, width=WIDTH, modules=False))
+
+
+def html_verify(report: VerifyReport) -> str:
+    """Return the lines of `ckpt verify`."""
+    return html_of(verify_lines(report, WIDTH))
+
+
+def html_sum(report: SumReport) -> str:
+    """Return the lines of `ckpt sum`."""
+    return html_of([[(safe(line), "")] for line in report.lines()])
+
+
+def html_coverage(coverage: Coverage) -> str:
+    """Return the lines of `ckpt warmstart` on what is loaded into a model."""
+    return html_of(coverage_lines(coverage, width=WIDTH))
+
+
+def html_rewrite(report: RewriteReport) -> str:
+    """Return the lines of a command that writes."""
+    return html_of(rewrite_lines(report, WIDTH))
+
+
 def html_of(lines: Sequence[Line]) -> str:
     """Return lines as one block in which no notebook looks for formulas. Lines that have no room are counted."""
     rows: list[str] = []
@@ -89,7 +132,7 @@ def html_of(lines: Sequence[Line]) -> str:
             break
         rows.append(row)
     # Both classes are of MathJax, for its versions 2 and 3.
-    pre = '<pre style="white-space:pre;overflow-x:auto">'
+    pre = '<pre style="white-space:pre;overflow-x:auto;font-family:monospace;line-height:1.25">'
     return f'<div class="tex2jax_ignore mathjax_ignore">{pre}{chr(10).join(rows)}</pre></div>'
 
 

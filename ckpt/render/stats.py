@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.jobs.check.stats import Row, StatsReport
-from ckpt.render.bars import spark
-from ckpt.render.text import Column, Line, columns, findings_lines, flowed, hung, narrowed
-from ckpt.text import alike, percent, plural, show
+from ckpt.render.bars import CELLS, spark
+from ckpt.render.text import Column, Line, columns, findings_lines, flowed, given_up_lines, hung, narrowed
+from ckpt.text import alike, common_begin, percent, plural, show
 
 _ROWS = 60
-_GIVEN_UP = {"RMS": 1, "MEAN": 3, "MAX": 4, "MIN": 5}
-"""The order in which a narrow screen does without columns; SHAPE is the second."""
+_GIVEN_UP = {"RMS": 1, "MEAN": 3, "STD": 4, "MIN": 5, "MAX": 5}
+"""The order in which a narrow screen does without columns; SHAPE is the second. MIN and MAX go together."""
 _HEADER = ["name", "dtype", "shape", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "dead"]
 
 
@@ -21,7 +21,7 @@ def stats_lines(
     """The report as a person reads it. Tensors of which all that is shown is equal are one row; `everything` parts them."""
     count = plural(len(report.rows), "tensor")
     section = f" of {show(report.section.name, 60)}" if report.section.name else ""
-    prefix = _prefix([row.label for row in report.rows])
+    prefix = common_begin([row.label for row in report.rows])
     pieces = [f"{count}{section}"] + ([f"names begin with {show(prefix, None)}"] if prefix else [])
     out = flowed([(f"{show(report.checkpoint.path, None)}   ", "name")], pieces, width, 2)
     out.append([])
@@ -36,26 +36,23 @@ def stats_lines(
     heads += [Column(name, True) for name, shown in zip(("NAN", "INF"), bad, strict=True) if shown]
     heads += [Column("DEAD", True)] if with_channels else []
     heads += [Column("HISTOGRAM")] if report.histogram else []
-    body: list[list[str]] = []
-    for row in report.rows:
-        texts = [show(row.label[len(prefix) :], None) or "(the root)", str(list(row.entry.tensor.shape))]
-        summary = row.found
-        if summary is None:
-            body.append([*texts, *[""] * (len(heads) - 3), show(row.why, 60)])
-            continue
-        texts += [_number(value) for value in (summary.low, summary.high, row.mean, row.std, row.rms)]
-        texts.append(percent(summary.zeros, summary.numel))
-        texts += [f"{count:,}" for count, shown in zip((summary.nan, summary.inf), bad, strict=True) if shown]
-        texts += [_dead(row)] if with_channels else []
-        if report.histogram:
-            texts.append(spark(summary.histogram) if summary.histogram is not None else "")
-        body.append(texts)
+    body = [_cells(row, prefix, bad, heads, CELLS) for row in report.rows]
+    folds: list[tuple[str, tuple[int, ...]]] = [(row[0], (index,)) for index, row in enumerate(body)]
     rest = 0
     if not everything:
         folds = alike([(row[0], tuple(row[1:])) for row in body])
         rest = len(body) - sum(len(indices) for _, indices in folds[:_ROWS])
-        body = [[name, *body[indices[0]][1:]] for name, indices in folds[:_ROWS]]
-    out += columns(*narrowed(heads, body, width), width=width)
+        folds = folds[:_ROWS]
+    body = [[name, *body[indices[0]][1:]] for name, indices in folds]
+    shown, table = narrowed(heads, body, width)
+    if report.histogram and len(shown) < len(heads):  # a shorter histogram goes before a column
+        rows = [report.rows[indices[0]] for _, indices in folds]
+        short = [_cells(row, prefix, bad, heads, CELLS // 2)[-1] for row in rows]
+        body = [[*cells[:-1], spark_] for cells, spark_ in zip(body, short, strict=True)]
+        heads[-1] = heads[-1]._replace(name="HIST")
+        shown, table = narrowed(heads, body, width)
+    out += columns(shown, table, width=width)
+    out += given_up_lines(heads, shown, width)
     if rest:
         out.append([(f"… {rest:,} more (--all, --tsv, --json)", "dim")])
     if modules:
@@ -83,15 +80,21 @@ def stats_lines(
     return out
 
 
-def _prefix(names: Sequence[str]) -> str:
-    """The components that all of several names begin with, and the dot."""
-    if len(names) < 2:
-        return ""
-    low, high = min(names), max(names)
-    size = next(
-        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
-    )
-    return low[: low.rfind(".", 0, size) + 1]
+def _cells(row: Row, prefix: str, bad: Sequence[bool], heads: Sequence[Column], room: int) -> list[str]:
+    """The cells of a row below `heads`. `bad` says whether there are columns for NaN and Inf; a histogram has `room` cells."""
+    texts = [show(row.label[len(prefix) :], None) or "(the root)", str(list(row.entry.tensor.shape))]
+    summary = row.found
+    if summary is None:
+        return [*texts, *[""] * (len(heads) - 3), show(row.why, 60)]
+    texts += [_number(value) for value in (summary.low, summary.high, row.mean, row.std, row.rms)]
+    texts.append(percent(summary.zeros, summary.numel))
+    texts += [f"{count:,}" for count, shown in zip((summary.nan, summary.inf), bad, strict=True) if shown]
+    titles = {head.name for head in heads}
+    if "DEAD" in titles:
+        texts.append(_dead(row))
+    if titles & {"HISTOGRAM", "HIST"}:
+        texts.append(spark(summary.histogram, room) if summary.histogram is not None else "")
+    return texts
 
 
 def _nan(row: Row) -> int:

@@ -45,19 +45,25 @@ class Column(NamedTuple):
 def narrowed(
     heads: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None
 ) -> tuple[list[Column], list[Sequence[str]]]:
-    """Return the columns that fit `width` cells, and their rows. Columns go in the order of `given_up`."""
+    """Return the columns that fit `width` cells, and their rows. Columns go in the order of `given_up`, equal ones together."""
     kept = list(range(len(heads)))
     sizes = [max(cells(text) for text in (head.name, *column)) for head, column in _turned(heads, rows)]
     wanted = [
         size if head.least is None else min(size, head.least) for head, size in zip(heads, sizes, strict=True)
     ]
-    for index in sorted(
-        (index for index in kept if heads[index].given_up), key=lambda index: heads[index].given_up
-    ):
+    for rank in sorted({head.given_up for head in heads if head.given_up}):
         if width is None or sum(wanted[i] for i in kept) + 2 * (len(kept) - 1) <= width:
             break
-        kept.remove(index)
+        kept = [i for i in kept if heads[i].given_up != rank]
     return [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def given_up_lines(heads: Sequence[Column], kept: Sequence[Column], width: int | None) -> list[Line]:
+    """The line below a table that names the columns for which the screen has no room; no line where all are shown."""
+    names = [head.name for head in heads if head not in kept]
+    if not names:
+        return []
+    return hung([], f"… no room for {', '.join(names)} (--tsv, or a wider screen)", width, 2, "dim")
 
 
 def _turned(heads: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterable[tuple[Column, Sequence[str]]]:
@@ -89,7 +95,7 @@ def columns(
             widths[i] = max(map(cells, (heads[i].name, *names)))
         else:
             widths[i] = min(widths[i], level)
-            names = [shortened(name, widths[i]) for name in names]
+            names = _apart(names, [shortened(name, widths[i]) for name in names], widths[i])
         for row, name in zip(texts, names, strict=True):
             row[i] = name
     lines: list[Line] = []
@@ -101,6 +107,16 @@ def columns(
             line.append((padded + ("  " if i < len(row) - 1 else ""), head.style if number else "head"))
         lines.append(line)
     return lines
+
+
+def _apart(names: Sequence[str], short: Sequence[str], width: int) -> list[str]:
+    """Shortened names. Two that became the same keep their begins too, and are without their middles."""
+    whose: dict[str, set[str]] = {}
+    for name, text in zip(names, short, strict=True):
+        whose.setdefault(text, set()).add(name)
+    return [
+        text if len(whose[text]) == 1 else cut(name, width) for name, text in zip(names, short, strict=True)
+    ]
 
 
 def _level(widths: Sequence[int], room: int) -> int:

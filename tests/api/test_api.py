@@ -249,3 +249,48 @@ def test_the_public_names() -> None:
     for name in dir(ckpt):
         assert getattr(ckpt, name).__doc__
     assert ckpt.CkptError is CkptError
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("epoch", "no tensor 'epoch' (a value: c.values[\"epoch\"])"),
+        ("optimizer.param_groups.0.lr", 'c.values["optimizer.param_groups.0.lr"])'),
+        ("model", "no tensor 'model' (a section: c.section(\"model\"))"),
+        ("module.conv1.weigth", "did you mean model.module.conv1.weight"),
+    ],
+)
+def test_a_name_that_is_no_tensor_says_what_it_is(name: str, says: str, samples: Path) -> None:
+    with ckpt.open(samples / "train_cuda.pth") as opened:
+        inspected = ckpt.inspect(opened)
+        for mapping in (opened, inspected):
+            with pytest.raises(KeyError) as caught:
+                mapping[name]
+            assert says in str(caught.value)
+            again = pickle.loads(pickle.dumps(caught.value))
+            assert str(again) == str(caught.value) == str(pickle.loads(pickle.dumps(again)))
+
+
+def test_a_tensor_that_is_looked_for_elsewhere(samples: Path) -> None:
+    with ckpt.open(samples / "train_cuda.pth") as opened:
+        with pytest.raises(KeyError, match=r"of the whole file: c\[.model.module.conv1.weight.\]"):
+            opened.section("model")["model.module.conv1.weight"]
+        with pytest.raises(KeyError) as value:
+            opened.values["model.module.conv1.wieght"]
+    assert str(value.value).startswith("no value")
+    with pytest.raises(KeyError) as late:
+        ckpt.inspect(samples / "train_cuda.pth")["epoch"]
+    assert str(late.value).endswith('(a value: c.values["epoch"])')
+
+
+def test_rows_for_tables_are_plain_and_named_alike(samples: Path) -> None:
+    before, after = samples / "ddp_before.pth", samples / "ddp_after.pth"
+    for rows in (
+        ckpt.diff(before, after).to_json()["tensors"],
+        ckpt.inspect(before).to_json()["tensors"],
+        ckpt.stats(before).to_json()["tensors"],
+        ckpt.ls([before, after]).to_json(),
+    ):
+        assert isinstance(rows, list) and rows
+        keys = {"path", "name", "status"}
+        assert all(isinstance(row, dict) and row.keys() & keys == rows[0].keys() & keys for row in rows)

@@ -165,6 +165,7 @@ def test_no_bar_on_a_dumb_terminal(screen: Screen, monkeypatch: pytest.MonkeyPat
         (("verify", "ddp_after.pth"), "checking"),
         (("lint", "ddp_after.pth"), "checking"),
         (("ls", "ddp_after.pth"), "reading"),
+        (("report", "ddp_before.pth", "ddp_after.pth", "-o", "OUT.html"), "comparing"),
         (("rehome", "train_cuda.pth", "-o", "OUT.pth"), "copying"),
         (("convert", "ddp_after.pth", "-o", "OUT.safetensors"), "copying"),
     ],
@@ -185,3 +186,21 @@ def test_every_long_command_says_what_it_does(
     shown = screen()
     assert f"\r{doing} " in shown and shown.rpartition(f"\r{doing} ")[2].count(CLEAR) == 1
     assert "\n" not in shown.rpartition(CLEAR)[0]
+
+
+def test_the_page_of_a_series_has_one_bar_of_bytes(
+    screen: Screen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_PATIENCE", 0.0)
+    monkeypatch.setattr(output, "_PAUSE", 0.0)
+    names = [f"epoch_{number}.pth" for number in range(3)]
+    for name, source in zip(names, ("ddp_before.pth", "ddp_after.pth", "ddp_after.pth"), strict=True):
+        (tmp_path / name).write_bytes((SAMPLES / source).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    program(["report"])(["report", *names, "-o", "out.html"], standalone_mode=False, prog_name="ckpt")
+
+    sizes = [(tmp_path / name).stat().st_size for name in names]
+    total = output.size_text(2 * sum(sizes) + sizes[1])  # each is measured, and compared with the one before
+    drawn = [line.partition(CLEAR)[0] for line in screen().split("\r") if f" of {total}" in line]
+    shares = [int(line.partition("%")[0].split()[-1]) for line in drawn]
+    assert shares == sorted(shares) and shares[-1] == 100 and len(set(shares)) > 4

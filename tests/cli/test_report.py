@@ -397,3 +397,51 @@ def test_html_refuses_what_report_refuses(folder: Path) -> None:
     assert (folder / "out.html").read_text() == "mine" and (folder / "ddp_after.pth").read_bytes() == before
     done = ckpt("diff", "ddp_before.pth", "ddp_after.pth", "--html", "out.html", "--force", cwd=folder)
     assert done.code == 1 and kinds(folder / "out.html") == ["diff"]
+
+
+def saves(folder: Path, count: int = 3) -> Path:
+    """The saves of one run."""
+    folder.mkdir(exist_ok=True)
+    for epoch in range(1, count + 1):
+        model = {"fc.weight": torch.ones(4, 4) * epoch, "stem.weight": torch.ones(2, 2)}
+        optimizer = {"state": {}, "param_groups": [{"lr": 0.1**epoch, "params": [0, 1]}]}
+        run = {"model": model, "optimizer": optimizer, "epoch": epoch, "loss": 1 / epoch, "best": 0.5}
+        torch.save(
+            run | {"val_loss": torch.tensor(2.0 / epoch), "rng": {"pos": epoch}},
+            folder / f"epoch_{epoch}.pth",
+        )
+    return folder
+
+
+def test_a_folder_that_is_a_series_is_drawn_as_one(folder: Path) -> None:
+    saves(folder / "runs", 11)
+    done = ckpt("report", "runs", "-o", "a.html", cwd=folder)
+    assert done.code == 0 and kinds(folder / "a.html") == ["series"]
+    (view,) = drawn(folder / "a.html")["views"]
+    names = [f"runs/epoch_{epoch}.pth" for epoch in range(1, 12)]
+    assert [each["file"]["path"] for each in view["stats"]] == names
+    done = ckpt("report", *names, "-o", "b.html", cwd=folder)
+    assert drawn(folder / "b.html") == drawn(folder / "a.html")
+    done = ckpt("report", "runs", "--quick", "-o", "c.html", cwd=folder)
+    assert done.code == 0 and kinds(folder / "c.html") == ["folder"]
+    shutil.copy(folder / "legacy.pth", folder / "runs")
+    done = ckpt("report", "runs", "-o", "d.html", cwd=folder)
+    assert done.code == 0 and kinds(folder / "d.html") == ["folder"], "another model"
+
+
+def test_two_saves_of_a_folder_are_compared(folder: Path) -> None:
+    saves(folder / "runs", 2)
+    assert ckpt("report", "runs", "-o", "a.html", cwd=folder).code == 0
+    assert kinds(folder / "a.html") == ["diff"]
+
+
+def test_what_all_files_record_is_drawn(folder: Path) -> None:
+    saves(folder / "runs", 3)
+    ckpt("report", "runs", "-o", "a.html", cwd=folder)
+    (view,) = drawn(folder / "a.html")["views"]
+
+    curves = {tuple(curve["names"]): curve["values"] for curve in view["curves"]}
+    assert list(curves)[:3] == [("loss",), ("val_loss",), ("optimizer.param_groups.0.lr",)]
+    assert curves[("epoch",)] == [1, 2, 3] and curves[("loss",)] == [1, 0.5, 1 / 3]
+    assert curves[("val_loss",)] == [2, 1, pytest.approx(2 / 3)] and curves[("best",)] == [0.5] * 3
+    assert not any("rng" in name for names in curves for name in names)

@@ -131,6 +131,7 @@ LIMITS = [
     "jobs.diff.reasons._LITTLE",
     "jobs.rewrite.rehome._OF_CPU",
     "jobs.rewrite.rehome._OF_GPU",
+    "jobs.report._MOST_NUMBERS",
     "jobs.rewrite.report._MOST",
     "jobs.rewrite.average._EXCLUDED",
     "jobs.rewrite.average._TRIES",

@@ -483,3 +483,119 @@ def test_a_small_screen_has_bars_where_values_alone_changed(tmp_path: Path) -> N
     saved(tmp_path, before, {name: tensor * 1.5 for name, tensor in before.items()})
 
     assert sum("█" in line for line in seen(tmp_path, rows=10)) == 4
+
+
+MODULE = "base_model.model.vision_tower_with_projection.encoder.transformer.layers"
+"""The begin of names of 120 characters."""
+
+
+def long_names(count: int) -> list[str]:
+    ends = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight")
+    return [
+        f"{MODULE}.{i // 4}.self_attention_block_of_the_encoder.{ends[i % 4]}".ljust(120, "_")
+        for i in range(count)
+    ]
+
+
+def deep(tensors: Tensors) -> dict[str, object]:
+    return {"state": {"trainer": {"model": tensors}}, "epoch": 1}
+
+
+def rows_of(lines: list[str]) -> list[str]:
+    return [line for line in lines if re.match("[MADR=] ", line)]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+@pytest.mark.parametrize("kind", ["short", "long"])
+@pytest.mark.parametrize("options", [(), ("--histogram",)])
+def test_a_row_is_one_line(options: tuple[str, ...], kind: str, columns: int, tmp_path: Path) -> None:
+    names = long_names(7) if kind == "long" else [f"layers.{i}.k_proj.weight" for i in range(7)]
+    before = {name: torch.arange(512.0).reshape(16, 32) + 1 for name in names}
+    after = {name: tensor * (1.001 + i / 999) for i, (name, tensor) in enumerate(before.items())}
+    after[names[1]] = after[names[1]].half()
+    after[names[2]] = torch.ones(5, 4)
+    saved(tmp_path, deep(before), deep(after))
+    shown = seen(tmp_path, *options, columns=columns)
+
+    begin = shown.index("", 2)
+    rows = shown[begin + 1 : -1]
+    assert len(rows) == 7 and all(row.startswith("M ") and len(row) <= columns for row in rows)
+    assert len({row.split()[1] for row in rows}) == 7, "names stay apart"
+    assert kind == "long" or {row.split()[1] for row in rows} == set(names)
+    assert sum("Δ" in row for row in rows) == 6
+    assert not options or sum(re.search("Δ -?[0-9.e-]+ [▁-█ ]+ [0-9]", row) is not None for row in rows) == 6
+
+
+@pytest.mark.parametrize(
+    ("columns", "has_place", "has_all"), [(70, False, False), (80, False, True), (100, True, True)]
+)
+def test_the_place_goes_first_then_all_elements(
+    columns: int, has_place: bool, has_all: bool, tmp_path: Path
+) -> None:
+    names = [f"layers.{i}.q_proj.weight" for i in range(4)]
+    before = {name: torch.rand(16, 32) + 1 for name in names}
+    saved(tmp_path, before, {name: tensor * 1.0123 for name, tensor in before.items()})
+    rows = rows_of(seen(tmp_path, columns=columns))
+
+    assert len(rows) == 4
+    for row in rows:
+        assert (" at [" in row, "all elements" in row) == (has_place, has_all), row
+        assert "max |Δ| " in row and "relative L2 0.0123" in row
+
+
+def test_a_share_and_new_nan_are_never_left_out(tmp_path: Path) -> None:
+    before = {"block.layers.0.attention.q_proj.weight": torch.ones(16, 32), "other.weight": torch.ones(512)}
+    after = {name: tensor.clone() for name, tensor in before.items()}
+    after["block.layers.0.attention.q_proj.weight"][3, :3] = float("nan")
+    after["other.weight"][5] = 2
+    saved(tmp_path, before, after)
+    rows = rows_of(seen(tmp_path, columns=80))
+
+    assert "3 of 512 elements, NaN 0 → 3" in rows[0] and "1 of 512 elements, max |Δ| 1" in rows[1]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_a_value_is_one_line(columns: int, tmp_path: Path) -> None:
+    model: Tensors = {}
+    texts = [f"/data/runs/{'a_long_folder/' * 4}{name}" for name in ("one", "two")]
+    before = {"model": model, "the_name_of_a_setting_" * 6: 1.25, "list": [*range(30)], "path": texts[0]}
+    after = {"model": model, "the_name_of_a_setting_" * 6: 2.5, "list": [*range(32)], "path": texts[1]}
+    before["model"], after["model"] = {"w.weight": torch.ones(2)}, {"w.weight": torch.ones(2) * 2}
+    saved(tmp_path, before, after)
+    shown = seen(tmp_path, columns=columns)
+    rows = shown[shown.index("M w.weight  all elements, max |Δ| 1 at [0], relative L2 1") + 2 : -1]
+
+    assert len(rows) == 3 and all(row.startswith("M ") and len(row) <= columns for row in rows)
+    assert re.fullmatch(r"M the_name_of.*setting_  1\.25 → 2\.5", rows[0])
+    assert rows[1] == "M list  list, 30 items → list, 32 items"
+    assert re.fullmatch(r"M path  '/.*one' → '/.*two'", rows[2])
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 120])
+def test_bars_shrink_before_names_do(columns: int, tmp_path: Path) -> None:
+    names = [f"encoder.blocks.{i}.attention_of_the_block" for i in range(6)]
+    before = {f"{name}.weight": torch.ones(4) for name in names}
+    saved(tmp_path, before, {name: tensor * (2 + i) for i, (name, tensor) in enumerate(before.items())})
+    shown = seen(tmp_path, "--stat", "--depth", "4", columns=columns)
+    rows = [line for line in shown if "█" in line]
+
+    assert len(rows) == 6 and all(len(row) <= columns for row in rows)
+    assert [row.split()[0] for row in rows] == names or columns == 60
+    longest = max(row.count("█") for row in rows)
+    assert longest == {60: 10, 80: 12, 100: 30, 120: 30}[columns]
+
+
+@pytest.mark.parametrize("columns", [None, 80, 100, 120])
+def test_what_did_not_change_is_unchanged_and_frozen_means_no_gradient(
+    columns: int | None, tmp_path: Path
+) -> None:
+    names = [f"fc{i}.weight" for i in range(4)]
+    before = {name: torch.ones(4) for name in names}
+    saved(tmp_path, before, {name: tensor * (1 + i) for i, (name, tensor) in enumerate(before.items())})
+    lines = lines_of(tmp_path) if columns is None else seen(tmp_path, columns=columns)
+
+    assert "! frozen  fc0.weight stayed unchanged while 3 other parameters changed." in lines
+    snapshots = ckpt_diff(SAMPLES / "snapshot_before.pth", SAMPLES / "snapshot_after.pth")
+    for row in snapshots.rows:
+        assert row.reason is None or ("frozen" in row.reason) == (row.cause == "frozen")
+    assert {finding.code for finding in snapshots.findings} >= {"frozen"}

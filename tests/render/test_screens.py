@@ -137,7 +137,7 @@ def words_of(text: str) -> set[str]:
     """The words above the table of an output, without lines that say how many more there are."""
     lines = re.split("\n *(?:SIZE  )?(?:NAME|MODULE) ", text)[0].splitlines()
     words = {word for line in lines if not line.startswith("…") for word in line.split() if "…" not in word}
-    return {word.strip("()") for word in words} - {""}
+    return {word.strip("(),") for word in words} - {""}  # a comma stands where more is said
 
 
 def is_unbreakable(line: str, columns: int) -> bool:
@@ -248,8 +248,12 @@ def test_stats_says_a_common_prefix_once_and_gives_up_columns() -> None:
     wide = terminal("stats", "train_cuda.pth", columns=200, TERM="dumb")
 
     assert narrow.count("module.") == wide.count("module.") == 1
-    assert "RMS" not in terminal("stats", "llama_bf16.pth", columns=80, TERM="dumb")
-    assert "RMS" in wide
+    head, *rows = (
+        terminal("stats", "llama_bf16.pth", columns=80, TERM="dumb").partition("NAME ")[2].splitlines()
+    )
+    assert "RMS" not in head and "MIN" in head and "MAX" in head
+    assert "… no room for SHAPE, MEAN, RMS (--tsv, or a wider screen)" in rows
+    assert "RMS" in wide and "no room" not in wide
     assert "  0.post" not in narrow
 
 

@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from ckpt.cli.commands.report import Page
 
 
-_SHOW = ("auto", "changed", "unchanged", "frozen", "buffers", "all")
+_SHOW = ("auto", "changed", "unchanged", "buffers", "all")
+_REASONS = "frozen"
+"""The older word for the reasons of unchanged parameters alone. It still works."""
 
 
 @excluding(
@@ -77,7 +79,7 @@ def command(
         typer.Option(
             "--show",
             metavar="WHAT",
-            help="List changed, unchanged, frozen, buffers or all tensors.",
+            help="List changed, unchanged, buffers or all tensors.",
             rich_help_panel=OUTPUT,
         ),
     ] = "auto",
@@ -207,7 +209,7 @@ def command(
 
         return write_part(part, "diff", [before, after], limits, how)
     gate_of("diff", select, ignore, level, fail_on, also=(DIFFER,))
-    if which not in _SHOW:
+    if which not in (*_SHOW, _REASONS):
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")
     if depth is not None and not stat:
         raise UsageError("--depth is for --stat", hint="--stat --depth N")

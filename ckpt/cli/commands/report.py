@@ -36,7 +36,16 @@ from ckpt.formats.listing import open_documents
 from ckpt.io import target
 from ckpt.io.far import is_url
 from ckpt.jobs.inspect.ls import LsRow
-from ckpt.jobs.report import checkpoints, error_document, in_series, is_error, payload
+from ckpt.jobs.report import (
+    Numbers,
+    checkpoints,
+    error_document,
+    in_series,
+    is_error,
+    is_series,
+    numbers_of,
+    payload,
+)
 from ckpt.limits import Limits
 from ckpt.names import natural
 from ckpt.render.html import html_page
@@ -84,8 +93,8 @@ def command(
     """Draw checkpoints as one page of HTML: what they hold, how tensors are spread, what moved over time.
 
     One file is drawn as inspect and a folder as ls, without reading tensor data. Two files are compared as diff does.
-    More are a series, which is read whole: the norm of each layer, and its change from file to file. The page requests
-    nothing.
+    More are a series, which is read whole, also all files of a folder: the norm of each layer, its change from file to
+    file, and what all files record. The page requests nothing.
 
     \b
     ckpt report runs/epoch_12.pth -o report.html
@@ -98,7 +107,7 @@ def command(
     page = Page(out, force=force)
     documents = _Documents(page, limits, section)
     if documents.read(names, measured=measured, quick=quick):
-        page.write(documents.found)
+        page.write(documents.found, documents.numbers)
         page.tell(documents.others)
     else:
         output.conclude("nothing was written")
@@ -141,9 +150,9 @@ class Page:
                     self.write([error_document(path, schema, error, __version__)])
             raise
 
-    def write(self, documents: Sequence[Document]) -> None:
+    def write(self, documents: Sequence[Document], numbers: Numbers | None = None) -> None:
         """Draw the documents and put the page in place. Raises UnreadableError, WriteError."""
-        data = html_page(documents, date=_date())
+        data = html_page(documents, date=_date(), numbers=numbers)
         if self._to is None:
             sys.stdout.flush()
             sys.stdout.buffer.write(data)
@@ -187,6 +196,31 @@ def _is_source(to: target.Target) -> UsageError:
     return UsageError("OUT is a source of the page, which --force does not replace", path=to.path)
 
 
+class _Bar:
+    """One bar for the work on several files, of which each tells its own share. A file counts with its bytes."""
+
+    def __init__(self, reach: Progress | None, total: int) -> None:
+        self._reach = reach
+        self._total = total
+        self._done = 0
+
+    @contextmanager
+    def part(self, size: int) -> Iterator[Progress | None]:
+        """Count the work of the block as `size` bytes, whatever it says is all of it."""
+        reach = self._reach
+        if reach is None:
+            yield None
+            return
+
+        def progress(done: int, total: int) -> None:
+            reach(self._done + size * done // max(total, 1), self._total)
+
+        try:
+            yield progress
+        finally:
+            self._done += size
+
+
 class _Documents:
     """The documents of a page, in the order in which they are made, and the exit code."""
 
@@ -194,6 +228,7 @@ class _Documents:
         self.found: list[Document] = []
         self.others: list[str] = []
         self.code = 0
+        self.numbers: dict[str, dict[str, float]] = {}
         self._page = page
         self._limits = limits
         self._section = section
@@ -215,10 +250,10 @@ class _Documents:
         walked = any(item.folder is not None for item in items)
         if is_single:
             self._each(items, lambda item: self._inspect(item, measured=measured))
-        elif quick or (walked and not measured):
+        elif quick:
             self._each(items, self._list)
         else:
-            self._several(items, by_shell=by_shell, measured=measured)
+            self._several(items, by_shell=by_shell, measured=measured, is_chosen=measured or not walked)
         for name in empty(names, [item.path for item in items]):
             self._failed(name, nothing_in(name))
         if not self.found:
@@ -294,36 +329,54 @@ class _Documents:
             documents = ls(checkpoint).to_json()
         self.found += documents
 
-    def _several(self, items: Sequence[Found], *, by_shell: bool, measured: bool) -> None:
-        """The rows of the files, then a series, or the comparison of two: in the order of what they record."""
+    def _several(self, items: Sequence[Found], *, by_shell: bool, measured: bool, is_chosen: bool) -> None:
+        """The rows of the files, then a series, or the comparison of two: in the order of what they record.
+
+        Files that nobody chose, because they are all of a folder, are read where they are a series on this machine.
+        """
         rows: list[LsRow] = []
         read: dict[str, Found] = {}
 
         def take(item: Found) -> None:
             with self._opened(item.path) as checkpoint:
                 rows.extend(ls(checkpoint))
+                self.numbers[item.path] = numbers_of(checkpoint.survey)
             read[rows[-1].path] = item
 
         self._each(items, take)
+        if not is_chosen and (any(is_url(row.path) for row in rows) or not is_series(rows)):
+            self.found += [row.to_json() for row in rows]
+            return
         order = in_series(rows) if by_shell else rows
         documents = {read[row.path].path: row.to_json() for row in order}
         self._series([read[row.path] for row in order], documents, whole=len(items) == 2 and not measured)
 
     def _series(self, items: Sequence[Found], rows: Mapping[str, Document], *, whole: bool) -> None:
         """The row of each file, its numbers, and its changes from the file before; `whole` compares all of two."""
-        with ExitStack() as stack:
-            last: list[tuple[Checkpoint, ExitStack]] = []
+        sizes = {path: size if isinstance(size := row["bytes"], int) else 0 for path, row in rows.items()}
+        read = [sizes[item.path] for item in items]
+        total = (
+            sum(read) + sum(read[1:-1]) + (0 if whole else sum(read))
+        )  # each is compared with both neighbours
+        with ExitStack() as stack, output.meter("comparing" if whole else "reading") as reach:
+            bar = _Bar(reach, total)
+            last: list[tuple[Checkpoint, ExitStack, int]] = []
 
             def take(item: Found) -> None:
                 with ExitStack() as inner:
                     checkpoint = inner.enter_context(opened(item.path, self._limits, tell=False))
                     documents = [rows[item.path]]
+                    size = sizes[item.path]
                     if not whole:
-                        documents.append(self._measured(checkpoint))
+                        with bar.part(size) as progress:
+                            documents.append(self._measured(checkpoint, progress))
                     if last:
-                        documents.append(self._compared(last[0][0], checkpoint, whole=whole))
+                        with bar.part(last[0][2] + size) as progress:
+                            documents.append(
+                                self._compared(last[0][0], checkpoint, whole=whole, progress=progress)
+                            )
                         last.pop()[1].close()
-                    last.append((checkpoint, stack.enter_context(inner.pop_all())))
+                    last.append((checkpoint, stack.enter_context(inner.pop_all()), size))
                 self.found += documents
 
             self._each(items, take)
@@ -342,15 +395,17 @@ class _Documents:
             progress=progress,
         ).to_json()
 
-    def _compared(self, before: Checkpoint, after: Checkpoint, *, whole: bool) -> Document:
+    def _compared(
+        self, before: Checkpoint, after: Checkpoint, *, whole: bool, progress: Progress | None
+    ) -> Document:
         """Return the changes between two files: all of them, or the changes of a series in its models.
 
         They are in the model when both files have one of the same name.
         """
         if whole:
-            return diff(before, after, section=self._section, check=False).to_json()
+            return diff(before, after, section=self._section, check=False, progress=progress).to_json()
         candidates = [side.survey.candidates for side in (before, after)]
         names = {models[0].name for models in candidates if len(models) == 1}
         both = all(len(models) == 1 for models in candidates)
         section = self._section or (names.pop() if both and len(names) == 1 else None)
-        return diff(before, after, section=section or None, check=False).to_json()
+        return diff(before, after, section=section or None, check=False, progress=progress).to_json()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 
 from ckpt.checkpoint import RecordedFile, RecordedItem
 from ckpt.errors import UnreadableError, UsageError
@@ -277,6 +278,12 @@ class SumReport(NamedTuple):
     def exit_code(self) -> int:
         """The exit code of the command: 2 where something could not be read."""
         return 2 if self.unread else 0
+
+    def _repr_html_(self) -> str:
+        """Return the lines of `ckpt sum` as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.render.notebook").html_sum(self)
+        return html
 
     def __repr__(self) -> str:
         files = () if self.recorded is None else self.recorded.files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from math import prod, sqrt
 from typing import Literal
 
@@ -116,6 +117,12 @@ class Row(NamedTuple):
     unread: bool = False
     """A flag: its bytes could not be read. `why` says the reason then."""
 
+    def __repr__(self) -> str:
+        found = self.found
+        numbers = self.why if found is None else f"min {found.low}, max {found.high}, mean {self.mean}"
+        tensor = self.entry.tensor
+        return f"<Row {show(self.name)} {tensor.dtype.name} {list(tensor.shape)}: {show(numbers, 120)}>"
+
     @property
     def name(self) -> str:
         """The name of the tensor."""
@@ -203,6 +210,12 @@ class StatsReport(NamedTuple):
     def exit_code(self) -> int:
         """The exit code of the command: 2 where something could not be read, 1 where the gate closes."""
         return 2 if self.unread or self.missing else self.gate.code(self.findings)
+
+    def _repr_html_(self) -> str:
+        """Return the lines of `ckpt stats` as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.render.notebook").html_stats(self)
+        return html
 
     def __repr__(self) -> str:
         what = f"{plural(len(self.rows), 'tensor')}, {plural(len(self.findings), 'finding')}"

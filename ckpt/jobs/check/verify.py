@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint
@@ -52,6 +53,12 @@ class VerifyReport(NamedTuple):
     def exit_code(self) -> int:
         """The exit code of the command: 0 intact, 1 damaged, 2 unreadable."""
         return EXIT_CODES[self.verdict]
+
+    def _repr_html_(self) -> str:
+        """Return the lines of `ckpt verify` as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.render.notebook").html_verify(self)
+        return html
 
     def __repr__(self) -> str:
         return f"<ckpt.VerifyReport {show(self.path)}: {self.verdict}>"

@@ -137,7 +137,7 @@ class DiffReport(NamedTuple):
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """The parameters that did not change while others did."""
+        """The parameters that stayed unchanged while others changed: the names in the finding `frozen`."""
         return tuple(name for row in self.findings if row.code == "frozen" for name in row.tensors)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The findings of a comparison: frozen parameters, changes without state, skipped steps, ranks that differ."""
+"""The findings of a comparison: unchanged parameters, changes without state, skipped steps, ranks that differ."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from ckpt.text import and_more, folded, plural
 
 _PROPAGATED = frozenset(("never", "no-gradient"))
 _ON_PURPOSE = frozenset(("frozen", "not-in-optimizer"))
+_NAME = 100
+"""Characters of a name in a sentence; a longer one is without its middle."""
 _CANNOT_TELL = (
     "Unused, detached, frozen, or too small a step: these files cannot say which (ckpt.snapshot does)."
 )
@@ -73,7 +75,7 @@ def _names(rows: Iterable[Row]) -> tuple[str, ...]:
 
 
 def _listed(rows: Iterable[Row]) -> str:
-    return folded([row.label for row in rows], 8, 100)
+    return folded([row.label for row in rows], 8, _NAME)
 
 
 def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
@@ -90,7 +92,7 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     if not moved:
         return
     sure = [row for row in parameters if row.cause not in (None, "unknown", "stepped")]
-    others = f"did not change while {plural(len(moved), 'other parameter')} did"
+    others = f"stayed unchanged while {plural(len(moved), 'other parameter')} changed"
     lost = [row for row in sure if row.cause in _PROPAGATED]
     if lost:
         certain = all(row.cause == "no-gradient" for row in lost)
@@ -187,7 +189,7 @@ def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
     if found:
         yield Finding(
             "buffers-in-frozen",
-            f"The statistics of {folded(found, limit=60)} changed, but the parameters beside them are frozen.",
+            f"The statistics of {folded(found, limit=60)} changed, but the parameters beside them are unchanged.",
             tuple(f"{module}.running_mean" for module in found),
             consequence="Call eval() on these modules to keep their statistics.",
         )

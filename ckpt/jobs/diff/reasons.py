@@ -48,7 +48,7 @@ _MAY_BE_BUFFER = Reason(
 )
 _FROZEN = Reason("frozen", "frozen (requires_grad is False)")
 _NEVER = Reason("never", "in the optimizer, never had a gradient")
-_ABSENT = Reason("not-in-optimizer", "not in the optimizer, so frozen on purpose or a buffer")
+_ABSENT = Reason("not-in-optimizer", "not in the optimizer: left out on purpose, or a buffer")
 
 
 class Side:

@@ -19,7 +19,7 @@ from ckpt.jobs.check.sums import digest
 from ckpt.jobs.unread import unlisted
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Tensor, TensorRef, parts_of, unwrapped
-from ckpt.text import show
+from ckpt.text import plural, show
 
 Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"]
 STATUSES: tuple[Status, ...] = (
@@ -79,6 +79,12 @@ class Row(NamedTuple):
     unread: str | None = None
     """The reason why its bytes could not be read."""
 
+    def __repr__(self) -> str:
+        change = self.change
+        more = "" if change is None else f": {change.differing:,} of {plural(change.numel, 'element')}"
+        more += "" if change is None or change.max_abs is None else f", max |Δ| {change.max_abs:.3g}"
+        return f"<Row {self.status} {self.role.role} {show(self.name)}{more}>"
+
     @property
     def moved(self) -> bool:
         """Tell whether any byte of it changed, within a tolerance or not."""
@@ -107,6 +113,9 @@ class ValueRow(NamedTuple):
     before: Value | None
     after: Value | None
 
+    def __repr__(self) -> str:
+        return f"<ValueRow {self.status} {show(self.name)}>"
+
 
 class Pair(NamedTuple):
     """Two sections that are compared. `prefixes` are what was taken off the names of each side.
@@ -119,6 +128,9 @@ class Pair(NamedTuple):
     prefixes: tuple[str, str] = ("", "")
     renames: tuple[Rename, ...] = ()
     suggested: tuple[Rename, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Pair {show(self.before.name) or '(the root)'}, {show(self.after.name) or '(the root)'}>"
 
 
 # --- what one side has lost ---------------------------------------------------------------------------------------------

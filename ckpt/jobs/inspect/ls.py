@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from typing import Literal, overload
 
 from ckpt.checkpoint import Checkpoint, looks_of
@@ -16,7 +17,7 @@ from ckpt.jobs.inspect.inspect import inspect
 from ckpt.names import natural
 from ckpt.pickles.known import is_own
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, plural
+from ckpt.text import Json, plural, show
 from ckpt.tree.find import counter, is_run_counter
 
 SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 2}
@@ -64,6 +65,13 @@ class LsRow(NamedTuple):
             if value >= 0 and ("epoch" in name.rpartition(".")[2]) == (what == "epoch")
         ]
         return max(counts, default=None)
+
+    def __repr__(self) -> str:
+        what = (
+            str(self.error) if self.error is not None else f"{self.format}, {plural(self.tensors, 'tensor')}"
+        )
+        found = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
+        return f"<ckpt.LsRow {show(self.path)}: {show(what, 120)}{found}>"
 
     @property
     def codes(self) -> list[str]:
@@ -174,6 +182,12 @@ class LsReport(Sequence[LsRow]):
     def to_json(self) -> list[dict[str, Json]]:
         """The documents `ckpt.ls`, one for each checkpoint; docs/json.md is their contract."""
         return [row.to_json() for row in self.rows]
+
+    def _repr_html_(self) -> str:
+        """Return the lines of `ckpt ls` as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.render.notebook").html_ls(self.rows)
+        return html
 
     def __repr__(self) -> str:
         return f"<ckpt.LsReport: {plural(len(self.rows), 'checkpoint')}>"

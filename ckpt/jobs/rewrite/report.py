@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from ckpt.checkpoint import UNREAD, Checkpoint, Container, Entry, Traits
@@ -172,6 +173,12 @@ class RewriteReport(NamedTuple):
     def path(self) -> str | None:
         """The path of the file that was written, or None."""
         return None if self.saved is None else self.saved.path
+
+    def _repr_html_(self) -> str:
+        """Return the lines of the command as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.render.notebook").html_rewrite(self)
+        return html
 
     def __repr__(self) -> str:
         to = "nothing written" if self.saved is None else show(self.saved.path)
@@ -539,6 +546,9 @@ class Pairing(NamedTuple):
     rows: tuple[Literal["target", "pretrained"], int, int] | None = None
     """The rows of the tensor of that side that are meant, first and one past the last; the entry is a view of them."""
 
+    def __repr__(self) -> str:
+        return f"<Pairing {self.status} {show(self.name)}{f': {show(self.why)}' if self.why else ''}>"
+
 
 class Module(NamedTuple):
     """A module of the target, with its tensors."""
@@ -631,6 +641,12 @@ class Coverage(NamedTuple):
 
     def __copy__(self) -> Coverage:
         return self
+
+    def _repr_html_(self) -> str:
+        """Return the lines of `ckpt warmstart` on what is loaded as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.render.notebook").html_coverage(self)
+        return html
 
     def __repr__(self) -> str:
         loaded, whole = self.tensors

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ckpt import __version__
-from ckpt.jobs.report import payload
+from ckpt.jobs.report import Numbers, payload
 from ckpt.text import Json
 
 _ASSETS = Path(__file__).parent / "assets"
@@ -60,12 +60,15 @@ _PAGE = """<!DOCTYPE html>
 """
 
 
-def html_page(documents: Iterable[Mapping[str, Json]], *, date: str | None = None) -> bytes:
+def html_page(
+    documents: Iterable[Mapping[str, Json]], *, date: str | None = None, numbers: Numbers | None = None
+) -> bytes:
     """The page of some documents of `inspect`, `diff`, `stats` and `ls --json`. Raises UnreadableError.
 
-    `date` is the day that the page names as its own. Equal documents give equal bytes on one day.
+    `date` is the day that the page names as its own, `numbers` are what the files record. Equal documents give equal
+    bytes on one day.
     """
-    kind, data = embedded({**payload(documents, __version__), "date": date})
+    kind, data = embedded({**payload(documents, __version__, numbers or {}), "date": date})
     library, style = _asset("echarts.min.js"), _asset("report.css")
     own = "".join(_asset(name) for name in SCRIPTS)
     script = f'(function () {{\n"use strict";\n{own}}})();\n'

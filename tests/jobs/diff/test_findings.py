@@ -210,7 +210,7 @@ def test_two_bare_state_dicts_always_say_what_did_not_change(tmp_path: Path) -> 
         ("frozen", "info", ("gain",)),  # a parameter or a buffer
     ]
     assert report.findings[0].message.startswith(
-        "b.{weight,bias} did not change while 1 other parameter did."
+        "b.{weight,bias} stayed unchanged while 1 other parameter changed."
     )
     assert "may be a buffer" in str(report.findings[1].consequence)
 
@@ -263,10 +263,10 @@ def test_texts_name_the_model_where_there_are_several(tmp_path: Path) -> None:
 
     first, second = file(0, 5), file(1, 6)
     (finding,) = compared(first, second, tmp_path).findings
-    assert finding.message.startswith("D.1.weight did not change")
+    assert finding.message.startswith("D.1.weight stayed unchanged")
     # Also where the other file has but one of them.
     (finding,) = compared(first, {"D": second["D"]}, tmp_path).findings
-    assert finding.message.startswith("D.1.weight did not change")
+    assert finding.message.startswith("D.1.weight stayed unchanged")
     with formats.open(str(rewriting.saved(second, tmp_path / "c.pt"))) as checkpoint:
         messages = [row.message for row in inspect(Survey(checkpoint)).findings if row.code == "unused"]
     assert [message.split(" ")[0] for message in messages] == ["D.1.weight"]
@@ -430,3 +430,13 @@ def test_two_moments_of_one_rank_are_no_ranks(tmp_path: Path) -> None:
     gradients = dict.fromkeys(STATE, 1.0)
     first, second = of_rank(1, STATE, gradients), of_rank(1, {**STATE, "c.weight": C + 1}, gradients)
     assert "ranks-differ" not in codes(compared(first, second, tmp_path))
+
+
+def test_long_names_in_a_sentence_are_told_apart(tmp_path: Path) -> None:
+    names = [f"{'a_long_module_name.' * 8}{word}.weight" for word in ("query", "key", "value", "out")]
+    before = {name: torch.full((2, number + 2), 1.0) for number, name in enumerate(names)}
+    after = {**before, names[3]: before[names[3]] + 1}
+    (finding,) = compared(before, after, tmp_path).findings
+
+    said = finding.message.partition(" stayed unchanged")[0]
+    assert all(word in said for word in ("query", "key", "value")) and set(finding.tensors) == set(names[:3])

@@ -14,7 +14,7 @@ from reports import compared, inspected, listed, measured
 from ckpt.errors import UnreadableError
 from ckpt.jobs import report
 from ckpt.jobs.inspect.ls import LsRow
-from ckpt.jobs.report import packed, payload
+from ckpt.jobs.report import is_series, packed, payload
 from ckpt.text import Json
 
 BEFORE, AFTER = SAMPLES / "ddp_before.pth", SAMPLES / "ddp_after.pth"
@@ -261,3 +261,57 @@ def test_a_field_of_another_kind_is_refused(value: Json, kinds: report.Kinds, fi
         return
     with pytest.raises(UnreadableError, match=r"invalid document: of\.a is not as"):
         report.taken({"a": value}, {"a": kinds}, "of.")
+
+
+def curves(*numbers: dict[str, float], **options: Any) -> list[tuple[list[str], list[float]]]:
+    """The curves of a series of files that record these numbers."""
+    rows = [listed(BEFORE), listed(AFTER)]
+    for row, path in zip(rows, ("e1.pth", "e2.pth"), strict=True):
+        row["path"] = row["file"]["path"] = path
+    both = [measured(BEFORE), measured(AFTER)]
+    for document, path in zip(both, ("e1.pth", "e2.pth"), strict=True):
+        document["file"]["path"] = path
+    recorded = dict(zip(("e1.pth", "e2.pth"), numbers, strict=False))
+    (view,) = payload([*rows, *both], "1", recorded)["views"]  # type: ignore[misc]
+    assert isinstance(view, dict) and view["kind"] == "series"
+    return [(curve["names"], curve["values"]) for curve in view["curves"]]  # type: ignore[union-attr, index, call-overload]
+
+
+def test_a_curve_is_a_number_that_all_files_record() -> None:
+    found = curves(
+        {"epoch": 1, "lr": 0.1, "train_loss": 2.5, "acc": 0.5, "only_here": 3, "last_epoch": 1},
+        {"epoch": 2, "lr": 0.05, "train_loss": 1.5, "acc": 0.7, "last_epoch": 2},
+    )
+    assert found == [
+        (["train_loss"], [2.5, 1.5]),
+        (["lr"], [0.1, 0.05]),
+        (["acc"], [0.5, 0.7]),
+        (["epoch", "last_epoch"], [1, 2]),
+    ]
+    assert curves() == [(["epoch"], [0, 1])], "counters, where no numbers are at hand"
+    assert curves({"loss": 1.0}, {}) == []
+
+
+def row(path: str, parameters: int = 10, **counters: float) -> LsRow:
+    return LsRow(
+        path, "torch-zip", 1, 1, parameters, 0, (), (), "weights_only", (), counters=tuple(counters.items())
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_one"),
+    [
+        ([row("r/epoch_1.pth"), row("r/epoch_2.pth")], True),
+        ([row("r/checkpoint-500/m.pt"), row("r/checkpoint-1000/m.pt")], True),
+        ([row("r/best.pth", epoch=3), row("r/epoch_1.pth", epoch=1), row("r/last.pth", epoch=9)], True),
+        ([row("r/epoch_1.pth"), row("r/epoch_2.pth", 11)], False),
+        ([row("r/one.pth"), row("r/two.pth")], False),
+        ([row("r/one.pth", epoch=1), row("r/two.pth", epoch=1)], False),
+        ([row("a/best.pth", epoch=1), row("b/last.pth", epoch=2)], False),
+        ([row("r/rank0.pth"), row("r/rank1.pth")], False),
+        ([row("r/epoch_1.pth", 0), row("r/epoch_2.pth", 0)], False),
+        ([row("r/epoch_1.pth")], False),
+    ],
+)
+def test_saves_of_one_run_are_a_series(rows: list[LsRow], is_one: bool) -> None:
+    assert is_series(rows) is is_one

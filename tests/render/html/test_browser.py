@@ -390,12 +390,15 @@ def test_a_series_shows_who_freezes_explodes_and_dies(show: Any) -> None:
     shown = show("series")
 
     assert len(texts(shown, '[data-part="What stands out"] .finding')) == 5
-    alarm, bad = variable(shown, "alarm"), variable(shown, "bad")
+    held, alarm, bad = (variable(shown, name) for name in ("held", "alarm", "bad"))
     first = colours_of(shown, 0)
-    assert first[alarm] > 1_000 and first[bad] > 100
+    assert first[held] > 1_000 and first[bad] > 100
+    assert alarm not in first and texts(shown, ".finding.info"), "what is information is never red"
+    assert texts(shown, '[data-part="Over time"] .legend li')[0].startswith("relative change ")
     press(shown, "RMS")
     second = colours_of(shown, 0)
-    assert alarm not in second and second[bad] > 100 and second != first
+    assert held not in second and second[bad] > 100 and second != first
+    assert texts(shown, '[data-part="Over time"] .legend li')[0].startswith("RMS ")
     tables = texts(shown, '[data-part="Numbers"] thead')
     assert tables[0].startswith("Nameepoch_1epoch_2") and tables[1].startswith("Nameepoch_0epoch_1")
     changes, sizes = (
@@ -520,9 +523,77 @@ def test_a_legend_has_the_colours_that_are_there(show: Any) -> None:
     assert "NaN or Inf" in texts(shown, '[data-part="Over time"] .legend li')
     same = [documents("series")[at] for at in (0, 1, 12, 13, 24)]
     shown = show(html_page(same))
-    assert texts(shown, '[data-part="Over time"] .legend li') == [
-        "smallest", "largest (logarithmic)", "parameters that did not change", "zero, or no number",
-    ]  # fmt: skip
+    legend = texts(shown, '[data-part="Over time"] .legend li')
+    assert re.fullmatch("relative change [0-9.e-]+", legend[0]), "one number has one colour"
+    assert legend[1:] == ["parameters that did not change"]
+    legend = texts(show("series"), '[data-part="Over time"] .legend li')
+    assert re.fullmatch("relative change [0-9.e-]+, the smallest", legend[0])
+    assert all(re.fullmatch("[0-9.e-]+", text) for text in legend[1:4])
+    assert re.fullmatch("[0-9.e-]+, the largest", legend[4])
+
+
+def test_what_is_information_is_never_red(show: Any, tmp_path: Path) -> None:
+    before = {f"layers.{i}.weight": torch.randn(8, 8) for i in range(4)}
+    after = {name: tensor + (0.1 if "3" not in name else 0) for name, tensor in before.items()}
+    torch.save(before, tmp_path / "a.pth")
+    torch.save(after, tmp_path / "b.pth")
+    shown = show(html_page([compared(tmp_path / "a.pth", tmp_path / "b.pth")]))
+
+    assert texts(shown, ".still .big") == ["1 of 4 parameters did not change"]
+    assert texts(shown, ".finding.info .code") == ["frozen"] and not texts(shown, ".finding.warning")
+    alarm = variable(shown, "alarm")
+    for number in (0, 1):
+        assert alarm not in colours_of(shown, number)
+    code = """(alarm) => [...document.querySelectorAll("main *")].filter((each) => {
+      const { color, borderLeftColor, backgroundColor } = getComputedStyle(each);
+      return [color, borderLeftColor, backgroundColor].includes(alarm);
+    }).length"""
+    red = f"rgb({', '.join(str(int(alarm[at : at + 2], 16)) for at in (1, 3, 5))})"
+    assert shown.run(f"({code})({json.dumps(red)})") == 0
+    warned = show("diff")
+    assert warned.run(f"({code})({json.dumps(red)})") > 0
+    assert is_quiet(shown)
+
+
+def test_a_series_draws_what_its_files_record(show: Any) -> None:
+    rows = documents("series")
+    paths = [row["path"] for row in rows if "path" in row]
+    numbers = {
+        path: {
+            "epoch": at,
+            "loss": 2 / (at + 1),
+            "optimizer.param_groups.0.lr": 0.1**at,
+            "beta": 0.9,
+            "last": at,
+        }
+        for at, path in enumerate(paths)
+    }
+    shown = show(html_page(rows, numbers=numbers))
+
+    titles = texts(shown, '[data-part="Recorded values"] .curve-title')
+    assert [title.split()[0].partition("→")[0] for title in titles] == [
+        "loss",
+        "optimizer.param_groups.0.lr",
+        "last",
+    ]
+    assert titles[0].startswith("loss 2 → ") and titles[2].endswith("1 value equal to it")
+    charts = shown.run("document.querySelectorAll('.curve canvas').length")
+    assert charts == 3 and colours_of(shown, 0)[variable(shown, "accent")] > 100
+    assert is_quiet(shown)
+
+
+def test_findings_of_a_folder_are_grouped_by_code(show: Any) -> None:
+    shown = show("folder")
+    part = '[data-part="Findings"]'
+    codes = texts(shown, f"{part} .finding > div > p > .code")
+    levels = texts(shown, f"{part} .badge")
+
+    assert len(set(zip(codes, levels, strict=True))) == len(codes) > 5
+    assert levels == sorted(levels, key=["error", "warning", "info"].index)
+    shown.run(f"[...document.querySelectorAll('{part} details')].forEach((each) => (each.open = true))")
+    (cuda,) = (text for text in texts(shown, f"{part} .finding") if text.startswith("infocuda"))
+    assert "legacy.pth" in cuda and "llama_bf16.pth" in cuda
+    assert is_quiet(shown)
 
 
 def test_what_is_unreadable_stands_in_the_page(show: Any) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import node
 import pytest
 from node import call, calls
-from reports import EVIL, documents
+from process import SAMPLES
+from reports import EVIL, compared, documents
 
 from ckpt.jobs.report import packed, payload
 from ckpt.text import and_more, count_text, show, size_text
@@ -390,14 +391,14 @@ GREYS = {
             "rms",
             [cell(rms=0.1), cell(rms=1), cell(rms=10), cell(rms=0), cell(), cell(rms=5, bad=1)],
             ["rgb(0,0,0)", "rgb(100,100,100)", "rgb(200,200,200)", "none", "none", "bad"],
-            ["0.1, the smallest", "10, the largest", "zero, or no number", "NaN or Inf"],
+            ["0.1, the smallest", "1", "10, the largest", "zero, or no number", "NaN or Inf"],
         ),
         ("bytes", [cell(), cell()], ["rgb(100,100,100)"] * 2, ["4 B"]),
         (
             "zeros",
             [cell(zeros=0), cell(zeros=1), cell()],
             ["rgb(0,0,0)", "rgb(200,200,200)", "none"],
-            ["no zeros", "all zero"],
+            ["0 %, no zeros", "50.0 %", "100 %, all zero"],
         ),
         ("bad", [cell(bad=2), cell()], ["bad", "#000000"], ["none", "NaN or Inf"]),
         ("bad", [cell()], ["#000000"], ["none"]),
@@ -786,12 +787,44 @@ def test_what_did_not_change_is_counted_among_the_parameters() -> None:
         change("changed", role="buffer"),
         change("changed"),
     ]
-    see = "(rows) => still_part(rows)?.children[0].textContent ?? null"
+    see = "(rows, alarms) => still_part(rows, alarms)?.children[0].textContent ?? null"
 
-    assert call(see, rows) == "1 of 3 parameters did not change"
+    assert call(see, rows, False) == "1 of 3 parameters did not change" and call(see, rows, True) is None
     rows[0]["role"] = "unknown"
-    assert call(see, rows) == "1 of 3 parameters did not change (not sure that they are parameters)"
-    assert call(see, rows[1:]) is None
+    assert call(see, rows, False) == "1 of 3 parameters did not change (not sure that they are parameters)"
+    assert call(see, rows[1:], False) is None
+    rows[0]["alarms"] = True
+    assert call(see, rows, True).startswith("1 of 3") and call(see, rows, False) is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_warned"),
+    [
+        *((cause, True) for cause in ("never", "no-gradient", "zero-gradient", "not-stepped")),
+        *((cause, False) for cause in ("frozen", "not-in-optimizer", "unknown", "stepped", None)),
+    ],
+)
+def test_red_is_for_the_causes_of_a_warning(cause: str | None, is_warned: bool) -> None:
+    rows = [{**change("same", cause=cause), "still": True, "alarms": is_warned}, change("changed")]
+
+    assert call("is_warned", rows[0]) is is_warned
+    assert (
+        call("still_class", rows) == ("alarm" if is_warned else "held")
+        and call("still_class", rows[1:]) == ""
+    )
+    see = "(rows) => ['alarm', 'held'].map((name) => still_keys({ alarm: 'alarm', held: 'held' }, rows).some(([colour]) => colour === name))"
+    assert call(see, rows) == [is_warned, not is_warned]
+
+
+def test_the_causes_of_a_warning_are_those_of_the_findings() -> None:
+    warned = set(call("() => WARNED"))
+    for before, after in (("ddp_before", "ddp_after"), ("snapshot_before", "snapshot_after")):
+        document = compared(SAMPLES / f"{before}.pth", SAMPLES / f"{after}.pth")
+        causes = {row["after"]: row["cause"] for row in document["tensors"]}
+        for finding in document["findings"]:
+            if finding["code"] == "frozen":
+                levels = {causes[name] in warned for name in finding["tensors"]}
+                assert levels == {finding["level"] == "warning"}
 
 
 def test_a_bar_is_the_largest_change_of_its_rows() -> None:
@@ -809,7 +842,7 @@ def test_a_bar_is_the_largest_change_of_its_rows() -> None:
     assert call(see, [change("changed", rel_l2=0)])[0] is None
 
 
-MARKED = {"alarm": "#ff0000", "soft": "#888888", "bad": "#880088"}
+MARKED = {"alarm": "#ff0000", "soft": "#888888", "bad": "#880088", "held": "#ccaa00", "text": "#000000"}
 
 
 def test_bars_are_decades_above_the_smallest_change_and_what_has_none_is_a_mark_at_zero() -> None:
@@ -820,7 +853,7 @@ def test_bars_are_decades_above_the_smallest_change_and_what_has_none_is_a_mark_
         bars.data.map((row) => [row.label.formatter, row.label.color]), marks.data.map((row) => [...row.value, row.itemStyle.color])];
     }"""
     bars = [[change("changed", rel_l2=value)] for value in (0.01, 0.1, 5)]
-    still = [{**change("same"), "still": True}]
+    still = [{**change("same"), "still": True, "alarms": True}]
     bad = [change("changed", rel_l2="nan", nan=[0, 3], inf=[1, 1])]
     grey, red, purple = MARKED["soft"], MARKED["alarm"], MARKED["bad"]
 
@@ -1064,6 +1097,84 @@ def test_a_series_names_files_of_other_models() -> None:
     assert call(see, {"diffs": diffs[:1]}, ["e0", "e1"]) is None
 
 
+HEAT = """(view, mode) => {
+  const series = series_of(view);
+  const palette = { ramp: ["#000000", "#646464", "#c8c8c8"], alarm: "alarm", held: "held", bad: "bad", none: "none" };
+  return heat_keys(series, grouped(series.rows, 0), mode, palette);
+}"""
+
+
+def test_numbers_stand_beside_the_colours_of_a_map() -> None:
+    assert call(HEAT, SERIES, "change") == [
+        ["#000000", "relative change 0.25, the smallest"], ["#646464", "0.612"], ["#c8c8c8", "1.5, the largest"],
+        ["held", "parameters that did not change"], ["bad", "NaN or Inf"], ["none", "zero, or no number"],
+    ]  # fmt: skip
+    assert [text for _, text in call(HEAT, SERIES, "rms")] == [
+        "RMS 0.5, the smallest", "7.04", "99, the largest", "NaN or Inf", "zero, or no number",
+    ]  # fmt: skip
+    assert call(HEAT, {**SERIES, "diffs": [], "stats": [stats_of("e0", w=(2.0, 0)), stats_of("e1", w=(2.0, 0))]}, "rms") == [
+        ["rgb(100,100,100)", "RMS 2"],
+    ]  # fmt: skip
+
+
+CURVES = """(view) => {
+  const made = curves_part(view, ["a/e1.pth", "a/e2.pth"], ["e1", "e2"]);
+  return made && made.textContent;
+}"""
+
+
+def test_a_series_has_a_curve_for_each_number_that_differs() -> None:
+    see = """(values) => {
+      const { yAxis, series } = curve_option(values, ["a"], ["a"], { line: "l", soft: "s", accent: "c" }, 300);
+      return [yAxis.type, series[0].data];
+    }"""
+    assert call(see, [2, 1, 0.5]) == ["value", [2, 1, 0.5]]
+    assert call(see, [1, 0.1, 0.0001]) == ["log", [1, 0.1, 0.0001]]
+    assert call(see, [1, 0, 5000]) == ["value", [1, 0, 5000]]
+    same = {"names": ["beta"], "values": [0.9, 0.9]}
+    short = {"names": ["short"], "values": [1]}
+    assert call(CURVES, {"curves": [same, short]}) is None and call(CURVES, {}) is None
+
+
+def findings_of(*codes: tuple[str, str, str]) -> list[dict[str, Any]]:
+    return [
+        {"code": code, "level": level, "message": message, "consequence": None, "tensors": [], "where": [], "hint": None}
+        for code, level, message in codes
+    ]  # fmt: skip
+
+
+def test_findings_of_many_files_are_grouped_by_code() -> None:
+    files = [
+        {
+            "path": "r/a.pth",
+            "findings": findings_of(("cuda", "info", "on cuda:0"), ("prefix", "warning", "all 9")),
+        },
+        {"path": "r/b.pth", "findings": findings_of(("cuda", "info", "on cuda:0"))},
+        {
+            "path": "r/c.pth",
+            "findings": findings_of(("prefix", "warning", "all 7"), ("nan", "error", "3 NaN")),
+        },
+        {
+            "path": "r/d.pth",
+            "findings": findings_of(("cuda", "info", "on cuda:0"), ("nan", "warning", "old")),
+        },
+    ]
+    groups = call("grouped_findings", files)
+    assert [(each["code"], each["level"], len(each["found"])) for each in groups] == [
+        ("nan", "error", 1), ("prefix", "warning", 2), ("nan", "warning", 1), ("cuda", "info", 3),
+    ]  # fmt: skip
+    see = "(files) => findings_by_code(files, 9).children.map((each) => [each.className, each.textContent])"
+    shown = call(see, files)
+    assert [kind for kind, _ in shown] == [
+        "finding error",
+        "finding warning",
+        "finding warning",
+        "finding info",
+    ]
+    assert "cuda 3 of 9 files: on cuda:0" in shown[3][1] and shown[3][1].count("on cuda:0") == 1
+    assert "r/a.pth: all 9" in shown[1][1] and "r/c.pth: all 7" in shown[1][1]
+
+
 @pytest.mark.parametrize(
     ("cell", "text"),
     [
@@ -1113,7 +1224,7 @@ def test_what_may_be_no_parameter_is_not_called_one() -> None:
     see = """(view) => {
       const rows = rows_of(view.tensors);
       for (const row of rows) row.still = is_still(row, true);
-      return [still_part(rows).textContent, counts_part(rows).textContent];
+      return [still_part(rows, false).textContent, counts_part(rows).textContent];
     }"""
     still, counts = call(see, next(view for view in views("evil") if view["kind"] == "diff"))
 

@@ -17,6 +17,7 @@ function colours() {
     accent: value("accent"),
     alarm: value("alarm"),
     alarm_soft: value("alarm-soft"),
+    held: value("held"),
     none: value("none"),
     bad: value("bad"),
     ramp: ["ramp-1", "ramp-2", "ramp-3", "ramp-4", "ramp-5"].map(value),
@@ -120,6 +121,15 @@ function legend(items) {
       return el("li", {}, mark, text);
     })
   );
+}
+
+// The rows of a legend for a ramp of logarithms: a number beside each of its colours.
+function scale(palette, low, high, text) {
+  if (!(high > low)) return [[ramp(palette.ramp, 0.5), text(low)]];
+  const last = palette.ramp.length - 1;
+  const values = palette.ramp.map((_, at) => (at === last ? high : low * (high / low) ** (at / last)));
+  const ends = (at) => (at === 0 ? ", the smallest" : at === last ? ", the largest" : "");
+  return palette.ramp.map((colour, at) => [colour, text(values[at]) + ends(at)]);
 }
 
 // A legend that follows the colours of the page; `items(palette)` are its rows.

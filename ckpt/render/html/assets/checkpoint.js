@@ -136,11 +136,11 @@ function optimizer_part(tensors) {
   const lags = (row) => !never(row) && typeof row.optimizer_state.steps === "number" && row.optimizer_state.steps < row.optimizer_state.of;
   const steps_text = (row) =>
     never(row)
-      ? el("b", { class: "alarm" }, "never")
+      ? el("b", { class: "held" }, "never")
       : row.optimizer_state.zero
-        ? el("b", { class: "alarm" }, "zeros only")
+        ? el("b", { class: "held" }, "zeros only")
       : typeof row.optimizer_state.steps === "number"
-        ? [lags(row) && el("b", { class: "alarm" }, "lags: "), `${whole(row.optimizer_state.steps)} of ${whole(row.optimizer_state.of)}`]
+        ? [lags(row) && el("b", { class: "held" }, "lags: "), `${whole(row.optimizer_state.steps)} of ${whole(row.optimizer_state.of)}`]
         : "has state";
   const without = rows.filter(never);
   const lagging = rows.filter(lags);
@@ -216,7 +216,7 @@ function import_list(imports) {
   const rows = [...imports].sort((one, two) => (serious[one.group] ?? 1) - (serious[two.group] ?? 1));
   const columns = [
     { title: "Import", cell: (row) => name_of(`${row.module}.${row.name}`, 300), key: (row) => `${row.module}.${row.name}` },
-    { title: "Group", cell: (row) => el("span", { class: row.group === "known" ? "soft" : "alarm" }, sentence(row.group)), key: (row) => row.group },
+    { title: "Group", cell: (row) => el("span", { class: { known: "soft", called: "alarm" }[row.group] || "held" }, sentence(row.group)), key: (row) => row.group },
     { title: "Where", cell: (row) => el("bdi", {}, and_more(row.where.map((text) => (text === "" ? "the root" : show(text, 80))), 3)) },
     rows.some((row) => row.calls.length) && { title: "Calls", cell: (row) => el("bdi", { class: "value" }, and_more(row.calls.map((text) => sentence(text).slice(0, 200)), 2)), wraps: true },
   ].filter(Boolean);

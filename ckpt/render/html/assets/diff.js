@@ -4,6 +4,9 @@ const BARS = 48;
 const label_of = (row) => row.after ?? row.before ?? "";
 // Whether a parameter did not change although others did, and the comparison says why or that it cannot.
 const is_still = (row, moved) => moved && is_parameter(row) && row.status === "same" && row.reason !== null;
+// The causes of a finding of level warning. Whatever else holds a parameter is information, and not red.
+const WARNED = ["never", "no-gradient", "zero-gradient", "not-stepped"];
+const is_warned = (row) => WARNED.includes(row.cause);
 
 function diff_view(view) {
   const rows = rows_of(view.tensors);
@@ -11,6 +14,7 @@ function diff_view(view) {
   for (const row of rows) row.name = shown_name(label_of(row), row.parameter);
   const moved = rows.some((row) => is_parameter(row) && row.status === "changed");
   for (const row of rows) row.still = is_still(row, moved);
+  for (const row of rows) row.alarms = row.still && is_warned(row);
   const has_values = !view.structure_only && !view.quick;
   return [
     headline([name_of(view.before.path, 400), el("span", { class: "arrow" }, " → "), name_of(view.after.path, 400)], [
@@ -20,7 +24,8 @@ function diff_view(view) {
     view.damaged && view.damaged.length > 0 &&
       el("div", { class: "danger", role: "alert" }, el("b", {}, "DAMAGED"), el("p", {}, `The bytes do not match the checksums: ${and_more(view.damaged.map((name) => show(name)), 5)}.`)),
     bad_part(bad_rows(rows), rows.length),
-    still_part(rows),
+    still_part(rows, true),
+    still_part(rows, false),
     findings_part(view.findings, bad_rows(rows).length ? BAD_CODES : []),
     has_values && rows.some((row) => row.status === "changed") && part("What moved", "Relative L2: the norm of the change over the norm before. From top to bottom in the order of the model.", () => moved_bars(rows)),
     counts_part(rows),
@@ -49,10 +54,11 @@ function diff_verdict(view, rows, values) {
 }
 
 // The parameters that did not move while others did: where the eye falls first.
-function still_part(rows) {
-  const still = rows.filter((row) => row.still);
+function still_part(rows, alarms) {
+  const still = rows.filter((row) => row.still && Boolean(row.alarms) === alarms);
   if (!still.length) return null;
   const moved = rows.filter((row) => is_parameter(row) && row.status === "changed").length;
+  const all = rows.filter((row) => row.still).length + moved;
   const noun = still.every((row) => row.role === "parameter") ? "" : " (not sure that they are parameters)";
   const reasons = new Map();
   for (const row of still) {
@@ -62,8 +68,8 @@ function still_part(rows) {
   }
   return el(
     "section",
-    { class: "still", "aria-label": "Parameters that did not change" },
-    el("p", { class: "big" }, el("b", {}, whole(still.length)), ` of ${plural(still.length + moved, "parameter")} did not change`, noun && el("span", { class: "soft" }, noun)),
+    { class: alarms ? "still" : "still info", "aria-label": "Parameters that did not change" },
+    el("p", { class: "big" }, el("b", {}, whole(still.length)), ` of ${plural(all, "parameter")} did not change`, noun && el("span", { class: "soft" }, noun)),
     [...reasons].map(([reason, some]) => {
       const list = el("ul", { class: "names strong" });
       const more = unfolding(some, (row) => el("li", {}, name_of(row.name), " ", el("span", { class: "soft" }, shape_text((row.shape || [])[1]))), 12, list);
@@ -83,13 +89,22 @@ function counts_part(rows) {
       right: true,
       cell: (row) => {
         const count = row.rows.filter((each) => each.status === status).length;
-        const is_alarm = status === "same" && row.rows.some((each) => each.still);
-        return count ? el(is_alarm ? "b" : "span", { class: is_alarm ? "alarm" : "" }, whole(count)) : el("span", { class: "soft" }, "0");
+        const still = row.rows.filter((each) => status === "same" && each.still);
+        return count ? el(still.length ? "b" : "span", { class: still_class(still) }, whole(count)) : el("span", { class: "soft" }, "0");
       },
     })),
   ];
   return part("Counts", null, () => sheet(columns, table, { class: "counts", label: "Counts by role" }).element);
 }
+
+// Red for what gives a warning, bold for what else did not change.
+const still_class = (rows) => (rows.some((row) => row.alarms) ? "alarm" : rows.some((row) => row.still) ? "held" : "");
+
+// The rows of a legend for parameters that did not change.
+const still_keys = (palette, rows) => [
+  ...(rows.some((row) => row.still && row.alarms) ? [[palette.alarm, "parameters that did not change"]] : []),
+  ...(rows.some((row) => row.still && !row.alarms) ? [[palette.held, `${rows.some((row) => row.alarms) ? "others" : "parameters"} that did not change`]] : []),
+];
 
 function moved_bars(rows) {
   const roles = ROLES.map(([key, label, has]) => ({ key, label, rows: rows.filter((row) => has(row) && row.status !== "added" && row.status !== "removed") })).filter((each) => each.rows.length);
@@ -118,7 +133,7 @@ function moved_bars(rows) {
     regroup();
   };
   pick(role);
-  const key = keyed((palette) => [...roles.map((each) => [palette.roles[each.key], each.label.toLowerCase()]), ...(role_rows.some((row) => row.still) ? [[palette.alarm, "parameters that did not change"]] : []), ...(bad_rows(role_rows).length ? [[palette.bad, "NaN or Inf"]] : [])]);
+  const key = keyed((palette) => [...roles.map((each) => [palette.roles[each.key], each.label.toLowerCase()]), ...still_keys(palette, role_rows), ...(bad_rows(role_rows).length ? [[palette.bad, "NaN or Inf"]] : [])]);
   return el(
     "div",
     {},
@@ -138,6 +153,7 @@ function measured_group(group) {
     same,
     is_same: same === group.rows.length,
     still: group.rows.filter((row) => row.still).length,
+    alarms: group.rows.filter((row) => row.alarms).length,
     bad: bad_rows(group.rows).reduce((sum, row) => sum + row.nan + row.inf, 0),
   };
 }
@@ -167,11 +183,12 @@ function bars_option(groups, palette, width, colour) {
   const names = groups.map((group) => group.name);
   const zoomed = groups.length > 56;
   const length = (group) => (group.bad || group.value === null ? 0 : Math.log10(group.value) - low);
-  const mark = (group) => (group.bad ? palette.bad : group.still ? palette.alarm : palette.soft);
+  const mark = (group) => (group.bad ? palette.bad : group.alarms ? palette.alarm : group.still ? palette.held : palette.soft);
+  const ink_of = (group) => (group.still && !group.alarms && !group.bad ? palette.text : mark(group));
   const data = groups.map((group) => ({
     value: length(group),
     itemStyle: { color: colour },
-    label: { show: true, position: "right", distance: length(group) ? 5 : 8, color: mark(group), fontWeight: group.bad || group.still ? 600 : 400, formatter: bar_text(group, width < 600) },
+    label: { show: true, position: "right", distance: length(group) ? 5 : 8, color: ink_of(group), fontWeight: group.bad || group.still ? 600 : 400, formatter: bar_text(group, width < 600) },
   }));
   const marks = groups.map((group, at) => ({ value: [0, at], itemStyle: { color: mark(group) } })).filter((_, at) => length(groups[at]) === 0);
   return {
@@ -201,14 +218,14 @@ function change_map(rows) {
   const [low, high] = numbers.length ? [Math.log10(smallest_of(numbers)), Math.log10(largest_of(numbers))] : [0, 1];
   const change = (palette) => ({
     of(node) {
-      if (common(node, (row) => row.still) === true) return palette.alarm;
+      if (common(node, (row) => row.still) === true) return common(node, (row) => row.alarms) === false ? palette.held : palette.alarm;
       const value = largest(node, (row) => row.rel_l2);
       if (value === null || value <= 0) return palette.none;
       return ramp(palette.ramp, high > low ? (Math.log10(value) - low) / (high - low) : 1);
     },
     legend: [
-      [palette.alarm, "parameters that did not change"],
-      ...(numbers.length ? [[palette.ramp[0], `relative change ${number_text(10 ** low)}`], [palette.ramp[4], number_text(10 ** high)]] : []),
+      ...still_keys(palette, rows),
+      ...(numbers.length ? scale(palette, 10 ** low, 10 ** high, number_text) : []),
       [palette.none, "other that did not change, or no number"],
     ],
   });
@@ -243,7 +260,7 @@ function change_list(rows) {
   };
   const columns = [
     { title: "Name", cell: (row) => name_of(names(row), 400), key: names },
-    { title: "Status", cell: (row) => el("span", { class: row.still ? "alarm" : `status ${row.status}` }, row.status === "same" ? "unchanged" : sentence(row.status)), key: (row) => row.status },
+    { title: "Status", cell: (row) => el("span", { class: still_class([row]) || `status ${row.status}` }, row.status === "same" ? "unchanged" : sentence(row.status)), key: (row) => row.status },
     { title: "Role", cell: (row) => sentence(row.role), key: (row) => row.role },
     { title: "Shape", cell: shapes },
     { title: "Rel. L2", cell: (row) => number_text(row.rel_l2), key: (row) => (typeof row.rel_l2 === "number" ? row.rel_l2 : null), right: true },
@@ -256,7 +273,7 @@ function change_list(rows) {
   const sums = [];
   sums[1] = (node) => {
     const still = count(node, (row) => row.still);
-    return still ? el("span", { class: "alarm" }, `${whole(still)} unchanged`) : el("span", { class: "soft" }, `${whole(count(node, (row) => row.status !== "same"))} of ${whole(node.tensors)} differ`);
+    return still ? el("span", { class: count(node, (row) => row.alarms) ? "alarm" : "held" }, `${whole(still)} unchanged`) : el("span", { class: "soft" }, `${whole(count(node, (row) => row.status !== "same"))} of ${whole(node.tensors)} differ`);
   };
   sums[4] = (node) => el("span", { class: "soft" }, number_text(largest(node, (row) => row.rel_l2)));
   return tensor_table(rows, columns, { sums, text: (row) => [row.before, row.after, row.status, row.role, row.reason].join(" ") });

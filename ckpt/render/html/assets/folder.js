@@ -9,7 +9,7 @@ const folder_of = (path) => String(path).split("/").slice(0, -1).join("/") || (S
 
 function folder_view(view, { unreadable, date }) {
   const { files } = view;
-    const codes = files.filter((file) => file.loads === "RUNS CODE");
+  const codes = files.filter((file) => file.loads === "RUNS CODE");
   return [
     headline(plural(files.length, "checkpoint"), [size_text(bytes_of(files)), date && `drawn on ${sentence(date)}`]),
     runs_code(codes, files.length),
@@ -82,19 +82,53 @@ function file_table(files) {
 }
 
 function file_parts(files, labels) {
-  const found = files.filter((file) => file.findings.length).sort((one, two) => worst_of(one) - worst_of(two));
+  const found = files.filter((file) => file.findings.length);
   const sized = files.filter((file) => file.bytes > 0).sort((one, two) => two.bytes - one.bytes).map((file) => ({ name: labels.get(file.path) || base(file.path), title: file.path, bytes: file.bytes }));
   const differ = sized.length > 1 && sized[0].bytes > 1.01 * sized[sized.length - 1].bytes;
   return [
     part("Files", null, () => file_table(files)),
     differ ? part("Size by file", null, () => size_bars(sized, "Bytes of each file")) : null,
-    found.length > 0 ? part("Findings", null, () => findings_by_file(found)) : null,
+    found.length > 0 ? part("Findings", null, () => findings_by_code(found, files.length)) : null,
   ];
 }
 
-function findings_by_file(files) {
-  const list = el("div", {});
-  const make = (file) =>
-    el("details", { class: "file" }, el("summary", {}, name_of(file.path, 400), el("span", { class: "soft" }, ` ${plural(file.findings.length, "finding")}`)), el("ul", { class: "findings" }, by_level(file.findings).map(finding_item)));
-  return [list, unfolding(files, make, 50, list)];
+// The findings of all files in groups by their code and level, the most serious first: [{code, level, found: [{file, finding}]}].
+function grouped_findings(files) {
+  const groups = new Map();
+  for (const file of files) {
+    for (const finding of file.findings) {
+      const key = `${finding.code} ${level_of(finding)}`;
+      if (!groups.has(key)) groups.set(key, { code: finding.code, level: level_of(finding), found: [] });
+      groups.get(key).found.push({ file, finding });
+    }
+  }
+  return by_level([...groups.values()]);
+}
+
+const FILES_OF_CODE = 50;
+
+// One entry for each code: what it says, once where it says the same of all files, and the files.
+function findings_by_code(files, count) {
+  const item = ({ code, level, found }) => {
+    const names = new Set(found.map(({ file }) => file.path));
+    const texts = new Set(found.map(({ finding }) => finding.message));
+    const first = found[0].finding;
+    const of_file = ({ file, finding }) =>
+      el("li", {}, name_of(file.path, 400), texts.size > 1 && [": ", sentence(finding.message)], finding.hint && finding.hint !== first.hint && [" ", code_of(finding.hint)]);
+    const list = el("ul", { class: "names of-files" });
+    return el(
+      "li",
+      { class: `finding ${level}`, "data-code": code },
+      el("span", { class: "badge" }, level),
+      el(
+        "div",
+        {},
+        el("p", {}, el("b", { class: "code" }, sentence(code)), " ", el("span", { class: "soft" }, `${whole(names.size)} of ${plural(count, "file")}: `), sentence(first.message), texts.size > 1 && el("span", { class: "soft" }, ` (${show(base(found[0].file.path), 80)})`)),
+        first.consequence && el("p", { class: "follows" }, sentence(first.consequence)),
+        first.hint && el("p", {}, code_of(first.hint)),
+        el("details", {}, el("summary", {}, plural(names.size, "file")), list, unfolding(found, of_file, FILES_OF_CODE, list))
+      )
+    );
+  };
+  return el("ul", { class: "findings" }, grouped_findings(files).map(item));
 }

@@ -13,6 +13,7 @@ function series_view(view) {
     ]),
     strangers_part(view, files, labels),
     series_facts(series),
+    curves_part(view, files, labels),
     rows.length > 0 && part("Over time", "One row for each layer, in the order of the model. One column for each file.", () => heat_map(series)),
     rows.length > 0 && part("Numbers", null, () => series_table(series)),
     ...(view.files ? file_parts(view.files, labels_of(view)) : []),
@@ -52,10 +53,41 @@ function series_of(view) {
       const row = row_of(label_of(each));
       row.role = each.role;
       row.numel = row.numel || each.numel || 0;
-      row.change[at] = { value: typeof each.rel_l2 === "number" ? each.rel_l2 : null, status: each.status, still: is_still(each, moved) };
+      row.change[at] = { value: typeof each.rel_l2 === "number" ? each.rel_l2 : null, status: each.status, still: is_still(each, moved), alarms: is_still(each, moved) && is_warned(each) };
     }
   }
   return { files, labels, rows: [...rows.values()], has_stats: stats.length > 0, has_diffs: diffs.length > 0 };
+}
+
+const CURVES = 12;
+
+// The numbers that all files record, such as loss and lr, one curve for each that is not the same everywhere.
+function curves_part(view, files, labels) {
+  const all = (view.curves || []).map(({ names, values }) => ({ names, values: values.slice(0, files.length) }));
+  const curves = all.filter(({ values }) => values.length === files.length && new Set(values).size > 1);
+  if (files.length < 2 || !curves.length) return null;
+  const list = el("div", { class: "curves" });
+  const more = unfolding(curves, (curve) => curve_of(curve, files, labels), CURVES, list);
+  return part("Recorded values", "Numbers that all files record and that differ, from the first file to the last.", () => [list, more]);
+}
+
+function curve_of({ names, values }, files, labels) {
+  const drawn = chart(`${show(names[0])} over the files`, 150, (palette, width) => curve_option(values, files, labels, palette, width));
+  const ends = `${number_text(values[0])} → ${number_text(values[values.length - 1])}`;
+  const title = el("p", { class: "curve-title" }, name_of(names[0], 80), el("span", { class: "soft" }, ` ${ends}`), names.length > 1 && el("span", { class: "soft", title: names.slice(1, 20).map((name) => show(name)).join(", ") }, `, and ${plural(names.length - 1, "value")} equal to it`));
+  return el("figure", { class: "curve" }, title, drawn.element);
+}
+
+function curve_option(values, files, labels, palette, width) {
+  const numbers = values.filter((value) => value > 0);
+  const is_log = numbers.length === values.length && largest_of(numbers) >= 1000 * smallest_of(numbers);
+  return {
+    grid: { left: 64, right: 14, top: 10, bottom: 24 },
+    tooltip: tooltip(palette, ({ dataIndex }) => `${show(files[dataIndex])}\n${number_text(values[dataIndex])}`, { trigger: "item" }),
+    xAxis: { ...axis(palette), type: "category", data: labels.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 10, interval: Math.max(Math.ceil(labels.length / Math.max(Math.floor(width / 90), 1)) - 1, 0), formatter: (at) => shortened(labels[Number(at)], 14) } },
+    yAxis: { ...axis(palette), type: is_log ? "log" : "value", scale: true, splitNumber: 3, axisLabel: { color: palette.soft, fontSize: 10, formatter: number_text } },
+    series: [{ type: "line", data: values, symbolSize: 5, lineStyle: { color: palette.accent, width: 2 }, itemStyle: { color: palette.accent } }],
+  };
 }
 
 // The files that do not belong to their neighbours.
@@ -80,9 +112,10 @@ function series_facts({ files, labels, rows, has_diffs }) {
     const last = files.length - 1;
     if (has_diffs && row.change[last] && row.change[last].still) {
       let at = last;
+      const level = steps.some((step) => step.alarms) ? "warning" : "info";
       while (at > 0 && row.change[at] && row.change[at].still) at -= 1;
-      if (steps.every((step) => step.still)) say("never", "info", "did not change in any file, while other parameters did.", row);
-      else say(`still ${at}`, "info", `did not change after ${show(labels[at])}, while other parameters did.`, row);
+      if (steps.every((step) => step.still)) say(`never ${level}`, level, "did not change in any file, while other parameters did.", row);
+      else say(`still ${at} ${level}`, level, `did not change after ${show(labels[at])}, while other parameters did.`, row);
     }
     const bad = files.findIndex((_, at) => row.bad[at] > 0);
     if (bad >= 0) say(`bad ${bad}`, "error", `with NaN or Inf, first in ${show(labels[bad])}.`, row);
@@ -123,9 +156,15 @@ function heat_map(series) {
   let depth = 0;
   const place = el("div", { class: "inline" });
   const drawn = chart("Change and RMS of each layer over the files", () => Math.min(groups.length * 17 + label_depth(series.labels) + 8, 1100), (palette, width) => heat_option(series, groups, mode, palette, width));
+  const key = el("div", {});
+  const draw = () => {
+    drawn.draw();
+    emptied(key, legend(heat_keys(series, groups, mode, colours())));
+  };
+  themed.add(draw);
   const regroup = () => {
     groups = grouped(role.rows, depth);
-    drawn.draw();
+    draw();
   };
   const pick = (each) => {
     role = each;
@@ -143,13 +182,40 @@ function heat_map(series) {
     { class: "tools" },
     modes.length > 1 && choice("Show", modes, mode, (value) => {
       mode = value;
-      drawn.draw();
+      draw();
     }),
     roles.length > 1 && choice("Role", roles.map((each) => [each, each.label]), role, pick),
     place
   );
-  const has = (test) => series.rows.some((row) => series.files.some((_, at) => test(row, at)));
-  return [tools, drawn.element, keyed((palette) => [[palette.ramp[0], "smallest"], [palette.ramp[4], "largest (logarithmic)"], ...(has((row, at) => row.change[at] && row.change[at].still) ? [[palette.alarm, "parameters that did not change"]] : []), ...(has((row, at) => row.bad[at] > 0) ? [[palette.bad, "NaN or Inf"]] : []), [palette.none, "zero, or no number"]])];
+  return [tools, drawn.element, key];
+}
+
+// The cells of a map that have something to show, the smallest and the largest of their numbers.
+function heat_cells({ labels }, groups, mode) {
+  const first = mode === "change" ? 1 : 0; // nothing is known of a change to the first file
+  const shown = labels.slice(first);
+  const cells = [];
+  groups.forEach((group, y) => shown.forEach((_, x) => {
+    const cell = cell_of(group, x + first, mode);
+    if (cell) cells.push({ x, y, ...cell });
+  }));
+  const known = cells.filter((cell) => cell.value).map((cell) => cell.value);
+  return { shown, cells, low: known.length ? smallest_of(known) : 0, high: known.length ? largest_of(known) : 0 };
+}
+
+// The legend of a map: a number beside each colour of its ramp, and the other colours that are there.
+function heat_keys(series, groups, mode, palette) {
+  const { cells, low, high } = heat_cells(series, groups, mode);
+  const has = (test) => cells.some(test);
+  const noun = mode === "change" ? "relative change" : "RMS";
+  const steps = high > 0 ? scale(palette, low, high, number_text) : [];
+  return [
+    ...steps.map(([colour, text], at) => [colour, at === 0 ? `${noun} ${text}` : text]),
+    ...(has((cell) => cell.kind === "still" && cell.alarms) ? [[palette.alarm, "parameters that did not change"]] : []),
+    ...(has((cell) => cell.kind === "still" && !cell.alarms) ? [[palette.held, `${has((cell) => cell.alarms) ? "others" : "parameters"} that did not change`]] : []),
+    ...(has((cell) => cell.kind === "bad") ? [[palette.bad, "NaN or Inf"]] : []),
+    ...(has((cell) => cell.kind === "none") ? [[palette.none, "zero, or no number"]] : []),
+  ];
 }
 
 // The pixels that labels take below a map.
@@ -161,7 +227,7 @@ function cell_of(group, at, mode) {
   if (mode === "change") {
     const steps = group.rows.map((row) => row.change[at]).filter(Boolean);
     if (!steps.length) return null;
-    if (steps.every((step) => step.still)) return { kind: "still", text: "did not change" };
+    if (steps.every((step) => step.still)) return { kind: "still", text: "did not change", ...(steps.some((step) => step.alarms) ? { alarms: true } : {}) };
     const values = steps.map((step) => step.value).filter((value) => value !== null && value > 0);
     if (!values.length) return { kind: "none", text: steps.every((step) => step.status === "same") ? "did not change" : and_more([...new Set(steps.map((step) => step.status))], 3) };
     return { value: largest_of(values), text: `relative change ${number_text(largest_of(values))}` };
@@ -173,18 +239,12 @@ function cell_of(group, at, mode) {
   return rms > 0 ? { value: rms, text: `RMS ${number_text(rms)}` } : { kind: "none", text: "all zero" };
 }
 
-function heat_option({ files, labels }, groups, mode, palette, width) {
-  const cells = [];
-  const first = mode === "change" ? 1 : 0; // nothing is known of a change to the first file
-  const shown = labels.slice(first);
-  groups.forEach((group, y) => shown.forEach((_, x) => {
-    const cell = cell_of(group, x + first, mode);
-    if (cell) cells.push({ x, y, ...cell });
-  }));
-  const known = cells.filter((cell) => cell.value).map((cell) => cell.value);
-  const [low, high] = known.length ? [Math.log10(smallest_of(known)), Math.log10(largest_of(known))] : [0, 0];
+function heat_option(series, groups, mode, palette, width) {
+  const { files, labels } = series;
+  const { shown, cells, low: least, high: most } = heat_cells(series, groups, mode);
+  const [low, high] = most > 0 ? [Math.log10(least), Math.log10(most)] : [0, 0];
   const colour = (cell) => {
-    if (!cell.value) return { still: palette.alarm, bad: palette.bad, none: palette.none }[cell.kind];
+    if (!cell.value) return { still: cell.alarms ? palette.alarm : palette.held, bad: palette.bad, none: palette.none }[cell.kind];
     return ramp(palette.ramp, high > low ? (Math.log10(cell.value) - low) / (high - low) : 0.5);
   };
   const size = label_size(width);
@@ -239,7 +299,7 @@ function series_table({ files, labels, rows, has_stats, has_diffs }) {
 function number_cell(cell, is_sum = false) {
   if (!cell) return "";
   if (cell.kind === "bad") return el("b", { class: "alarm" }, "NaN or Inf");
-  if (cell.kind === "still") return el("b", { class: "alarm", title: "did not change" }, "0");
+  if (cell.kind === "still") return el("b", { class: cell.alarms ? "alarm" : "held", title: "did not change" }, "0");
   const text = cell.value ? number_text(cell.value) : cell.text === "did not change" || cell.text === "all zero" ? "0" : cell.text;
   return is_sum ? el("span", { class: "soft" }, text) : text;
 }

@@ -95,7 +95,9 @@ function strip_colours(cells, mode, palette) {
   }
   if (mode === "zeros") {
     const colours = cells.map((cell) => (cell.zeros === null ? palette.none : ramp(palette.ramp, cell.zeros)));
-    return { colours, legend: [[palette.ramp[0], "no zeros"], [palette.ramp[4], "all zero"]] };
+    const last = palette.ramp.length - 1;
+    const words = (at) => (at === 0 ? ", no zeros" : at === last ? ", all zero" : "");
+    return { colours, legend: palette.ramp.map((colour, at) => [colour, percent(at / last) + words(at)]) };
   }
   const known = cells.filter((cell) => cell[mode] > 0).map((cell) => cell[mode]);
   const [low, high] = known.length ? [smallest_of(known), largest_of(known)] : [1, 1];
@@ -105,7 +107,7 @@ function strip_colours(cells, mode, palette) {
   return {
     colours,
     legend: [
-      ...(high > low ? [[palette.ramp[0], `${text(low)}, the smallest`], [palette.ramp[4], `${text(high)}, the largest`]] : [[ramp(palette.ramp, 0.5), text(low)]]),
+      ...scale(palette, low, high, text),
       ...(colours.includes(palette.none) ? [[palette.none, mode === "rms" ? "zero, or no number" : "no bytes"]] : []),
       ...(has_bad && mode === "rms" ? [bad] : []),
     ],
