@@ -25,8 +25,8 @@ from ckpt.api.walk import Found, empty, found, is_concern, many, nothing_in, par
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LEVELS, Finding, Gate, Rules
-from ckpt.formats.common.cached import is_cached_model
 from ckpt.io.executor import Task
+from ckpt.io.location import is_cached_model
 from ckpt.jobs.check.lint import FileGate, FileReport, LintReport
 from ckpt.jobs.inspect.ls import RUNS_CODE, LsReport, LsRow, in_order
 from ckpt.limits import Limits

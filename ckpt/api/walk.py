@@ -17,13 +17,12 @@ from ckpt.errors import (
     UnsupportedError,
     is_stopped,
 )
-from ckpt.formats.common.cached import SNAPSHOTS, is_cached_model, snapshot_of
 from ckpt.formats.common.dcp import DATA
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.sets import is_shard
 from ckpt.formats.format import CHECKPOINTS, PERHAPS
 from ckpt.io.far import is_url
-from ckpt.io.location import locate, read_file
+from ckpt.io.location import SNAPSHOTS, is_cached_model, locate, read_file
 from ckpt.io.source import beginning
 from ckpt.limits import Budget, Limits, json_object, parse_json
 from ckpt.names import endings, natural
@@ -230,6 +229,8 @@ def _walked_cache(folder: str, plugins: bool) -> Iterator[Found]:
 
 def _main_snapshot(folder: str) -> str | None:
     """The path of the snapshot that the folder of a cached model stands for, or None."""
+    from ckpt.formats.common.cached import snapshot_of  # here: few folders lie in a cache
+
     try:
         return os.path.normpath(snapshot_of(locate(folder), Limits()).name)
     except CkptError:

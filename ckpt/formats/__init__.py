@@ -24,7 +24,7 @@ from ckpt.errors import (
 )
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.format import Format, Probe
-from ckpt.io.location import Location, beside, locate
+from ckpt.io.location import Location, beside, is_cached_model, locate
 from ckpt.limits import Budget, Limits
 from ckpt.rows import NamedTuple, replace
 from ckpt.text import show
@@ -147,8 +147,6 @@ def _open(
             gc.enable()
 
 
-_CACHED = "models--"
-"""The begin of the name of a model's folder in a Hugging Face cache."""
 _RANKED = ("consolidated.", "mp_rank_", "model_optim_rng", "model-rank-")
 """Beginnings of the names of files of one rank."""
 _WHOLE = (NotOpenedError, LinkError, MixedStepsError)
@@ -308,7 +306,7 @@ def probe_at(
     partial: bool = False,
 ) -> Probe:
     """The probe of a location, for all formats. Raises CkptError."""
-    if _CACHED in location.name:
+    if is_cached_model(location.name):
         from ckpt.formats.common.cached import snapshot_of  # here: few paths lead into a cache
 
         location = snapshot_of(location, limits)

@@ -205,6 +205,16 @@ def _is_cached(path: str) -> bool:
     )
 
 
+SNAPSHOTS = "snapshots"
+"""The folder of the snapshots of a model in a Hugging Face cache."""
+
+
+def is_cached_model(path: str) -> bool:
+    """Tell whether a local path is the folder of a model in a Hugging Face cache: `models--ORG--NAME`."""
+    name = os.path.basename(os.path.normpath(path)) if "models--" in path else ""
+    return name.startswith("models--") and os.path.isdir(os.path.join(path, SNAPSHOTS))
+
+
 def locate(path: str) -> Location:
     """The location of a path or URL. Raises UsageError for a URL that lacks a part."""
     if not is_url(path):

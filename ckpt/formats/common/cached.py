@@ -5,35 +5,22 @@ The files of a snapshot are links to blobs, which are called by their hash. `ref
 
 from __future__ import annotations
 
-import os
-import re
-
 from ckpt.errors import CkptError, FolderError, UnsupportedError
-from ckpt.io.far import is_url
-from ckpt.io.location import Location, is_plain_name, read_file
+from ckpt.io.location import SNAPSHOTS, Location, is_plain_name, read_file
 from ckpt.limits import Limits
 from ckpt.text import and_more, show
 
-_MODEL = re.compile(r"models--.+")
-BLOBS, REFS, SNAPSHOTS = "blobs", "refs", "snapshots"
+_REFS = "refs"
 _MAIN = "main"
 _LONGEST = 200
 """Bytes of the name of a revision: it is a hash of 40 characters."""
 
 
-def is_cached_model(path: str) -> bool:
-    """Tell whether a local path is the folder of a model in a cache."""
-    name = os.path.basename(os.path.normpath(path))
-    return _MODEL.fullmatch(name) is not None and os.path.isdir(os.path.join(path, SNAPSHOTS))
-
-
 def snapshot_of(location: Location, limits: Limits) -> Location:
-    """Return the snapshot that the folder of a cached model stands for; any other location as it is.
+    """Return the snapshot that the folder of a cached model stands for.
 
     It is the one that `refs/main` names, or the only one. Raises FolderError where nothing decides, UnsupportedError.
     """
-    if is_url(location.name) or not is_cached_model(location.name):
-        return location
     folder = location.child(SNAPSHOTS, "no")
     names = [name.rstrip("/") for name in folder.names() if name.endswith("/")]
     revision = main_revision(location, limits)
@@ -43,7 +30,7 @@ def snapshot_of(location: Location, limits: Limits) -> Location:
         raise UnsupportedError("a model of a Hugging Face cache without a snapshot", path=location.name)
     if revision not in names:
         listed = and_more([show(f"{location.name}/{SNAPSHOTS}/{name}", None) for name in names], 3, ", or ")
-        problem = f"{REFS}/{_MAIN} names none of its {len(names)} snapshots"
+        problem = f"{_REFS}/{_MAIN} names none of its {len(names)} snapshots"
         raise FolderError(problem, path=location.name, hint=f"name one: {listed}")
     return folder.child(revision, "no")
 
@@ -51,7 +38,7 @@ def snapshot_of(location: Location, limits: Limits) -> Location:
 def main_revision(location: Location, limits: Limits) -> str:
     """Return the revision in `refs/main`, or nothing."""
     try:
-        text = read_file(location.child(REFS, "no").child(_MAIN, "no"), limits, REFS)[:_LONGEST]
+        text = read_file(location.child(_REFS, "no").child(_MAIN, "no"), limits, _REFS)[:_LONGEST]
         revision = text.decode().strip()
     except (CkptError, UnicodeDecodeError):
         return ""
