@@ -86,6 +86,8 @@ class _Reader:
         self._budget = probe.budget
         self._contents = Contents(archive.notices, read_nested, probe.mark, probe.budget)
         self._storages: dict[str, Storage] = {}
+        self._dtypes: dict[str, DType] = {}
+        """The dtype of each storage to torch: that of the first row which names its record."""
         self._kinds: dict[Path, Kind] = {}
 
     def read(self) -> Checkpoint:
@@ -166,8 +168,9 @@ class _Reader:
         return self._archive.records.get("serialized_example_inputs.pt")
 
     def _list_of(self, folder: str, model: str, what: str) -> Record:
-        whole = self._archive.find(f"{folder}{model}.pt")
-        record = whole or self._archive.find(f"{folder}{model}_{what}_config.json")
+        # torch looks for both among the names, in their own letters, and takes the list only without the first.
+        records, start = self._archive.records, f"{self._archive.root}/{folder}{model}"
+        record = records.get(f"{start}.pt") or records.get(f"{start}_{what}_config.json")
         if record is None:
             raise UnreadableError(f"the PT2 archive lacks the {what} of {show(model, 80)}")
         return record
@@ -232,6 +235,9 @@ class _Reader:
             place = record.place(self._archive.source, big=big)
             storage = Storage(id, device, whole, record.size, place, record.crc)
             self._storages[id] = self._contents.storages[id] = storage
+        if self._dtypes.setdefault(id, row.geometry.dtype) != row.geometry.dtype:
+            first = f"torch reads its record as {self._dtypes[id].name}, as another row says"
+            raise UnreadableError(f"tensor {show(row.name, 80)} is {row.geometry.dtype.name}, but {first}")
         return storage
 
     def _saved(self, record: Record) -> Node:
@@ -375,11 +381,11 @@ def _payload(name: str, row: dict[str, Json]) -> Payload:
         raise UnreadableError(
             f"tensor {show(name, 80)}: its record {show(str(record), 80)} is not a plain name"
         )
-    is_pickled = row.get("use_pickle") is True or meta is None
+    is_pickled = _flag(row, "use_pickle") or meta is None
     return Payload(
         name,
         record,
-        row.get("is_param") is True,
+        _flag(row, "is_param"),
         None if is_pickled else _geometry(name, json_object(meta)),
         meta is not None,
     )
@@ -401,7 +407,15 @@ def _geometry(name: str, meta: dict[str, Json]) -> Geometry:
         raise ValueError
     tag = kind if type(index) is not int or kind == "cpu" else f"{kind}:{index}"
     offset = _number(name, meta["storage_offset"])
-    return Geometry(dtype, shape, stride, offset, tag, meta.get("requires_grad") is True)
+    return Geometry(dtype, shape, stride, offset, tag, _flag(meta, "requires_grad"))
+
+
+def _flag(row: dict[str, Json], key: str) -> bool:
+    """The value of a field that is true or false. Raises ValueError for any other one: to torch, 1 is true."""
+    value = row.get(key, False)
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
 
 
 def _numbers(name: str, value: Json) -> tuple[int, ...]:
