@@ -87,7 +87,7 @@ class _Reader:
         self._contents = Contents(archive.notices, read_nested, probe.mark, probe.budget)
         self._storages: dict[str, Storage] = {}
         self._dtypes: dict[str, DType] = {}
-        """The dtype of each storage to torch: that of the first row which names its record."""
+        """The dtype that torch gives each storage: the first row with its record decides."""
         self._kinds: dict[Path, Kind] = {}
 
     def read(self) -> Checkpoint:

@@ -246,6 +246,17 @@ HIDDEN = {
     "a broken stream of gzip": gzip.compress(EVIL)[:10],
     "a broken stream of xz": lzma.compress(EVIL)[:30],
     "a broken stream of bzip2": b"BZh91AY&SYxxxxx",
+    "an archive behind a picture": b"\x89PNG\r\n\x1a\n" + bytes(99) + TORCH,
+    "an archive behind a script": b"#!/bin/sh\n" + TORCH,
+    "an archive behind a model of others": b"GGUF" + bytes(60) + TORCH,
+    "an archive of checkpoints behind a text": b"some words\n" * 9_000
+    + archive("policy.pth", "data")
+    + bytes(99),
+    "a frame of lz4": b"\x04\x22\x4d\x18\x60\x40\x82" + EVIL,
+    "a frame of lz4 behind another": b"\x50\x2a\x4d\x18" + bytes(4) + b"\x04\x22\x4d\x18\x60\x40\x82" + EVIL,
+    "a frame of zstd": b"\x28\xb5\x2f\xfd" + bytes(60),
+    "a 7z archive": b"7z\xbc\xaf\x27\x1c" + bytes(60),
+    "a RAR archive": b"Rar!\x1a\x07" + bytes(60),
 }
 
 

@@ -40,6 +40,8 @@ TRAILING = 65_535
 """Bytes behind its end record that an archive may have: torch looks no less far back."""
 MARK = b"CK"
 """Tag of the extra field of a record that was appended in place. Its eight bytes hold the old end of the archive."""
+FLATBUFFERS = (b"PTMF", b"FF01")
+"""The bytes from the fifth on of a file of the mobile interpreter. torch looks for them before it looks for an archive."""
 FIELD = MARK + b"\x08\0"
 
 
@@ -92,8 +94,13 @@ class Archive(NamedTuple):
 
 def read_archive(source: Source, limits: Limits) -> Archive:
     """The directory of a zip archive. Raises UnreadableError when it is cut off or ambiguous."""
-    if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
+    head = source.read(0, min(source.size, 8))
+    if not head.startswith(LOCAL_MAGIC):
         raise UnreadableError("the zip archive does not begin with its first record")
+    if head[4:] in FLATBUFFERS:
+        raise UnreadableError(
+            "two files in one: the zip archive is a flatbuffer too, which torch.jit.load reads instead"
+        )
     count, size, offset, trailer, last = find_end(source)
     if count > limits.entries:
         raise LimitError(f"the zip archive has {count:,} records", "entries", limits.entries)

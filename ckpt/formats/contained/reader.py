@@ -11,6 +11,7 @@ from ckpt.errors import CkptError, DamagedDataError, UnreadableError
 from ckpt.formats.common.members import Member
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.common.two_files import refuse_second
 from ckpt.formats.contained import FORMAT
 from ckpt.formats.contained.arrays import read_arrays
 from ckpt.formats.contained.layouts import layout_of
@@ -26,6 +27,8 @@ from ckpt.text import Json, and_more, plural, show
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
+    if probe.archive is None:
+        refuse_second(probe.head, probe.file, limits)
     layout = layout_of(probe, limits)
     traits = FORMAT.traits._replace(label=layout.label, load=layout.load, has_checksums=layout.has_checksums)
     root = Dict()
