@@ -12,7 +12,7 @@ import subprocess
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -25,6 +25,7 @@ import opcodes as op
 import oracle
 import pytest
 import torch
+from exported import pt2
 from gadgets import write
 from opcodes import call, glob, pickled
 from paths import many
@@ -317,6 +318,95 @@ def test_records_beside_those_of_torch_are_named(data: bytes, tmp_path: Path) ->
         assert [(row.code, row.message) for row in checkpoint.notices] == [("unread-file", text)]
 
 
+def put(data: bytes, name: str, content: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
+    """An archive with a record put in, or another one in its place, below the folder of all."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(out, "w") as target:
+        root = source.namelist()[0].partition("/")[0] + "/" if "/" in source.namelist()[0] else ""
+        for row in source.namelist():
+            if row != root + name:
+                target.writestr(row, source.read(row))
+        target.writestr(root + name, content, method)
+    return out.getvalue()
+
+
+def program() -> bytes:
+    out = io.BytesIO()
+    torch.jit.save(torch.jit.script(torch.nn.Identity()), out)
+    return out.getvalue()
+
+
+def of_torch() -> bytes:
+    out = io.BytesIO()
+    torch.save({"w": torch.ones(2)}, out)
+    return out.getvalue()
+
+
+def of_stable_baselines() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, data in (
+            ("data", b"{}"),
+            ("policy.pth", of_torch()),
+            ("_stable_baselines3_version", b"2.0"),
+        ):
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+PLACES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "the id": (of_torch, ".data/serialization_id"),
+    "the format": (of_torch, ".format_version"),
+    "an older version": (of_torch, ".data/version"),
+    "a storage that nobody names": (of_torch, "data/x.npy"),
+    "a program": (program, "extra/x.npy"),
+    "a storage of a program that nobody names": (program, "data/x.npy"),
+    "the id of a program": (program, ".data/serialization_id"),
+    "an exported program": (pt2, "extra/x.npy"),
+    "a weight that nobody names": (pt2, "data/weights/x.npy"),
+    "the id of an exported program": (pt2, ".data/serialization_id"),
+    "an archive of checkpoints": (of_stable_baselines, "x.npy"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_records_in_any_place_are_judged(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole, place = PLACES[name]
+    path = tmp_path / "x.pt"
+    path.write_bytes(whole())
+    assert ckpt("inspect", path, "--fail-on", "called-on-load").code == 0
+    path.write_bytes(put(whole(), place, array_of(call(glob("os", "mkdir"), "rung") + b".")))
+    with np.load(path, allow_pickle=True) as arrays, contextlib.suppress(Exception):
+        arrays[next(row for row in arrays.files if row.endswith(place.removesuffix(".npy")))]
+    assert Path("rung").exists()
+
+    assert ckpt("inspect", path, "--fail-on", "called-on-load").code == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["version", ".data/version", ".data/serialization_id", ".format_version", "byteorder"]
+)
+@pytest.mark.parametrize("whole", [of_torch, program, pt2])
+def test_a_small_record_of_torch_is_small(whole: Callable[[], bytes], name: str, tmp_path: Path) -> None:
+    """torch reads it as a whole, so a deflated one may take gigabytes."""
+    path = tmp_path / "x.pt"
+    path.write_bytes(put(whole(), name, b"1" * (1 << 20), zipfile.ZIP_DEFLATED))
+
+    done = ckpt("inspect", path)
+
+    assert done.code == 2 and name.encode() in done.err
+
+
+def test_a_record_beside_code_that_inflates_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(put(program(), "code/__torch__.py.debug_pkl", bytes(80 << 20), zipfile.ZIP_DEFLATED))
+
+    done = ckpt("inspect", path)
+
+    assert done.code == 2 and b"inflate to" in done.err
+
+
 @pytest.mark.parametrize(("size", "is_said"), [(65 << 20, True), (1 << 20, False)])
 def test_deflated_storages_that_take_far_more_memory_are_said(
     size: int, is_said: bool, tmp_path: Path
@@ -375,12 +465,6 @@ def behind(data: bytes, archive: bytes) -> bytes:
     with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(out, "a") as target:
         for name in source.namelist():
             target.writestr(zipfile.ZipInfo(name), source.read(name))
-    return out.getvalue()
-
-
-def program() -> bytes:
-    out = io.BytesIO()
-    torch.jit.save(torch.jit.script(torch.nn.Identity()), out)
     return out.getvalue()
 
 

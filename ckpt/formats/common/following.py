@@ -5,12 +5,12 @@ Whoever loads in a loop over one open file runs them too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from ckpt.checkpoint import Notice
 from ckpt.errors import UnreadableError
-from ckpt.formats.common.archive import END_MAGIC, TRAILING
+from ckpt.formats.common.archive import END_MAGIC, TRAILING, Archive
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
 from ckpt.formats.common.pickled import Contents, interpret
@@ -21,7 +21,7 @@ from ckpt.nodes import Global, PersistentId
 from ckpt.pickles.machine import Pickle
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage
-from ckpt.text import plural
+from ckpt.text import and_more, plural, show
 
 _STEP = 1 << 12
 """Bytes that are read first of each, because many short ones may follow each other."""
@@ -144,6 +144,29 @@ def judge_bytes(data: bytes, contents: Contents, limits: Limits, budget: Budget)
     for following in _all(Memory(data[_inside(data) :]), 0, limits, budget, _stop_at_id):
         contents.behind += following.pickles
     return True
+
+
+def judge_records(
+    archive: Archive, names: Iterable[str], contents: Contents, limits: Limits, budget: Budget
+) -> frozenset[str]:
+    """Judge the records with these names that another loader would unpickle, and return the names of those.
+
+    Raises UnreadableError, LimitError.
+    """
+    lenient = archive._replace(is_partial=True)  # Python unpickles before it compares a checksum
+    pickles: list[str] = []
+    for name in names:
+        record = archive.records[name]
+        is_pickle = not record.deflated or record.size <= limits.pickle_bytes
+        if record.size > LOOKED and not record.deflated:
+            is_pickle = is_unpickled(archive.source.read(record.offset, LOOKED), record.size, limits)
+        if is_pickle and judge_bytes(lenient.read_pickle(record, limits, budget), contents, limits, budget):
+            pickles.append(name)
+    if pickles:
+        shown = and_more([show(name, 60) for name in pickles], 3)
+        text = f"torch does not read, though numpy or pickle would, {shown} in the archive"
+        contents.notices.append(Notice("trailing-data", text))
+    return frozenset(pickles)
 
 
 def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:

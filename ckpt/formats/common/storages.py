@@ -9,7 +9,7 @@ from itertools import repeat
 from ckpt.checkpoint import Notice, Storages
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
-from ckpt.formats.common.archive import Archive, read_archive
+from ckpt.formats.common.archive import Archive, check_small, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.holes import hole
 from ckpt.formats.common.members import of_record
@@ -274,6 +274,7 @@ def tree_inside(
     if archive.find("data.pkl") is None:
         raise UnreadableError(f"record {show(record.name, 80)} is not a file of torch.save")
     refuse_program(archive, f"record {show(record.name, 80)}")
+    check_small(archive)
     contents.notices += archive.notices
     return tree_of(archive, contents, limits, budget, prefix)
 

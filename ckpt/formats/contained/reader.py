@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from ckpt.checkpoint import Checkpoint, Import, Notice, RecordedFile, RecordedItem
 from ckpt.checkpoint import Member as Part
 from ckpt.errors import CkptError, DamagedDataError, UnreadableError
+from ckpt.formats.common.following import judge_records
 from ckpt.formats.common.members import Member
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import Contents, checkpoint
@@ -55,6 +56,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             text = f"{plural(len(layout.others), 'member')} of the archive that nobody reads: {and_more([show(name, 60) for name in layout.others], 3)}"
             notices.append(Notice("unread-file", text))
         contents = Contents(notices, None, probe.mark, probe.budget)
+        if probe.archive is not None:
+            judge_records(probe.archive, layout.others, contents, limits, probe.budget)
         values = checkpoint(probe.path, FORMAT.name, traits, root, contents, limits)
         whole = merged(probe.path, FORMAT.name, [Part("", "", values), *parts])
         return replace(
