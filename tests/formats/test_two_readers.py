@@ -361,6 +361,8 @@ PLACES: dict[str, tuple[Callable[[], bytes], str]] = {
     "a storage that nobody names": (of_torch, "data/x.npy"),
     "a program": (program, "extra/x.npy"),
     "a storage of a program that nobody names": (program, "data/x.npy"),
+    "a pickle of C++": (program, "traced_inputs.pkl"),
+    "a place in the code": (program, "code/__torch__.py.debug_pkl"),
     "the id of a program": (program, ".data/serialization_id"),
     "an exported program": (pt2, "extra/x.npy"),
     "a weight that nobody names": (pt2, "data/weights/x.npy"),

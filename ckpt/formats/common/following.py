@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
+from zlib import MAX_WBITS, decompressobj, error
 
 from ckpt.checkpoint import Notice
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import END_MAGIC, TRAILING, Archive
-from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.common.directory import LOCAL_MAGIC, Record
 from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
 from ckpt.formats.common.pickled import Contents, interpret
 from ckpt.formats.common.stream import Stream, is_legacy, read_nested
@@ -169,6 +170,20 @@ def judge_records(
     return frozenset(pickles)
 
 
+def is_array(archive: Archive, record: Record) -> bool:
+    """Tell whether a record begins as an array of numpy."""
+    head = archive.source.read(record.offset, min(record.stored, 64))
+    if record.deflated:
+        try:
+            head = decompressobj(-MAX_WBITS).decompress(head, len(_ARRAY))
+        except error:
+            return False
+    return head.startswith(_ARRAY)
+
+
+_ARRAY = b"\x93NUMPY"
+
+
 def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
     """Tell whether a record of `size` that begins with these bytes is a pickle, or an array of objects, as far as that is seen."""
     begin = _inside(head)
@@ -182,4 +197,4 @@ def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
 def _inside(data: bytes) -> int:
     """The bytes of the header of an array of numpy, or 0."""
     width = 2 if data[6:7] == b"\1" else 4
-    return 8 + width + int.from_bytes(data[8 : 8 + width], "little") if data.startswith(b"\x93NUMPY") else 0
+    return 8 + width + int.from_bytes(data[8 : 8 + width], "little") if data.startswith(_ARRAY) else 0

@@ -14,7 +14,7 @@ from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive, check_inflation, check_small
 from ckpt.formats.common.code import OTHERS, Code, code_of, notices_of
-from ckpt.formats.common.following import judge_records
+from ckpt.formats.common.following import is_array, judge_records
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.script_types import Types, check_doubling
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
@@ -140,13 +140,16 @@ def _others(archive: Archive, folders: dict[str, StorageFolder]) -> Iterator[str
     for name in archive.records:
         inner = name.removeprefix(root)
         folder, _, key = inner.partition("/")
-        if inner in (*PICKLES, _HANDLES) or name.endswith(("/", ".debug_pkl")):
-            continue
-        if folder not in folders or key not in folders[folder]:
+        if inner in (*PICKLES, *_UNREAD) or folder == "code" or name.endswith("/"):
+            # Code, and pickles of C++, which Python does not read; but numpy takes any record for an array of its own.
+            if is_array(archive, archive.records[name]):
+                yield name
+        elif folder not in folders or key not in folders[folder]:
             yield name
 
 
-_HANDLES = "mobile_debug_handles.pkl"
+_UNREAD = ("mobile_debug_handles.pkl", "traced_inputs.pkl")
+"""Pickles that torch writes and does not read again."""
 
 
 def _resolver(folder: StorageFolder) -> Callable[[PersistentId], Storage | Global]:
