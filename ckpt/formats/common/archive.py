@@ -269,7 +269,7 @@ COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
 """Records that let torch compute the offsets of storages instead of reading them."""
 OWN = ("version", ".data/serialization_id", *COMPUTED_OFFSETS)
 """Records of torch.save that hold nothing of the checkpoint."""
-_SMALL = 4_096
+_SMALL = 65_536
 """The most bytes of one of these. torch writes a few, and reads each as a whole."""
 _INFLATED = 100
 """The most bytes that a byte of the file may become: a text of torch gets thirty times shorter."""

@@ -58,8 +58,6 @@ def read_from(
     contents = Contents(archive.notices, read_nested, mark, budget)
     contents.is_script = True
     check_small(archive)
-    if not archive.is_partial:
-        check_inflation(archive, "the TorchScript archive")
     roots: dict[str, Node] = {}
     devices: list[CodeDevice] = []
     folders: dict[str, StorageFolder] = {}
@@ -87,6 +85,8 @@ def read_from(
     constants = roots.get("constants.pkl")
     are_tensors = type(constants) is tuple and all(tensor_of(constant) is not None for constant in constants)
     code = code_of(archive, limits, budget, has_values=not are_tensors)
+    if not archive.is_partial:
+        check_inflation(archive, "the TorchScript archive")
     check_doubling(root, code.classes, budget)
     if code.loaders:
         problem = Types(code.classes, budget).mismatch([root, constants])
