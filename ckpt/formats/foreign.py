@@ -14,7 +14,7 @@ from ckpt.errors import (
     UnreadableError,
     UnsupportedError,
 )
-from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.archive import FLATBUFFERS, Archive
 from ckpt.formats.common.dcp import AS_DIST, ZARR, has_arrays
 from ckpt.formats.common.steps import steps_in
 from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
@@ -56,6 +56,8 @@ def _file(probe: Probe) -> CkptError:
         return UnreadableError(
             "an empty file", hint="an unfinished save, or a full disk? use an earlier save"
         )
+    if _is_behind(probe):
+        return UnsupportedError("a zip archive with checkpoints behind other bytes", hint="unzip it first")
     if head.startswith(b"version https://git-lfs"):
         return StandInError("a Git LFS pointer, not the file", hint="git lfs pull")
     if head.startswith(b"\x1f\x8b"):
@@ -79,7 +81,7 @@ def _file(probe: Probe) -> CkptError:
         return StandInError("not a checkpoint: an HTML page", hint="a failed download?")
     if text.startswith(b"<?xml"):
         return StandInError("not a checkpoint: XML", hint="the error message of a server?")
-    if head[4:8] in (b"PTMF", b"FF01"):
+    if head[4:8] in FLATBUFFERS:
         return UnsupportedError("not a checkpoint: a flatbuffer of the mobile interpreter")
     if _is_onnx(head):
         return UnsupportedError("not a PyTorch checkpoint: ONNX")
@@ -111,9 +113,33 @@ def holds_checkpoints(probe: Probe) -> bool:
             return any(map(_is_ours, probe.archive.records))
     except CkptError:  # refused as a whole; the names in it decide
         return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
+    if probe.head.startswith(_CLOSED) or _is_behind(probe):
+        return True
     if probe.is_tar:
         return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
     return _holds_inside(probe)
+
+
+_CLOSED = (
+    *(magic for magic, what, _ in _MAGICS if what.startswith(("a 7z", "a RAR", "compressed with zstd"))),
+    b"\x04\x22\x4d\x18",
+    b"\x02\x21\x4c\x18",
+    *(bytes([number]) + b"\x2a\x4d\x18" for number in range(0x50, 0x60)),
+    b"LZIP",
+    b"\x1f\x9d",
+)
+"""The first bytes of files that ckpt cannot look into. joblib reads lz4."""
+
+
+def _is_behind(probe: Probe) -> bool:
+    """Tell whether an archive with checkpoints lies behind other bytes: zipfile and torch find it from the end."""
+    from ckpt.formats.common.two_files import directories, names_of  # here: most files are none
+
+    return any(
+        _is_ours(name.decode("utf-8", "replace"))
+        for begin, size, _ in directories(probe.file)
+        for name in names_of(probe.file, begin, size)
+    )
 
 
 def _is_ours(name: str) -> bool:

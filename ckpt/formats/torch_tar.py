@@ -14,6 +14,7 @@ from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, i
 from ckpt.formats.common.safetensors import is_usual
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.tar import read_tar, walk_tar
+from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Format, Probe
 from ckpt.io.source import Source, Window, grounded
 from ckpt.limits import Budget, Limits
@@ -72,6 +73,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     other = _other(probe)
     if other is not None:
         raise UnreadableError(f"two files in one: torch.load reads a tar archive, other loaders {other}")
+    refuse_end(probe.file)
     members = read_tar(probe.file, limits, probe.budget)
     missing = next((name for name in MEMBERS if name not in members), None)
     if missing is not None:

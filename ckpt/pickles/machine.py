@@ -69,6 +69,7 @@ from ckpt.pickles.opcodes import (
     POP_MARK,
     PROTO,
     PUT,
+    READONLY_BUFFER,
     REDUCE,
     SETITEM,
     SETITEMS,
@@ -268,6 +269,17 @@ class MachineError(UnreadableError):
         return error
 
 
+class OddPickleError(MachineError):
+    """The pickle is one that no pickler writes and ckpt refuses, and Python reads it, or may go on behind that byte."""
+
+
+class LongLineError(MachineError):
+    """A line of text has more bytes than are read. Python reads it."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"a line has over {LINE_BYTES:,} bytes", offset)
+
+
 class TruncatedPickleError(MachineError):
     """The bytes end before the pickle does. More bytes may follow."""
 
@@ -365,7 +377,7 @@ def _run(
             if op == LONG_BINPUT:
                 slot = uint32(data, pos)[0]
                 if slot > last_slot:
-                    raise MachineError(FAR_SLOT, offset)
+                    raise OddPickleError(FAR_SLOT, offset)
                 memo[slot] = stack[-1]
                 pos += 4
             elif op == BINGET:
@@ -491,7 +503,7 @@ def _run(
             elif op == BUILD:
                 state = pop()
                 if type(stack[-1]) is not Opaque:
-                    raise MachineError(f"cannot set a state on {_kind(stack[-1])}", offset)
+                    raise OddPickleError(f"cannot set a state on {_kind(stack[-1])}", offset)
                 _note(out, stack[-1], offset)
                 stack[-1].build(state)
                 out.fillings.built[id(stack[-1])] = offset
@@ -607,7 +619,7 @@ def _run(
                     text, pos = _line(data, pos, offset)
                     slot = _decimal(text, offset)
                     if not 0 <= slot <= last_slot:  # greater ints can share one hash, too
-                        raise MachineError(FAR_SLOT, offset)
+                        raise OddPickleError(FAR_SLOT, offset)
                     if op == PUT:
                         memo[slot] = stack[-1]
                     else:
@@ -641,7 +653,7 @@ def _resolve(out: Pickle, limits: Limits, offset: int, module: str, name: str) -
     node = out.globals.get((module, name))
     if node is None:
         if len(module) > NAME_CHARACTERS or len(name) > NAME_CHARACTERS:
-            raise MachineError(f"a name has over {NAME_CHARACTERS:,} characters", offset)
+            raise OddPickleError(f"a name has over {NAME_CHARACTERS:,} characters", offset)
         if len(out.globals) >= limits.globals:
             raise LimitError("a pickle imports too many names", "globals", limits.globals)
         node = out.globals[module, name] = Global(module, name, offset, out.protocol)
@@ -658,9 +670,9 @@ def _frame_end(data: bytes | bytearray, offset: int, begin: int, before: int) ->
     if end > len(data):
         raise TruncatedPickleError(offset)
     if offset < before:
-        raise MachineError("a frame begins inside another frame", offset)
+        raise OddPickleError("a frame begins inside another frame", offset)
     if not ends_opcode(data, begin, end):
-        raise MachineError("a frame ends inside an opcode", offset)
+        raise OddPickleError("a frame ends inside an opcode", offset)
     return end
 
 
@@ -673,9 +685,11 @@ def _nested(deep: dict[int, tuple[int, int, Node]], offset: int, items: tuple[No
             inner, entries = max(inner, below), entries + within
     if inner:
         if inner >= TUPLE_DEPTH:
-            raise MachineError(f"tuples are nested deeper than {TUPLE_DEPTH}", offset)
+            raise OddPickleError(f"tuples are nested deeper than {TUPLE_DEPTH}", offset)
         if entries > TUPLE_ENTRIES:
-            raise MachineError(f"a tuple holds others too many times: over {TUPLE_ENTRIES:,} entries", offset)
+            raise OddPickleError(
+                f"a tuple holds others too many times: over {TUPLE_ENTRIES:,} entries", offset
+            )
         deep[id(items)] = inner + 1, entries, items
     return items
 
@@ -716,14 +730,16 @@ def _add_items(out: Pickle, offset: int, target: Made, items: Sequence[Node], se
         _note_items(out, items, offset)
         target.append(items)
     else:
-        raise MachineError(f"cannot append items to {_kind(target)}", offset)
+        error = OddPickleError if type(target) is bytearray else MachineError
+        raise error(f"cannot append items to {_kind(target)}", offset)
 
 
 def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) -> None:
     if len(items) % 2:
         raise MachineError("a key has no value", offset)
     if type(target) is not Dict and type(target) is not Opaque:
-        raise MachineError(f"cannot set items on {_kind(target)}", offset)
+        error = OddPickleError if type(target) in (list, bytearray) else MachineError
+        raise error(f"cannot set items on {_kind(target)}", offset)
     if id(target) in out.again:
         out.fillings.last[id(target)] = offset, target
     if type(target) is Opaque:
@@ -731,7 +747,7 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
     keys = items[::2]
     kinds = set(map(type, keys))
     if kinds != {str} and not out.hashes.count_numbers(keys):
-        raise MachineError("too many keys of a dict have one hash", offset)
+        raise OddPickleError("too many keys of a dict have one hash", offset)
     if int in kinds and len(target.keys) + len(keys) > _MANY_NUMBERS:
         out.numbered[id(target)] = target
     if not _HASHED.issuperset(kinds):
@@ -753,7 +769,7 @@ def _note(out: Pickle, target: Opaque, offset: int) -> None:
 def _note_items(out: Pickle, items: Sequence[Node], offset: int) -> None:
     """Note the items of a set, which are hashed as the keys of a dict are."""
     if not out.hashes.count_numbers(items):
-        raise MachineError("too many items of a set have one hash", offset)
+        raise OddPickleError("too many items of a set have one hash", offset)
     note_hashed(out, items, offset)
 
 
@@ -765,9 +781,9 @@ def note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
         elif is_tuple(key):
             _, entries, _ = out.deep.get(id(key)) or (1, len(key), key)
             if not out.hashes.count_entries(entries):
-                raise MachineError("tuples are keys too many times", offset)
+                raise OddPickleError("tuples are keys too many times", offset)
             if not out.hashes.count_tuple(key):
-                raise MachineError("too many keys of a dict have one hash", offset)
+                raise OddPickleError("too many keys of a dict have one hash", offset)
             if _holds_object(key, out.inner):
                 out.hashed.append(key)
 
@@ -814,22 +830,37 @@ def _line(data: bytes | bytearray, pos: int, offset: int) -> tuple[bytes | bytea
     if end < 0:
         if len(data) - pos < LINE_BYTES:
             raise TruncatedPickleError(offset)
-        raise MachineError(f"a line has over {LINE_BYTES:,} bytes", offset)
+        raise LongLineError(offset)
     return data[pos:end], end + 1
 
 
 def _decimal(text: bytes | bytearray, offset: int) -> int:
     digits = text[1:] if text[:1] in (b"-", b"+") else text
     if not digits.isdigit() or len(digits) > DIGITS:
-        raise MachineError("invalid number", offset)
+        raise _no_number(text, offset)
     return int(text)
+
+
+def _no_number(text: bytes | bytearray, offset: int) -> MachineError:
+    """The error for a number that no pickler writes so. Python takes blanks around it, a sign, `0x10` and `1_000`."""
+    plain = text.strip()
+    digits = plain.lstrip(b"+-").replace(b"_", b"")
+    is_taken = digits.isdigit()
+    for base in (0, 10):
+        try:
+            int(plain, base)
+            is_taken = True
+        except ValueError:
+            pass  # of very many digits too, which older Pythons take
+    error = OddPickleError if is_taken else MachineError
+    return error("invalid number", offset)
 
 
 def _usual_decimal(text: bytes | bytearray, offset: int) -> int:
     """A number as Python writes it: one with zeros in front is octal to the unpickler in C."""
     digits = text.removeprefix(b"-")
     if text[:1] == b"+" or (digits[:1] == b"0" and digits != b"0"):
-        raise MachineError("invalid number", offset)
+        raise _no_number(text, offset)
     return _decimal(text, offset)
 
 
@@ -868,9 +899,8 @@ def _literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[M
         return (bytearray(raw) if op == BYTEARRAY8 else bytes(raw)), end
     if op not in (INT, LONG, FLOAT, UNICODE):
         name = NAMES.get(op)
-        raise MachineError(
-            f"ckpt does not read opcode {name}" if name else f"unknown opcode 0x{op:02x}", offset
-        )
+        error = OddPickleError if op == READONLY_BUFFER else MachineError
+        raise error(f"ckpt does not read opcode {name}" if name else f"unknown opcode 0x{op:02x}", offset)
     text, pos = _line(data, pos, offset)
     if op == INT:
         if text in (b"00", b"01"):
@@ -880,12 +910,13 @@ def _literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[M
         return _usual_decimal(text.removesuffix(b"L"), offset), pos
     if op == UNICODE:
         return str(text, "raw-unicode-escape"), pos
-    if len(text) > 64:
-        raise MachineError("invalid number", offset)
     try:
-        return float(text), pos
+        value = float(text)
     except ValueError:
         raise MachineError("invalid number", offset) from None
+    if len(text) > 64:
+        raise OddPickleError("invalid number", offset)
+    return value, pos
 
 
 def _kind(node: Node) -> str:

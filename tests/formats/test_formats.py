@@ -163,8 +163,10 @@ def test_no_tensor_data_is_read(tmp_path: Path) -> None:
             assert place is not None and isinstance(place.source, File)
             counted = place.source.bytes_read
 
-        # A legacy file begins with its pickles, whose length nobody knows: a first look of 256 KiB.
-        assert 0 < counted < (300_000 if name == "legacy.pth" else 20_000), name
+        # A legacy file begins with its pickles, whose length nobody knows: a first look of 256 KiB. The last 64 KiB of all but
+        # archives may hold the end of a zip archive, which torch would find.
+        most = {"zip.pth": 20_000, "legacy.pth": 366_000, "st.safetensors": 86_000}
+        assert 0 < counted < most[name], name
 
 
 # --- safetensors ----------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import pickle
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -24,6 +25,7 @@ import opcodes as op
 import oracle
 import pytest
 import torch
+from exported import pt2
 from gadgets import write
 from opcodes import call, glob, pickled
 from paths import many
@@ -316,6 +318,97 @@ def test_records_beside_those_of_torch_are_named(data: bytes, tmp_path: Path) ->
         assert [(row.code, row.message) for row in checkpoint.notices] == [("unread-file", text)]
 
 
+def put(data: bytes, name: str, content: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
+    """An archive with a record put in, or another one in its place, below the folder of all."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(out, "w") as target:
+        root = source.namelist()[0].partition("/")[0] + "/" if "/" in source.namelist()[0] else ""
+        for row in source.namelist():
+            if row != root + name:
+                target.writestr(row, source.read(row))
+        target.writestr(root + name, content, method)
+    return out.getvalue()
+
+
+def program() -> bytes:
+    out = io.BytesIO()
+    torch.jit.save(torch.jit.script(torch.nn.Identity()), out)
+    return out.getvalue()
+
+
+def of_torch() -> bytes:
+    out = io.BytesIO()
+    torch.save({"w": torch.ones(2)}, out)
+    return out.getvalue()
+
+
+def of_stable_baselines() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, data in (
+            ("data", b"{}"),
+            ("policy.pth", of_torch()),
+            ("_stable_baselines3_version", b"2.0"),
+        ):
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+PLACES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "the id": (of_torch, ".data/serialization_id"),
+    "the format": (of_torch, ".format_version"),
+    "an older version": (of_torch, ".data/version"),
+    "a storage that nobody names": (of_torch, "data/x.npy"),
+    "a program": (program, "extra/x.npy"),
+    "a storage of a program that nobody names": (program, "data/x.npy"),
+    "a pickle of C++": (program, "traced_inputs.pkl"),
+    "a place in the code": (program, "code/__torch__.py.debug_pkl"),
+    "the id of a program": (program, ".data/serialization_id"),
+    "an exported program": (pt2, "extra/x.npy"),
+    "a weight that nobody names": (pt2, "data/weights/x.npy"),
+    "the id of an exported program": (pt2, ".data/serialization_id"),
+    "an archive of checkpoints": (of_stable_baselines, "x.npy"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_records_in_any_place_are_judged(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole, place = PLACES[name]
+    path = tmp_path / "x.pt"
+    path.write_bytes(whole())
+    assert ckpt("inspect", path, "--fail-on", "called-on-load").code == 0
+    path.write_bytes(put(whole(), place, array_of(call(glob("os", "mkdir"), "rung") + b".")))
+    with np.load(path, allow_pickle=True) as arrays, contextlib.suppress(Exception):
+        arrays[next(row for row in arrays.files if row.endswith(place.removesuffix(".npy")))]
+    assert Path("rung").exists()
+
+    assert ckpt("inspect", path, "--fail-on", "called-on-load").code == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["version", ".data/version", ".data/serialization_id", ".format_version", "byteorder"]
+)
+@pytest.mark.parametrize("whole", [of_torch, program, pt2])
+def test_a_small_record_of_torch_is_small(whole: Callable[[], bytes], name: str, tmp_path: Path) -> None:
+    """torch reads it as a whole, so a deflated one may take gigabytes."""
+    path = tmp_path / "x.pt"
+    path.write_bytes(put(whole(), name, b"1" * (1 << 20), zipfile.ZIP_DEFLATED))
+
+    done = ckpt("inspect", path)
+
+    assert done.code == 2 and name.encode() in done.err
+
+
+def test_a_record_beside_code_that_inflates_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    path.write_bytes(put(program(), "code/__torch__.py.debug_pkl", bytes(80 << 20), zipfile.ZIP_DEFLATED))
+
+    done = ckpt("inspect", path)
+
+    assert done.code == 2 and b"inflate to" in done.err
+
+
 @pytest.mark.parametrize(("size", "is_said"), [(65 << 20, True), (1 << 20, False)])
 def test_deflated_storages_that_take_far_more_memory_are_said(
     size: int, is_said: bool, tmp_path: Path
@@ -362,6 +455,172 @@ def test_what_lies_before_a_damaged_checkpoint_is_salvaged(tmp_path: Path) -> No
     assert done.code == 2 and b"a damaged checkpoint begins at byte" in done.err
     assert ckpt("salvage", path, "-o", tmp_path / "y.pt").code in (0, 1)
     assert torch.load(tmp_path / "y.pt")["w"].tolist() == [1, 1]
+
+
+# --- a file that is two -----------------------------------------------------------------------------------------------
+
+
+def behind(data: bytes, archive: bytes) -> bytes:
+    """An archive behind other bytes, with the numbers that fit there."""
+    out = io.BytesIO(data)
+    out.seek(0, 2)
+    with zipfile.ZipFile(io.BytesIO(archive)) as source, zipfile.ZipFile(out, "a") as target:
+        for name in source.namelist():
+            target.writestr(zipfile.ZipInfo(name), source.read(name))
+    return out.getvalue()
+
+
+def weights_that_end_as(archive: bytes) -> dict[str, bytes]:
+    """Files of each kind whose last weights are an archive."""
+    size = len(behind(bytes(99), archive)) - 99
+    header = b'{"w":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (size, size)
+    old = legacy({"w": torch.zeros(size, dtype=torch.uint8)})
+    text = b"\x80\x03B" + size.to_bytes(4, "little")
+    plain = bytearray(behind(text, archive) + b".")
+    plain[-3:-1] = b"\x01\0"  # the comment of the archive is the opcode that ends the pickle
+    return {
+        "safetensors": behind(len(header).to_bytes(8, "little") + header, archive),
+        "legacy": behind(old[:-size], archive),
+        "pickle": bytes(plain),
+    }
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "legacy", "pickle"])
+def test_an_archive_in_the_last_weights_is_refused(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(weights_that_end_as(program())[kind])
+    assert torch.jit.load(str(path)) is not None
+
+    done = ckpt("inspect", path)
+
+    assert done.code == 2 and b"two files in one" in done.err
+
+
+def test_an_archive_in_the_last_member_of_a_tar_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in (
+            ("storages", pickle.dumps(0, 2) + pickle.dumps([], 2)),
+            ("tensors", pickle.dumps(0, 2)),
+        ):
+            member(archive, name, content)
+        member(archive, "pickle", pickle.dumps({}, 2))
+        start = archive.offset + 512
+        member(archive, "x", behind(bytes(start), program())[start:])
+    path.write_bytes(buffer.getvalue())
+    assert torch.jit.load(str(path)) is not None
+
+    assert b"two files in one" in ckpt("inspect", path).err
+
+
+def test_an_archive_for_zipfile_in_the_last_weights_is_refused(tmp_path: Path) -> None:
+    """Stable-Baselines3 opens its archives by zipfile, which finds one that was only appended."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("policy.pth", EVIL)
+        archive.writestr("data", "{}")
+    path = tmp_path / "x.pkl"
+    path.write_bytes(b"\x80\x03B" + len(out.getvalue()).to_bytes(4, "little") + out.getvalue() + b".")
+    with zipfile.ZipFile(path) as found:
+        assert found.namelist() == ["policy.pth", "data"]
+
+    assert b"two files in one" in ckpt("inspect", path).err
+
+
+def test_an_archive_that_is_a_value_of_a_pickle_is_no_other_file(tmp_path: Path) -> None:
+    """torch goes by the offsets in the archive, which count from its own first byte."""
+    out = io.BytesIO()
+    torch.save({"w": torch.ones(2)}, out)
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps({"state": out.getvalue()}))
+
+    assert ckpt("inspect", tmp_path / "x.pkl").code == 0
+
+
+def test_an_archive_that_is_a_flatbuffer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    data = bytearray(program())
+    data[4:8] = b"PTMF"
+    path.write_bytes(data)
+    with pytest.raises(RuntimeError, match="Flatbuffer"):
+        torch.jit.load(str(path))
+
+    assert b"two files in one" in ckpt("inspect", path).err
+
+
+STORED = b" \xc3\xa0\x3c\x5f"
+"""The head of a block of deflate that is stored, in letters of UTF-8."""
+BLOCK = 0xA0C3
+RUNS = call(glob("os", "mkdir"), "rung") + b"."
+
+
+def stored(first: bytes, end: int, rest: bytes) -> tuple[bytearray, list[tuple[int, int]], int]:
+    """Letters up to `end` and `rest` behind, cut into stored blocks behind `first`: (bytes, blocks, the end of the last)."""
+    data = bytearray(first + b"a" * (end - len(first)) + rest)
+    at, blocks = len(first), []
+    while at < end:
+        data[at : at + 5] = STORED
+        blocks.append((at + 5, at + 5 + BLOCK))
+        at += 5 + BLOCK
+    data += bytes(max(0, at - len(data)))
+    return data, blocks, at
+
+
+def safetensors_as_gzip() -> bytes:
+    """The length of the header is a header of gzip, and the pickle inside is a text up to the end of that header."""
+    size, room = 0x00088B1F, 60_000
+    end = b'":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}' % (room, room)
+    data, blocks, at = stored(size.to_bytes(8, "little") + b'{"', 8 + size, b"\n0" + RUNS)
+    data[8 + size - len(end) : 8 + size] = end
+    data[blocks[0][0]] = ord("V")
+    content = b"".join(bytes(data[begin:stop]) for begin, stop in blocks)
+    tail = (
+        b"\x01\0\0\xff\xff" + zlib.crc32(content).to_bytes(4, "little") + len(content).to_bytes(4, "little")
+    )
+    data = data[:at] + tail
+    return bytes(data + bytes(8 + size + room - len(data)))
+
+
+def zlib_as_pickle() -> bytes:
+    """The header of zlib and two empty blocks are the opcode of a text and its length; another pickle lies inside."""
+    length = 0x00080209
+    data, blocks, at = stored(b"X" + length.to_bytes(4, "little"), 5 + length, b"0" + RUNS)
+    data[5:9] = STORED[1:]  # the first block begins in the length
+    blocks[0] = 9, 9 + BLOCK
+    data[9:14] = b"]q\0.a"
+    at = 9 + BLOCK
+    for index in range(1, len(blocks)):
+        data[at : at + 5] = STORED
+        blocks[index] = at + 5, at + 5 + BLOCK
+        at += 5 + BLOCK
+    content = b"".join(bytes(data[begin:stop]) for begin, stop in blocks)
+    return bytes(data[:at]) + b"\x01\0\0\xff\xff" + zlib.adler32(content).to_bytes(4, "big")
+
+
+def test_a_header_of_safetensors_that_is_one_of_gzip_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.safetensors").write_bytes(safetensors_as_gzip())
+    assert load_file("x.safetensors")
+    with gzip.open("x.safetensors") as file:
+        pickle.load(file)
+    assert Path("rung").exists()
+
+    assert b"two files in one" in ckpt("inspect", tmp_path / "x.safetensors").err
+
+
+def test_a_compressed_pickle_that_is_another_pickle_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = zlib_as_pickle()
+    Path("x.joblib").write_bytes(data)
+    assert pickle.loads(zlib.decompress(data)) == []
+    pickle.loads(data)
+    assert Path("rung").exists()
+
+    assert b"two files in one" in ckpt("inspect", tmp_path / "x.joblib").err
 
 
 # --- the law ----------------------------------------------------------------------------------------------------------

@@ -416,7 +416,7 @@ def test_opcodes_that_weights_only_lacks_are_noted(protocol: int) -> None:
 def test_malformed_program_is_refused(program: bytes, says: str) -> None:
     with pytest.raises(MachineError, match=says) as caught:
         run(program + b".", LIMITS)
-    assert type(caught.value) is MachineError
+    assert not isinstance(caught.value, TruncatedPickleError)
 
 
 def test_a_byte_that_is_no_opcode_is_refused() -> None:

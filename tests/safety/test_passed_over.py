@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import pickle
 import tarfile
 import zipfile
 import zlib
@@ -56,6 +57,7 @@ def test_weights_beside_the_ones_that_are_read_are_judged(tmp_path: Path) -> Non
 
 
 CALL = call(glob("builtins", "print"), "runs") + b"."
+EQUAL = b"".join(b"\x8a\x09" + (n * (2**61 - 1)).to_bytes(9, "little") + b"N" for n in range(1, 1_500))
 LONG = b"X" + (2 << 20).to_bytes(4, "little") + bytes(2 << 20) + b"0"
 EARLY = {
     "with a far slot alone": b"}p268435456\n.",
@@ -66,6 +68,24 @@ EARLY = {
     "behind a long text": LONG + CALL,
     "behind many long texts": LONG * 3 + CALL,
     "behind a megabyte of numbers": b"K\x010" * 600_000 + CALL,
+    "odd: behind a long float": b"F" + b"0" * 100 + b"\n0" + CALL,
+    "odd: behind a number with zeros": b"I0001\n0" + CALL,
+    "odd: behind a number with a sign": b"I+1\n0" + CALL,
+    "odd: behind a number of base 16": b"I0x10\n0" + CALL,
+    "odd: behind a number with a blank": b"I 1\n0" + CALL,
+    "odd: behind a number with a line": b"I1_0\n0" + CALL,
+    "odd: behind a slot with a blank": b"Np 1\n0" + CALL,
+    "odd: behind an item of a list": b"(NlI0\nNs0" + CALL,
+    "odd: behind a state of None": b"NNb0" + CALL,
+    "odd: behind a buffer": b"C\x01a\x980" + CALL,
+    "odd: behind bytes that grow": b"\x96" + bytes(8) + b"K\x01a0" + CALL,
+    "odd: behind deep tuples": b"(" * 100 + b"N" + b"t" * 100 + b"0" + CALL,
+    "odd: behind wide tuples": b"N\x85" + b"2\x86" * 30 + b"0" + CALL,
+    "odd: behind a frame that ends early": b"\x95\x03" + bytes(7) + b"N0K\x010" + CALL,
+    "odd: behind frames in frames": b"\x95\x14" + bytes(7) + b"N0\x95\x04" + bytes(7) + b"N0N0N0N0N0" + CALL,
+    "odd: behind keys of one hash": b"}(" + EQUAL + b"u0" + CALL,
+    "odd: behind a text on a long line": b"V" + b"a" * 70_000 + b"\n0" + CALL,
+    "odd: behind texts on longer lines": (b"S'" + b"a" * (2 << 20) + b"'\n0") * 2 + CALL,
     "of a module beside it": b"(]cevil_mod\nx\n.\n",
     "of a module beside it, broken": b"K\x010cevil_mod\nx\n\xff",
 }
@@ -78,7 +98,10 @@ def test_a_pickle_is_known_by_any_first_opcode(kind: str, name: str, tmp_path: P
     (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
 
     is_refused = (
-        "beside it" in kind or "far" in kind or ("many" in kind and name.endswith(".gz"))
+        kind.startswith("odd")
+        or "beside it" in kind
+        or "far" in kind
+        or ("many" in kind and name.endswith(".gz"))
     )  # damaged, inflates too far
     for words in (("lint", "."), ("lint", "--skip-others", "--", name)):
         done = inside(*words, cwd=tmp_path)
@@ -87,9 +110,35 @@ def test_a_pickle_is_known_by_any_first_opcode(kind: str, name: str, tmp_path: P
         assert b"not looked at" not in done.err and b"skipped" not in done.err, done
 
 
+@pytest.mark.parametrize("kind", [kind for kind in EARLY if kind.startswith("odd")])
+def test_python_runs_what_is_odd(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pickle.loads(EARLY[kind])
+
+    assert capsys.readouterr().out == "runs\n"
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 @pytest.mark.parametrize(
-    "first", [b"Title,Name\n", b"XML\n", b"Begin\n", b"cat\ndog\n", b"(a)\n", b"In\n", b"Zz\n"]
+    "first",
+    [
+        *(
+            b"Title,Name\n",
+            b"XML\n",
+            b"Begin\n",
+            b"cat\ndog\n",
+            b"(a)\n",
+            b"In\n",
+            b"Zz\n",
+            b"I18n\n",
+            b"Float\n",
+        ),
+        *(
+            b"V1,V2," + b"V3," * 30_000 + b"\n",
+            b"S" * 100_000 + b"\n",
+            b"String," * 20_000 + b"\n",
+            b"Id," * 30_000,
+        ),
+    ],
 )
 def test_a_text_is_no_pickle(first: bytes, suffix: str, tmp_path: Path) -> None:
     data = first + b"some more words, 1\n" * 150_000
@@ -197,6 +246,17 @@ HIDDEN = {
     "a broken stream of gzip": gzip.compress(EVIL)[:10],
     "a broken stream of xz": lzma.compress(EVIL)[:30],
     "a broken stream of bzip2": b"BZh91AY&SYxxxxx",
+    "an archive behind a picture": b"\x89PNG\r\n\x1a\n" + bytes(99) + TORCH,
+    "an archive behind a script": b"#!/bin/sh\n" + TORCH,
+    "an archive behind a model of others": b"GGUF" + bytes(60) + TORCH,
+    "an archive of checkpoints behind a text": b"some words\n" * 9_000
+    + archive("policy.pth", "data")
+    + bytes(99),
+    "a frame of lz4": b"\x04\x22\x4d\x18\x60\x40\x82" + EVIL,
+    "a frame of lz4 behind another": b"\x50\x2a\x4d\x18" + bytes(4) + b"\x04\x22\x4d\x18\x60\x40\x82" + EVIL,
+    "a frame of zstd": b"\x28\xb5\x2f\xfd" + bytes(60),
+    "a 7z archive": b"7z\xbc\xaf\x27\x1c" + bytes(60),
+    "a RAR archive": b"Rar!\x1a\x07" + bytes(60),
 }
 
 

@@ -25,7 +25,7 @@ from ckpt.io.source import Source, grounded, inflate
 from ckpt.limits import RECORD_BYTES, Budget, Limits
 from ckpt.names import LazyPattern
 from ckpt.rows import NamedTuple
-from ckpt.text import plural, show
+from ckpt.text import plural, show, size_text
 
 END_RECORD = Struct("<4s4H2IH")
 _WINDOW = 4096
@@ -40,6 +40,8 @@ TRAILING = 65_535
 """Bytes behind its end record that an archive may have: torch looks no less far back."""
 MARK = b"CK"
 """Tag of the extra field of a record that was appended in place. Its eight bytes hold the old end of the archive."""
+FLATBUFFERS = (b"PTMF", b"FF01")
+"""The bytes from the fifth on of a file of the mobile interpreter. torch looks for them before it looks for an archive."""
 FIELD = MARK + b"\x08\0"
 
 
@@ -92,8 +94,13 @@ class Archive(NamedTuple):
 
 def read_archive(source: Source, limits: Limits) -> Archive:
     """The directory of a zip archive. Raises UnreadableError when it is cut off or ambiguous."""
-    if source.size < 4 or source.read(0, 4) != LOCAL_MAGIC:
+    head = source.read(0, min(source.size, 8))
+    if not head.startswith(LOCAL_MAGIC):
         raise UnreadableError("the zip archive does not begin with its first record")
+    if head[4:] in FLATBUFFERS:
+        raise UnreadableError(
+            "two files in one: the zip archive is a flatbuffer too, which torch.jit.load reads instead"
+        )
     count, size, offset, trailer, last = find_end(source)
     if count > limits.entries:
         raise LimitError(f"the zip archive has {count:,} records", "entries", limits.entries)
@@ -256,6 +263,35 @@ def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, i
     name = source.read(begin, min(names, source.size - begin))
     begin += len(name)
     return name, source.read(begin, min(extras, source.size - begin)), extras
+
+
+COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
+"""Records that let torch compute the offsets of storages instead of reading them."""
+OWN = ("version", ".data/serialization_id", *COMPUTED_OFFSETS)
+"""Records of torch.save that hold nothing of the checkpoint."""
+_SMALL = 65_536
+"""The most bytes of one of these. torch writes a few, and reads each as a whole."""
+_INFLATED = 100
+"""The most bytes that a byte of the file may become: a text of torch gets thirty times shorter."""
+_ROOM = 64 << 20
+"""Bytes that records may become whatever the size of the file."""
+
+
+def check_small(archive: Archive) -> None:
+    """Raise UnreadableError for a record of a few letters that has far more: it may inflate to gigabytes, and torch reads it."""
+    for record in filter(None, map(archive.find, (*OWN, ".data/version", "byteorder"))):
+        if record.size > _SMALL:
+            raise UnreadableError(
+                f"record {show(record.name, 80)} has {record.size:,} bytes, and torch writes a few"
+            )
+
+
+def check_inflation(archive: Archive, what: str) -> None:
+    """Raise UnreadableError where the records inflate to far more than the file: torch reads each, whatever its name."""
+    records = archive.records
+    inflated = sum(size for size, method in zip(records.sizes, records.methods, strict=True) if method == 8)
+    if inflated > max(_ROOM, _INFLATED * archive.source.size):
+        raise UnreadableError(f"the records of {what} inflate to {size_text(inflated)}")
 
 
 _LEADS_OUT = LazyPattern(r"(?:^|/)\.\.(?:/|$)|^/|\\|^[A-Za-z]:|//[A-Za-z]:")

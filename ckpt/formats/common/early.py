@@ -9,7 +9,7 @@ from ckpt.errors import LimitError
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.pickles.known import is_own
-from ckpt.pickles.machine import FAR_SLOT, MachineError, TruncatedPickleError, run
+from ckpt.pickles.machine import LongLineError, MachineError, OddPickleError, TruncatedPickleError, run
 from ckpt.rows import NamedTuple
 
 LOOKED = 1 << 20
@@ -50,14 +50,31 @@ def _goes_on(source: Source, limits: Limits) -> bool:
         if verdict is not None:
             return verdict
         end = position + offset - len(before)  # where the opcode stands that goes on
-        length = skipped(data, offset)
+        is_line = data[offset : offset + 1] in _LINES
+        length = _line_at(source, end) if is_line else skipped(data, offset)
         if length is None:
             before, position = data[:offset], end
         elif end + length > source.size:
             return False
         else:
-            before, position = data[:offset] + b"U\0", end + length
+            before, position = data[:offset] + _SHORT, end + length
     return True
+
+
+def _line_at(source: Source, begin: int) -> int | None:
+    """The bytes of a line from an opcode on, or None where it is longer than any text. One that does not end has one byte more."""
+    position = begin
+    while position < min(source.size, begin + _LONGEST):
+        data = source.read(position, min(source.size - position, LOOKED))
+        newline = data.find(b"\n")
+        if newline >= 0:
+            return position + newline + 1 - begin
+        position += len(data)
+    return source.size - begin + 1 if position == source.size else None
+
+
+_LONGEST = 32 << 20
+"""The most bytes of a line that are searched for its end."""
 
 
 def skipped(data: bytes, offset: int) -> int | None:
@@ -99,22 +116,45 @@ class Look(NamedTuple):
 
 
 def look(data: bytes, size: int, limits: Limits) -> Look:
-    """Return as `is_pickle_or_runs`, and how far the bytes were understood."""
+    """Return as `is_pickle_or_runs`, and how far the bytes were understood.
+
+    Texts on lines that are too long for ckpt are passed over, since Python reads them.
+    """
+    cut = 0
+    while True:
+        verdict, offset, is_long = _look(data, size - cut, limits)
+        end = data.find(b"\n", offset) if is_long else -1
+        if end < 0:
+            return Look(verdict, offset + cut)
+        data = data[:offset] + _SHORT + data[end + 1 :]
+        cut += end + 1 - offset - len(_SHORT)
+
+
+_SHORT = b"U\0"
+"""An empty text, in the place of one that is passed over."""
+_LINES = (b"S", b"V")
+"""Opcodes of a text up to the end of its line."""
+
+
+def _look(data: bytes, size: int, limits: Limits) -> tuple[bool | None, int, bool]:
+    """Return (as `is_pickle_or_runs`, how far the bytes were understood, whether they end in a text on a long line)."""
     end, budget = 0, Budget(limits, len(data))
     try:
         while end < len(data):  # a loop over the file unpickles one after the other
             pickle = run(data, limits, end, budget)
             end = pickle.end
             if pickle.calls or pickle.globals:
-                return Look(True, end)
+                return True, end, False
     except LimitError:
-        return Look(True, end)
+        return True, end, False
     except MachineError as error:
         ends = data[error.offset : error.offset + 1] == b"."  # Python does not mind what is left below
         is_sure = ends or not _TEXT.issuperset(data)
-        if error.what == FAR_SLOT:  # Python's unpickler has made its table by then
-            return Look(True, error.offset)
-        if error.calls > 0 or any(is_sure or is_own(name.module) for name in error.seen):
-            return Look(True, error.offset)
-        return Look(None if isinstance(error, TruncatedPickleError) else False, error.offset)
-    return Look(end == size, end)
+        is_odd = isinstance(error, OddPickleError)
+        if is_odd or error.calls > 0 or any(is_sure or is_own(name.module) for name in error.seen):
+            return True, error.offset, False
+        if isinstance(error, LongLineError):
+            is_text = data[error.offset : error.offset + 1] in _LINES
+            return None if is_text else False, error.offset, is_text
+        return None if isinstance(error, TruncatedPickleError) else False, error.offset, False
+    return end == size, end, False

@@ -5,13 +5,14 @@ Whoever loads in a loop over one open file runs them too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
+from zlib import MAX_WBITS, decompressobj, error
 
 from ckpt.checkpoint import Notice
 from ckpt.errors import UnreadableError
-from ckpt.formats.common.archive import END_MAGIC, TRAILING
-from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.common.archive import END_MAGIC, TRAILING, Archive
+from ckpt.formats.common.directory import LOCAL_MAGIC, Record
 from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
 from ckpt.formats.common.pickled import Contents, interpret
 from ckpt.formats.common.stream import Stream, is_legacy, read_nested
@@ -21,7 +22,7 @@ from ckpt.nodes import Global, PersistentId
 from ckpt.pickles.machine import Pickle
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Storage
-from ckpt.text import plural
+from ckpt.text import and_more, plural, show
 
 _STEP = 1 << 12
 """Bytes that are read first of each, because many short ones may follow each other."""
@@ -146,6 +147,43 @@ def judge_bytes(data: bytes, contents: Contents, limits: Limits, budget: Budget)
     return True
 
 
+def judge_records(
+    archive: Archive, names: Iterable[str], contents: Contents, limits: Limits, budget: Budget
+) -> frozenset[str]:
+    """Judge the records with these names that another loader would unpickle, and return the names of those.
+
+    Raises UnreadableError, LimitError.
+    """
+    lenient = archive._replace(is_partial=True)  # Python unpickles before it compares a checksum
+    pickles: list[str] = []
+    for name in names:
+        record = archive.records[name]
+        is_pickle = not record.deflated or record.size <= limits.pickle_bytes
+        if record.size > LOOKED and not record.deflated:
+            is_pickle = is_unpickled(archive.source.read(record.offset, LOOKED), record.size, limits)
+        if is_pickle and judge_bytes(lenient.read_pickle(record, limits, budget), contents, limits, budget):
+            pickles.append(name)
+    if pickles:
+        shown = and_more([show(name, 60) for name in pickles], 3)
+        text = f"torch does not read, though numpy or pickle would, {shown} in the archive"
+        contents.notices.append(Notice("trailing-data", text))
+    return frozenset(pickles)
+
+
+def is_array(archive: Archive, record: Record) -> bool:
+    """Tell whether a record begins as an array of numpy."""
+    head = archive.source.read(record.offset, min(record.stored, 64))
+    if record.deflated:
+        try:
+            head = decompressobj(-MAX_WBITS).decompress(head, len(_ARRAY))
+        except error:
+            return False
+    return head.startswith(_ARRAY)
+
+
+_ARRAY = b"\x93NUMPY"
+
+
 def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
     """Tell whether a record of `size` that begins with these bytes is a pickle, or an array of objects, as far as that is seen."""
     begin = _inside(head)
@@ -159,4 +197,4 @@ def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:
 def _inside(data: bytes) -> int:
     """The bytes of the header of an array of numpy, or 0."""
     width = 2 if data[6:7] == b"\1" else 4
-    return 8 + width + int.from_bytes(data[8 : 8 + width], "little") if data.startswith(b"\x93NUMPY") else 0
+    return 8 + width + int.from_bytes(data[8 : 8 + width], "little") if data.startswith(_ARRAY) else 0

@@ -67,6 +67,9 @@ def read_header(
         raise UnreadableError(
             "two files in one: safetensors reads tensors, pickle.load and torch.load run a pickle"
         )
+    from ckpt.formats.common.two_files import refuse_second  # here: it loads all modules of compression
+
+    refuse_second(head, source, limits)
     length = int.from_bytes(head[:8], "little")
     if length > limits.header_bytes:
         if length > source.size - 8:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ckpt.formats.common.constants import Constants, is_safe_divisor
+from ckpt.formats.common.doubling import find_doubling
 from ckpt.formats.common.lexer import (
     DEDENT,
     INDENT,
@@ -177,6 +178,9 @@ class Script:
             found = Constants(iter(body.params), tuples, self.has_values, self._budget)
             for what, token in found.find(tokens_of(self.texts[body.file], body.begin, body.end)):
                 yield what, Place(body.file, token.begin)
+            doubled = find_doubling(tokens_of(self.texts[body.file], body.begin, body.end), self._budget)
+            if doubled is not None:
+                yield "a tuple of many others", Place(body.file, doubled.begin)
 
     def line_of(self, place: Place) -> str:
         """Return the file and the line of a place, for people."""

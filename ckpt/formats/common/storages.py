@@ -9,7 +9,7 @@ from itertools import repeat
 from ckpt.checkpoint import Notice, Storages
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
-from ckpt.formats.common.archive import Archive, read_archive
+from ckpt.formats.common.archive import Archive, check_small, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.holes import hole
 from ckpt.formats.common.members import of_record
@@ -254,6 +254,12 @@ _LARGE = 64 << 20
 """The least bytes of a deflated storage that are told of, where they are INFLATION times those in the file."""
 
 
+def refuse_program(archive: Archive, what: str) -> None:
+    """Raise UnreadableError for a TorchScript archive where a file of torch.save is read: torch.load hands it to torch.jit.load."""
+    if archive.find("constants.pkl") is not None:
+        raise UnreadableError(f"{what} is a TorchScript archive, whose code torch runs")
+
+
 def tree_inside(
     outer: Archive, record: Record, contents: Contents, limits: Limits, budget: Budget, prefix: str
 ) -> Node:
@@ -267,6 +273,8 @@ def tree_inside(
     archive = read_archive(member.open(), limits)
     if archive.find("data.pkl") is None:
         raise UnreadableError(f"record {show(record.name, 80)} is not a file of torch.save")
+    refuse_program(archive, f"record {show(record.name, 80)}")
+    check_small(archive)
     contents.notices += archive.notices
     return tree_of(archive, contents, limits, budget, prefix)
 

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from ckpt.checkpoint import Checkpoint, Import, Notice, RecordedFile, RecordedItem
 from ckpt.checkpoint import Member as Part
 from ckpt.errors import CkptError, DamagedDataError, UnreadableError
+from ckpt.formats.common.following import judge_records
 from ckpt.formats.common.members import Member
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.pickled import Contents, checkpoint
+from ckpt.formats.common.two_files import refuse_second
 from ckpt.formats.contained import FORMAT
 from ckpt.formats.contained.arrays import read_arrays
 from ckpt.formats.contained.layouts import layout_of
@@ -26,6 +28,8 @@ from ckpt.text import Json, and_more, plural, show
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:
+    if probe.archive is None:
+        refuse_second(probe.head, probe.file, limits)
     layout = layout_of(probe, limits)
     traits = FORMAT.traits._replace(label=layout.label, load=layout.load, has_checksums=layout.has_checksums)
     root = Dict()
@@ -52,6 +56,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             text = f"{plural(len(layout.others), 'member')} of the archive that nobody reads: {and_more([show(name, 60) for name in layout.others], 3)}"
             notices.append(Notice("unread-file", text))
         contents = Contents(notices, None, probe.mark, probe.budget)
+        if probe.archive is not None:
+            judge_records(probe.archive, layout.others, contents, limits, probe.budget)
         values = checkpoint(probe.path, FORMAT.name, traits, root, contents, limits)
         whole = merged(probe.path, FORMAT.name, [Part("", "", values), *parts])
         return replace(

@@ -13,13 +13,13 @@ from functools import partial
 from math import prod
 from typing import Protocol
 
-from ckpt.checkpoint import Checkpoint, Origin
+from ckpt.checkpoint import Checkpoint, Notice, Origin
 from ckpt.dtypes import DType
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError, UnsupportedError
 from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.pickled import Contents, interpret, run
-from ckpt.formats.common.storages import StorageFolder, byteorder_of
+from ckpt.formats.common.storages import StorageFolder, byteorder_of, refuse_program
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.dcp.alike import Alike
 from ckpt.io.far import Reading
@@ -159,6 +159,12 @@ def _root(archive: Archive, contents: Contents, limits: Limits, key: str, budget
     record = archive.find("data.pkl")
     if record is None:
         raise DamagedDataError("the item has no data.pkl")
+    try:
+        refuse_program(archive, "the item")
+    except UnreadableError:
+        text = "DANGER: loading an item of this checkpoint runs the code of a TorchScript archive."
+        contents.notices.append(Notice("code-inside", text))
+        raise
     pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
     folder = StorageFolder(archive, "data", contents, key, big=byteorder_of(archive) == "big")
     interpret(pickle, contents, limits, folder.resolve, 0)

@@ -10,11 +10,12 @@ from struct import pack
 from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedError
-from ckpt.formats.common.early import LOOKED, runs_before_it_breaks
+from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks
 from ckpt.formats.common.following import refuse_archive
 from ckpt.formats.common.packed import is_packed, packing, unpacked
 from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, unknown_names
 from ckpt.formats.common.stream import MAGIC, read_nested
+from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Probe
 from ckpt.formats.plain_pickle import FORMAT
 from ckpt.io.source import Memory, Source, grounded
@@ -44,6 +45,11 @@ class _Reader:
         self._probe = probe
         self._limits = limits
         is_inside = not is_pickle(probe.head) and is_packed(probe.head, probe.file, limits)
+        if is_inside and is_early(probe.head, probe.file, limits):
+            raise UnreadableError(
+                "two files in one: pickle.load and torch.load run a pickle that joblib does not see"
+            )
+        refuse_end(probe.file)
         self._packing = packing(probe.head) if is_inside else None
         self._source: Source = probe.file
         self._left = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ckpt.checkpoint import Checkpoint, Notice, Refusal, Traits
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested
+from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import TORCH, Format, Probe, no_checksums
 from ckpt.limits import Limits
 from ckpt.pickles.rebuild import UNTYPED
@@ -33,6 +34,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 
 def _read(probe: Probe, limits: Limits, *, is_cut: bool) -> Checkpoint:
+    if not is_cut:
+        refuse_end(probe.file)
     contents = Contents((), read_nested, probe.mark, probe.budget)
     stream = Stream(probe.file, contents, limits, "", 0, is_cut=is_cut)
     root = stream.read()

@@ -7,7 +7,7 @@ shortcut (`.storage_alignment`).
 from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, Notice, Origin
-from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.archive import OWN, Archive, check_small
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run_skimmed
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.format import Probe
@@ -20,10 +20,6 @@ from ckpt.text import and_more, show
 
 _NEWEST = 10
 """The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""
-COMPUTED_OFFSETS = (".format_version", ".storage_alignment")
-"""Records that let torch compute the offsets of storages instead of reading them."""
-OWN = ("version", ".data/serialization_id", *COMPUTED_OFFSETS)
-"""Records of torch.save that hold nothing of the checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +47,7 @@ def read_from(
     """The checkpoint in an archive. Raises CkptError."""
     record = archive.find("data.pkl")
     assert record is not None
+    check_small(archive)
     byteorder = byteorder_of(archive)
     budget = budget or Budget(limits)
     budget.hold(archive.nbytes)
@@ -74,8 +71,8 @@ def read_from(
         contents.not_loadable = "torch refuses persistent ids of 6 fields in a zip file"
     contents.notices += folder.notices()
     left_out: frozenset[str] = frozenset()
-    if len(archive.records) > folder.count + len(_USUAL):
-        left_out = _judge_others(archive, contents, limits, budget)
+    if len(archive.records) > folder.count + 1:
+        left_out = _judge_others(archive, folder, contents, limits, budget)
     is_whole = not archive.is_partial or (refused is None and not contents.short)
     origin = ArchiveOrigin(archive, folder, left_out) if is_whole else None
     return checkpoint(
@@ -96,41 +93,31 @@ _USUAL = ("data.pkl", "byteorder")
 _KNOWN = frozenset((*_USUAL, *OWN, ".data/version"))
 
 
-def _judge_others(archive: Archive, contents: Contents, limits: Limits, budget: Budget) -> frozenset[str]:
+def _judge_others(
+    archive: Archive, folder: StorageFolder, contents: Contents, limits: Limits, budget: Budget
+) -> frozenset[str]:
     """Name the records that torch does not read, and judge those that another loader would unpickle, such as `numpy.load`.
 
     Return the names of the latter. Raises UnreadableError, LimitError.
     """
-    from ckpt.formats.common.early import LOOKED  # here: few archives hold others
-    from ckpt.formats.common.following import is_unpickled, judge_bytes
+    from ckpt.formats.common.following import judge_records  # here: few archives hold others
 
-    root = f"{archive.root}/"
-    others = [
-        record
-        for name, record in archive.records.items()
-        if name.removeprefix(root) not in _KNOWN
-        and not name.startswith(f"{root}data/")
-        and not name.endswith("/")
+    root, data = f"{archive.root}/", f"{archive.root}/data/"
+    names = [name for name in archive.records if not name.endswith("/")]
+    stored = [name for name in names if name.startswith(data)]
+    others = [name for name in names if not name.startswith(data) and name.removeprefix(root) not in _USUAL]
+    if len(stored) > folder.count:
+        others += [name for name in stored if name.removeprefix(data) not in folder]
+    pickles = judge_records(archive, others, contents, limits, budget)
+    unread = [
+        name
+        for name in others
+        if name not in pickles and name.removeprefix(root) not in _KNOWN and not name.startswith(data)
     ]
-    lenient = archive._replace(is_partial=True)  # Python unpickles before it compares a checksum
-    unread: list[str] = []
-    pickles: list[str] = []
-    for record in others:
-        is_pickle = not record.deflated or record.size <= limits.pickle_bytes
-        if record.size > LOOKED and not record.deflated:
-            is_pickle = is_unpickled(archive.source.read(record.offset, LOOKED), record.size, limits)
-        if is_pickle:
-            data = lenient.read_pickle(record, limits, budget)
-            is_pickle = judge_bytes(data, contents, limits, budget)
-        (pickles if is_pickle else unread).append(record.name)
-    for code, names, verb in (
-        ("unread-file", unread, "does not read"),
-        ("trailing-data", pickles, "does not read, though numpy or pickle would,"),
-    ):
-        if names:
-            shown = and_more([show(name, 60) for name in names], 3)
-            contents.notices.append(Notice(code, f"torch {verb} {shown} in the archive"))
-    return frozenset(pickles)
+    if unread:
+        shown = and_more([show(name, 60) for name in unread], 3)
+        contents.notices.append(Notice("unread-file", f"torch does not read {shown} in the archive"))
+    return pickles
 
 
 def _read_nested(data: bytes | Range, contents: Contents, limits: Limits, depth: int) -> Node:

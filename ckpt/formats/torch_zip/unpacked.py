@@ -6,15 +6,16 @@ Browsers and file managers unpack a `.pth`, which is a zip archive, into its fir
 from __future__ import annotations
 
 from ckpt.checkpoint import Checkpoint, Notice, Traits
-from ckpt.errors import LimitError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record, Records
 from ckpt.formats.format import Format, Probe
 from ckpt.formats.format import no_checksums as checksums  # noqa: F401  (of the verifier)
 from ckpt.io.location import Location
-from ckpt.io.source import Joined, Source
-from ckpt.limits import Limits
+from ckpt.io.source import Joined, Source, read_limited
+from ckpt.limits import Budget, Limits
 from ckpt.names import natural
+from ckpt.pickles.machine import run
 from ckpt.rows import replace
 from ckpt.text import pasted_path
 
@@ -22,6 +23,9 @@ PICKLE = "data.pkl"
 _SMALL = ("version", "byteorder", ".format_version", ".storage_alignment")
 """Records of torch.save beside the pickle."""
 _FOLDERS = ("data", ".data")
+_OF_TORCH = (".data/serialization_id", ".data/version")
+_LETTERS = 64
+"""The most bytes of a small record. No checkpoint is as short, and pickles are judged."""
 _MARKS = ("version", "byteorder", ".data/")
 """Names of which one at least is beside `data.pkl`, whatever torch wrote it."""
 _PROGRAM = ("constants.pkl", "code/")
@@ -38,7 +42,21 @@ def files(probe: Probe) -> tuple[str, ...] | None:
     if folder is None:
         return None
     inner = "" if folder.name == probe.location.name else f"{_last(folder)}/"
-    return tuple(inner + name for name, _ in _members(folder))
+    keys = _keys_of(folder, probe.limits)
+    # Any other file is judged by itself.
+    kept = [name for name, file in _members(folder) if keys is None or _is_read(name, file, keys)]
+    return tuple(inner + name for name in kept)
+
+
+def _is_read(name: str, file: Location, keys: set[str]) -> bool:
+    """Tell whether a file belongs to the checkpoint: its pickle, a storage that this names, or a few letters of torch."""
+    if name == PICKLE or name.removeprefix("data/") in keys:
+        return True
+    source = file.open()
+    try:
+        return name in (*_SMALL, *_OF_TORCH) and source.size <= _LETTERS
+    finally:
+        source.close()
 
 
 FORMAT = Format(
@@ -115,6 +133,20 @@ def _folder_of(probe: Probe) -> Location | None:
             if _is_one(_names(inner)):
                 found.append(inner)
     return found[0] if len(found) == 1 else None
+
+
+def _keys_of(folder: Location, limits: Limits) -> set[str] | None:
+    """The keys of the storages that the pickle names, or None for a pickle that cannot be read."""
+    source = folder.child(PICKLE, "no").open()
+    try:
+        budget = Budget(limits, source.size)
+        pickle = run(read_limited(source, limits.pickle_bytes, "pickle-bytes", PICKLE), limits, 0, budget)
+    except CkptError:
+        return None
+    finally:
+        source.close()
+    ids = (row.pid for row in pickle.persistent)
+    return {str(id[2]) for id in ids if type(id) is tuple and len(id) > 2 and isinstance(id[2], (str, int))}
 
 
 def _is_one(names: list[str]) -> bool:

@@ -8,7 +8,7 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import is_big, little
 from ckpt.errors import WriteError
 from ckpt.formats.common.appended import end_before
-from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.archive import COMPUTED_OFFSETS, OWN, Archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.layout import (
     ALIGNMENT,
@@ -24,7 +24,7 @@ from ckpt.formats.common.layout import (
     storage_record,
 )
 from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, to_bytes
-from ckpt.formats.torch_zip.reader import COMPUTED_OFFSETS, OWN, ArchiveOrigin, read_from
+from ckpt.formats.torch_zip.reader import ArchiveOrigin, read_from
 from ckpt.limits import Limits
 from ckpt.pickles.emit import emit
 from ckpt.tensors import Range

@@ -6,14 +6,15 @@ Layout: torch/csrc/jit/serialization/{export_module,import,python_print}.cpp, to
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Import, Notice, Origin, Refusal, Role
 from ckpt.columns import Chain
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
-from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.archive import Archive, check_inflation, check_small
 from ckpt.formats.common.code import OTHERS, Code, code_of, notices_of
+from ckpt.formats.common.following import is_array, judge_records
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.script_types import Types, check_doubling
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
@@ -56,6 +57,7 @@ def read_from(
     budget.hold(archive.nbytes)
     contents = Contents(archive.notices, read_nested, mark, budget)
     contents.is_script = True
+    check_small(archive)
     roots: dict[str, Node] = {}
     devices: list[CodeDevice] = []
     folders: dict[str, StorageFolder] = {}
@@ -78,10 +80,13 @@ def read_from(
         roots[name] = pickle.root
         if name == BYTECODE:
             devices = _devices_of(pickle)
+    judge_records(archive, _others(archive, folders), contents, limits, budget)
     root = roots["data.pkl"]
     constants = roots.get("constants.pkl")
     are_tensors = type(constants) is tuple and all(tensor_of(constant) is not None for constant in constants)
     code = code_of(archive, limits, budget, has_values=not are_tensors)
+    if not archive.is_partial:
+        check_inflation(archive, "the TorchScript archive")
     check_doubling(root, code.classes, budget)
     if code.loaders:
         problem = Types(code.classes, budget).mismatch([root, constants])
@@ -127,6 +132,24 @@ def _pickles(archive: Archive) -> list[tuple[str, str, str]]:
         own = any(name.startswith(f"{archive.root}/bytecode/") for name in archive.records)
         pickles.append((BYTECODE, "bytecode", "bytecode:") if own else (BYTECODE, "constants", "constants:"))
     return pickles
+
+
+def _others(archive: Archive, folders: dict[str, StorageFolder]) -> Iterator[str]:
+    """Yield the names of the records that are neither storages nor pickles of the program, and no code."""
+    root = f"{archive.root}/"
+    for name in archive.records:
+        inner = name.removeprefix(root)
+        folder, _, key = inner.partition("/")
+        if inner in (*PICKLES, *_UNREAD) or folder == "code" or name.endswith("/"):
+            # Code, and pickles of C++, which Python does not read; but numpy takes any record for an array of its own.
+            if is_array(archive, archive.records[name]):
+                yield name
+        elif folder not in folders or key not in folders[folder]:
+            yield name
+
+
+_UNREAD = ("mobile_debug_handles.pkl", "traced_inputs.pkl")
+"""Pickles that torch writes and does not read again."""
 
 
 def _resolver(folder: StorageFolder) -> Callable[[PersistentId], Storage | Global]:

@@ -548,6 +548,42 @@ def test_calls_that_double_are_counted(tmp_path: Path) -> None:
     assert b"more than 10,000,000 steps" in ckpt("inspect", path).out
 
 
+DOUBLING = {
+    "tuples": "({0}, {0})",
+    "numbers": "({0}, {0})",
+    "lists": "[({0}, {0})]",
+    "dicts": "{{1: ({0}, {0})}}",
+    "items": "(([{0}])[0], ([{0}])[0])",
+    "an operator": "(torch.__getitem__([{0}], 0), {0})",
+    "a type": "(annotate(int, {0}), {0})",
+    "a choice": "(w, w) if True else ({0}, {0})",
+}
+
+
+@pytest.mark.parametrize("name", DOUBLING)
+def test_tuples_that_double_are_said(name: str, tmp_path: Path) -> None:
+    """torch spells out the type of each: 30 lines make a type of a billion names."""
+    lines = [f"t0 = {'(1, 1)' if name == 'numbers' else '(w, w)'}"]
+    lines += [f"t{n + 1} = {DOUBLING[name].format(f't{n}')}" for n in range(30)]
+    path = make(tmp_path / "a.pt", line="\n    ".join(lines))
+    assert b"a tuple of many others" in b" ".join(ckpt("inspect", path).out.split())
+
+
+STEADY = {
+    "tuples that are taken apart": "a{0}, b{0}, = t{0}\n    t{1} = (b{0}, a{0})",
+    "items of tuples": "t{1} = ((t{0})[1], (t{0})[0])",
+    "tuples with more": "t{1} = ((t{0})[1], w)",
+    "results of calls": "a{0}, b{0}, = torch.unbind((t{0})[0])\n    t{1} = (a{0}, b{0})",
+}
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_tuples_that_stay_small_are_no_finding(name: str, tmp_path: Path) -> None:
+    lines = ["t0 = (w, w)", *(STEADY[name].format(n, n + 1) for n in range(30))]
+    path = make(tmp_path / "a.pt", line="\n    ".join(lines))
+    assert b"a tuple of many" not in b" ".join(ckpt("inspect", path).out.split())
+
+
 def test_the_list_holds_operators_of_torch_and_none_that_takes_the_name_of_a_file() -> None:
     schemas = torch._C._jit_get_all_schemas()
     known = {schema.name for schema in schemas}

@@ -577,3 +577,22 @@ def test_a_part_that_lost_nothing_is_answered_for(command: str, tmp_path: Path) 
     store(copy, found)
     done = inside(command, str(copy), cwd=copy)
     assert done.code == 2 and "epoch was not read" in done.complaints[-1], done
+
+
+def test_an_object_that_is_a_program_is_a_danger(tmp_path: Path) -> None:
+    """torch.load hands it to torch.jit.load, which runs its code. It is a value that cannot be read, and a danger."""
+    dcp.save({"w": torch.ones(2), "o": {1, 2}}, checkpoint_id=str(tmp_path / "c"), no_dist=True)
+    path, listing = tmp_path / "c/__0_0.distcp", tmp_path / "c/.metadata"
+    program = io.BytesIO()
+    torch.jit.save(torch.jit.script(torch.nn.Identity()), program)
+    found = pickle.loads(listing.read_bytes())
+    place = next(place for key, place in found.storage_data.items() if key.fqn == "o")
+    key = next(key for key in found.storage_data if key.fqn == "o")
+    data = path.read_bytes()
+    found.storage_data[key] = replace(place, offset=len(data), length=len(program.getvalue()))
+    path.write_bytes(data + program.getvalue())
+    listing.write_bytes(pickle.dumps(found))
+
+    done = inside("lint", "c", "--level", "error", cwd=tmp_path)
+
+    assert done.code == 1 and b"runs the code of a TorchScript archive" in done.out, done

@@ -126,7 +126,7 @@ def test_memory_does_not_follow_the_file(tmp_path: Path) -> None:
         assert isinstance(first, TensorRef)
         assert isinstance(first.storage.place, Range)
         assert isinstance(first.storage.place.source, File)
-        assert first.storage.place.source.bytes_read < 21 * 17_000
+        assert first.storage.place.source.bytes_read < 21 * 17_000 + 70_000  # the end is looked at
     with formats.open(str(path), Limits(pickle_bytes=20_000)) as checkpoint:
         assert len(checkpoint.tensors) == 20
 

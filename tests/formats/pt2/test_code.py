@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ import pytest
 import sympy
 import torch
 from process import TIMEOUT, check_error, ckpt
+from torch.export.pt2_archive._package import PT2ArchiveReader, _load_state_dict
 from torch.utils._sympy import functions
 
 from ckpt.evidence.survey import Survey
@@ -193,6 +195,87 @@ ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
 }
 
 
+def rows_of_weights(
+    change: Callable[[dict[str, Any], Rows, str], None],
+) -> Callable[[dict[str, Any], Rows], None]:
+    """Give the program the weights `w` and `v`, which are one record, and change their rows."""
+
+    def changed(document: dict[str, Any], rows: Rows) -> None:
+        data = f"{next(iter(rows)).partition('/')[0]}/data/weights"
+        meta = {
+            "dtype": 7,
+            "sizes": [{"as_int": 4}],
+            "strides": [{"as_int": 1}],
+            "storage_offset": {"as_int": 0},
+            "layout": 7,
+            "requires_grad": False,
+            "device": {"type": "cpu", "index": None},
+        }
+        row = {"path_name": "weight_0", "is_param": True, "use_pickle": False, "tensor_meta": meta}
+        config = {"w": row, "v": json.loads(json.dumps(row))}
+        rows[f"{data}/weight_0"] = bytes(16)
+        change(config, rows, data)
+        rows[f"{data}/model_weights_config.json"] = json.dumps({"config": config}).encode()
+
+    return changed
+
+
+def evil_record() -> bytes:
+    out = io.BytesIO()
+    torch.save(Evil(), out)
+    return out.getvalue()
+
+
+def truthy(config: dict[str, Any], rows: Rows, data: str) -> None:
+    """Say by 1 instead of true that a weight is pickled."""
+    config["v"] |= {"path_name": "weight_1", "use_pickle": 1}
+    rows[f"{data}/weight_1"] = evil_record()
+
+
+def capitals(config: dict[str, Any], rows: Rows, data: str) -> None:
+    """Add the older file of weights in other letters: torch does not see it, and goes by the list."""
+    config["v"] |= {"path_name": "weight_1", "use_pickle": True}
+    rows[f"{data}/weight_1"] = evil_record()
+    out = io.BytesIO()
+    torch.save({"w": torch.ones(4)}, out)
+    rows[f"{data}/MODEL.pt"] = out.getvalue()
+
+
+class Writes(torch.nn.Module):
+    """A program whose `__setstate__` writes a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[torch.Tensor, bool]:
+        return (self.w, self.training)
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]) -> None:
+        self.w = state[0]
+        self.training = state[1]
+        torch.save(self.w, "CANARY")
+
+
+def script_of_samples(document: dict[str, Any], rows: Rows) -> None:
+    """Put a TorchScript archive into the place of the sample inputs."""
+    out = io.BytesIO()
+    torch.jit.save(torch.jit.script(Writes()), out)
+    rows[next(name for name in rows if name.endswith("sample_inputs/model.pt"))] = out.getvalue()
+
+
+REFUSED: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
+    "a flag that is a number": (rows_of_weights(truthy), "not a list of tensors"),
+    "an older file in other letters": (rows_of_weights(capitals), "does not hold a tensor"),
+    "a program among the samples": (script_of_samples, "is a torchscript archive"),
+}
+
+
 def written(program: Path, path: Path, change: Callable[[dict[str, Any], Rows], object]) -> Path:
     with zipfile.ZipFile(program) as archive:
         rows = {name: archive.read(name) for name in archive.namelist()}
@@ -212,7 +295,7 @@ def ran(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
     folder = tmp_path_factory.mktemp("attacks")
     paths = {
         name: written(program, folder / f"{index}.pt2", change)
-        for index, (name, (change, _)) in enumerate(ATTACKS.items())
+        for index, (name, (change, _)) in enumerate((ATTACKS | REFUSED).items())
     }
     (folder / "rung.py").write_text('open("CANARY", "w").close()\nx = int\n')
     child = (
@@ -230,6 +313,28 @@ def ran(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
     arguments = [sys.executable, "-W", "ignore", "-c", child, *map(str, paths.values())]
     subprocess.run(arguments, check=True, timeout=TIMEOUT, capture_output=True)
     return {name: (path, Path(f"{path}.d/CANARY").exists()) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_torch_runs_it_and_ckpt_refuses_it(name: str, ran: dict[str, tuple[Path, bool]]) -> None:
+    path, did = ran[name]
+
+    assert did
+    check_error(ckpt("inspect", path), REFUSED[name][1])
+
+
+def test_a_record_with_two_dtypes_is_refused(program: Path, tmp_path: Path) -> None:
+    """torch gives a second tensor of a record the dtype of the first."""
+
+    def change(config: dict[str, Any], rows: Rows, data: str) -> None:
+        config["v"]["tensor_meta"]["dtype"] = 4
+
+    path = written(program, tmp_path / "x.pt2", rows_of_weights(change))
+    read = _load_state_dict(PT2ArchiveReader(str(path)), "model")
+
+    assert isinstance(read, dict)
+    assert read["v"].dtype == torch.float32
+    check_error(ckpt("inspect", path), "torch reads its record as float32")
 
 
 @pytest.mark.parametrize("name", ATTACKS)

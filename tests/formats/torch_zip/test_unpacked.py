@@ -20,6 +20,11 @@ from ckpt.io.source import Joined, Memory, grounded
 pytestmark = oracle.QUIET
 
 
+class Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return print, ("runs",)
+
+
 def unpack(path: Path, folder: Path) -> Path:
     """Unpack a file of torch.save. Return the folder with its pickle."""
     with zipfile.ZipFile(path) as archive:
@@ -148,3 +153,16 @@ def test_several_sources_as_one() -> None:
     assert Joined("none", []).size == 0
     with pytest.raises(CkptError):
         joined.read(4, 2)
+
+
+@pytest.mark.parametrize(
+    "name", ["data/evil.pt", "data/9999", ".data/evil", "version", ".data/serialization_id"]
+)
+def test_a_file_among_the_storages_is_judged(name: str, truth: Path, tmp_path: Path) -> None:
+    folder = unpack(truth, tmp_path / "around")
+    assert inside("lint", "--level", "error", folder, cwd=tmp_path).code == 0
+    torch.save({"w": Evil()}, folder / name)
+
+    done = inside("lint", "--level", "error", folder, cwd=tmp_path)
+
+    assert done.code == 1 and b".print('runs')" in done.out, done

@@ -1,0 +1,108 @@
+"""A file that is two: what another loader would find in bytes that ckpt reads as one checkpoint.
+
+A zip archive is found from its end, a stream of gzip, bzip2, xz or zlib and a flatbuffer by their first bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+
+from ckpt.errors import UnreadableError
+from ckpt.formats.common.archive import END_MAGIC, END_RECORD, FLATBUFFERS, TRAILING
+from ckpt.formats.common.directory import CENTRAL, CENTRAL_MAGIC, LOCAL_MAGIC
+from ckpt.formats.common.packed import is_packed, packing
+from ckpt.io.source import Source, grounded
+from ckpt.limits import Limits
+
+_LOOKED_AT = 64
+"""The most end records that are looked at."""
+_DIRECTORY = 1 << 20
+"""The most bytes of a directory that are searched for names."""
+_LOCATOR, _END64 = Struct("<4sIQI"), Struct("<4sQ2H2I4Q")
+_BY_ZIPFILE = (b".pth", b"serialized_exported_program.json")
+"""Endings of the records that loaders find by zipfile of Python: Stable-Baselines3, and torch.export of torch 2.1 to 2.7."""
+
+
+def refuse_second(head: bytes, source: Source, limits: Limits) -> None:
+    """Raise UnreadableError where a file that is no pickle is another one too, by its first bytes or from its end."""
+    if packing(head) is not None and is_packed(head, source, limits):
+        raise UnreadableError(
+            "two files in one: behind a header of a compressed stream lies a pickle, which joblib runs"
+        )
+    refuse_end(source)
+
+
+def refuse_end(source: Source) -> None:
+    """Raise UnreadableError where torch finds a zip archive from the end of a file, or a flatbuffer in its first bytes."""
+    if source.read(0, min(source.size, 8))[4:] in FLATBUFFERS:
+        raise UnreadableError("two files in one: torch.jit.load reads a flatbuffer of the mobile interpreter")
+    for begin, size, is_shifted in directories(source):
+        if not is_shifted or any(name.endswith(_BY_ZIPFILE) for name in names_of(source, begin, size)):
+            raise UnreadableError(
+                "two files in one: a zip archive lies in its last bytes, and torch finds it"
+            )
+
+
+def directories(source: Source) -> Iterator[tuple[int, int, bool]]:
+    """Yield (offset, bytes, whether its own numbers lead elsewhere) of each directory of an archive near the end.
+
+    torch goes by the numbers, zipfile of Python by where the directory lies. Behind a URL nothing is asked for: the loaders
+    of archives read files.
+    """
+    if grounded(source, 0)[0].far is not None:
+        return
+    if source.size < END_RECORD.size or source.read(0, 4) == LOCAL_MAGIC:
+        return
+    span = min(source.size, TRAILING + END_RECORD.size)
+    tail = source.read(source.size - span, span)
+    position = tail.rfind(END_MAGIC)
+    for _ in range(_LOOKED_AT):
+        if position < 0:
+            return
+        if position + END_RECORD.size <= span:
+            size, offset = END_RECORD.unpack_from(tail, position)[5:7]
+            yield from _directory(source, source.size - span + position, size, offset)
+        position = tail.rfind(END_MAGIC, 0, position)
+
+
+def _directory(source: Source, end: int, size: int, offset: int) -> Iterator[tuple[int, int, bool]]:
+    for begin, stop in _places64(source, end) or [(end, end)]:
+        if stop != end:
+            size, offset = _END64.unpack(source.read(begin, _END64.size))[8:10]
+        if _is_directory(source, offset, size):
+            yield offset, size, False
+        elif _is_directory(source, begin - size, size):
+            yield begin - size, size, True
+
+
+def _places64(source: Source, end: int) -> list[tuple[int, int]]:
+    """The offsets of the end record of zip64 that the locator before an end record names, each with a mark of its own."""
+    at = end - _LOCATOR.size
+    if at < _END64.size:
+        return []
+    signature, _, named, _ = _LOCATOR.unpack(source.read(at, _LOCATOR.size))
+    if signature != b"PK\x06\x07":
+        return []
+    places = dict.fromkeys((named, at - _END64.size))
+    return [
+        (place, at)
+        for place in places
+        if place + _END64.size <= source.size and source.read(place, 4) == b"PK\x06\x06"
+    ]
+
+
+def _is_directory(source: Source, begin: int, size: int) -> bool:
+    is_inside = begin >= 0 and size >= CENTRAL.size and begin + size <= source.size
+    return is_inside and source.read(begin, 4) == CENTRAL_MAGIC
+
+
+def names_of(source: Source, begin: int, size: int) -> Iterator[bytes]:
+    """Yield the names in a directory, as far as it is one."""
+    data = source.read(begin, min(size, _DIRECTORY))
+    position = 0
+    while position + CENTRAL.size <= len(data) and data.startswith(CENTRAL_MAGIC, position):
+        name, extra, comment = CENTRAL.unpack_from(data, position)[6:9]
+        start = position + CENTRAL.size
+        yield data[start : start + name]
+        position = start + name + extra + comment
