@@ -218,6 +218,7 @@ def lint(
     arg: Texts = (),
     skip_unreadable: bool = False,
     skip_others: bool = False,
+    require: bool = False,
     config: Path | LintSettings | None = None,
     hints: bool = True,
     jobs: int | None = 1,
@@ -228,6 +229,7 @@ def lint(
 
     `model` is a torch.nn.Module that is checked too, by the name `model_name`, or the text `FILE.py:FACTORY`, of which
     `arg` are the arguments.
+    With `require` a folder without a checkpoint is an error, else it is skipped.
     `config` is a pyproject.toml whose table [tool.ckpt.lint] counts. `jobs` and `progress` work as in `ls`. Raises
     UsageError.
     """
@@ -253,7 +255,13 @@ def lint(
             progress(number, len(tasks))
         rows.append(row)
     bare = empty(paths, [row.path for row in rows])
-    rows += [FileReport(path, (), nothing_in(path).failure(path)) for path in bare]
+    for path in bare:
+        none = nothing_in(path)
+        rows.append(
+            FileReport(path, (), none.failure(path))
+            if require
+            else FileReport(path, (), skipped=none.problem)
+        )
     if live is not None:
         name = model_name or (model if isinstance(model, str) else type(model).__name__)
         rows.append(_judged(name, gate, lint_model(live)))

@@ -32,7 +32,8 @@ def missing(path: str) -> str | None:
     if os.path.islink(path):
         return f"a link to {show(os.readlink(path), 80)}, which is not there"
     folder, name = os.path.split(path)
-    near = _nearest(name, _names(folder or os.curdir))
+    names = _names(folder or os.curdir)
+    near = _nearest(name, names if name.startswith(".") else [other for other in names if other[:1] != "."])
     meant = near and pasted_path(os.path.join(folder, near))
     return f"did you mean {meant}?" if meant else None
 

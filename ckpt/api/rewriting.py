@@ -149,6 +149,10 @@ def check(options: WriteOptions, *inputs: object) -> None:
         raise UsageError("-o and --in-place exclude each other")
     if options.copy and not options.in_place:
         raise UsageError("--copy goes with --in-place")
+    if options.out == "-":
+        raise UsageError(
+            "-o -: the result is a file, and not stdout", hint="-o OUT, or -o ./- for a file of this name"
+        )
     if options.verify not in (None, "crc", "torch"):
         raise UsageError(f"--verify {options.verify}: not a check", hint="crc or torch")
     if options.in_place and not options.command.in_place:

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from ckpt import __version__
 from ckpt.cli import output, start
 from ckpt.cli.signature import PlainCommand, plain, shared
-from ckpt.cli.start import PIPE_CLOSED, TROUBLE
+from ckpt.cli.start import PIPE_CLOSED, TROUBLE, NothingListedError
 from ckpt.errors import CkptError, UsageError
 from ckpt.io.far import Told
 from ckpt.io.location import shown
@@ -111,6 +111,9 @@ def _answered(step: Callable[[], _R]) -> _R:
     except CkptError as error:
         output.fail(error)
         code = TROUBLE
+    except NothingListedError as nothing:
+        output.conclude(f"ckpt: {nothing}")
+        code = 0
     except _WRONG_USAGE as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             sys.stdout.write(f"{error.ctx.get_help()}\n")

@@ -17,7 +17,7 @@ from ckpt import __version__
 from ckpt.api.walk import FEW, Found, empty, is_concern, many, nothing_in, others_text, parted
 from ckpt.cli import output
 from ckpt.cli.signature import LIMITS
-from ckpt.cli.start import Signal
+from ckpt.cli.start import NothingListedError, Signal
 from ckpt.errors import (
     CkptError,
     UsageError,
@@ -57,10 +57,12 @@ def unskipped(items: Iterable[Found]) -> list[Found]:
     return kept
 
 
-def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at") -> list[str]:
+def listed(
+    paths: Sequence[str] | None, file: str | None, what: str = "look at", *, require: bool = False
+) -> list[str]:
     """The PATHs, and the names in a file, or on stdin for `-`: one a line, or with a NUL after each.
 
-    Raises UsageError when there is none.
+    Raises UsageError when there is neither, and with `require` for an empty list. Else that raises NothingListedError.
     """
     names = list(paths or ())
     if file is not None:
@@ -70,9 +72,14 @@ def listed(paths: Sequence[str] | None, file: str | None, what: str = "look at")
         names += [
             shown(os.fsdecode(name)) for name in data.split(mark) if name.strip() or os.path.lexists(name)
         ]
-    if not names:
+    if names:
+        return names
+    if file is None:
         raise UsageError(f"nothing to {what}", hint="PATH..., or --files-from FILE")
-    return names
+    place = "stdin" if file == "-" else show(file, None)
+    if require:
+        raise UsageError(f"{place}: an empty list, and --require asks for a checkpoint")
+    raise NothingListedError(f"{place}: an empty list, nothing to {what}")
 
 
 def may_be_many(names: Sequence[str], jobs: int | None) -> bool:
@@ -155,6 +162,8 @@ class Answer(NamedTuple):
     rows: Sequence[Sequence[str]] | None = None
     document: dict[str, Json] | None = None
     talk: Sequence[str] = ()
+    is_loud: bool = False
+    """True where `--quiet` does not drop what is for stderr."""
 
 
 def look(
@@ -219,7 +228,7 @@ def _written(
             output.write_json(json(path, outcome))
         output.fail(outcome)
         return TROUBLE
-    say = output.complain if outcome.code == TROUBLE else output.talk
+    say = output.complain if outcome.code == TROUBLE or outcome.is_loud else output.talk
     for text in outcome.talk:
         say(text)
     if outcome.document is not None:

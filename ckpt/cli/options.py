@@ -110,6 +110,14 @@ FilesFrom = Annotated[
     str | None,
     typer.Option("--files-from", metavar="FILE", help="Read further PATHs from a file, - for stdin."),
 ]
+Require = Annotated[
+    bool,
+    typer.Option(
+        "--require",
+        help="Exit 2 where there is nothing to check: an empty list, a folder without a checkpoint.",
+        rich_help_panel=GATE,
+    ),
+]
 Others = Annotated[
     bool,
     typer.Option(
@@ -209,6 +217,10 @@ Copy = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.", rich_help_panel=OUTPUT)]
+Parents = Annotated[
+    bool,
+    typer.Option("--parents", help="Make the folders above OUT that are not there.", rich_help_panel=OUTPUT),
+]
 Link = Annotated[
     bool,
     typer.Option(

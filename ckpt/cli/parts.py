@@ -189,6 +189,7 @@ WORKS: dict[str, Work] = {
             "close": "flag",
             "stat": "flag",
             "strict": "flag",
+            "ignore_dtype": "flag",
             "histogram": "flag",
         },
         ("json", "tsv", "no_header", "name_only", "which", *_GATE),

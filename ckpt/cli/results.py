@@ -37,6 +37,7 @@ from ckpt.cli.options import (
     KeepDamaged,
     LimitOption,
     Output,
+    Parents,
     Recursive,
     RewriteJson,
     Verify,
@@ -111,6 +112,7 @@ def writing(command: Command) -> Command:
             else []
         ),
         Parameter("force", Parameter.KEYWORD_ONLY, default=False, annotation=Force),
+        Parameter("parents", Parameter.KEYWORD_ONLY, default=False, annotation=Parents),
         Parameter("dry_run", Parameter.KEYWORD_ONLY, default=False, annotation=DryRun),
         Parameter("verify", Parameter.KEYWORD_ONLY, default=None, annotation=Verify),
         Parameter("keep_damaged", Parameter.KEYWORD_ONLY, default=False, annotation=KeepDamaged),
@@ -134,6 +136,7 @@ def writing(command: Command) -> Command:
         in_place: bool = False,
         copy: bool = False,
         force: bool = False,
+        parents: bool = False,
         dry_run: bool = False,
         verify: str | None = None,
         keep_damaged: bool = False,
@@ -151,7 +154,7 @@ def writing(command: Command) -> Command:
             out=place_named(output),
             command=row,
             in_folder=recursive,
-            parents=recursive,
+            parents=recursive or parents,
         )
         given = [
             value for value in values.values() for value in (value if isinstance(value, list) else [value])
@@ -289,7 +292,7 @@ def _one(job: Job, write: Write, options: ResultOptions, report: Report | None) 
     """Change one checkpoint, and report; the exit code."""
     if job.item.error is not None:
         raise job.item.error
-    keywords = {**options.keywords, "out": job.out, "parents": options.recursive}
+    keywords = {**options.keywords, "out": job.out, "parents": options.places.parents}
     try:
         with output.meter("copying") as progress:
             done = write(job.path, **keywords, progress=progress, tell=tell)

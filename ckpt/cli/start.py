@@ -27,6 +27,10 @@ class Signal(BaseException):
     """SIGHUP, SIGINT or SIGTERM arrived while a command ran, which unwinds and removes what is half written."""
 
 
+class NothingListedError(Exception):
+    """A list without a name. It goes through a command to its end, which is green: there was nothing to do."""
+
+
 class _Process:
     """The only state of the process."""
 

@@ -76,6 +76,7 @@ def inspect_lines(
     height: int | None = None,
     depth: int | None = None,
     everything: bool = False,
+    by_size: bool = False,
 ) -> list[Line]:
     """The report as a person reads it. The table is cut to the rows left on a screen of `height` rows."""
     out = [*calls(report, width), *headline(report, width), *part_lines(report, width)]
@@ -84,7 +85,9 @@ def inspect_lines(
         out += [[], *findings]
     if report.entries:
         room = ROWS if height is None else height - height_of(out, width) - 2  # a blank row, and the prompt
-        table = tensor_lines(report, width=width, rows=room, depth=depth, everything=everything)
+        table = tensor_lines(
+            report, width=width, rows=room, depth=depth, everything=everything, by_size=by_size
+        )
         out += table if len(table) == 1 else [[], *table]
     return out
 

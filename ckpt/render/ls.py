@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ckpt.jobs.inspect.ls import RUNS_CODE, UNREADABLE, LsRow
 from ckpt.names import are_series, labels, pattern
 from ckpt.render.text import NAME, Column, Line, cells, columns, cut, flowed, narrowed, wrapped
-from ckpt.text import count_text, plural, show, show_literal, shown_apart, size_text
+from ckpt.text import count_text, pasted_path, plural, show, show_literal, shown_apart, size_text
 
 _COLUMNS = (
     Column("NAME", gives_way=True, is_file=True),
@@ -147,10 +147,10 @@ def _first(names: Sequence[str]) -> str:
     return show(names[0], 20) + more if names else ""
 
 
-def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
-    """Return the sum of the rows. `others` are the files of folders that are no checkpoint.
+def summary(rows: Sequence[LsRow], others: Sequence[str] = (), names: Sequence[str] = ()) -> str:
+    """Return the sum of the rows. `others` are the files of folders that are no checkpoint, `names` what was listed.
 
-    It reads `3 checkpoints, 587 MiB · 1 runs code (ckpt lint --level error) · 2 not looked at (--others)`.
+    It reads `3 checkpoints, 587 MiB · 1 runs code (ckpt lint runs/ --level error) · 2 not looked at (--others)`.
     """
     read = [row for row in rows if row.error is None]
     parts = [f"{plural(len(read), 'checkpoint')}, {size_text(sum(row.nbytes for row in read))}"]
@@ -159,7 +159,10 @@ def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
     parts += [f"{runs:,} {'runs' if runs == 1 else 'run'} code"] if runs else []
     parts += [f"{unread:,} unreadable"] if unread else []
     if runs or unread:
-        parts[-1] += " (ckpt lint --level error)"
+        paths = [pasted_path(name) for name in names]
+        is_short = 0 < len(paths) <= _FEW and None not in paths
+        what = " ".join(filter(None, paths)) if is_short else "PATH..."
+        parts[-1] += f" (ckpt lint {what} --level error)"
     unused = sum(any(finding.code == "unused" for finding in row.findings) for row in read)
     parts += [f"{unused:,} with unused parameters: DDP stops unless they are frozen"] if unused else []
     parts += [f"{len(others):,} not looked at (--others)"] if others else []

@@ -18,10 +18,19 @@ from ckpt.text import alike, and_more, count_text, plural, show, show_literal, s
 from ckpt.tree.literals import BRACKETS, scalar_text
 from ckpt.tree.view import look
 
+_HEADER = ("name", "dtype", "shape", "device", "bytes", "role", "storage")
+
+
+def tensors_by_size(report: Inspection) -> Iterator[list[str]]:
+    """As `tensor_table`, the largest tensor first."""
+    header, *rows = tensor_table(report)
+    yield header
+    yield from sorted(rows, key=lambda row: -int(row[_HEADER.index("bytes")]))
+
 
 def tensor_table(report: Inspection) -> Iterator[list[str]]:
     """One tensor a row, exact: the columns of `--tsv` and `--table`."""
-    yield ["name", "dtype", "shape", "device", "bytes", "role", "storage"]
+    yield [*_HEADER]
     tensors = looks_of(report.entries)
     # By id, because the hash of a tensor takes longer than its row.
     kinds: dict[int, tuple[str, str, str, str]] = {}
@@ -165,18 +174,24 @@ def tensor_lines(
     rows: int = ROWS,
     depth: int | None = None,
     everything: bool = False,
+    by_size: bool = False,
 ) -> list[Line]:
-    """A table of at most `rows` lines with its header; `depth` and `everything` ask for more.
+    """A table of at most `rows` lines with its header; `depth` and `everything` ask for more, `by_size` for the largest first.
 
     The state of an optimizer is one row. Where its section is asked for, its rows have the names of the parameters.
     """
-    if rows < _FEW and not everything and depth is None:
+    if rows < _FEW and not (everything or by_size) and depth is None:
         return [[(f"… {plural(len(report.entries), 'tensor')} (--all, --depth N)", "dim")]]
-    tree = leaves_of(report, everything)
+    tree = leaves_of(report, everything or by_size)
     table = _Table(tree)
     rest = 0
-    if everything:
-        for name, leaf in zip(tree.names, tree.leaves, strict=True):
+    if everything or by_size:
+        pairs = list(zip(tree.names, tree.leaves, strict=True))
+        if by_size:
+            pairs.sort(key=lambda pair: -pair[1].nbytes)  # equal ones stay in the order of the file
+        room = len(pairs) if everything else max(rows - 2, _FEW)
+        rest = len(pairs) - room if len(pairs) > room + 1 else 0
+        for name, leaf in pairs[: len(pairs) - rest]:
             table.add(name, Fold(name, leaf.look, 1, leaf.numel, leaf.nbytes))
     else:
         room = max(rows - 1 - len(tree.optimizers), 2)
@@ -192,7 +207,8 @@ def tensor_lines(
     out = table.lines(tree.optimizers, width)
     if rest:
         position = len(out) - len(tree.optimizers)
-        out.insert(position, [(f"… {rest:,} more (--all, --depth N)", "dim")])
+        more = "--all" if by_size else "--all, --depth N"
+        out.insert(position, [(f"… {rest:,} more ({more})", "dim")])
     return out
 
 

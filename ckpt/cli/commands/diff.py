@@ -50,7 +50,7 @@ _REASONS = "frozen"
 @excluding(
     Exclusion(("--json", "--tsv", "--name-only")),
     Exclusion(("--structure", "--quick", "--stat")),
-    Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol")),
+    Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol", "--ignore-dtype")),
     Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only")),
     Exclusion(("--structure",), ("--fail-on",)),
     Exclusion(("--close",), ("--atol", "--rtol")),
@@ -155,6 +155,10 @@ def command(
         bool,
         typer.Option("--quick", help="Compare sizes and the checksums in the files; read no values."),
     ] = False,
+    ignore_dtype: Annotated[
+        bool,
+        typer.Option("--ignore-dtype", help="Compare values only, as check_dtype=False of torch.testing."),
+    ] = False,
     strict: Annotated[
         bool,
         typer.Option(
@@ -201,6 +205,7 @@ def command(
             "close": close,
             "stat": stat,
             "strict": strict,
+            "ignore_dtype": ignore_dtype,
             "histogram": histogram,
         },
     }
@@ -255,6 +260,7 @@ def command(
                 structure=structure,
                 quick=quick,
                 strict=strict,
+                ignore_dtype=ignore_dtype,
                 histogram=histogram,
                 model=live,
                 select=select,

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ckpt.evidence.numbering import Numbering
     from ckpt.jobs.inspect.inspect import Inspection
 
+_ORDERS = ("file", "size")
 _Table: TypeAlias = "Callable[[Inspection], Iterable[list[str]]]"
 _VIEWS = ("--storages", "--values", "--imports")
 
@@ -56,6 +57,7 @@ _VIEWS = ("--storages", "--values", "--imports")
 @excluding(
     Exclusion(("--json", "--tsv", "--table")),
     Exclusion(("--json", "--index"), _VIEWS),
+    Exclusion(("--sort",), ("--json", "--depth", "--bars", "--index", *_VIEWS)),
     Exclusion(("--bars",), ("--json", "--index", "--tsv", "--table", *_VIEWS)),
     Exclusion(("--index",), ("--tsv", "--table")),
     Exclusion(
@@ -97,6 +99,15 @@ def command(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(
+            "--sort",
+            metavar="BY",
+            help="Sort tensors as in the file, or by size, the largest first.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "file",
     include: Include = None,
     exclude: Exclude = None,
     section: SectionOption = None,
@@ -147,6 +158,7 @@ def command(
     ckpt inspect runs/epoch_12.pth
     ckpt inspect model/ --include '*.bias' --tsv
     ckpt inspect snapshot.pth --index 6,7-9
+    ckpt inspect model.pth --sort size
     """
     limits = limits_of(limit)
     names = listed(paths, files_from)
@@ -159,6 +171,9 @@ def command(
         )
         if is_wanted
     ]
+    if sort not in _ORDERS:
+        raise UsageError(f"--sort {show(sort, 40)}: not one of {' '.join(_ORDERS)}")
+    by_size = sort == "size"
     if tsv and len(views) > 1:
         raise UsageError("--tsv takes one of --storages, --values and --imports")
     check_table(table)
@@ -177,7 +192,7 @@ def command(
     rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
 
     has_no_findings = bool(rows.asked or views or bars or indices)  # so stderr says what was not read
-    as_list = not (json or has_no_findings or section or fail_on or live)
+    as_list = not (has_no_findings or section or fail_on or live)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -188,8 +203,9 @@ def command(
                 raise
             from ckpt.cli.commands.ls import show_folder  # here: a folder of checkpoints alone pays for it
 
-            output.between()
-            return show_folder(path, limits)
+            if not json:
+                output.between()
+            return show_folder(path, limits, json=json)
 
     def inspected(path: str) -> int:
         with opened(path, limits, tell=False) as checkpoint:
@@ -215,10 +231,11 @@ def command(
             elif done.index is not None:
                 _write_index(done.index)
             elif rows.asked:
-                rows.write(path, (views[0] if views else tables.tensor_table)(done.report))
+                every = tables.tensors_by_size if by_size else tables.tensor_table
+                rows.write(path, (views[0] if views else every)(done.report))
             else:
                 output.between()
-                _write_text(done.report, views, depth, everything, bars)
+                _write_text(done.report, views, depth, everything, bars, by_size=by_size)
         return done.exit_code
 
     return each(names, one, json="ckpt.inspect" if json else None)
@@ -231,7 +248,13 @@ def _write_index(parameters: Numbering) -> None:
 
 
 def _write_text(
-    report: Inspection, views: Sequence[_Table], depth: int | None, everything: bool, bars: bool
+    report: Inspection,
+    views: Sequence[_Table],
+    depth: int | None,
+    everything: bool,
+    bars: bool,
+    *,
+    by_size: bool,
 ) -> None:
     width = output.screen_width()
     if bars:
@@ -240,7 +263,9 @@ def _write_text(
     if not views:
         height = None if everything or depth is not None else output.screen_height()
         output.write_lines(
-            render.inspect_lines(report, width=width, height=height, depth=depth, everything=everything)
+            render.inspect_lines(
+                report, width=width, height=height, depth=depth, everything=everything, by_size=by_size
+            )
         )
         return
     output.write_lines([*render.calls(report, width), *render.headline(report, width)])

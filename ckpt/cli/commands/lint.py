@@ -26,6 +26,7 @@ from ckpt.cli.options import (
     LimitOption,
     Others,
     Paths,
+    Require,
     RewriteJson,
     Select,
     SkipUnreadable,
@@ -33,6 +34,7 @@ from ckpt.cli.options import (
     refuse_factory,
 )
 from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
+from ckpt.cli.start import NothingListedError
 from ckpt.errors import UsageError
 from ckpt.findings import CATALOGUE
 from ckpt.jobs.check.lint import LintReport
@@ -64,6 +66,7 @@ def command(
     arg: Arg = None,
     files_from: FilesFrom = None,
     skip_unreadable: SkipUnreadable = False,
+    require: Require = False,
     json: RewriteJson = False,
     form: Annotated[
         str | None,
@@ -114,7 +117,7 @@ def command(
     config = None if no_config else _nearest(os.getcwd())
     settings = LintSettings() if config is None else settings_at(config)
     live = model_of(model, arg)
-    names = listed(paths, files_from) if paths or files_from or live is None else []
+    names = _names(paths, files_from, require=require) if paths or files_from or live is None else []
     for name in names:
         refuse_factory(name, "--model")
     reads_tensors = read_values or settings.values
@@ -131,6 +134,7 @@ def command(
             model_name=model,
             skip_unreadable=skip_unreadable,
             skip_others=skip_others,
+            require=require,
             config=settings,
             hints=form == "json",
             jobs=jobs,
@@ -151,6 +155,15 @@ def command(
         more = f" · {others_text(report.others)}" + ("" if others else " (--others)")
         output.conclude(summary(report.files) + (more if report.others else ""))
     return report.exit_code
+
+
+def _names(paths: list[str] | None, files_from: str | None, *, require: bool) -> list[str]:
+    """The PATHs. A list without a name is said, and gives a report of nothing: SARIF and JUnit are files that others read."""
+    try:
+        return listed(paths, files_from, "check", require=require)
+    except NothingListedError as nothing:
+        output.conclude(f"ckpt: {nothing}")
+        return []
 
 
 def _write(report: LintReport, form: str, *, statistics: bool) -> None:

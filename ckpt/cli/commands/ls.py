@@ -24,6 +24,7 @@ from ckpt.cli.options import (
     NoHeader,
     Others,
     Paths,
+    Require,
     Select,
     SkipUnreadable,
     Table,
@@ -64,6 +65,7 @@ def command(
     files_from: FilesFrom = None,
     others: Others = False,
     skip_unreadable: SkipUnreadable = False,
+    require: Require = False,
     select: Select = None,
     ignore: Ignore = None,
     level: LevelOption = None,
@@ -84,7 +86,7 @@ def command(
     limits = limits_of(limit)
     gate = gate_of("ls", select, ignore, level, fail_on)
     check_table(table)
-    names = listed(paths, files_from)
+    names = listed(paths, files_from, require=require)
     fence_in(names, workers=may_be_many(names, jobs))
     listing = Listing(
         names,
@@ -111,19 +113,19 @@ def command(
     write()
     if others:
         output.list_others(report.others)
-    output.conclude(summary(report.rows, report.others))
+    output.conclude(summary(report.rows, report.others, names))
     return report.exit_code
 
 
-def show_folder(path: str, limits: Limits) -> int:
+def show_folder(path: str, limits: Limits, *, json: bool) -> int:
     """Print the list of a folder that is no checkpoint itself; the exit code."""
     gate = Gate(Rules(level="info"))
     listing = Listing(
-        [path], gate, "name", skip_unreadable=False, hints=False, limits=limits, plugins=plugins_allowed()
+        [path], gate, "name", skip_unreadable=False, hints=json, limits=limits, plugins=plugins_allowed()
     )
     _read(listing, None)
-    _write(listing.report, [path], json=False, tsv=False, table=None, header=True)
-    output.conclude(summary(listing.report.rows, listing.report.others))
+    _write(listing.report, [path], json=json, tsv=False, table=None, header=True)
+    output.conclude(summary(listing.report.rows, listing.report.others, [path]))
     return listing.report.exit_code
 
 

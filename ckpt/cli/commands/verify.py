@@ -12,7 +12,7 @@ from ckpt.api.stored import NOT_WITH_LISTS, Stored, checked_with, recorded_lists
 from ckpt.api.walk import Found, is_concern, looked
 from ckpt.cli import output
 from ckpt.cli.fencing import fence_in
-from ckpt.cli.inputs import TROUBLE, Answer, Cluster, listed, look, working, worst
+from ckpt.cli.inputs import Answer, Cluster, listed, look, working, worst
 from ckpt.cli.options import (
     Exclude,
     FilesFrom,
@@ -23,6 +23,7 @@ from ckpt.cli.options import (
     LimitOption,
     PartOption,
     Paths,
+    Require,
     SectionOption,
     limits_of,
     plugins_allowed,
@@ -66,6 +67,7 @@ def command(
         typer.Option("--hide-intact", help="Print only files that are not intact.", rich_help_panel=OUTPUT),
     ] = False,
     files_from: FilesFrom = None,
+    require: Require = False,
     jobs: Jobs = None,
     cluster: Cluster = None,
     limit: LimitOption = None,
@@ -82,7 +84,7 @@ def command(
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
     limits = limits_of(limit)
-    names = listed(paths, files_from)
+    names = listed(paths, files_from, require=require)
     fence_in([*names, stored, like], workers=True, cluster=cluster)
     if part is not None:
         if stored is not None and recorded_lists(stored, limits):
@@ -120,8 +122,9 @@ def command(
             report = with_recorded(report, (problem,), "", quick=quick)
         if json:
             return Answer(report.exit_code, document=report.to_json())
-        if output.is_silent() and report.exit_code == TROUBLE:  # on stderr, as other errors
-            return Answer(TROUBLE, talk=[f"ckpt: {plain_text(verify_lines(report)).rstrip()}"])
+        if output.is_silent() and report.exit_code:  # on stderr, as other errors
+            text = f"ckpt: {plain_text(verify_lines(report)).rstrip()}"
+            return Answer(report.exit_code, talk=[text], is_loud=True)
         shown = [] if hide_intact and not report.exit_code else verify_lines(report, output.screen_width())
         return Answer(report.exit_code, lines=shown)
 

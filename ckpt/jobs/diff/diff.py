@@ -49,6 +49,8 @@ class Options(NamedTuple):
     structure: bool = False
     quick: bool = False
     strict: bool = False
+    ignore_dtype: bool = False
+    """A flag: tensors of two dtypes are compared by their values alone."""
     norms: bool = False
     histogram: bool = False
     align: bool = True
@@ -459,7 +461,7 @@ def _rows(
         other = before.tensors[at]
         if _selected(options, entry.name, name, partner):
             role = min(role, before.roles[at], key=_rank)
-            status = shape_status(other, entry)
+            status = shape_status(other, entry, ignore_dtype=options.ignore_dtype)
             rows.append(Row(status, other, entry, role, labels=(partner, name), indices=(at, index)))
     taken = set(names.partners.values())
     for name, index in names.one.items():

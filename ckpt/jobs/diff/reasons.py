@@ -236,12 +236,13 @@ def _is_all(storage: Storage) -> bool:
     )
 
 
-def shape_status(before: Entry, after: Entry) -> Status:
-    """Return the status of two tensors by their shapes and dtypes."""
+def shape_status(before: Entry, after: Entry, *, ignore_dtype: bool = False) -> Status:
+    """Return the status of two tensors by their shapes and dtypes, or by their shapes alone."""
     old, new = unwrapped(before.tensor), unwrapped(after.tensor)
     if old.shape != new.shape or old.layout != new.layout:
         return "reshaped"
-    return "retyped" if before.tensor.dtype != after.tensor.dtype else "same"
+    is_retyped = before.tensor.dtype != after.tensor.dtype and not ignore_dtype
+    return "retyped" if is_retyped else "same"
 
 
 def compared(rows: list[Row], options: Options, path: str) -> list[Row]:

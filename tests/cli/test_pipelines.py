@@ -1,0 +1,156 @@
+"""Pipelines: nothing to check is green, and what is said on stdout, on stderr and with -q is what a script needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import oracle
+import pytest
+import torch
+from inside import inside
+
+pytestmark = oracle.QUIET
+
+
+def save(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"fc.weight": torch.full((4, 4), float(number)), "fc.bias": torch.ones(4)}, path)
+
+
+# --- nothing to check ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["inspect", "ls", "lint", "verify", "stats", "sum", "rehome", "slim"])
+def test_an_empty_list_is_green(command: str, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("\n")
+    done = inside(command, "--files-from", "list", cwd=tmp_path)
+    assert done.code == 0 and done.complaints[0].startswith("ckpt: list: an empty list, nothing to ")
+    assert inside(command, cwd=tmp_path).code == 2, "no PATH and no list is a mistake"
+
+
+@pytest.mark.parametrize("command", ["ls", "lint", "verify"])
+def test_who_requires_a_checkpoint_gets_an_error(command: str, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("")
+    done = inside(command, "--files-from", "list", "--require", cwd=tmp_path)
+    problem = "ckpt: list: an empty list, and --require asks for a checkpoint"
+    assert (done.code, done.complaints) == (2, [problem])
+
+
+def test_a_folder_without_a_checkpoint_is_green_for_the_gate(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.txt").write_text("hello")
+    done = inside("lint", "docs", cwd=tmp_path)
+    assert (done.code, done.complaints[0]) == (0, "ckpt: docs: skipped: no checkpoint in this folder")
+    done = inside("lint", "docs", "--require", cwd=tmp_path)
+    assert (done.code, done.complaints[0]) == (2, "ckpt: docs: no checkpoint in this folder")
+    assert inside("lint", "gone", cwd=tmp_path).code == 2, "a name that leads nowhere is a mistake"
+
+
+def test_the_report_of_nothing_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("")
+    done = inside("lint", "--files-from", "list", "--output-format", "sarif", cwd=tmp_path)
+    assert done.code == 0 and json.loads(done.out)["runs"][0]["results"] == []
+    done = inside("lint", "--files-from", "list", "--output-format", "junit", cwd=tmp_path)
+    assert done.code == 0 and xml.fromstring(done.out) is not None
+
+
+# --- what is said -------------------------------------------------------------------------------------------------------
+
+
+def test_quiet_names_damage(tmp_path: Path) -> None:
+    save(tmp_path, "good.pt", "bad.pt")
+    content = (tmp_path / "bad.pt").read_bytes()
+    (tmp_path / "bad.pt").write_bytes(content[: len(content) // 2])
+    done = inside("verify", "-q", "good.pt", "bad.pt", cwd=tmp_path)
+    assert done.code == 1 and done.out == b""
+    assert (
+        done.complaints[0].startswith("ckpt: bad.pt: damaged: cut off") and "good.pt" not in done.err.decode()
+    )
+
+
+def test_the_hint_behind_a_list_can_be_pasted(tmp_path: Path) -> None:
+    save(tmp_path, "runs/a.pt")
+    (tmp_path / "runs" / "b.pt").write_bytes(b"PK\x03\x04")
+    assert "(ckpt lint runs --level error)" in inside("ls", "runs", cwd=tmp_path).complaints[-1]
+    many = [str(number) for number in range(5)]
+    for name in many:
+        save(tmp_path, f"{name}/a.pt")
+    assert "(ckpt lint PATH... --level error)" in inside("ls", "runs", *many, cwd=tmp_path).complaints[-1]
+
+
+def test_stdout_is_no_place_for_a_checkpoint(tmp_path: Path) -> None:
+    save(tmp_path, "a.pt")
+    for command in ("slim", "rehome", "convert"):
+        done = inside(command, "a.pt", "-o", "-", cwd=tmp_path)
+        assert done.code == 2 and "-o -: the result is a file, and not stdout" in done.complaints[0]
+    assert os.listdir(tmp_path) == ["a.pt"]
+
+
+def test_folders_above_the_result_are_made_on_request(tmp_path: Path) -> None:
+    save(tmp_path, "a.pt")
+    assert inside("slim", "a.pt", "-o", "new/deep/b.pt", cwd=tmp_path).code == 2
+    assert inside("slim", "a.pt", "-o", "new/deep/b.pt", "--parents", "--dry-run", cwd=tmp_path).code == 0
+    assert not (tmp_path / "new").exists()
+    assert inside("slim", "a.pt", "-o", "new/deep/b.pt", "--parents", cwd=tmp_path).code == 0
+    assert (tmp_path / "new" / "deep" / "b.pt").exists()
+
+
+def test_a_folder_of_checkpoints_is_a_list_as_json(tmp_path: Path) -> None:
+    save(tmp_path, "runs/a.pt", "runs/b.pt")
+    done = inside("inspect", "runs", "--json", cwd=tmp_path)
+    documents = [json.loads(line) for line in done.lines]
+    assert [row["schema"]["name"] for row in documents] == ["ckpt.ls", "ckpt.ls"]
+    assert [row["path"] for row in documents] == ["runs/a.pt", "runs/b.pt"]
+
+
+def test_hidden_names_are_proposed_to_who_types_a_dot(tmp_path: Path) -> None:
+    save(tmp_path, ".cache/a.pt", "model_1.pt")
+    assert "did you mean" not in inside("inspect", "cache", cwd=tmp_path).complaints[0]
+    assert "did you mean .cache?" in inside("inspect", ".cach", cwd=tmp_path).complaints[0]
+    assert "did you mean model_1.pt?" in inside("inspect", "model_2.pt", cwd=tmp_path).complaints[0]
+
+
+# --- values without their dtypes ------------------------------------------------------------------------------------------
+
+
+def test_values_are_compared_without_their_dtypes(tmp_path: Path) -> None:
+    values = {"a": torch.randn(32, generator=torch.Generator().manual_seed(1)), "b": torch.arange(8.0)}
+    torch.save(values, tmp_path / "32.pt")
+    torch.save({name: value.double() for name, value in values.items()}, tmp_path / "64.pt")
+    torch.save({name: value.bfloat16() for name, value in values.items()}, tmp_path / "16.pt")
+    assert inside("diff", "32.pt", "64.pt", cwd=tmp_path).code == 1
+    assert inside("diff", "32.pt", "64.pt", "--ignore-dtype", cwd=tmp_path).code == 0
+    done = inside("diff", "32.pt", "16.pt", "--ignore-dtype", "--name-only", cwd=tmp_path)
+    assert done.code == 1 and [line.split()[-1] for line in done.lines] == ["a"]
+    for one, two in (("32.pt", "16.pt"), ("16.pt", "32.pt")):
+        close = inside("diff", one, two, "--ignore-dtype", "--close", cwd=tmp_path).code == 0
+        left, right = (torch.load(tmp_path / name)["a"] for name in (one, two))
+        torch.testing.assert_close(left, right, check_dtype=False)
+        assert close, "the looser of both tolerances counts"
+    assert inside("diff", "32.pt", "64.pt", "--ignore-dtype", "--structure", cwd=tmp_path).code == 2
+
+
+# --- the largest first --------------------------------------------------------------------------------------------------
+
+
+def test_tensors_by_size(tmp_path: Path) -> None:
+    sizes = {"small": 1, "large": 100, "middle": 10, "middle_too": 10}
+    torch.save({name: torch.ones(size) for name, size in sizes.items()}, tmp_path / "a.pt")
+    expected = ["large", "middle", "middle_too", "small"]
+    done = inside("inspect", "a.pt", "--sort", "size", cwd=tmp_path)
+    assert [line.split()[0] for line in done.lines[-4:]] == expected
+    done = inside("inspect", "a.pt", "--sort", "size", "--tsv", "--no-header", cwd=tmp_path)
+    assert [line.split("\t")[0] for line in done.lines] == expected
+    assert inside("inspect", "a.pt", "--sort", "sise", cwd=tmp_path).complaints == [
+        "ckpt: --sort sise: not one of file size"
+    ]
+    torch.save({f"t{size}": torch.ones(size) for size in range(300)}, tmp_path / "b.pt")
+    lines = inside("inspect", "b.pt", "--sort", "size", cwd=tmp_path).lines
+    assert lines[-1].endswith("more (--all)") and not any(line.startswith("t0 ") for line in lines)
+    lines = inside("inspect", "b.pt", "--sort", "size", "--all", cwd=tmp_path).lines
+    assert lines[-1].startswith("t0 ")
