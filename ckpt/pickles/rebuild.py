@@ -90,6 +90,8 @@ class Rebuilder:
             call.meaning = build(self, call.args, call)
             if call.states and build in _FINISHED and call.meaning is not None:
                 raise BadCallError("its tensor is changed by a state afterwards")
+            if call.states and type(call.meaning) is Nested and tensor_of(call) is not None:
+                raise BadCallError("its tensor is changed by a state afterwards")
             if self._fillings.last and tensor_of(call) is not None and self._is_filled_late(call):
                 raise BadCallError("what it is called with is filled afterwards")
             if (call.items or call.keys) and tensor_of(call) is not None:
@@ -145,7 +147,9 @@ class Rebuilder:
 
     def _parameter_with_state(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         tensor = self._parameter(args, call)
-        _refuse_properties(tensor, _attributes(args[3]) if len(args) > WITH_STATE - 1 else {})
+        state = args[3] if len(args) > WITH_STATE - 1 else None
+        _refuse_odd_state(state)
+        _refuse_properties(tensor, _attributes(state))
         return tensor
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
@@ -164,6 +168,12 @@ class Rebuilder:
         tensor = _tensor(data)
         return _with(tensor, is_parameter, tensor.is_buffer, _flag(requires_grad))
 
+    def _buffer(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
+        if call.states:
+            raise BadCallError("its tensor is changed by a state afterwards")
+        data = tensor_of(args[0]) if args else None
+        return None if data is None else _with(data, data.is_parameter, True, data.requires_grad)
+
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         _arity(args, 4)
         func, subclass, inner, state = args[:4]
@@ -176,6 +186,8 @@ class Rebuilder:
         if not isinstance(tensor, (TensorRef, Composite)):
             return None
         attributes = _attributes(state)
+        if _is_of_torch(subclass):  # another class may take its state by code of its own
+            _refuse_odd_state(None if is_tuple(state) and len(state) > 2 else state)
         _refuse_properties(tensor, attributes)
         if isinstance(tensor, Composite) and tensor.layout == "wrapper":
             tensor = self._of_ranks(tensor, state, attributes)
@@ -570,6 +582,16 @@ def _attributes(state: Node) -> dict[str, Node]:
     return attributes
 
 
+def _refuse_odd_state(state: Node) -> None:
+    """Refuse the state of a tensor that torch reads as a dict, though a call makes it. Raises BadCallError.
+
+    torch writes a dict, or a pair of them, and asks whatever it gets for its items.
+    """
+    for part in state if type(state) is tuple else (state,):
+        if type(part) is Opaque and tensor_of(part) is None:
+            raise BadCallError(f"its state is made by a call of {show(part.class_name, 80)}")
+
+
 def _is_dict(node: Opaque) -> bool:
     return node.class_name in _CONTAINERS
 
@@ -582,9 +604,13 @@ _OF_VALUES = (
 """Classes of torch whose tensors hold their own values, and may have other tensors as attributes."""
 
 
+def _is_of_torch(subclass: Node) -> bool:
+    return type(subclass) is Global and subclass.module.partition(".")[0] == "torch"
+
+
 def _is_made_of_others(subclass: Node, attributes: Mapping[str, Node]) -> bool:
     """Tell whether a tensor of a class of torch shows the values of the tensors inside it."""
-    if type(subclass) is not Global or subclass.module.partition(".")[0] != "torch":
+    if type(subclass) is not Global or not _is_of_torch(subclass):
         return False
     has_tensors = any(tensor_of(node) is not None for node in attributes.values())
     return has_tensors and subclass.qualified not in _OF_VALUES
@@ -702,6 +728,7 @@ _BUILDERS: dict[str, _Builder] = {
         for kind in ("int", "tensor", "double", "bool")
     },
     "torch.nn.parameter.Parameter": Rebuilder._old_parameter,
+    "torch.nn.parameter.Buffer": Rebuilder._buffer,
     "torch.autograd.variable.Variable": Rebuilder._old_parameter,
     "torch.Tensor": Rebuilder._oldest_tensor,
     **{

@@ -323,7 +323,7 @@ _ADJUSTED = {
     "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_DTENSOR),
     "torch.storage._load_from_bytes": Rule(_nested, "container"),
     "torch.nn.parameter.Parameter": Rule(_parameter, "value", _legacy_state),
-    "torch.nn.parameter.Buffer": Rule(_parameter, "value", _legacy_state),
+    "torch.nn.parameter.Buffer": Rule(_parameter, "value"),
     "torch.nn.parameter.UninitializedParameter": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.nn.parameter.UninitializedBuffer": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state),
