@@ -110,17 +110,17 @@ def refuse_equal_keys(pickle: Pickle) -> None:
 
 
 def objects_in(keys: Sequence[Node], seen: dict[int, Node] | None = None) -> Iterator[Opaque]:
-    """Objects among keys, and in the tuples among them, each once. `seen` has the nodes of other calls."""
+    """Objects among keys, and in the tuples and sets among them, each once. `seen` has the nodes of other calls."""
     seen = {} if seen is None else seen
     todo = list(reversed(keys))
     while todo:
         node = todo.pop()
-        if (type(node) is Opaque or is_tuple(node)) and id(node) not in seen:
+        if type(node) in (Opaque, tuple, Set) and id(node) not in seen:
             seen[id(node)] = node
             if type(node) is Opaque:
                 yield node
-            elif is_tuple(node):
-                todo += reversed(node)
+            else:
+                todo += reversed(_items_of(node))
 
 
 def _path_text(parts: Sequence[str], *, is_windows: bool) -> str | None:
@@ -173,7 +173,7 @@ def _note(
             note_hashed(pickle, keys, call.offset)
     except UnreadableError:
         pickle.crowded.append(call)
-    if not pickle.hashes.count_numbers(keys):
+    if pickle.hashes.count_numbers(keys) is not None:
         pickle.crowded.append(call)
     noted[id(given)] = _Noted(pickle.hashes.entries - entries, pickle.hashed[objects:], given)
 
@@ -414,19 +414,33 @@ def _is_shown_twice(first: Node, key: Node) -> bool:
 
 
 def _refuse_crowd(keys: Sequence[Node], *, linear: int) -> None:
-    """Refuse numbers that are chosen so that Python looks at many others for each. Raises UnreadableError.
+    """Refuse numbers, and tuples of them, that are chosen so that Python looks at many others for each. Raises UnreadableError.
 
     `linear` is how many slots a set looks at one after the other: 9, and a dict none.
     """
     if len(keys) <= _FEW_NUMBERS:
         return
-    numbers = [number for key in keys if (number := number_of(key)) is not None]
-    if len(numbers) <= _FEW_NUMBERS:
+    hashes = [number for key in keys if (number := _chosen_hash(key)) is not None]
+    if len(hashes) <= _FEW_NUMBERS:
         return
-    if all(type(number) is int for number in numbers) and max(numbers) - min(numbers) < len(numbers) * 1.1:
+    if max(hashes) - min(hashes) < len(hashes) * 1.1:
         return
-    if not _are_spread([hash(number) for number in numbers], linear):
+    if not _are_spread(hashes, linear):
         raise UnreadableError("damaged pickle: the numbers that are keys of a dict lie in each other's way")
+
+
+def _chosen_hash(key: Node) -> int | None:
+    """The hash of a number, or of a tuple of numbers. Python salts those of texts."""
+    number = number_of(key)
+    if number is not None:
+        return hash(number)
+    return hash(key) if is_tuple(key) and _has_numbers_alone(key) else None
+
+
+def _has_numbers_alone(key: tuple[Node, ...]) -> bool:
+    return all(
+        type(part) in (int, float, bool) or (is_tuple(part) and _has_numbers_alone(part)) for part in key
+    )
 
 
 def _are_spread(hashes: Sequence[int], linear: int) -> bool:

@@ -113,7 +113,9 @@ class _Search:
             is_open.discard(id(node))
             size = 1
             for part in parts:
-                if type(part) in _SCALARS:
+                if type(part) is int:
+                    of = 1 + (part.bit_length() >> 6)  # a hash visits all of it
+                elif type(part) in _SCALARS:
                     of = 1
                 elif id(part) in is_open:  # one of those around it
                     is_cyclic, of = True, int(self._cycles)
@@ -437,7 +439,7 @@ def _scalar_code(call: Opaque) -> str:
 
 def _hashes_itself(name: str) -> bool:
     """Tell whether objects of a class have hashes of their own, which do not ask their attributes."""
-    return name in MODULES or name in OPTIMIZERS or name in _ALONE or name.startswith("omegaconf.")
+    return name in MODULES or name in OPTIMIZERS or name in _ALONE
 
 
 _ALONE = (
