@@ -235,10 +235,12 @@ class Rebuilder:
         data = _view(args[0], args[2], args[3], args[1])
         scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
         name = scheme[0].name if type(scheme[0]) is Global else "quantized"
+        _refuse_expanded(data, data.dtype)
         parts = [("int_repr", data)]
         for label, node in zip(("scales", "zero_points"), scheme[1:], strict=False):
             part = tensor_of(node)
             if isinstance(part, TensorRef):
+                _refuse_expanded(part, BY_NAME["float64"])  # torch makes them anew
                 parts.append((label, part))
             elif type(node) is float or (type(node) is int and node.bit_length() < 64):
                 name += f", {label.replace('_', ' ').removesuffix('s')} {node!r}"
@@ -280,6 +282,8 @@ class Rebuilder:
         _arity(args, 4)
         labels = ("values", "sizes", "strides", "offsets")
         parts = tuple((label, _plain(node)) for label, node in zip(labels, args, strict=False))
+        for _, part in parts[1:]:
+            _refuse_expanded(part, part.dtype)  # torch looks at each row
         values, sizes = parts[0][1], parts[1][1]
         return Composite("nested", values.dtype, sizes.shape[:1], parts, elements=values.numel)
 
@@ -301,10 +305,7 @@ class Rebuilder:
         dtype, device, requires_grad = _dtype(args[1]), device_text(args[2]), _flag(args[3])
         data = tensor_of(args[0])
         if isinstance(data, TensorRef):
-            if data.numel * dtype.bits > 64 * max(
-                data.storage.nbytes, 16
-            ):  # torch makes all elements of a view
-                raise BadCallError("its tensor has more elements than its storage")
+            _refuse_expanded(data, dtype)  # torch makes all elements of a view
             return Composite("strided", dtype, data.shape, (("data", data),), device, requires_grad)
         stored = array(args[0])
         if stored is None:
@@ -590,6 +591,12 @@ def _refuse_odd_state(state: Node) -> None:
     for part in state if type(state) is tuple else (state,):
         if type(part) is Opaque and tensor_of(part) is None:
             raise BadCallError(f"its state is made by a call of {show(part.class_name, 80)}")
+
+
+def _refuse_expanded(tensor: TensorRef, dtype: DType) -> None:
+    """Refuse a tensor of which torch makes far more elements than its storage has. Raises BadCallError."""
+    if tensor.numel * dtype.bits > 64 * max(tensor.storage.nbytes, 16):
+        raise BadCallError("its tensor has more elements than its storage")
 
 
 def _is_dict(node: Opaque) -> bool:
