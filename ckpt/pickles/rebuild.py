@@ -358,12 +358,24 @@ def strided(
     ref = tensor_ref(storage, dtype, shape, steps, offset, requires_grad)
     if ref.numel >= _TOO_MANY:
         raise BadCallError("more than 2^63 elements")
+    place = storage.place
+    if (
+        isinstance(place, Range)
+        and place.big
+        and _swapped_bits(storage.dtype or UINT8) != _swapped_bits(dtype)
+    ):
+        raise BadCallError("torch turns the bytes of its big-endian storage in units of another size")
     if ref.extent[1] > storage.nbytes:
         raise BadCallError(
             f"size {_brief(shape)} with stride {_brief(steps)} at offset {_brief((offset,))} reaches past the "
             f"{storage.nbytes:,} bytes of storage {show(storage.id, 80)}"
         )
     return ref
+
+
+def _swapped_bits(dtype: DType) -> int:
+    """The bits of the numbers that change their byte order: a complex number is two."""
+    return max(8, dtype.bits // 2 if dtype.kind == "complex" else dtype.bits)
 
 
 def storage_type(node: Node) -> DType | None:

@@ -391,3 +391,36 @@ def test_a_list_that_holds_itself_is_looked_at_once(tmp_path: Path) -> None:
     hooks = op.empty_list() + op.put(9) + op.get(9) + op.append()
     program = call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments()[:5], hooks)
     assert api.open(write(tmp_path / "x.pth", program))["weight"].numpy().tolist() == [1.0] * 4
+
+
+def as_big(name: str, cls: str, dtype: str, size: int) -> bytes:
+    """A big-endian file of a tensor whose dtype may be another one than that of its storage."""
+    numel = {"UntypedStorage": 16, "ComplexFloatStorage": 2}.get(cls, 4)
+    arguments = (op.storage_id("0", cls, numel, "cpu"), 0, (size,), (1,), False, op.ordered_dict())
+    more = () if name == "_rebuild_tensor_v2" else (glob("torch", dtype),)
+    program = pickled({"weight": call(glob("torch._utils", name), *arguments, *more)})
+    return torch_zip(program, {"0": struct.pack(">4f", 1, 2, 3, 4)}, swap={"byteorder": b"big"})
+
+
+BIG = {
+    "numbers": ("_rebuild_tensor_v2", "FloatStorage", "float32", 4),
+    "complex numbers": ("_rebuild_tensor_v2", "ComplexFloatStorage", "complex64", 2),
+    "bytes": ("_rebuild_tensor_v2", "UntypedStorage", "uint8", 16),
+    "halves of numbers": ("_rebuild_tensor_v3", "FloatStorage", "int16", 8),
+    "bytes of numbers": ("_rebuild_tensor_v3", "FloatStorage", "uint8", 16),
+    "numbers of bytes": ("_rebuild_tensor_v3", "UntypedStorage", "uint16", 8),
+    "numbers of the same size": ("_rebuild_tensor_v3", "FloatStorage", "int32", 4),
+}
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_big_endian_values_are_those_of_torch_or_refused(name: str, tmp_path: Path) -> None:
+    """torch turns a storage by the dtype of the storage, and one without a dtype not at all."""
+    path = tmp_path / "x.pth"
+    path.write_bytes(as_big(*BIG[name]))
+    wanted = torch.load(path, weights_only=False)["weight"].numpy()
+    if name in ("halves of numbers", "bytes of numbers"):
+        with pytest.raises(CkptError, match="big-endian"):
+            open(str(path))
+        return
+    assert api.open(path)["weight"].numpy().tobytes() == wanted.tobytes()
