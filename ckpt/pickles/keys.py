@@ -430,7 +430,7 @@ def _refuse_crowd(keys: Sequence[Node], *, linear: int) -> None:
 
 
 def _chosen_hash(key: Node) -> int | None:
-    """The hash of a number, or of a tuple of numbers. Python salts those of texts."""
+    """The hash of a number, or of a tuple of numbers. Python salts the hashes of texts."""
     number = number_of(key)
     if number is not None:
         return hash(number)
