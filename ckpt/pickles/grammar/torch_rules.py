@@ -349,9 +349,12 @@ _OMEGACONF = result_of("omegaconf.base.ContainerMetadata", "omegaconf.base.Metad
 
 
 def _are_sizes(grammar: Grammar, node: Node) -> bool:
-    return (type(node) is list or is_tuple(node)) and all(
-        type(size) is int and is_number(grammar, size) for size in node
-    )
+    return (type(node) is list or is_tuple(node)) and grammar.once(_all_sizes, node)
+
+
+def _all_sizes(grammar: Grammar, node: Node) -> bool:
+    assert type(node) is list or is_tuple(node)
+    return all(type(size) is int and is_number(grammar, size) for size in node)
 
 
 _ADJUSTED = {
