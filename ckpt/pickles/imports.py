@@ -37,6 +37,8 @@ class Judgement(NamedTuple):
 
 _KEPT = 1_000
 """The most calls that are kept per name."""
+_UNGUARDED = ("deque", "defaultdict", "_reconstruct", "__newobj__", "_reconstructor")
+"""Names that make containers which Python frees one inside the other."""
 _LOOKED_UP = ("append", "extend", "add", "__setstate__")
 """Methods that a loader looks up on an object, so that one of its items can stand for them."""
 _CAREFUL = frozenset(
@@ -81,6 +83,7 @@ def judge(
     odd: dict[Global, dict[str, None]] = {}
     hooks = {name for name in names if (name.module, name.name) == ("collections", "OrderedDict")}
     usual: dict[Node, int] = {name: count for name in names if (count := _USUAL.get(name.qualified))}
+    unguarded = {name for name in names if name.name in _UNGUARDED}
     for call in calls:
         if _is_usual(call, usual, hooks):
             continue
@@ -91,6 +94,8 @@ def judge(
             odd.setdefault(_class_behind(call), {}).update(dict.fromkeys(grammar.odd))
         if call.keys and (call.items or call.states):
             _blame(called, _methods(call), call)
+        if call.func in unguarded and not grammar.may_be_freed(call):
+            _blame(called, (call.func,), call)
     for call in late:
         _blame(called, (call.func,), call)
     for call in objects_in(hashed):

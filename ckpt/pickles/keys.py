@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ckpt.dtypes import BY_NAME
 from ckpt.errors import UnreadableError
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple, tensor_of
-from ckpt.pickles.known import ENUMS, is_known, python3_name
+from ckpt.pickles.known import DICTS, ENUMS, MODULES, OPTIMIZERS, is_known, python3_name
 from ckpt.pickles.machine import Pickle, note_hashed
 from ckpt.rows import NamedTuple
 from ckpt.tree.arrays import as_bytes, numpy_dtype
 from ckpt.tree.find import is_compared, key_text
 
-_DICTS = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
+_DICTS = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict", *sorted(DICTS))
 _SETS = ("builtins.set", "builtins.frozenset", "collections.Counter")
 _HASHING = frozenset(name.rpartition(".")[2] for name in (*_DICTS, *_SETS)) | {
     "__newobj__",
@@ -44,17 +45,19 @@ NEVER_KEYS = frozenset(
 
 
 _ALIASES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "short": "int16",
-    "int": "int32",
-    "long": "int64",
-    "chalf": "complex32",
-    "cfloat": "complex64",
-    "cdouble": "complex128",
+    "torch.float": "torch.float32",
+    "torch.double": "torch.float64",
+    "torch.half": "torch.float16",
+    "torch.short": "torch.int16",
+    "torch.int": "torch.int32",
+    "torch.long": "torch.int64",
+    "torch.chalf": "torch.complex32",
+    "torch.cfloat": "torch.complex64",
+    "torch.cdouble": "torch.complex128",
+    "torch._tensor.Tensor": "Tensor",
+    "typing.Text": "str",
 }
-"""Names of torch's dtypes that are second names of others."""
+"""Second names that are spelled otherwise."""
 _MOST_OBJECTS = 5_000_000
 """The most objects that calls hash, each as often as it is hashed."""
 _DEEPEST = 100
@@ -84,6 +87,8 @@ def refuse_equal_keys(pickle: Pickle) -> None:
             keys = _keys_of(given)
             if name == "collections.defaultdict" and keys:
                 raise _refused(call, "it is given items when it is made")
+            if name in DICTS and keys and call.keys:
+                raise _refused(call, "it is given items when it is made, and others afterwards")
             is_new = id(given) not in noted
             _note(pickle, call, given, keys, noted, linear=0)
             if is_new or call.keys:
@@ -105,17 +110,17 @@ def refuse_equal_keys(pickle: Pickle) -> None:
 
 
 def objects_in(keys: Sequence[Node], seen: dict[int, Node] | None = None) -> Iterator[Opaque]:
-    """Objects among keys, and in the tuples among them, each once. `seen` has the nodes of other calls."""
+    """Objects among keys, and in the tuples and sets among them, each once. `seen` has the nodes of other calls."""
     seen = {} if seen is None else seen
     todo = list(reversed(keys))
     while todo:
         node = todo.pop()
-        if (type(node) is Opaque or is_tuple(node)) and id(node) not in seen:
+        if type(node) in (Opaque, tuple, Set) and id(node) not in seen:
             seen[id(node)] = node
             if type(node) is Opaque:
                 yield node
-            elif is_tuple(node):
-                todo += reversed(node)
+            else:
+                todo += reversed(_items_of(node))
 
 
 def _path_text(parts: Sequence[str], *, is_windows: bool) -> str | None:
@@ -168,7 +173,7 @@ def _note(
             note_hashed(pickle, keys, call.offset)
     except UnreadableError:
         pickle.crowded.append(call)
-    if not pickle.hashes.count_numbers(keys):
+    if pickle.hashes.count_numbers(keys) is not None:
         pickle.crowded.append(call)
     noted[id(given)] = _Noted(pickle.hashes.entries - entries, pickle.hashed[objects:], given)
 
@@ -287,16 +292,18 @@ class _Spellings:
                 else None
             )
         if name.endswith(".MetadataIndex"):
-            fields = (
-                [_value_in(call.states[0], field) for field in ("fqn", "offset", "index")]
-                if call.states
-                else [*args]
-            )
+            if args or len(call.states) != 1:
+                return None
+            fields = [_value_in(call.states[0], field) for field in ("fqn", "offset")]  # not by its number
             return self._all("index", fields, depth)
-        if _is_itself(call):
+        if _is_itself(call, name):
             return self._of("one", id(call))
+        if name == "builtins.getattr":  # a method that a class inherits has the names of several classes
+            return self._of("method", args[1]) if len(args) == 2 and isinstance(args[1], str) else None
         if call.states and name != "numpy.dtype":
             return None
+        if name in ("torch.Size", "builtins.frozenset") and not args:
+            return self._all("tuple" if name == "torch.Size" else "set", [], depth)
         if name == "torch.Size" and len(args) == 1 and (type(args[0]) is list or is_tuple(args[0])):
             return self._all("tuple", args[0], depth)
         if name == "builtins.frozenset" and len(args) == 1:
@@ -346,19 +353,30 @@ class _Spellings:
         return self._of(name, raw)
 
 
-def _is_itself(call: Opaque) -> bool:
-    """Tell whether an object is equal to itself alone, as those are that are made without calling their class."""
+def _is_itself(call: Opaque, name: str) -> bool:
+    """Tell whether an object is equal to itself alone: a layer, or what a class that nobody knows here is made without a call."""
     func = call.func
     if type(func) is Opaque:  # the class is an attribute of another
         return call.how.startswith("newobj") and not call.args
     if type(func) is Global and func.name == "_reconstructor":
         base = call.args[1] if len(call.args) == 3 else None
-        return type(base) is Global and base.name == "object"
-    if type(func) is Global and (
-        func.name == "partial" or python3_name(func.module, func.name) == "builtins.getattr"
-    ):
-        return True
-    return call.how.startswith("newobj") and not call.args
+        is_object = type(base) is Global and base.name == "object"
+        return is_object and _is_equal_to_itself(python3_name(*_class_name(call.args[0])))
+    return _is_equal_to_itself(name) or (
+        type(func) is Global and not is_known(func) and call.how.startswith("newobj") and not call.args
+    )
+
+
+def _is_equal_to_itself(name: str) -> bool:
+    module, _, last = name.rpartition(".")
+    return name in MODULES or name in OPTIMIZERS or name in _ITSELF or not is_known(Global(module, last, 0))
+
+
+_ITSELF = (
+    *("functools.partial", "random.Random", "torch._C.Generator", "torch.utils.hooks.RemovableHandle"),
+    "torch.nn.parallel.distributed.DistributedDataParallel",
+)
+"""Further names whose objects are equal to themselves alone."""
 
 
 def _scalar(call: Opaque) -> Node:
@@ -373,9 +391,18 @@ def _scalar(call: Opaque) -> Node:
 
 
 def _name_of(name: Global) -> str:
+    """A text that is the same for two names of one object.
+
+    A class of layers or of a package is written by the name under which it is defined. Other known names stand in several
+    modules of torch and Python, some without the underscore in front.
+    """
+    text = _ALIASES.get(python3_name(name.module, name.name))
+    if text is not None:
+        return text
     text = python3_name(name.module, name.name)
-    kind = _ALIASES.get(text.removeprefix("torch.")) if text.startswith("torch.") else None
-    return text if kind is None else f"torch.{kind}"
+    is_dtype = name.module == "torch" and name.name in BY_NAME
+    is_one = is_dtype or text in MODULES or text in OPTIMIZERS or not is_known(name)
+    return text if is_one else name.name.rpartition(".")[2].lstrip("_")
 
 
 def _is_shown_twice(first: Node, key: Node) -> bool:
@@ -387,19 +414,33 @@ def _is_shown_twice(first: Node, key: Node) -> bool:
 
 
 def _refuse_crowd(keys: Sequence[Node], *, linear: int) -> None:
-    """Refuse numbers that are chosen so that Python looks at many others for each. Raises UnreadableError.
+    """Refuse numbers, and tuples of them, that are chosen so that Python looks at many others for each. Raises UnreadableError.
 
     `linear` is how many slots a set looks at one after the other: 9, and a dict none.
     """
     if len(keys) <= _FEW_NUMBERS:
         return
-    numbers = [number for key in keys if (number := number_of(key)) is not None]
-    if len(numbers) <= _FEW_NUMBERS:
+    hashes = [number for key in keys if (number := _chosen_hash(key)) is not None]
+    if len(hashes) <= _FEW_NUMBERS:
         return
-    if all(type(number) is int for number in numbers) and max(numbers) - min(numbers) < len(numbers) * 1.1:
+    if max(hashes) - min(hashes) < len(hashes) * 1.1:
         return
-    if not _are_spread([hash(number) for number in numbers], linear):
+    if not _are_spread(hashes, linear):
         raise UnreadableError("damaged pickle: the numbers that are keys of a dict lie in each other's way")
+
+
+def _chosen_hash(key: Node) -> int | None:
+    """The hash of a number, or of a tuple of numbers. Python salts the hashes of texts."""
+    number = number_of(key)
+    if number is not None:
+        return hash(number)
+    return hash(key) if is_tuple(key) and _has_numbers_alone(key) else None
+
+
+def _has_numbers_alone(key: tuple[Node, ...]) -> bool:
+    return all(
+        type(part) in (int, float, bool) or (is_tuple(part) and _has_numbers_alone(part)) for part in key
+    )
 
 
 def _are_spread(hashes: Sequence[int], linear: int) -> bool:

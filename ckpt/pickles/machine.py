@@ -86,6 +86,7 @@ from ckpt.pickles.opcodes import (
     UNICODE,
     ends_opcode,
 )
+from ckpt.rows import NamedTuple
 from ckpt.text import show
 
 TUPLE_DEPTH = 64
@@ -143,6 +144,17 @@ Made: TypeAlias = (
 )
 
 
+class Inner(NamedTuple):
+    """The content of a tuple or set that is hashed: its entries, each as often as it is reached, and whether there are objects, and sets
+    of more than texts, in it. The node keeps its id taken.
+    """
+
+    entries: int
+    has_object: bool
+    has_set: bool
+    node: Node
+
+
 class Fillings:
     """The nodes of a pickle that got items or a state after others could see them: a call before that has seen less.
 
@@ -168,46 +180,70 @@ class Fillings:
         self.built = {key: moved(offset) for key, offset in self.built.items()}
 
 
+_LONG_NUMBER = 4_096
+"""The most bits of a number that is hashed, which takes as long each time. A text keeps its hash."""
+LONG_NUMBER = f"a key of a dict is a number of over {_LONG_NUMBER:,} bits"
+_CROWDING = frozenset((int, float, tuple))
+"""Keys whose hashes a file can choose."""
+
+
 class Hashes:
     """Counts the work of dicts and sets: entries of tuples, which are hashed each time, and numbers with one hash."""
 
     def __init__(self) -> None:
         self.entries = 0
-        self._equal: dict[int, tuple[object, int]] = {}  # hash -> the last key that has it, and how many do
+        # The hash in text, which Python salts -> the last key that has it, and how many do
+        self._equal: dict[str, tuple[object, int]] = {}
+        self._sets = 0
 
     def count_entries(self, entries: int) -> bool:
         """Add the entries of a tuple. Tells whether all of them stay few enough."""
         self.entries += entries
         return self.entries <= 2 * TUPLE_ENTRIES
 
-    def count_numbers(self, keys: Sequence[object]) -> bool:
-        """Add large numbers. Tells whether few of them have the same hash: Python takes a square of the time for those."""
+    def count_numbers(self, keys: Sequence[object]) -> str | None:
+        """Add large numbers, and return why they are too many, or None.
+
+        Python takes a square of the time for those with one hash.
+        """
         for key in keys:
             if type(key) is int:
                 if key.bit_length() <= 61:
                     continue
+                if key.bit_length() > _LONG_NUMBER:
+                    return LONG_NUMBER
             elif type(key) is not float or abs(key) < 2.0**61:
                 continue
-            if not self._count_equal(key):
-                return False
-        return True
+            if self._count_equal(key) >= _EQUAL_HASHES:
+                return "too many keys of a dict have one hash"
+        return None
 
-    def count_tuple(self, key: tuple[Node, ...]) -> bool:
-        """Add a tuple whose entries are counted. Tells whether few tuples have its hash: numbers can be chosen for one."""
+    def count_tuple(self, key: tuple[Node, ...], entries: int) -> bool:
+        """Add a tuple whose entries are counted. Tells whether few tuples have its hash: numbers can be chosen for one.
+
+        Python compares each with all before, entry by entry.
+        """
         if {str, ByteStr}.issuperset(map(type, key)):
             return True
         try:
-            return self._count_equal(key)
+            count = self._count_equal(key)
         except TypeError:  # it holds a list
             return True
+        return count < _EQUAL_HASHES and self.count_entries(entries * count)
 
-    def _count_equal(self, key: object) -> bool:
-        number = hash(key)
+    def count_set(self, entries: int) -> bool:
+        """Add a tuple or frozenset with frozensets in it. Each is counted as if all of them had one hash."""
+        self._sets += 1
+        return self.count_entries(entries * self._sets)
+
+    def _count_equal(self, key: object) -> int:
+        """Add a key, and return how many others there are with its hash."""
+        number = str(hash(key))
         last, count = self._equal.get(number, (None, 0))
         if count and last == key:  # of another dict
-            return True
+            return 0
         self._equal[number] = key, count + 1
-        return count < _EQUAL_HASHES
+        return count
 
 
 class Pickle:
@@ -244,8 +280,8 @@ class Pickle:
         self.numbered: dict[int, Dict | Opaque | Set] = {}
         self.crowded: list[Opaque] = []
         """Calls that hash what takes ages to hash, or to find among the other keys."""
-        self.inner: dict[int, tuple[bool, Node]] = {}
-        """Ids of tuples that were hashed -> whether there is an object in them, and the tuple, to keep the id taken."""
+        self.inner: dict[int, Inner] = {}
+        """Ids of tuples and sets that were hashed -> what is in them."""
         self.deep: dict[int, tuple[int, int, Node]] = {}
         self.hashes = Hashes()
         self.members: list[int] = []
@@ -746,9 +782,9 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
         _note(out, target, offset)
     keys = items[::2]
     kinds = set(map(type, keys))
-    if kinds != {str} and not out.hashes.count_numbers(keys):
-        raise OddPickleError("too many keys of a dict have one hash", offset)
-    if int in kinds and len(target.keys) + len(keys) > _MANY_NUMBERS:
+    if kinds != {str} and (problem := out.hashes.count_numbers(keys)) is not None:
+        raise OddPickleError(problem, offset)
+    if not kinds.isdisjoint(_CROWDING) and len(target.keys) + len(keys) > _MANY_NUMBERS:
         out.numbered[id(target)] = target
     if not _HASHED.issuperset(kinds):
         out.keyed[id(target)] = target
@@ -768,39 +804,60 @@ def _note(out: Pickle, target: Opaque, offset: int) -> None:
 
 def _note_items(out: Pickle, items: Sequence[Node], offset: int) -> None:
     """Note the items of a set, which are hashed as the keys of a dict are."""
-    if not out.hashes.count_numbers(items):
-        raise OddPickleError("too many items of a set have one hash", offset)
+    problem = out.hashes.count_numbers(items)
+    if problem is not None:
+        raise OddPickleError(problem, offset)
     note_hashed(out, items, offset)
 
 
 def note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
-    """Note objects among keys, and count the entries of tuples, since a hash visits each of them."""
+    """Note objects among keys, and count the entries of tuples and frozensets, since a hash or a comparison visits each of them."""
     for key in keys:
         if type(key) is Opaque:
             out.hashed.append(key)
-        elif is_tuple(key):
-            _, entries, _ = out.deep.get(id(key)) or (1, len(key), key)
-            if not out.hashes.count_entries(entries):
+        elif _is_nesting(key):
+            inner = _inner(key, out.inner, offset)
+            if not out.hashes.count_entries(inner.entries):
                 raise OddPickleError("tuples are keys too many times", offset)
-            if not out.hashes.count_tuple(key):
+            is_few = True
+            if inner.has_set:
+                is_few = out.hashes.count_set(inner.entries)
+            elif is_tuple(key):
+                is_few = out.hashes.count_tuple(key, inner.entries)
+            if not is_few:
                 raise OddPickleError("too many keys of a dict have one hash", offset)
-            if _holds_object(key, out.inner):
+            if inner.has_object:
                 out.hashed.append(key)
 
 
-def _holds_object(key: tuple[Node, ...], seen: dict[int, tuple[bool, Node]]) -> bool:
-    """Tell whether there is an object in a tuple, or in the tuples in it. Each tuple is searched once."""
+def _is_nesting(key: Node) -> bool:
+    """Tell whether hashing a node hashes its parts. A set that can change, and so hold itself, has no hash."""
+    return type(key) is tuple or (type(key) is Set and key.frozen)
+
+
+def _inner(key: Node, seen: dict[int, Inner], offset: int) -> Inner:
+    """The content of a tuple or set. Each node is searched once."""
     todo = [key]
     while todo:
         node = todo[-1]
-        missing = [part for part in node if is_tuple(part) and id(part) not in seen]
+        parts = node.items if type(node) is Set else cast("tuple[Node, ...]", node)
+        missing = [part for part in parts if _is_nesting(part) and id(part) not in seen]
         if missing:
             todo += missing
             continue
         todo.pop()
-        has = any(seen[id(part)][0] if is_tuple(part) else type(part) is Opaque for part in node)
-        seen[id(node)] = has, node
-    return seen[id(key)][0]
+        kinds = set(map(type, parts))
+        if int in kinds and any(type(part) is int and part.bit_length() > _LONG_NUMBER for part in parts):
+            raise OddPickleError(LONG_NUMBER, offset)
+        within = [seen[id(part)] for part in parts if _is_nesting(part)]
+        seen[id(node)] = Inner(
+            len(parts) + sum(inner.entries for inner in within),
+            Opaque in kinds or any(inner.has_object for inner in within),
+            (type(node) is Set and not {str, ByteStr}.issuperset(kinds))
+            or any(inner.has_set for inner in within),
+            node,
+        )
+    return seen[id(key)]
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:

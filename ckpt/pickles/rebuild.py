@@ -90,6 +90,8 @@ class Rebuilder:
             call.meaning = build(self, call.args, call)
             if call.states and build in _FINISHED and call.meaning is not None:
                 raise BadCallError("its tensor is changed by a state afterwards")
+            if call.states and type(call.meaning) is Nested and tensor_of(call) is not None:
+                raise BadCallError("its tensor is changed by a state afterwards")
             if self._fillings.last and tensor_of(call) is not None and self._is_filled_late(call):
                 raise BadCallError("what it is called with is filled afterwards")
             if (call.items or call.keys) and tensor_of(call) is not None:
@@ -145,7 +147,9 @@ class Rebuilder:
 
     def _parameter_with_state(self, args: tuple[Node, ...], call: Opaque) -> Tensor:
         tensor = self._parameter(args, call)
-        _refuse_properties(tensor, _attributes(args[3]) if len(args) > WITH_STATE - 1 else {})
+        state = args[3] if len(args) > WITH_STATE - 1 else None
+        _refuse_odd_state(state)
+        _refuse_properties(tensor, _attributes(state))
         return tensor
 
     def _old_parameter(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
@@ -164,6 +168,12 @@ class Rebuilder:
         tensor = _tensor(data)
         return _with(tensor, is_parameter, tensor.is_buffer, _flag(requires_grad))
 
+    def _buffer(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
+        if call.states:
+            raise BadCallError("its tensor is changed by a state afterwards")
+        data = tensor_of(args[0]) if args else None
+        return None if data is None else _with(data, data.is_parameter, True, data.requires_grad)
+
     def _from_type(self, args: tuple[Node, ...], call: Opaque) -> Tensor | None:
         _arity(args, 4)
         func, subclass, inner, state = args[:4]
@@ -176,6 +186,8 @@ class Rebuilder:
         if not isinstance(tensor, (TensorRef, Composite)):
             return None
         attributes = _attributes(state)
+        if _is_of_torch(subclass):  # another class may take its state by code of its own
+            _refuse_odd_state(None if is_tuple(state) and len(state) > 2 else state)
         _refuse_properties(tensor, attributes)
         if isinstance(tensor, Composite) and tensor.layout == "wrapper":
             tensor = self._of_ranks(tensor, state, attributes)
@@ -223,10 +235,12 @@ class Rebuilder:
         data = _view(args[0], args[2], args[3], args[1])
         scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
         name = scheme[0].name if type(scheme[0]) is Global else "quantized"
+        _refuse_expanded(data, data.dtype)
         parts = [("int_repr", data)]
         for label, node in zip(("scales", "zero_points"), scheme[1:], strict=False):
             part = tensor_of(node)
             if isinstance(part, TensorRef):
+                _refuse_expanded(part, BY_NAME["float64"])  # torch makes them anew
                 parts.append((label, part))
             elif type(node) is float or (type(node) is int and node.bit_length() < 64):
                 name += f", {label.replace('_', ' ').removesuffix('s')} {node!r}"
@@ -268,6 +282,8 @@ class Rebuilder:
         _arity(args, 4)
         labels = ("values", "sizes", "strides", "offsets")
         parts = tuple((label, _plain(node)) for label, node in zip(labels, args, strict=False))
+        for _, part in parts[1:]:
+            _refuse_expanded(part, part.dtype)  # torch looks at each row
         values, sizes = parts[0][1], parts[1][1]
         return Composite("nested", values.dtype, sizes.shape[:1], parts, elements=values.numel)
 
@@ -289,10 +305,7 @@ class Rebuilder:
         dtype, device, requires_grad = _dtype(args[1]), device_text(args[2]), _flag(args[3])
         data = tensor_of(args[0])
         if isinstance(data, TensorRef):
-            if data.numel * dtype.bits > 64 * max(
-                data.storage.nbytes, 16
-            ):  # torch makes all elements of a view
-                raise BadCallError("its tensor has more elements than its storage")
+            _refuse_expanded(data, dtype)  # torch makes all elements of a view
             return Composite("strided", dtype, data.shape, (("data", data),), device, requires_grad)
         stored = array(args[0])
         if stored is None:
@@ -345,12 +358,24 @@ def strided(
     ref = tensor_ref(storage, dtype, shape, steps, offset, requires_grad)
     if ref.numel >= _TOO_MANY:
         raise BadCallError("more than 2^63 elements")
+    place = storage.place
+    if (
+        isinstance(place, Range)
+        and place.big
+        and _swapped_bits(storage.dtype or UINT8) != _swapped_bits(dtype)
+    ):
+        raise BadCallError("torch turns the bytes of its big-endian storage in units of another size")
     if ref.extent[1] > storage.nbytes:
         raise BadCallError(
             f"size {_brief(shape)} with stride {_brief(steps)} at offset {_brief((offset,))} reaches past the "
             f"{storage.nbytes:,} bytes of storage {show(storage.id, 80)}"
         )
     return ref
+
+
+def _swapped_bits(dtype: DType) -> int:
+    """The bits of the numbers that change their byte order: a complex number is two."""
+    return max(8, dtype.bits // 2 if dtype.kind == "complex" else dtype.bits)
 
 
 def storage_type(node: Node) -> DType | None:
@@ -570,6 +595,22 @@ def _attributes(state: Node) -> dict[str, Node]:
     return attributes
 
 
+def _refuse_odd_state(state: Node) -> None:
+    """Refuse the state of a tensor that torch reads as a dict, though a call makes it. Raises BadCallError.
+
+    torch writes a dict, or a pair of them, and asks whatever it gets for its items.
+    """
+    for part in state if type(state) is tuple else (state,):
+        if type(part) is Opaque and tensor_of(part) is None:
+            raise BadCallError(f"its state is made by a call of {show(part.class_name, 80)}")
+
+
+def _refuse_expanded(tensor: TensorRef, dtype: DType) -> None:
+    """Refuse a tensor of which torch makes far more elements than its storage has. Raises BadCallError."""
+    if tensor.numel * dtype.bits > 64 * max(tensor.storage.nbytes, 16):
+        raise BadCallError("its tensor has more elements than its storage")
+
+
 def _is_dict(node: Opaque) -> bool:
     return node.class_name in _CONTAINERS
 
@@ -582,9 +623,13 @@ _OF_VALUES = (
 """Classes of torch whose tensors hold their own values, and may have other tensors as attributes."""
 
 
+def _is_of_torch(subclass: Node) -> bool:
+    return type(subclass) is Global and subclass.module.partition(".")[0] == "torch"
+
+
 def _is_made_of_others(subclass: Node, attributes: Mapping[str, Node]) -> bool:
     """Tell whether a tensor of a class of torch shows the values of the tensors inside it."""
-    if type(subclass) is not Global or subclass.module.partition(".")[0] != "torch":
+    if type(subclass) is not Global or not _is_of_torch(subclass):
         return False
     has_tensors = any(tensor_of(node) is not None for node in attributes.values())
     return has_tensors and subclass.qualified not in _OF_VALUES
@@ -702,6 +747,7 @@ _BUILDERS: dict[str, _Builder] = {
         for kind in ("int", "tensor", "double", "bool")
     },
     "torch.nn.parameter.Parameter": Rebuilder._old_parameter,
+    "torch.nn.parameter.Buffer": Rebuilder._buffer,
     "torch.autograd.variable.Variable": Rebuilder._old_parameter,
     "torch.Tensor": Rebuilder._oldest_tensor,
     **{

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar, cast
@@ -11,7 +12,7 @@ from ckpt.columns import parts
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
 from ckpt.names import Path
-from ckpt.nodes import Dict, Global, Node, Opaque, key_of, tensor_of
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, key_of, tensor_of
 from ckpt.tensors import TensorRef, unwrapped
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
@@ -393,10 +394,13 @@ def _of(name: str) -> str:
 
 def key_text(key: Node) -> str:
     """A text that is the same for keys that are equal in Python, such as 1, 1.0 and True."""
+    if type(key) is ByteStr and not key.isascii():  # torch reads it as UTF-8
+        with contextlib.suppress(UnicodeDecodeError):
+            return repr(key.encode("latin-1").decode("utf-8"))
     if isinstance(key, str):
         return repr(str(key))
-    if isinstance(key, float) and key.is_integer() and abs(key) < 2**53:
-        return str(int(key))
+    if isinstance(key, float) and key.is_integer():
+        return key_text(int(key))
     if type(key) is tuple:
         return f"({', '.join(map(key_text, cast('tuple[Node, ...]', key)))})"
     if type(key) is Global:

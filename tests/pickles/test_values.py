@@ -15,7 +15,8 @@ import opcodes as op
 import oracle
 import pytest
 import torch
-from opcodes import build, call, glob, pickled, torch_zip, value
+from gadgets import made
+from opcodes import binary, build, call, glob, pickled, torch_zip, value
 from paths import many
 from process import ckpt
 
@@ -47,6 +48,13 @@ def parameter(state: Any) -> bytes:
 def typed(state: Any, cls: bytes = glob("torch", "Tensor")) -> bytes:
     rebuild = glob("torch._utils", "_rebuild_tensor_v2")
     return call(glob("torch._tensor", "_rebuild_from_type_v2"), rebuild, cls, arguments(), state)
+
+
+def saved(thing: Any) -> bytes:
+    """A legacy file, as storages keep it when they are pickled alone."""
+    stream = io.BytesIO()
+    torch.save(thing, stream, _use_new_zipfile_serialization=False)
+    return stream.getvalue()
 
 
 def write(path: Path, program: bytes) -> Path:
@@ -152,6 +160,19 @@ OTHER_VALUES: dict[str, bytes] = {
     "items of a deque that is too long": call(glob("collections", "deque"), [], 1)
     + plain() + op.append() + plain("1") + op.append(),
     "a tensor of a tensor": call(glob("torch", "FloatTensor"), plain()),
+    "a state that is an OrderedDict": parameter(call(glob("collections", "OrderedDict"), [("data", plain("1"))])),
+    "slots that are an OrderedDict": parameter((None, call(glob("collections", "OrderedDict"), [("data", plain("1"))]))),
+    "a state that is a Counter": parameter(call(glob("collections", "Counter"), {"data": plain("1")})),
+    "a state of a class that is an OrderedDict": typed(
+        call(glob("collections", "OrderedDict"), {"data": plain("1")}), glob("torch.nn.parameter", "Parameter")
+    ),
+    "a state of a nested tensor": call(
+        glob("torch.storage", "_load_from_bytes"), binary(saved(torch.ones(4)))
+    ) + value((plain("1"), None, op.ordered_dict(), False, False)) + build(),
+    "a state of a buffer": call(glob("torch.nn.parameter", "Buffer"), plain())
+    + value((op.storage_id("1", "FloatStorage", 4, "cpu"), 0, (4,), (1,))) + build(),
+    "a state of an empty buffer": call(glob("torch.nn.parameter", "Buffer"), None)
+    + value((op.storage_id("1", "FloatStorage", 4, "cpu"), 0, (4,), (1,))) + build(),
     "a long number": op.empty_dict() + value("a") + b"F1" + b"0" * 80 + b"\n" + op.setitem(),
 }  # fmt: skip
 
@@ -184,6 +205,27 @@ EQUAL_KEYS: dict[str, bytes] = {
     "two sizes": two(call(glob("torch", "Size"), [1]), call(glob("torch", "Size"), (1,))),
     "two times": two(call(glob("datetime", "timedelta"), 1), call(glob("datetime", "timedelta"), 0, 86_400)),
     "two sets": two(call(glob("builtins", "frozenset"), ["a"]), call(glob("builtins", "frozenset"), ["a"])),
+    "two methods": two(*[call(glob("builtins", "getattr"), glob("torch", "Tensor"), "relu")] * 2),
+    "a method of two classes": two(*[
+        call(glob("builtins", "getattr"), glob(*owner), "relu") for owner in (("torch", "Tensor"), ("torch._C", "TensorBase"))
+    ]),
+    "two placements": two(*[made("torch.distributed.tensor.placement_types", "Shard", {"dim": 0})] * 2),
+    "two ranges": two(*[glob("torch._dynamo.decorators", "_DimRange") + value(()) + op.newobj() + value([1, 2, 3]) + build()] * 2),
+    "two paths": two(*[glob("pathlib", "PurePath") + value(()) + op.newobj()] * 2),
+    "two times without a call": two(*[glob("datetime", "timedelta") + value(()) + op.newobj()] * 2),
+    "two empty sets": two(*[glob("builtins", "frozenset") + value(()) + op.newobj()] * 2),
+    "an empty size": two((), glob("torch", "Size") + value(()) + op.newobj()),
+    "two nodes of a config": two(*[made("omegaconf.nodes", "AnyNode", {"_val": 1})] * 2),
+    "one place in a checkpoint": two(*[
+        made("torch.distributed.checkpoint.metadata", "MetadataIndex", {"fqn": "a", "offset": None, "index": index})
+        for index in range(2)
+    ]),
+    "two names of a class": two(glob("io", "BytesIO"), glob("_io", "BytesIO")),
+    "two names of a type": two(glob("typing", "Text"), glob("builtins", "str")),
+    "two names of a function": two(glob("torch._C._nn", "gelu"), glob("torch.nn.functional", "gelu")),
+    "two names of a tensor": two(glob("torch", "Tensor"), glob("torch._tensor", "Tensor")),
+    "a key of a call and an item": call(glob("easydict", "EasyDict"), {"a": plain()})
+    + value("a") + plain("1") + op.setitem(),
     "tuples in tuples": two((("a",),), (("a",),)),
     "a text in a tuple in a tuple": two((("a",),), ((TEXT,),)),
 }  # fmt: skip
@@ -206,6 +248,15 @@ OTHER_KEYS: dict[str, bytes] = {
     "bytes": two("a", call(glob("_codecs", "encode"), "a", "latin1")),
     "tuples in tuples": two((("a",),), (("b",),)),
     "names": two(glob("torch", "float32"), glob("torch", "float16")),
+    "dtypes of torch and numpy": two(glob("torch", "float32"), glob("numpy", "float32")),
+    "methods": two(*[call(glob("builtins", "getattr"), glob("torch", "Tensor"), name) for name in ("relu", "tanh")]),
+    "layers of one name": two(glob("torch.nn.modules.linear", "Linear"), glob("torch.nn.quantized.modules.linear", "Linear")),
+    "optimizers": two(glob("torch.optim.adam", "Adam"), glob("torch.optim.adamw", "AdamW")),
+    "places in a checkpoint": two(*[
+        made("torch.distributed.checkpoint.metadata", "MetadataIndex", {"fqn": name, "offset": None, "index": 0})
+        for name in "ab"
+    ]),
+    "partial functions": two(*[call(glob("functools", "partial"), glob("torch.nn.functional", "relu"))] * 2),
     "tensors": two(plain(), plain("1")),
     "layers": two(*[glob("torch.nn.modules.linear", "Linear") + value(()) + op.newobj() + value({}) + build()] * 2),
 }  # fmt: skip
@@ -214,6 +265,22 @@ OTHER_KEYS: dict[str, bytes] = {
 @pytest.mark.parametrize("name", OTHER_KEYS)
 def test_keys_that_differ_are_read(name: str, tmp_path: Path) -> None:
     open(str(write(tmp_path / "x.pth", OTHER_KEYS[name]))).close()
+
+
+SPELLED_TWICE = {
+    "a text of Python 2": (b"U\x02\xc3\xa9", "\xe9"),
+    "a number and a long number": (2**53, 2.0**53),
+    "a number and a very long number": (2.0**900, 2**900),
+}
+
+
+@pytest.mark.parametrize("name", SPELLED_TWICE)
+def test_keys_that_are_spelled_in_two_ways_are_one(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.pth", two(*SPELLED_TWICE[name]))
+    (value,) = torch.load(path)["weight"].values()
+    with api.open(path) as checkpoint:
+        shown = [checkpoint[name].numpy().tolist() for name in checkpoint if name.startswith("weight")]
+    assert shown == [value.tolist()]
 
 
 @pytest.mark.parametrize("name", OTHER_VALUES)
@@ -324,3 +391,36 @@ def test_a_list_that_holds_itself_is_looked_at_once(tmp_path: Path) -> None:
     hooks = op.empty_list() + op.put(9) + op.get(9) + op.append()
     program = call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments()[:5], hooks)
     assert api.open(write(tmp_path / "x.pth", program))["weight"].numpy().tolist() == [1.0] * 4
+
+
+def as_big(name: str, cls: str, dtype: str, size: int) -> bytes:
+    """A big-endian file of a tensor whose dtype may be another one than that of its storage."""
+    numel = {"UntypedStorage": 16, "ComplexFloatStorage": 2}.get(cls, 4)
+    arguments = (op.storage_id("0", cls, numel, "cpu"), 0, (size,), (1,), False, op.ordered_dict())
+    more = () if name == "_rebuild_tensor_v2" else (glob("torch", dtype),)
+    program = pickled({"weight": call(glob("torch._utils", name), *arguments, *more)})
+    return torch_zip(program, {"0": struct.pack(">4f", 1, 2, 3, 4)}, swap={"byteorder": b"big"})
+
+
+BIG = {
+    "numbers": ("_rebuild_tensor_v2", "FloatStorage", "float32", 4),
+    "complex numbers": ("_rebuild_tensor_v2", "ComplexFloatStorage", "complex64", 2),
+    "bytes": ("_rebuild_tensor_v2", "UntypedStorage", "uint8", 16),
+    "halves of numbers": ("_rebuild_tensor_v3", "FloatStorage", "int16", 8),
+    "bytes of numbers": ("_rebuild_tensor_v3", "FloatStorage", "uint8", 16),
+    "numbers of bytes": ("_rebuild_tensor_v3", "UntypedStorage", "uint16", 8),
+    "numbers of the same size": ("_rebuild_tensor_v3", "FloatStorage", "int32", 4),
+}
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_big_endian_values_are_those_of_torch_or_refused(name: str, tmp_path: Path) -> None:
+    """torch turns a storage by the dtype of the storage, and one without a dtype not at all."""
+    path = tmp_path / "x.pth"
+    path.write_bytes(as_big(*BIG[name]))
+    wanted = torch.load(path, weights_only=False)["weight"].numpy()
+    if name in ("halves of numbers", "bytes of numbers"):
+        with pytest.raises(CkptError, match="big-endian"):
+            open(str(path))
+        return
+    assert api.open(path)["weight"].numpy().tobytes() == wanted.tobytes()

@@ -133,11 +133,15 @@ class StorageFolder:
             self._swollen.append(
                 f"{show(text, 80)} ({size_text(record.stored)} for {size_text(record.size)})"
             )
-        place = record.place(self._source, big=self._big)
+        place = record.place(self._source, big=self._turns(dtype))
         storage = make_storage(
             self._contents.mark + self._prefix + text, device, dtype, nbytes, place, record.crc
         )
         return self._add(text, storage)
+
+    def _turns(self, dtype: DType | None) -> bool:
+        """Tell whether torch turns the bytes of a storage. One without a dtype stays as it is."""
+        return self._big and dtype is not None
 
     def _add(self, text: str, storage: Storage) -> Storage:
         """Keep a storage that was made for the key `text`."""
@@ -193,9 +197,8 @@ class StorageFolder:
             if 0 in records.checksums[span]:
                 checksums = [records.at(index).crc for index in range(span.start, span.stop)]
             _, devices, dtypes, sizes, *_ = zip(*looks[begin:last], strict=True)
-            ranges = zip(
-                repeat(file), offsets, sizes, repeat(None), repeat(self._big), repeat(None), strict=False
-            )
+            orders = map(self._turns, dtypes) if self._big else repeat(False)
+            ranges = zip(repeat(file), offsets, sizes, repeat(None), orders, repeat(None), strict=False)
             places = map(new, repeat(Range), ranges)
             fields = zip(ids[begin:last], devices, dtypes, sizes, places, checksums, strict=True)
             return list(map(new, repeat(Storage), fields))

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from ckpt.nodes import ByteStr, Dict, Node, Opaque, is_tuple
 from ckpt.pickles.attributes import ATTRIBUTES
 from ckpt.pickles.grammar.forms import (
+    COPYREG,
     NEW,
     Form,
     Grammar,
@@ -31,6 +32,7 @@ from ckpt.pickles.grammar.forms import (
     is_made_without_call,
     is_pairs,
     is_plain,
+    is_short,
     made_by,
     result_of,
     stands_closed,
@@ -77,7 +79,10 @@ _OPTIMIZER_RULE = Rule(
 
 
 def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """Pairs for a dict whose keys are attributes too. They are data, for CfgNode copies them with all below."""
+    """Nothing, or the pairs of a dict that is made without a call of its class.
+
+    A class of these copies what it is given, all below it at each level, and no pickler writes such a call.
+    """
     if len(args) > 1 or not all(is_pairs(grammar, arg) for arg in args):
         return False
     for arg in args:
@@ -87,7 +92,21 @@ def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) ->
             pairs = [(pair[0], pair[1]) for pair in arg if type(pair) is list or is_tuple(pair)]  # type: ignore[union-attr]
         if not _are_attributes(grammar, pairs):
             return False
-    return all(grammar.is_plain(arg) for arg in args)
+    name = class_of(call.func)
+    is_called = call.how == "reduce" and (name is None or name.module not in COPYREG)
+    return not args or (not is_called and all(map(grammar.is_plain, args)))
+
+
+def _steps_of_settings(grammar: Grammar, call: Opaque) -> int:
+    """EasyDict makes a dict of its own kind of each dict that is set, and of all below, each as often as it is reached."""
+    work = 0
+    for value in call.values:
+        parts = value if type(value) is list or is_tuple(value) else (value,)
+        work += sum(_SETTING * grammar.weight(part) for part in parts if type(part) is Dict)
+    return work
+
+
+_SETTING = 20
 
 
 def _are_attributes(grammar: Grammar, pairs: Iterable[tuple[Node, Node]]) -> bool:
@@ -130,8 +149,20 @@ _OF_SETTINGS = State(
     dict.fromkeys(("__deprecated_keys__", "__renamed_keys__"), is_plain), _stands_in_settings
 )
 """The attributes of such a dict, nested ones among them. CfgNode has two tables of old keys."""
-_DICT_RULE = Rule(_takes_attributes, "instance", _OF_SETTINGS, has_keys=True, keys=_keys_are_attributes)
-_ENUM_RULE = Rule(takes(lambda grammar, node: type(node) in (int, str, float, bool, ByteStr)))
+_DICT_RULE = Rule(
+    _takes_attributes,
+    "instance",
+    _OF_SETTINGS,
+    has_keys=True,
+    keys=_keys_are_attributes,
+    work=_steps_of_settings,
+)
+_ENUM_RULE = Rule(
+    takes(lambda grammar, node: type(node) in (int, str, float, bool, ByteStr) and is_short(grammar, node))
+)
+_FLAGS = "re.RegexFlag"
+_FLAG_RULE = Rule(takes(lambda grammar, node: type(node) is int and 0 <= node < 512))
+"""The flags of expressions. Python 3.10 makes a member of each further bit, and all of these have one hash."""
 
 
 def is_at_rest(grammar: Grammar, call: Opaque, *, is_written: bool) -> bool:
@@ -200,7 +231,7 @@ def rule_of(name: str) -> Rule | None:
     if rule is not None:
         return rule
     if name in ENUMS:
-        return _ENUM_RULE
+        return _FLAG_RULE if name == _FLAGS else _ENUM_RULE
     if name in MODULES:
         return _module_rule(name)
     if name in DICTS:

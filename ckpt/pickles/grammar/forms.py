@@ -47,6 +47,12 @@ _LARGE, _LONG_TEXT = 16, 256
 """Items of a container, and characters of a text, from which on a copy counts."""
 _WORK = 10_000_000
 """The most work that calls may do beyond what the bytes of a file pay for: items that are copied again, steps of loops."""
+_SHORT = 10_000
+"""The most characters of a text, or bytes, that a call reads as something else."""
+_LONG_NUMBER = 4_096
+"""The most bits of a number that a call is given."""
+_LONG_NAME = 1_000
+"""The most characters of a text among types."""
 _FEW_KEYS = 2_000
 """The most keys that are objects whose hashes a file can choose."""
 _NESTED = 16
@@ -73,8 +79,11 @@ _WORDS = frozenset(
 """Names of values that are neither functions nor classes."""
 
 COPYREG = ("copyreg", "copy_reg")
-_METHODS = ("zoneinfo.ZoneInfo._unpickle",)
-"""Methods that are called by the names of their classes."""
+_METHODS = (
+    "zoneinfo.ZoneInfo._unpickle",
+    "torch.distributed._shard.sharded_tensor.api.ShardedTensor.ProcessGroupState",
+)
+"""Methods and classes inside of classes that have a rule."""
 NEW = ("newobj", "newobj_ex")
 """Opcodes that make an object without calling its class."""
 
@@ -113,7 +122,9 @@ class _Search:
             is_open.discard(id(node))
             size = 1
             for part in parts:
-                if type(part) in _SCALARS:
+                if type(part) is int:
+                    of = 1 + (part.bit_length() >> 6)  # a hash visits all of it
+                elif type(part) in _SCALARS:
                     of = 1
                 elif id(part) in is_open:  # one of those around it
                     is_cyclic, of = True, int(self._cycles)
@@ -135,6 +146,50 @@ class _Search:
     def _size(self, node: Node) -> int:
         leaf = self._leaf(node)
         return self._sizes.get(id(node), 0) if leaf is None else int(leaf)
+
+
+_UNGUARDED = (
+    "collections.deque",
+    "collections.defaultdict",
+    "numpy.core.multiarray._reconstruct",
+)
+"""Containers that Python frees one inside the other. It does lists, tuples and dicts in turns."""
+_MOST_UNGUARDED = 200
+"""The most of these containers inside each other. The stack ends at some 20,000."""
+
+
+class _Nesting:
+    """Counts how many containers that are freed one inside the other lie in each other. Each node is looked at once."""
+
+    def __init__(self) -> None:
+        self._depths: dict[int, tuple[int, Node]] = {}
+
+    def depth(self, root: Node) -> int:
+        depths = self._depths
+        todo: list[tuple[Node, list[Node] | None]] = [(root, None)]
+        is_open: set[int] = set()
+        while todo:
+            node, parts = todo.pop()
+            if parts is None:
+                if id(node) in depths or id(node) in is_open:
+                    continue
+                parts = [part for part in _parts(node) if type(part) in _NESTING]
+                is_open.add(id(node))
+                todo.append((node, parts))
+                todo += [(part, None) for part in parts]
+                continue
+            is_open.discard(id(node))
+            within = max((depths[id(part)][0] for part in parts if id(part) in depths), default=0)
+            depths[id(node)] = within + is_unguarded(node), node
+        return depths[id(root)][0]
+
+
+_NESTING = (Opaque, list, tuple, Dict, Set)
+
+
+def is_unguarded(node: Node) -> bool:
+    origin = made_by(node) if type(node) is Opaque else None
+    return origin is not None and python3_name(origin[0].module, origin[0].name) in _UNGUARDED
 
 
 class Grammar:
@@ -163,6 +218,7 @@ class Grammar:
         self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
+        self._nesting = _Nesting()
         self._visited = _Search(self._is_hashed_at_once, _HEAVY, cycles=False)
 
     def allows(self, call: Opaque) -> bool:
@@ -250,6 +306,10 @@ class Grammar:
         size = self._visited.size(key)
         self._hashed += size
         return size > 0 and self._hashed <= 2 * _HEAVY
+
+    def may_be_freed(self, call: Opaque) -> bool:
+        """Tell whether freeing what a call makes takes no more of the stack than there is."""
+        return not is_unguarded(call) or self._nesting.depth(call) <= _MOST_UNGUARDED
 
     def charge(self, work: int) -> bool:
         """Add work that a call does beyond what its bytes pay for. Tells whether all of it stays little."""
@@ -356,6 +416,8 @@ class Grammar:
             return None
         if type(node) is Opaque:
             return None if TYPES(self, node) else False
+        if holds_text(node):  # Python compiles it, as the name of a type that comes later
+            return len(node) <= _LONG_NAME  # type: ignore[arg-type]
         return type(node) in _SCALARS or class_of(node) is not None
 
     def _is_hashed_at_once(self, node: Node) -> bool | None:
@@ -437,7 +499,7 @@ def _scalar_code(call: Opaque) -> str:
 
 def _hashes_itself(name: str) -> bool:
     """Tell whether objects of a class have hashes of their own, which do not ask their attributes."""
-    return name in MODULES or name in OPTIMIZERS or name in _ALONE or name.startswith("omegaconf.")
+    return name in MODULES or name in OPTIMIZERS or name in _ALONE
 
 
 _ALONE = (
@@ -533,7 +595,7 @@ _BASES = frozenset(
 
 
 def _method(call: Opaque) -> Global | None:
-    """The method that `getattr(C, "name")` is, where it has a rule."""
+    """The method or class that `getattr(C, "name")` is, where it has a rule."""
     of = call.args[0] if is_getattr(call) else None
     if type(of) is not Global:
         return None
@@ -596,7 +658,7 @@ def is_any_text(grammar: Grammar, node: Node) -> bool:
 
 
 def is_short_text(grammar: Grammar, node: Node) -> bool:
-    return holds_text(node) and len(node) <= 10_000  # type: ignore[arg-type]
+    return holds_text(node) and len(node) <= _SHORT  # type: ignore[arg-type]
 
 
 def matching(pattern: str) -> Form:
@@ -614,7 +676,17 @@ _BYTES = result_of("_codecs.encode", "builtins.bytes", "builtins.bytearray")
 
 
 def is_number(grammar: Grammar, node: Node) -> bool:
-    return type(node) in (int, float, bool)
+    """A number whose arithmetic takes no time: dividing long ones takes a square of their length."""
+    return type(node) in (float, bool) or (type(node) is int and node.bit_length() <= _LONG_NUMBER)
+
+
+def is_short(grammar: Grammar, node: Node) -> bool:
+    """A scalar that is no long text and no long number: reading a number from digits takes a square of their number."""
+    return is_number(grammar, node) or node is None or is_short_text(grammar, node) or is_short_raw(node)
+
+
+def is_short_raw(node: Node) -> bool:
+    return type(node) in (bytes, bytearray) and len(node) <= _SHORT  # type: ignore[arg-type]
 
 
 def is_count(grammar: Grammar, node: Node) -> bool:
@@ -796,6 +868,14 @@ def takes_many(form: Form) -> Args:
 
 
 takes_nothing = takes()
+
+
+def much(grammar: Grammar, call: Opaque) -> int:
+    """The work of making an object of kilobytes in a few bytes of a pickle: a generator of numbers, a table of times."""
+    return _KILOBYTES
+
+
+_KILOBYTES = 1_000
 
 
 def is_made_without_call(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:

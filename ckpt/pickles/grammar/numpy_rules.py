@@ -21,9 +21,10 @@ from ckpt.pickles.grammar.forms import (
     is_none,
     is_plain,
     is_raw,
-    is_scalar,
+    is_short,
     is_short_text,
     matching,
+    much,
     named,
     result_of,
     takes,
@@ -238,16 +239,42 @@ def _array_state(grammar: Grammar, node: Node) -> bool:
     return not _is_of_objects(dtype) and is_raw(grammar, data)
 
 
-def _steps_of_record(grammar: Grammar, call: Opaque) -> int:
-    """The mask of a record is made anew of all of its fields, each of which takes some bytes."""
-    dtypes = [part for state in call.states if is_tuple(state) for part in state]
+def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
+    """The mask of a record is made anew of all of its fields, each of which takes some bytes.
+
+    Its fill value is made of the size of an element, one for each that is given.
+    """
     work = 0
+    for state in call.states:
+        size = _size_of(state[2]) if is_tuple(state) and len(state) == 7 else 0
+        work += size * _elements_of(state[6]) if size else 0  # type: ignore[index]
+    dtypes = [part for state in call.states if is_tuple(state) for part in state]
     for dtype in (*call.args, *dtypes):
         if type(dtype) is Opaque and dtype.states and _DTYPE(grammar, dtype):
             state = dtype.states[0]
             if is_tuple(state) and len(state) > 5 and type(state[5]) is int and state[3] is not None:
                 work += _FIELD * state[5]
     return work
+
+
+def _size_of(dtype: Node) -> int:
+    """The bytes of an element of text or of a record, 0 for one of another dtype."""
+    if type(dtype) is not Opaque or not dtype.args:
+        return 0
+    if dtype.states and is_tuple(dtype.states[0]) and len(dtype.states[0]) > 5:
+        size = dtype.states[0][5]
+        return max(size, 0) if type(size) is int else 0
+    return _flexible(str(dtype.args[0])) or 0
+
+
+def _elements_of(fill: Node) -> int:
+    """The elements of a fill value."""
+    count = 1
+    for state in fill.states if type(fill) is Opaque else ():
+        for part in state[:2] if is_tuple(state) else ():
+            if is_tuple(part) and all(type(number) is int for number in part):
+                count *= prod(part)  # type: ignore[arg-type]
+    return count
 
 
 _FIELD = 16
@@ -312,22 +339,32 @@ _SEEDS = result_of(
 )
 _BITS_STATE = either(is_plain, tuple_of(is_plain, either(is_none, is_plain, _SEEDS)))
 _FROM_BITS = Rule(
-    takes(either(_BITS, result_of(_BIT_GENERATOR)), named(_BIT_GENERATOR), least=0), "instance", _BITS_STATE
+    takes(either(_BITS, result_of(_BIT_GENERATOR)), named(_BIT_GENERATOR), least=0),
+    "instance",
+    _BITS_STATE,
+    work=much,
 )
+
+
+def _is_short_bytes(grammar: Grammar, node: Node) -> bool:
+    """Bytes as protocol 2 writes them."""
+    data = as_bytes(node) if type(node) is Opaque else None
+    return data is not None and is_short(grammar, data)
+
 
 NUMPY = {
     "numpy.dtype": Rule(_dtype, "value", _dtype_state),
     "numpy.core.multiarray._reconstruct": Rule(
         takes(_ARRAYS, _is_zero, _is_letter), "container", _array_state
     ),
-    "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, either(is_raw, is_scalar))),
+    "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, either(is_raw, is_short))),
     "numpy.core.numeric._frombuffer": Rule(
         takes(is_raw, _DTYPE, is_plain, matching("[CFK]"), either(is_none, is_plain), least=4)
     ),
     "numpy.ma.core._mareconstruct": Rule(
-        takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter), "value", _masked_state, work=_steps_of_record
+        takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter), "value", _masked_state, work=_steps_of_mask
     ),
-    _BIT_GENERATOR: Rule(takes(_BITS, least=0), "instance", _BITS_STATE),
+    _BIT_GENERATOR: Rule(takes(_BITS, least=0), "instance", _BITS_STATE, work=much),
     "numpy.random._pickle.__generator_ctor": _FROM_BITS,
     "numpy.random._pickle.__randomstate_ctor": _FROM_BITS,
     "numpy.random.bit_generator.SeedSequence": Rule(takes_nothing, "instance", is_plain),
@@ -337,7 +374,7 @@ NUMPY = {
         is_plain,
     ),
     **{
-        f"numpy.{name}": Rule(takes(either(is_scalar, is_raw), least=0))
+        f"numpy.{name}": Rule(takes(either(is_short, _is_short_bytes), least=0))
         for name in (
             *("bool_", "float16", "float32", "float64", "int8", "int16", "int32", "int64"),
             *("uint8", "uint16", "uint32", "uint64", "str_"),

@@ -32,10 +32,11 @@ from ckpt.pickles.grammar.forms import (
     is_pairs,
     is_plain,
     is_raw,
-    is_scalar,
     is_series,
+    is_short,
     is_short_text,
     matching,
+    much,
     named,
     result_of,
     stands_decorated,
@@ -74,6 +75,8 @@ def _str(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 # --- Python -------------------------------------------------------------------------------------------------------------
 
+_BLOCK = 64
+"""The slots that a deque has from the first on."""
 _STATE_OF_DICT = State({}, stands_decorated)
 _CONTAINERS = {
     "builtins.list": Rule(takes(is_series, least=0), "container", None, has_items=True),
@@ -84,7 +87,11 @@ _CONTAINERS = {
     "collections.OrderedDict": Rule(takes(is_pairs, least=0), "container", _STATE_OF_DICT, has_keys=True),
     "collections.Counter": Rule(takes(is_series, least=0), "container", _STATE_OF_DICT, has_keys=True),
     "collections.deque": Rule(
-        takes(is_series, either(is_none, is_count), least=0), "container", is_none, has_items=True
+        takes(is_series, either(is_none, is_count), least=0),
+        "container",
+        is_none,
+        has_items=True,
+        work=lambda grammar, call: _BLOCK,
     ),
 }
 
@@ -203,11 +210,11 @@ PYTHON = {
     **_CONTAINERS,
     "collections.defaultdict": Rule(_factory, "container", None, has_keys=True),
     "builtins.object": Rule(takes_nothing),
-    "builtins.bool": Rule(takes(is_scalar, least=0)),
+    "builtins.bool": Rule(takes(is_short, least=0)),
     "builtins.int": Rule(takes(either(is_number, matching(_DIGITS)), least=0)),
     "builtins.float": Rule(takes(either(is_number, matching(r"[-+0-9.eEinfa]{1,40}")), least=0)),
     "builtins.complex": Rule(takes(is_number, is_number, least=0)),
-    "builtins.slice": Rule(takes(is_scalar, is_scalar, is_scalar, least=1)),
+    "builtins.slice": Rule(takes(is_short, is_short, is_short, least=1)),
     "builtins.range": Rule(takes(is_number, is_number, is_number, least=1), "instance"),
     "builtins.bytes": Rule(_bytes),
     "builtins.bytearray": Rule(_bytes),
@@ -227,8 +234,8 @@ PYTHON = {
     "datetime.datetime": Rule(_TIME),
     "datetime.timedelta": Rule(takes(is_number, is_number, is_number, least=0)),
     "datetime.timezone": Rule(takes(result_of("datetime.timedelta"), is_short_text, least=1)),
-    "zoneinfo.ZoneInfo": Rule(takes(_KEY)),
-    "zoneinfo.ZoneInfo._unpickle": Rule(takes(_KEY, is_scalar)),
+    "zoneinfo.ZoneInfo": Rule(takes(_KEY), work=much),
+    "zoneinfo.ZoneInfo._unpickle": Rule(takes(_KEY, is_short), work=much),
     "decimal.Decimal": Rule(
         takes(matching(r"[-+]?[0-9.]{1,1000}([eE][-+]?[0-9]{1,9})?|[-+]?(NaN|sNaN|Infinity)[0-9]{0,9}"))
     ),
@@ -237,7 +244,7 @@ PYTHON = {
     ),
     "uuid.UUID": Rule(takes_nothing, "value", _OF_UUID),
     "re._compile": Rule(takes(_is_pattern, lambda grammar, node: type(node) is int and not node & ~0x17E)),
-    "random.Random": Rule(takes_nothing, "instance", _is_random_state),
+    "random.Random": Rule(takes_nothing, "instance", _is_random_state, work=much),
     "argparse.Namespace": Rule(takes_nothing, "instance", _OF_NAMESPACE),
     "types.SimpleNamespace": Rule(takes_nothing, "instance", is_attributes),
     "collections.ChainMap": Rule(takes_nothing, "instance", free_attributes(maps=_is_list)),

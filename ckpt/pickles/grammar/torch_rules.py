@@ -41,6 +41,7 @@ from ckpt.pickles.grammar.forms import (
     is_short_text,
     is_tensor,
     made_by,
+    much,
     result_of,
     stands_closed,
     stands_decorated,
@@ -196,7 +197,27 @@ RECURRENT: dict[str, Form] = {
     **dict.fromkeys(("all_weights", "_all_weights", "_flat_weights_names", "_flat_weights"), is_plain),
 }
 """`__setstate__` of RNN, LSTM and GRU makes names for all layers, and looks each up."""
-GROUPS: dict[str, Form] = dict.fromkeys(("defaults", "state", "param_groups"), is_plain)
+
+
+def _are_groups(grammar: Grammar, node: Node) -> bool:
+    """A list of the groups of an optimizer, each with a list of parameters: a tensor there would be one for each row."""
+    return type(node) is list and grammar.is_plain(node) and grammar.once(_all_groups, node)
+
+
+def _all_groups(grammar: Grammar, node: Node) -> bool:
+    assert type(node) is list
+    return all(map(_is_group, node))
+
+
+def _is_group(group: Node) -> bool:
+    if type(group) is not Dict and (type(group) is not Opaque or group.args):
+        return False
+    return all(
+        type(value) is list for key, value in zip(group.keys, group.values, strict=True) if key == "params"
+    )
+
+
+GROUPS: dict[str, Form] = {**dict.fromkeys(("defaults", "state"), is_plain), "param_groups": _are_groups}
 """The state that `Optimizer.__getstate__` gives. `__setstate__` reads the groups and the state of each parameter."""
 
 
@@ -212,8 +233,16 @@ _SPEC = result_of(
     "torch.distributed._tensor.placement_types.DTensorSpec",
     "torch.distributed._tensor._dtensor_spec.DTensorSpec",
 )
+_SHARDED = "torch.distributed._shard"
 _SHARDED_STATE = tuple_of(
-    is_series, is_anything, is_anything, is_anything, lambda grammar, node: node is False
+    is_series,
+    result_of(f"{_SHARDED}.sharded_tensor.metadata.ShardedTensorMetadata"),
+    result_of(f"{_SHARDED}.sharded_tensor.api.ShardedTensor.ProcessGroupState"),
+    result_of(
+        f"{_SHARDED}.sharding_spec.chunk_sharding_spec.ChunkShardingSpec",
+        f"{_SHARDED}.sharding_spec.api.EnumerableShardingSpec",
+    ),
+    lambda grammar, node: node is False,
 )
 _STATE_OF_DTENSOR = State({"_local_tensor": is_tensor, "_spec": _SPEC}, stands_decorated, has_slots=True)
 _STATES_OF_TENSORS: dict[str, Form] = {
@@ -300,6 +329,7 @@ _OF_SPEC: dict[str, Form] = {
 _OF_MESH: dict[str, Form] = {
     **dict.fromkeys(ATTRIBUTES["torch.distributed.device_mesh.DeviceMesh"], is_plain),
     "_hash": _is_hash,
+    "_dim_group_names": either(is_none, _few(is_short_text)),
     "_layout": _LAYOUTS,
     "_root_mesh": either(is_none, _MESH),
     "_flatten_mapping": either(
@@ -316,6 +346,17 @@ _OF_LAYOUT: dict[str, Form] = {"shape": is_plain, "stride": is_plain, "axes": _f
 _TYPE_NAMES = dict.fromkeys(("element_type", "key_type", "object_type", "ref_type"), _is_type_name)
 """The types of a container of OmegaConf. `__setstate__` writes some into brackets, where an object shows its text."""
 _OMEGACONF = result_of("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
+
+
+def _are_sizes(grammar: Grammar, node: Node) -> bool:
+    return (type(node) is list or is_tuple(node)) and grammar.once(_all_sizes, node)
+
+
+def _all_sizes(grammar: Grammar, node: Node) -> bool:
+    assert type(node) is list or is_tuple(node)
+    return all(type(size) is int and is_number(grammar, size) for size in node)
+
+
 _ADJUSTED = {
     "torch._tensor._rebuild_from_type": Rule(_from_type, "value"),
     "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value"),
@@ -323,17 +364,18 @@ _ADJUSTED = {
     "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_DTENSOR),
     "torch.storage._load_from_bytes": Rule(_nested, "container"),
     "torch.nn.parameter.Parameter": Rule(_parameter, "value", _legacy_state),
-    "torch.nn.parameter.Buffer": Rule(_parameter, "value", _legacy_state),
+    "torch.nn.parameter.Buffer": Rule(_parameter, "value"),
     "torch.nn.parameter.UninitializedParameter": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.nn.parameter.UninitializedBuffer": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state),
     "torch.Tensor": Rule(_oldest, "value", _legacy_state),
-    "torch.Size": Rule(takes(is_plain, least=0)),
+    "torch.Size": Rule(takes(_are_sizes, least=0)),
     "torch.device": Rule(_DEVICE),
     "torch._C.Generator": Rule(
         takes(either(is_short_text, result_of("torch.device")), least=0),
         "instance",
         tuple_of(is_number, either(is_none, is_number), is_tensor),  # torch 2.13 reads past anything else
+        work=much,
     ),
     "torch.torch_version.TorchVersion": Rule(takes(is_short_text)),
     "torch.serialization._get_layout": Rule(takes(is_short_text)),

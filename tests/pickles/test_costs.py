@@ -1,0 +1,305 @@
+"""What a small file costs when it is loaded: time, memory and the stack stay in proportion, or it is refused or called dangerous."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import opcodes as op
+import oracle
+import pytest
+from gadgets import made
+from opcodes import binary, build, call, glob, pickled, torch_zip, value
+
+from ckpt.errors import CkptError
+from ckpt.formats import open
+
+pytestmark = oracle.QUIET
+
+PRIME = 2**61 - 1
+"""Numbers have the same hash where they differ by it."""
+LONG = 1 << 5_000
+
+
+def groups(path: Path, program: bytes) -> dict[str, str]:
+    """The names of a file that are not just known, with their groups."""
+    path.write_bytes(
+        torch_zip(pickled({"model": {"w.weight": op.tensor()}, "x": program + op.pop() + op.none()}))
+    )
+    with open(str(path)) as checkpoint:
+        return {f"{row.module}.{row.name}": row.group for row in checkpoint.imports if row.group != "known"}
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def keyed(*keys: Any) -> bytes:
+    return op.empty_dict() + b"".join(value(key) + op.none() + op.setitem() for key in keys)
+
+
+def frozen(*items: Any) -> bytes:
+    return op.mark() + b"".join(map(value, items)) + b"\x91"
+
+
+def unfolding(levels: int) -> bytes:
+    """Frozensets that each hold the next twice: a hash is kept, a comparison visits 2^levels of them."""
+    program = value(5) + op.put(7) + op.pop()
+    for _ in range(levels):
+        program += frozen((op.get(7), 0), (op.get(7), 1)) + op.put(7) + op.pop()
+    return program
+
+
+def equal_but_for_one() -> bytes:
+    """-1 and -2 have one hash, so that Python compares all before them."""
+    program = unfolding(40) + op.get(7) + op.put(8) + op.pop() + unfolding(40)
+    return program + keyed((op.get(7), -1), (op.get(8), -2))
+
+
+def tuples_of_one_hash(count: int, levels: int) -> bytes:
+    """Each is compared with all before it, entry by entry."""
+    program = op.empty_dict() + op.put(3) + op.pop()
+    for number in range(count):
+        program += value((1, 2)) + op.put(7) + op.pop()
+        for _ in range(levels):
+            program += value((op.get(7), op.get(7))) + op.put(7) + op.pop()
+        key = value((op.get(7), number * PRIME + 5))
+        program += op.get(3) + key + op.none() + op.setitem() + op.pop()
+    return program + op.get(3)
+
+
+def in_each_others_way(bits: int, first: int, others: int) -> list[int]:
+    """Hashes of which Python looks at many slots of a dict for each of the last ones."""
+    random, size = np.random.default_rng(1), 1 << bits
+    chain = [1]
+    while len(chain) < size:
+        chain.append((5 * chain[-1] + 1) % size)
+    is_taken = np.zeros(size, bool)
+    is_taken[chain[:first]] = True
+    place = np.empty(size, np.int64)
+    place[chain] = np.arange(size)
+    found: dict[int, None] = {}
+    while len(found) < others:
+        hashes = random.integers(size, size << 8, 1_000_000)
+        slots, rest = hashes % size, hashes.copy()
+        is_fine = is_taken[slots]
+        while rest.any():
+            rest >>= 5
+            slots = (slots * 5 + rest + 1) % size
+            is_fine &= is_taken[slots] | (rest == 0)
+        found.update(dict.fromkeys(hashes[is_fine & (place[slots] < first // 4)].tolist()))
+    return [*chain[:first], *list(found)[:others]]
+
+
+def pair_with_hash(wanted: int, left: int) -> tuple[int, int]:
+    """Two numbers whose tuple has a hash: Python mixes them with constants."""
+    first, second, fifth, mask = 11400714785074694791, 14029467366897019727, 2870177450012600261, 2**64 - 1
+
+    def turned(number: int, bits: int) -> int:
+        return ((number << bits) | (number >> (64 - bits))) & mask
+
+    while True:
+        left += 1
+        mixed = turned((fifth + left * second) & mask, 31) * first & mask
+        whole = turned((wanted - (2 ^ (fifth ^ 3527539))) * pow(first, -1, 2**64) & mask, 33)
+        right = (whole - mixed) * pow(second, -1, 2**64) & mask
+        right -= 2**64 * (right >> 63)
+        if abs(right) < PRIME and right != -1:
+            return left, right
+
+
+CROWD = in_each_others_way(16, 30_000, 10_000)
+KEYS: dict[str, Callable[[], bytes]] = {
+    "a long number": lambda: keyed(LONG),
+    "a long number in a tuple": lambda: keyed(((1, -LONG),)),
+    "a long number in a frozenset": lambda: keyed((frozen(LONG),)),
+    "a long number in a set": lambda: op.empty_set() + op.mark() + value(LONG) + b"\x90",
+    "frozensets that unfold": equal_but_for_one,
+    "frozensets that unfold in a set": lambda: unfolding(40) + frozen((op.get(7), 1)),
+    "tuples of one hash": lambda: tuples_of_one_hash(600, 12),
+    "floats in each other's way": lambda: keyed(*map(float, CROWD)),
+    "tuples in each other's way": lambda: keyed(
+        *(pair_with_hash(number, place) for place, number in enumerate(CROWD))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_that_take_ages_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CkptError):
+        groups(tmp_path / "x.pth", KEYS[name]())
+
+
+def test_keys_of_real_files_are_read(tmp_path: Path) -> None:
+    pairs = [(left, right) for left in range(100) for right in range(100)]
+    program = keyed(
+        2**4_000, 1 << 64, frozen(1, 2), frozen("a"), (frozen(1), 2), *pairs, *map(float, range(6_000))
+    )
+    assert groups(tmp_path / "x.pth", program) == {}
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+WIDE = op.tensor((2**24,), (0,))
+"""A tensor of one number, of which iterating makes 2^24."""
+ADAM: dict[str, Any] = {"defaults": {}, "state": {}, "param_groups": []}
+FULL = b"\x8b" + (1 << 16).to_bytes(4, "little") + b"\x7f" * (1 << 16)
+"""A number of 500,000 bits."""
+
+
+def again(count: int, function: bytes, *arguments: Any, how: bytes = op.reduce()) -> bytes:
+    program = function + op.put(9) + op.pop() + value(tuple(arguments)) + op.put(8) + op.pop()
+    return program + value([op.get(9) + op.get(8) + how] * count)
+
+
+def texts(size: int) -> bytes:
+    return call(glob("numpy", "dtype"), f"U{size}", False, True) + value(
+        (3, "<", None, None, None, 4 * size, 4, 8)
+    ) + build()  # fmt: skip
+
+
+def masked(size: int, fill: Any) -> bytes:
+    start = (glob("numpy.ma.core", "MaskedArray"), glob("numpy", "ndarray"), (0,), binary(b"b"))
+    state = (1, (0,), texts(size), False, binary(b""), binary(b""), fill)
+    return call(glob("numpy.ma.core", "_mareconstruct"), *start) + value(state) + build()
+
+
+def inside_each_other(first: bytes, around: Callable[[bytes], bytes], levels: int) -> bytes:
+    program = first + op.put(7) + op.pop()
+    for _ in range(levels):
+        program += around(op.get(7)) + op.put(7) + op.pop()
+    return program + op.get(7)
+
+
+def in_deque(inner: bytes) -> bytes:
+    return call(glob("collections", "deque")) + inner + op.append()
+
+
+def in_defaultdict(inner: bytes) -> bytes:
+    return call(glob("collections", "defaultdict")) + value(1) + inner + op.setitem()
+
+
+def in_array(inner: bytes) -> bytes:
+    objects = call(glob("numpy", "dtype"), "O8", False, True)
+    objects += value((3, "|", None, None, None, -1, -1, 63)) + build()
+    start = call(glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b"))
+    return start + value((1, (1,), objects, False, [in_deque(inner)])) + build()
+
+
+def shared_dicts(levels: int) -> bytes:
+    return inside_each_other(value({"x": 1}), lambda inner: value({"a": inner, "b": inner}), levels)
+
+
+def config(levels: int) -> bytes:
+    return call(
+        glob("yacs.config", "CfgNode"),
+        inside_each_other(value({"x": [1]}), lambda inner: value({"a": inner}), levels),
+    )
+
+
+def easydict(levels: int) -> bytes:
+    return (
+        glob("easydict", "EasyDict")
+        + value(())
+        + op.newobj()
+        + value("a")
+        + shared_dicts(levels)
+        + op.setitem()
+    )
+
+
+COSTLY: dict[str, Callable[[], bytes]] = {
+    "a tensor as a size": lambda: call(glob("torch", "Size"), WIDE),
+    "a tensor as groups": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": WIDE}),
+    "a tensor as parameters": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": WIDE}]}),
+    "long numbers as parameters": lambda: made(
+        "torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": [FULL + op.put(7), *[op.get(7)] * 20_000]}]}
+    ),
+    "a tensor as names of a mesh": lambda: made("torch.distributed.device_mesh", "DeviceMesh", {"_dim_group_names": WIDE}),
+    "a fraction of long numbers": lambda: call(glob("fractions", "Fraction"), FULL, FULL),
+    "a range of long numbers": lambda: call(glob("builtins", "range"), 0, FULL, FULL),
+    "a number of many digits": lambda: call(glob("numpy", "int64"), "9" * 20_000),
+    "a long number for a scalar": lambda: call(glob("numpy", "str_"), FULL),
+    "a long number of an enum": lambda: call(glob("http", "HTTPStatus"), FULL),
+    "many bits of flags": lambda: call(glob("re", "RegexFlag"), 1 << 60),
+    "a long text among types": lambda: call(glob("operator", "getitem"), glob("typing", "Optional"), "+1" * 10_000),
+    "a fill value of a large element": lambda: masked(500_000_000, "x"),
+    "no fill value of a large element": lambda: masked(500_000_000, None),
+    "many fill values": lambda: masked(
+        100_000,
+        call(glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b"))
+        + value((1, (1_000,), call(glob("numpy", "dtype"), "u1", False, True), False, binary(bytes(1_000))))
+        + build(),
+    ),
+    "deques in each other": lambda: inside_each_other(op.none(), in_deque, 300),
+    "dicts with a factory in each other": lambda: inside_each_other(op.none(), in_defaultdict, 300),
+    "arrays in deques": lambda: inside_each_other(op.none(), in_array, 150),
+    "settings that are copied at each level": lambda: config(3),
+    "settings that unfold": lambda: easydict(19),
+    "many generators": lambda: again(20_000, glob("torch._C", "Generator")),
+    "many generators of numpy": lambda: again(20_000, glob("numpy.random._pickle", "__randomstate_ctor")),
+    "many bit generators": lambda: again(20_000, glob("numpy.random._pickle", "__bit_generator_ctor")),
+    "many generators of Python": lambda: again(20_000, glob("random", "Random"), how=op.newobj()),
+    "many zones": lambda: again(
+        20_000, call(glob("builtins", "getattr"), glob("zoneinfo", "ZoneInfo"), "_unpickle"), "Europe/Paris", False
+    ),
+    "many deques": lambda: again(200_000, glob("collections", "deque")),
+    "metadata of a sharded tensor that is anything": lambda: sharded(made("argparse", "Namespace", {})),
+}  # fmt: skip
+
+
+def sharded(metadata: bytes) -> bytes:
+    api = "torch.distributed._shard.sharded_tensor.api"
+    group = (
+        call(glob("builtins", "getattr"), glob(api, "ShardedTensor"), "ProcessGroupState")
+        + value(())
+        + op.newobj()
+    )
+    group += value({"local_rank": 0}) + build()
+    layout = made(
+        "torch.distributed._shard.sharding_spec.chunk_sharding_spec", "ChunkShardingSpec", {"dim": 0}
+    )
+    tensor = glob(api, "ShardedTensor") + value(()) + op.newobj()
+    return tensor + value(([], metadata, group, layout, False)) + build()
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_what_costs_too_much_is_an_error(name: str, tmp_path: Path) -> None:
+    assert "called" in groups(tmp_path / "x.pth", COSTLY[name]()).values()
+
+
+CHEAP: dict[str, Callable[[], bytes]] = {
+    "sizes": lambda: call(glob("torch", "Size"), (1, 2)) + op.pop() + call(glob("torch", "Size"), []),
+    "groups": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": [op.tensor()]}]}),
+    "names of a mesh": lambda: made("torch.distributed.device_mesh", "DeviceMesh", {"_dim_group_names": ["0", "1"]}),
+    "a fill value": lambda: masked(10, "x"),
+    "deques": lambda: inside_each_other(op.none(), in_deque, 20),
+    "lists": lambda: inside_each_other(op.none(), lambda inner: value([inner]), 2_000),
+    "some generators": lambda: again(2_000, glob("torch._C", "Generator")),
+    "settings": lambda: easydict(5),
+    "flags": lambda: call(glob("re", "RegexFlag"), 2 | 256),
+    "a type that comes later": lambda: call(glob("operator", "getitem"), glob("typing", "Optional"), "Layer"),
+    "a sharded tensor": lambda: sharded(
+        made("torch.distributed._shard.sharded_tensor.metadata", "ShardedTensorMetadata", {})
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_what_real_files_hold_is_no_alarm(name: str, tmp_path: Path) -> None:
+    assert groups(tmp_path / "x.pth", CHEAP[name]()) == {}
+
+
+def test_a_quantized_tensor_has_no_more_elements_than_its_storage(tmp_path: Path) -> None:
+    storage = op.storage_id("0", "QUInt8Storage", 24, "cpu")
+    scheme = (glob("torch", "per_tensor_affine"), 1.0, 0)
+    rebuilt = glob("torch._utils", "_rebuild_qtensor")
+    for size, stride in (((24,), (1,)), ((2**40,), (0,))):
+        program = call(rebuilt, storage, 0, size, stride, scheme, False, op.ordered_dict())
+        (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"x": program})))
+        if stride == (1,):
+            open(str(tmp_path / "x.pth")).close()
+            continue
+        with pytest.raises(CkptError, match="more elements than its storage"):
+            open(str(tmp_path / "x.pth"))
