@@ -34,7 +34,7 @@ from ckpt.api.walk import looked, parted
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import FolderError, LossError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
-from ckpt.formats import is_folder_format, save, writer_of
+from ckpt.formats import is_folder_format, save, writer_of, written_formats
 from ckpt.io.executor import current
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.limits import Limits, number_of
@@ -208,6 +208,7 @@ def slim(
     from ckpt.jobs.rewrite.stages import in_stages, with_kept_prefixes
 
     text_only(section=section, prefix=prefix, to=to)
+    _refuse_format(to)
     globs = globs_of(include, exclude)
     options = _options(writing, source, "slim", plain=True)
     options = _with_like(options, like, section)
@@ -227,6 +228,12 @@ def slim(
         return _as_format(report, options.format, limits)
 
     return rewrite(source, make, options)
+
+
+def _refuse_format(to: str | None) -> None:
+    """Raise UsageError for a format in the place of a device."""
+    if to in written_formats():
+        raise UsageError(f"--to {to}: a format, and not a device", hint=f"--format {to}")
 
 
 def _moving(to: str | None, limits: Limits) -> list[Stage]:
@@ -299,6 +306,7 @@ def convert(
     from ckpt.jobs.rewrite.stages import in_stages, with_kept_prefixes
 
     text_only(prefix=prefix, to=to)
+    _refuse_format(to)
     text_only(format=format, dtype=dtype, encoding=encoding, weights=weights, section=section)
     text_only(optimizer_keys=optimizer_keys)
     if weights is not None and section is not None:

@@ -49,6 +49,8 @@ class Group(TyperGroup):
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         def make() -> Any:
             _refuse_names_as_options(args)
+            if "--install-completion" in args:
+                _refuse_no_home()
             return super(Group, self).make_context(info_name, args, parent, **extra)
 
         return _answered(make)
@@ -84,6 +86,15 @@ class Group(TyperGroup):
                 formatter.write_dl(list(group.items()))
         with formatter.section("Exit codes"):
             formatter.write_dl(_EXIT_CODES)
+
+
+def _refuse_no_home() -> None:
+    """Raise UsageError where a shell's files cannot be found or written: in a container, for a user without a folder."""
+    home = os.path.expanduser("~")
+    if os.environ.get("HOME") == "" or not os.path.isdir(home) or not os.access(home, os.W_OK):
+        raise UsageError(
+            "no home folder to write to", hint="ckpt --show-completion bash > FILE, and source FILE"
+        )
 
 
 def _refuse_names_as_options(words: list[str]) -> None:

@@ -33,10 +33,12 @@ _HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=,/-]*")
 
 FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("convert", "--to"): FORMATS,
     ("convert", "--format"): FORMATS,
     ("convert", "--dtype"): ("bfloat16", "float16", "float32"),
-    ("rehome", "--to"): ("cpu", "cuda:0", "cuda:1", "mps"),
+    **dict.fromkeys(
+        ((name, "--to") for name in ("rehome", "slim", "convert")), ("cpu", "cuda:0", "cuda:1", "mps")
+    ),
+    ("inspect", "--sort"): ("file", "size"),
     ("ls", "--sort"): ("name", "size", "params", "findings"),
     ("stats", "--sort"): ("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel"),
     ("diff", "--show"): ("changed", "unchanged", "buffers", "all"),

@@ -37,7 +37,7 @@ RARE: Mapping[str, frozenset[str]] = {
                 "--files-from",
             ],
             *["--jobs", "--limit", "--cluster", "--part", "--no-align", "--histogram", "--strict"],
-            *["--copy", "--link", "--partial", "--verify", "--keep-damaged", "--keep-code"],
+            *["--copy", "--link", "--parents", "--partial", "--verify", "--keep-damaged", "--keep-code"],
         },
         "inspect": {"--textconv", "--model", "--arg", *_GATES},
         "ls": _GATES,

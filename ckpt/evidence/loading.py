@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ckpt.checkpoint import Checkpoint, Refusal
 from ckpt.evidence.sections import Section
+from ckpt.evidence.wrappers import wrapped_names
 from ckpt.io.far import is_url
 from ckpt.io.location import is_lasting
 from ckpt.names import NamedKey, Path
@@ -26,6 +27,8 @@ class Load(NamedTuple):
     expression: str | None
     note: str | None = None
     reason: str | None = None
+    model: str | None = None
+    """The line that opens a folder as the model that its config.json names."""
 
 
 NEEDED = "weights_only=True refuses {}"
@@ -125,12 +128,22 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
     if failed is not None or not loads:
         return failed or Load(None, reason="no file of this folder is a model's weights alone")
     if len(loads) == 1:
-        return next(iter(loads.values()))
+        (load,) = loads.values()
+        is_wrapped = any(wrapped_names(part.names()) for part in models)  # then every name is another one
+        return load if load.note or is_wrapped else load._replace(model=_pretrained(checkpoint))
     if checkpoint.traits.fills_a_state:
         return Load(None, reason="each of its models is a distributed checkpoint of its own")
     pairs = ", ".join(f"{literal(key)}: {load.expression}" for key, load in loads.items())
     notes = dict.fromkeys(load.note for load in loads.values() if load.note)
     return Load(f"{{{pairs}}}", "; ".join(notes) or None)
+
+
+def _pretrained(checkpoint: Checkpoint) -> str | None:
+    """Return the line that opens a folder as the model that its config.json names, or None."""
+    from ckpt.evidence.pretrained import pretrained_class  # here: a file alone has no config
+
+    name = pretrained_class(checkpoint)
+    return None if name is None else f"{name}.from_pretrained({literal(_local(checkpoint.path))})"
 
 
 def _inside(checkpoint: Checkpoint) -> str | None:

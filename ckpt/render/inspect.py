@@ -353,6 +353,8 @@ def _loading(report: Inspection, head: Line, width: int | None) -> list[Line]:
     else:
         verdict = _verdict(report)
         out = hung(head, verdict, width, style="good" if verdict.startswith("safe") else "")
+        if load.model is not None:
+            out += [pasted_line(load.model, width, indent), [(" " * indent + "or its tensors alone:", "")]]
         out.append(pasted_line(load.expression, width, indent))
     if way is None:
         return out

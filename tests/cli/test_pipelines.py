@@ -11,6 +11,7 @@ import oracle
 import pytest
 import torch
 from inside import inside
+from process import ckpt
 
 pytestmark = oracle.QUIET
 
@@ -154,3 +155,21 @@ def test_tensors_by_size(tmp_path: Path) -> None:
     assert lines[-1].endswith("more (--all)") and not any(line.startswith("t0 ") for line in lines)
     lines = inside("inspect", "b.pt", "--sort", "size", "--all", cwd=tmp_path).lines
     assert lines[-1].startswith("t0 ")
+
+
+# --- the files of a shell -----------------------------------------------------------------------------------------------
+
+
+def test_completion_is_installed_where_there_is_a_home(tmp_path: Path) -> None:
+    for home in ("", str(tmp_path / "gone"), "/proc/1"):
+        done = ckpt("--install-completion", "bash", HOME=home)
+        assert done.code == 2 and "no home folder to write to" in done.complaints[0], home
+    done = ckpt("--install-completion", "bash", HOME=str(tmp_path))
+    assert done.code == 0 and (tmp_path / ".bash_completions" / "ckpt.sh").exists()
+
+
+def test_a_format_in_the_place_of_a_device_is_told(tmp_path: Path) -> None:
+    save(tmp_path, "a.pt")
+    for command in ("slim", "convert"):
+        done = inside(command, "a.pt", "--to", "safetensors", "-o", "b.pt", cwd=tmp_path)
+        assert done.code == 2 and "a format, and not a device (--format safetensors)" in done.complaints[0]

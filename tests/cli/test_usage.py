@@ -52,7 +52,7 @@ LINES = {
     "inspect legacy.pth --xyzzy": "inspect: no option --xyzzy (ckpt inspect --help)",
     "--versoin": "no option --versoin (did you mean --version?)",
     "lint . --values": "lint: no option --values (--values is --read-values now)",
-    "convert llama_bf16.pth --to safetensors": "convert: no option --to (--to is --format now)",
+    "convert llama_bf16.pth --to safetensors": "--to safetensors: a format, and not a device (--format safetensors)",
     "lint . --annotate github": "lint: no option --annotate (--annotate is --output-format now)",
     # order and number
     "get epoch train_cuda.pth": "epoch: no such file (ckpt get train_cuda.pth epoch)",

@@ -145,6 +145,7 @@ def test_the_page_of_a_command_has_its_help_and_examples_that_answer_a_question(
     examples = [(before, shown) for before, shown in blocks if shown != f"ckpt {command} --help-all"]
 
     assert text.startswith(f"# ckpt {command}\n\n`ckpt {command}` ")
+    assert blocks[-1][1] == f"ckpt {command} --help-all", "the question and the example come first"
     assert len(examples) == len(blocks) - 1 == text.count("<!-- run: ") - 1
     assert len([shown for _, shown in examples if f"ckpt {command} " in shown]) >= 2
     assert [shown for before, shown in examples if not before.endswith("?")] == []

@@ -28,7 +28,7 @@ def command(
     paths: Paths = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TAG", help="Move all tensors to this device.", show_default="cpu"),
+        typer.Option("--to", metavar="TAG", help="Move all tensors to this device; cpu without it."),
     ] = None,
     map: Annotated[
         list[str] | None,

@@ -94,7 +94,7 @@ def command(
             metavar="X",
             min=0,
             max=1,
-            help="Exit 1 and write nothing if a smaller share of the model is loaded.  \\[default: 0.1]",
+            help="Exit 1 and write nothing if a smaller share of the model is loaded; 0.1 without it.",
             rich_help_panel=GATE,
         ),
     ] = None,

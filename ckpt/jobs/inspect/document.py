@@ -109,6 +109,7 @@ def document(report: Inspection) -> dict[str, Json]:
             ],
         },
         "load": report.load.expression,
+        "load_model": report.load.model,
         "load_note": report.load.note or report.load.reason,
         "load_command": None if report.way is None else report.way.command,
         "findings": [finding.to_json() for finding in report.findings],

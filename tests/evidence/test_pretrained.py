@@ -1,0 +1,75 @@
+"""The line that opens a folder as its model: only where config.json was written by the package that has the class."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+import torch
+from inside import inside
+from safetensors.torch import save_file
+
+pytestmark = oracle.QUIET
+
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "transformers_version": "4.57.0"}
+UNET = {"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.35.0"}
+
+
+def a_folder(path: Path, config: dict[str, Any], file: str = "model.safetensors", prefix: str = "") -> None:
+    path.mkdir(parents=True)
+    weights = {
+        f"{prefix}model.embed_tokens.weight": torch.ones(4, 2),
+        f"{prefix}lm_head.weight": torch.ones(4, 2),
+    }
+    if file.endswith(".bin"):
+        torch.save(weights, path / file)
+    else:
+        save_file(weights, path / file)
+    (path / "config.json").write_text(json.dumps(config))
+
+
+def line_of(path: Path) -> str | None:
+    document = json.loads(inside("inspect", path.name, "--json", cwd=path.parent).out)
+    assert document["load"] is not None
+    found: str | None = document["load_model"]
+    return found
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+def test_a_model_of_transformers(file: str, tmp_path: Path) -> None:
+    a_folder(tmp_path / "base", LLAMA, file)
+    assert line_of(tmp_path / "base") == 'transformers.LlamaForCausalLM.from_pretrained("base")'
+    lines = inside("inspect", "base", cwd=tmp_path).lines
+    at = lines.index('          transformers.LlamaForCausalLM.from_pretrained("base")')
+    assert lines[at - 1].startswith("  loads   safe") and lines[at + 1] == "          or its tensors alone:"
+
+
+def test_a_part_of_diffusers(tmp_path: Path) -> None:
+    a_folder(tmp_path / "unet", UNET, "diffusion_pytorch_model.safetensors")
+    assert line_of(tmp_path / "unet") == 'diffusers.UNet2DConditionModel.from_pretrained("unet")'
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {**LLAMA, "auto_map": {"AutoModel": "modeling_x.Net"}},
+        {**LLAMA, "architectures": ["os.system"]},
+        {**LLAMA, "architectures": ["One", "Two"]},
+        {**LLAMA, "architectures": "LlamaForCausalLM"},
+        {**LLAMA, "architectures": [3]},
+        {key: value for key, value in LLAMA.items() if key != "transformers_version"},
+        UNET,
+    ],
+)
+def test_what_names_no_class_of_the_package(config: dict[str, Any], tmp_path: Path) -> None:
+    a_folder(tmp_path / "base", config)
+    assert line_of(tmp_path / "base") is None
+
+
+def test_names_that_the_class_does_not_have(tmp_path: Path) -> None:
+    a_folder(tmp_path / "base", LLAMA, prefix="_orig_mod.")
+    assert line_of(tmp_path / "base") is None
