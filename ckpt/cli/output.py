@@ -413,11 +413,11 @@ def unread(path: str, error: Failure) -> str:
     return f"ckpt: {show(path, None)}: {show_literal(str(error))}"
 
 
-def conclude(text: str) -> None:
+def conclude(text: str, hint: str | None = None) -> None:
     """The line on stderr that sums up what stdout shows, after it."""
     sys.stdout.flush()
     if not _is_unsummed:
-        talk(text)
+        talk(text, hint)
 
 
 def alarm(text: str) -> None:

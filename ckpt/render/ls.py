@@ -7,7 +7,18 @@ from collections.abc import Sequence
 
 from ckpt.jobs.inspect.ls import RUNS_CODE, UNREADABLE, LsRow
 from ckpt.names import are_series, labels, pattern
-from ckpt.render.text import NAME, Column, Line, cells, columns, cut, flowed, narrowed, wrapped
+from ckpt.render.text import (
+    NAME,
+    Column,
+    Line,
+    cells,
+    columns,
+    cut,
+    flowed,
+    given_up_lines,
+    narrowed,
+    wrapped,
+)
 from ckpt.text import count_text, pasted_path, plural, show, show_literal, shown_apart, size_text
 
 _COLUMNS = (
@@ -61,7 +72,9 @@ def ls_lines(rows: Sequence[LsRow], width: int | None = None, folder: str = "") 
         is_series = are_series(names)
         widest = max(map(cells, labels(names) if is_series else shown), default=0)
         heads[0] = heads[0]._replace(least=min(widest, _LEAST_LABEL if is_series else _LEAST))
-    out, is_short = _table(rows, *narrowed(heads, [[row[i] for i in kept] for row in table], width), width)
+    heads_shown, texts = narrowed(heads, [[row[i] for i in kept] for row in table], width)
+    out, is_short = _table(rows, heads_shown, texts, width)
+    out += given_up_lines(heads, heads_shown, width)
     if not alike and not is_short:
         return out
     said = [_ALIKE.get(_COLUMNS[i].name, "{}").format(text) for i, text in alike.items()]
@@ -147,10 +160,20 @@ def _first(names: Sequence[str]) -> str:
     return show(names[0], 20) + more if names else ""
 
 
-def summary(rows: Sequence[LsRow], others: Sequence[str] = (), names: Sequence[str] = ()) -> str:
-    """Return the sum of the rows. `others` are the files of folders that are no checkpoint, `names` what was listed.
+def gate_hint(rows: Sequence[LsRow], names: Sequence[str]) -> str | None:
+    """Return the command that says more of files that run code or cannot be read, among what the `names` lead to, or None."""
+    if not any(row.error is not None or row.loads == RUNS_CODE for row in rows):
+        return None
+    paths = [pasted_path(name) for name in names]
+    is_short = 0 < len(paths) <= _FEW and None not in paths
+    what = " ".join(filter(None, paths)) if is_short else "PATH..."
+    return f"ckpt lint {what} --level error"
 
-    It reads `3 checkpoints, 587 MiB · 1 runs code (ckpt lint runs/ --level error) · 2 not looked at (--others)`.
+
+def summary(rows: Sequence[LsRow], others: Sequence[str] = ()) -> str:
+    """Return the sum of the rows. `others` are the files of folders that are no checkpoint.
+
+    It reads `3 checkpoints, 587 MiB · 1 runs code · 2 not looked at (--others)`.
     """
     read = [row for row in rows if row.error is None]
     parts = [f"{plural(len(read), 'checkpoint')}, {size_text(sum(row.nbytes for row in read))}"]
@@ -158,11 +181,6 @@ def summary(rows: Sequence[LsRow], others: Sequence[str] = (), names: Sequence[s
     unread = len(rows) - len(read)
     parts += [f"{runs:,} {'runs' if runs == 1 else 'run'} code"] if runs else []
     parts += [f"{unread:,} unreadable"] if unread else []
-    if runs or unread:
-        paths = [pasted_path(name) for name in names]
-        is_short = 0 < len(paths) <= _FEW and None not in paths
-        what = " ".join(filter(None, paths)) if is_short else "PATH..."
-        parts[-1] += f" (ckpt lint {what} --level error)"
     unused = sum(any(finding.code == "unused" for finding in row.findings) for row in read)
     parts += [f"{unused:,} with unused parameters: DDP stops unless they are frozen"] if unused else []
     parts += [f"{len(others):,} not looked at (--others)"] if others else []

@@ -45,8 +45,8 @@ def test_a_folder(ckpt: Run, runs: Path) -> None:
     assert (done.returncode, done.stderr) == (
         0,
         f"ckpt: {runs}/again: skipped: a link to a folder\n"
-        "5 checkpoints, 215 KiB · 1 runs code (ckpt lint --level error) · 3 with unused parameters: DDP"
-        " stops unless they are frozen · 3 not looked at (--others)\n",
+        "5 checkpoints, 215 KiB · 1 runs code · 3 with unused parameters: DDP stops unless they are frozen"
+        f" · 3 not looked at (--others) (ckpt lint {runs} --level error)\n",
     )
     assert done.stdout == (
         f"{runs}/   float32\n"
@@ -177,7 +177,7 @@ def test_what_cannot_be_read(ckpt: Run, samples: Path) -> None:
     skipped = ckpt("ls", *names, "--skip-unreadable", "--no-summary")
 
     assert (done.returncode, skipped.returncode, skipped.stderr) == (2, 0, "")
-    assert done.stderr == "0 checkpoints, 0 B · 4 unreadable (ckpt lint --level error)\n"
+    assert done.stderr == "0 checkpoints, 0 B · 4 unreadable (ckpt lint PATH... --level error)\n"
     assert done.stdout == skipped.stdout
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[1:]}
     assert set(rows) == set(names)
@@ -362,9 +362,10 @@ def test_inspect_of_a_folder_of_checkpoints_is_the_list(ckpt: Run, runs: Path) -
 
     assert done.returncode == 0
     assert (done.stdout, done.stderr) == (ckpt("ls", str(runs)).stdout, ckpt("ls", str(runs)).stderr)
-    refused = ckpt("inspect", str(runs), "--json")
-    assert refused.returncode == 2 and json.loads(refused.stdout)["error"]["code"] == "folder"
-    assert "name one, such as epoch_10.pth" in refused.stderr
+    documents = ckpt("inspect", str(runs), "--json").stdout
+    assert documents == ckpt("ls", str(runs), "--json").stdout
+    refused = ckpt("inspect", str(runs), "--tsv")
+    assert refused.returncode == 2 and "name one, such as epoch_10.pth" in refused.stderr
 
 
 def test_first_bytes_say_what_a_folder_holds(runs: Path, samples: Path) -> None:

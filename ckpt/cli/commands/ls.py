@@ -39,7 +39,7 @@ from ckpt.errors import UsageError
 from ckpt.findings import Gate, Rules
 from ckpt.jobs.inspect.ls import LsReport
 from ckpt.limits import Limits
-from ckpt.render.ls import ls_lines, ls_table, summary
+from ckpt.render.ls import gate_hint, ls_lines, ls_table, summary
 from ckpt.text import show
 
 
@@ -113,7 +113,7 @@ def command(
     write()
     if others:
         output.list_others(report.others)
-    output.conclude(summary(report.rows, report.others, names))
+    output.conclude(summary(report.rows, report.others), gate_hint(report.rows, names))
     return report.exit_code
 
 
@@ -125,7 +125,9 @@ def show_folder(path: str, limits: Limits, *, json: bool) -> int:
     )
     _read(listing, None)
     _write(listing.report, [path], json=json, tsv=False, table=None, header=True)
-    output.conclude(summary(listing.report.rows, listing.report.others, [path]))
+    output.conclude(
+        summary(listing.report.rows, listing.report.others), gate_hint(listing.report.rows, [path])
+    )
     return listing.report.exit_code
 
 
