@@ -634,3 +634,150 @@ def test_the_repository_of_a_class_is_named(tmp_path: Path) -> None:
 
     assert "YOLOv5" in Answered(text, written("models.yolo", tmp_path / "a.pt")).said
     assert "YOLOv5" not in Answered(text, written("models.mine", tmp_path / "b.pt")).said
+
+
+# --- names that a program or a hand has changed -----------------------------------------------------------------------
+
+
+def named(**parts: nn.Module) -> nn.Module:
+    """A module with these children."""
+    made = nn.Module()
+    for name, part in parts.items():
+        made.add_module(name, part)
+    return made
+
+
+@pytest.mark.parametrize(("count", "prefix"), [(7, "'module.'"), (6, "'model.'"), (3, "")])
+def test_names_that_a_program_cuts_are_told(count: int, prefix: str, tmp_path: Path) -> None:
+    model = named(layer_list=nn.Linear(2, 2), union2=nn.Linear(2, 2), binary1=nn.Linear(2, 2))
+    path = tmp_path / "m.pth"
+    torch.save({"model_state_dict": model.state_dict(), "epoch": 3}, path)
+    cut = {name[count:]: value for name, value in model.state_dict().items()}
+
+    found = Answered(raised(lambda: model.load_state_dict(cut)), path)
+
+    assert f"without the first {count} letters" in found.said and prefix in found.said
+    assert "another dict" not in found.said and "All missing keys are among them" in found.said
+    with inside(tmp_path):
+        exec(found.commands[0], {"torch": torch, "model": model})
+
+
+def test_a_prefix_that_a_program_takes_off_is_no_cut(tmp_path: Path) -> None:
+    state = {f"module.{name}": value for name, value in nn.Linear(2, 2).state_dict().items()}
+    torch.save(state, tmp_path / "m.pth")
+    bare = {name[7:]: value for name, value in state.items()}
+    model = named(fc=nn.Linear(2, 2))
+
+    found = Answered(raised(lambda: model.load_state_dict(bare)), tmp_path / "m.pth")
+
+    assert "letters" not in found.said
+
+
+def test_a_word_that_is_mistyped_is_renamed(tmp_path: Path) -> None:
+    for number, (old, new) in enumerate(
+        [("postion_embedding", "position_embedding"), ("reisdual", "residual"), ("lin_ear", "linear")]
+    ):
+        path = tmp_path / f"{number}.pth"
+        saved = named(body=named(**{old: nn.Linear(2, 2)}), head=nn.Linear(2, 2))
+        torch.save({"model": saved.state_dict()}, path)
+        model = named(body=named(**{new: nn.Linear(2, 2)}), head=nn.Linear(2, 2))
+
+        found = Answered(raised(lambda m=model, s=saved: m.load_state_dict(s.state_dict())), path)
+
+        assert "under a name that ckpt can match" not in found.said and "has no place" not in found.said
+        model.load_state_dict(torch.load(found.run("ckpt rename"), weights_only=True)["model"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("encoder", "decoder"), ("weights_ih", "weights_hh"), ("branch_a", "branch_b")]
+)
+def test_another_letter_is_no_mistake(old: str, new: str, tmp_path: Path) -> None:
+    saved = named(**{old: nn.Linear(2, 2)}, x=nn.Linear(2, 2))
+    model = named(**{new: nn.Linear(2, 2)}, x=nn.Linear(2, 2))
+
+    assert "spelling" not in refused(saved.state_dict(), model, tmp_path / "m.pth").said
+
+
+def test_flat_averages_are_told(tmp_path: Path) -> None:
+    state = two_layers().state_dict()
+    averages = {"ema_" + name.replace(".", "_"): value.clone() for name, value in state.items()}
+    torch.save({"state_dict": {**state, **averages}, "meta": {}}, tmp_path / "epoch_3.pth")
+    text = (
+        "The model and loaded state dict do not match exactly\n\nunexpected key in source state_dict: "
+        + ", ".join(averages)
+    )
+
+    found = Answered(text, tmp_path / "epoch_3.pth")
+
+    assert "4 keys of this file are running averages" in found.said and "has no place for 4" not in found.said
+
+
+def test_shapes_alone_keep_what_fvcore_skips(tmp_path: Path) -> None:
+    torch.save({"model": named(cls_score=nn.Linear(4, 81)).state_dict()}, tmp_path / "model_final.pth")
+    text = (
+        "Skip loading parameter 'cls_score.weight' to the model due to incompatible shapes: (81, 4) in the checkpoint but (4, 4) in the model!\n"
+        "Skip loading parameter 'cls_score.bias' to the model due to incompatible shapes: (81,) in the checkpoint but (4,) in the model!\n"
+        "Some model parameters or buffers are not found in the checkpoint:\ncls_score.{bias, weight}\n"
+    )
+
+    found = Answered(text, tmp_path / "model_final.pth")
+
+    assert "81 outputs where the model has 4" in found.said and "another file" not in found.said
+
+
+def test_positions_and_words_are_no_classes(tmp_path: Path) -> None:
+    def model(words: int, positions: int) -> nn.Module:
+        parts = {"embed_tokens": nn.Embedding(words, 4), "embed_positions": nn.Embedding(positions, 4)}
+        return named(encoder=named(**parts), decoder=named(output_projection=nn.Linear(4, words, bias=False)))
+
+    torch.save({"model": model(64, 302).state_dict()}, tmp_path / "checkpoint_best.pt")
+    text = raised(lambda: model(14, 258).load_state_dict(model(64, 302).state_dict()))
+
+    found = Answered(text, tmp_path / "checkpoint_best.pt")
+
+    assert "The vocabulary has 64 rows" in found.said and "Position embeddings differ: 302" in found.said
+    assert "classes" not in found.said
+
+
+@pytest.mark.parametrize("said", [4, 8, None])
+def test_the_rank_of_an_adapter_is_named(said: int | None, tmp_path: Path) -> None:
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    names = [f"base_model.model.layers.{number}.q_proj" for number in range(2)]
+    state = {}
+    for name in names:
+        state[f"{name}.lora_A.weight"] = torch.ones(8, 16)
+        state[f"{name}.lora_B.weight"] = torch.ones(16, 8)
+    save_file(state, folder / "adapter_model.safetensors")
+    if said is not None:
+        (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": said}))
+    rows = [
+        f"size mismatch for {name}.lora_{part}.default.weight: copying a param with shape torch.Size({here}) from checkpoint, the shape in"
+        f" current model is torch.Size({there})."
+        for name in names
+        for part, here, there in (("A", [8, 16], [4, 16]), ("B", [16, 8], [16, 4]))
+    ]
+
+    found = Answered("\n".join(rows), folder if said is not None else folder / "adapter_model.safetensors")
+
+    assert "has rank 8 (r)" in found.said and "of rank 4" in found.said
+    assert ("it belongs to another adapter" in found.said) is (said == 4)
+
+
+def test_a_module_of_a_server_stands_for_its_keys(tmp_path: Path) -> None:
+    save_file({"lm_head.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
+
+    found = Answered(
+        "ValueError: There is no module or parameter named 'lm_head' in LlamaModel",
+        tmp_path / "model.safetensors",
+    )
+
+    assert "The model has no place for 1 key" in found.said and "Is it the file" not in found.said
+
+
+def test_the_line_of_an_average_alone_goes_down_to_it(tmp_path: Path) -> None:
+    torch.save({"params_ema": two_layers().state_dict()}, tmp_path / "x2.pth")
+
+    found = Answered("KeyError: 'model.0.weight'", tmp_path / "x2.pth")
+
+    two_layers().load_state_dict(found.loaded())

@@ -13,6 +13,16 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
 from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
+from ckpt.jobs.explain.families.spellings import (
+    adapter_rank,
+    averages,
+    averages_statement,
+    cut_names,
+    cut_statement,
+    of_modules,
+    spelled,
+    spelled_statement,
+)
 from ckpt.jobs.explain.family import Family
 from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import LONGEST_LINE, Message, Mismatch
@@ -24,7 +34,7 @@ _VOCABULARY = re.compile(
     r"(?:^|\.)(?:embed_tokens|word_embeddings|tok_embeddings|token_embedding|wte|lm_head|shared|embed_out)(?:\.|$)"
 )
 _POSITIONS = re.compile(
-    r"(?:^|[._])(?:pos_embed|position_embeddings?|positional_embedding|wpe|relative_position)"
+    r"(?:^|[._])(?:pos_embed|embed_positions|position_embeddings?|positional_embedding|wpe|relative_position)"
 )
 _MOST_RANKS = 64
 
@@ -146,13 +156,20 @@ def _section(message: Message, case: Case) -> Section | None:
 def _missing(
     message: Message, case: Case, chosen: Section, shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[Statement]:
-    survey, missing, unexpected = case.survey, message.missing, message.unexpected
+    survey = case.survey
+    # fvcore lists a tensor of another shape among those that it does not find, too.
+    differing = {row.name for row in message.mismatched}
+    missing = [name for name in message.missing if name not in differing]
+    unexpected = of_modules(message.unexpected, shapes)
     if not missing and not unexpected:
         return
     here = [name for name in unexpected if name in shapes]
     top = {str(path[0]) for section in survey.sections if (path := section.path)}
     if unexpected and not here and top.intersection(unexpected):
         yield _loaded_whole(message, survey, chosen, shapes)
+        return
+    if not here and (count := cut_names(unexpected, shapes)):
+        yield cut_statement(count, missing, shapes, case)
         return
     if unexpected and not here and not any(name in shapes for name in missing):
         yield Statement(
@@ -188,6 +205,10 @@ def _missing(
     absent = [name for name in absent if name not in changed.names]
     if changed.text:
         yield Statement(changed.text, (), changed.line(case))
+    respelled = spelled(absent, [name for name in here if name not in met.values()], shapes)
+    if respelled.partners:
+        yield spelled_statement(respelled, len(missing), case)
+        absent = [name for name in absent if name not in respelled.partners]
     if absent:
         yield Statement(
             f"{plural(len(absent), 'missing key')} {are(absent)} not in this file under a name that ckpt can match.",
@@ -199,7 +220,12 @@ def _missing(
             " trained for a new task. Without training its answers are random."
         )
         return
-    rest = [name for name in _left(here, set(met.values())) if name not in changed.names]
+    met_here = {*met.values(), *respelled.partners.values()}
+    rest = [name for name in _left(here, met_here) if name not in changed.names]
+    averaged = averages(rest, shapes)
+    if averaged:
+        yield averages_statement(averaged)
+        rest = [name for name in rest if name not in set(averaged)]
     counters = [name for name in rest if name in AVERAGE_COUNTERS]
     if counters and met and _is_wrapper(rules):
         yield Statement(
@@ -224,6 +250,7 @@ def _missing(
         (absent or rest)
         and (met or not unexpected)
         and not changed.text
+        and not respelled.partners
         and not message.mismatched
         and not case.is_useless
     ):
@@ -458,7 +485,11 @@ def _shapes(
         yield Statement(f"{plural(len(lost), 'tensor')} {are(lost)} not in this file.", tuple(lost))
     same = [row for row in message.mismatched if row.name not in other]
     if same and not case.is_useless:
-        told = [*_of_quantizers(same, shapes), *_architectures(message)]
+        told = [
+            *_of_quantizers(same, shapes),
+            *_architectures(message),
+            *adapter_rank(message, case),
+        ]
         if told:
             yield from told
             return
@@ -494,10 +525,17 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
         row = words[0]
         yield Statement(
             f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and {row.model[0]:,} in the model: another"
-            " tokenizer or config.json, or tokens that were added. model.resize_token_embeddings"
+            " tokenizer, dictionary or config.json, or tokens that were added. In transformers model.resize_token_embeddings"
             f"({row.checkpoint[0]}) before the load makes room."
         )
-    heads = [row for row in rows if row not in words and _is_head(row, rows, shapes)]
+    vocabularies = {(row.checkpoint[:1], row.model[:1]) for row in words}
+    heads = [
+        row
+        for row in rows
+        if (row.checkpoint[:1], row.model[:1]) not in vocabularies
+        and not _POSITIONS.search(row.name)
+        and _is_head(row, rows, shapes)
+    ]
     if heads:
         row = heads[0]
         yield Statement(
