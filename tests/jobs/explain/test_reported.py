@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import sys
@@ -21,6 +22,8 @@ from answered import Answered, inside, raised
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils import prune
+
+from ckpt.jobs.explain.families import find_message
 
 pytestmark = oracle.QUIET
 
@@ -781,3 +784,236 @@ def test_the_line_of_an_average_alone_goes_down_to_it(tmp_path: Path) -> None:
     found = Answered("KeyError: 'model.0.weight'", tmp_path / "x2.pth")
 
     two_layers().load_state_dict(found.loaded())
+
+
+# --- states, devices and paths ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_holds_a_model_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "voxtral"
+    folder.mkdir()
+    save_file({"model.norm.weight": torch.ones(2)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"architectures": ["X"], "model_type": "voxtral"}))
+    text = "ValueError: There is no module or parameter named 'mm_whisper_embeddings' in LlamaForCausalLM"
+
+    assert "twice" not in Answered(text, folder).said
+    save_file({"mm_whisper_embeddings.tok.weight": torch.ones(2)}, folder / "consolidated.safetensors")
+    found = Answered(text, folder)
+
+    assert "The folder holds the model twice: consolidated.safetensors" in found.said
+    assert "Is it the file that was loaded" not in found.said
+
+
+def test_a_key_below_a_prefix_has_a_command(tmp_path: Path) -> None:
+    state = {f"model.diffusion_model.{name}.weight": torch.ones(2) for name in ("img_in", "final_layer")}
+    save_file(state, tmp_path / "flux.safetensors")
+
+    found = Answered("KeyError: 'img_in.weight'", tmp_path / "flux.safetensors")
+
+    assert "at another place" in found.said and "no optimizer" not in found.said
+    assert set(load_file(found.run("ckpt rename"))) == {"img_in.weight", "final_layer.weight"}
+
+
+def test_a_key_that_lies_twice_has_no_command(tmp_path: Path) -> None:
+    torch.save({"a.w.weight": torch.ones(2), "b.w.weight": torch.ones(2)}, tmp_path / "m.pth")
+
+    assert not any(
+        row.startswith("ckpt rename") for row in Answered("KeyError: 'w.weight'", tmp_path / "m.pth").commands
+    )
+
+
+def test_the_optimizer_of_deepspeed_is_named(tmp_path: Path) -> None:
+    zero = {"loss_scaler": None, "base_optimizer_state": {"state": {}, "param_groups": []}, "zero_stage": 2}
+    torch.save({"model": two_layers().state_dict(), "optimizer": zero}, tmp_path / "last.pth")
+
+    found = Answered("KeyError: 'param_groups'", tmp_path / "last.pth")
+
+    assert "optimizer is the state of an optimizer of DeepSpeed ZeRO" in found.said
+    two_layers().load_state_dict(found.loaded())
+
+
+def test_an_attribute_that_is_a_key(tmp_path: Path) -> None:
+    torch.save({"model": {"a": torch.ones(1)}, "generator": {"b": torch.ones(1)}}, tmp_path / "m.pt")
+
+    found = Answered("AttributeError: 'dict' object has no attribute 'generator'", tmp_path / "m.pt")
+    other = Answered("AttributeError: 'dict' object has no attribute 'stride'", tmp_path / "m.pt")
+
+    assert 'Ask for it as ["generator"]' in found.said and found.code == 0
+    assert "attributes" not in other.said and other.code == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128, torch.float32])
+def test_float64_is_found_for_a_device_without_it(dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2), "betas": torch.ones(2, dtype=dtype)}, tmp_path / "m.ckpt")
+    text = "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 instead."
+
+    found = Answered(text, tmp_path / "m.ckpt")
+
+    assert found.kind == "float64" and ("betas" in found.said) is (dtype is not torch.float32)
+    if dtype is torch.float64:
+        cast = torch.load(found.run("ckpt convert"), weights_only=True)
+        assert {value.dtype for value in cast.values()} == {torch.float32}
+    elif dtype is torch.complex128:
+        assert not any("convert" in command for command in found.commands)
+
+
+def test_the_state_of_a_generator_is_described(tmp_path: Path) -> None:
+    text = "TypeError: RNG state must be a torch.ByteTensor"
+    for name, value, said in (
+        ("torch_rng_state", torch.get_rng_state(), "uint8, on the CPU. map_location has moved it"),
+        ("torch_rng_state", torch.ones(4), "is float32, and a generator takes uint8"),
+        ("weight", torch.ones(4), "No tensor of this file has the name of a state of random numbers"),
+    ):
+        torch.save({"model": two_layers().state_dict(), name: value}, tmp_path / "m.pt")
+
+        assert said in Answered(text, tmp_path / "m.pt").said
+
+
+def test_an_empty_scaler_is_named(tmp_path: Path) -> None:
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    text = raised(lambda: torch.amp.GradScaler("cpu").load_state_dict(scaler.state_dict()))
+    torch.save({"G": two_layers().state_dict(), "G_scaler": scaler.state_dict()}, tmp_path / "a.pt")
+    torch.save({"G": two_layers().state_dict(), "G_scaler": {"scale": 2.0}}, tmp_path / "b.pt")
+
+    assert "G_scaler is empty" in Answered(text, tmp_path / "a.pt").said
+    assert "G_scaler is not empty" in Answered(text, tmp_path / "b.pt").said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("./pretrained//best_04|18-23:10:14.pt", "no | and no :"),
+        ("C:\\\\runs\\\\e1?.pt", "no ?"),
+        ("D:\\\\Data\\x08est.pt", "(\\b)"),
+        ("runs\\train\\\\last.pt", "(\\t)"),
+    ],
+)
+def test_a_name_that_windows_refuses(name: str, said: str, tmp_path: Path) -> None:
+    torch.save(two_layers().state_dict(), tmp_path / "m.pt")
+
+    found = Answered(f"OSError: [Errno 22] Invalid argument: '{name}'", tmp_path / "m.pt")
+
+    assert found.kind == "file-name" and said in found.said and "damaged" not in found.said
+
+
+@pytest.mark.parametrize("name", ["C:\\\\runs\\\\last.pt", "./runs/last.pt"])
+def test_a_name_that_windows_takes_is_none_of_these(name: str) -> None:
+    found = find_message(f"OSError: [Errno 22] Invalid argument: '{name}'")
+
+    assert found is None or found.kind != "file-name"
+
+
+def test_arguments_of_megatron_are_compared(tmp_path: Path) -> None:
+    part = tmp_path / "gpt" / "iter_0000010" / "mp_rank_00"
+    part.mkdir(parents=True)
+    state = {
+        "args": argparse.Namespace(tensor_model_parallel_size=1, num_layers=2),
+        "checkpoint_version": 3.0,
+        "iteration": 10,
+        "model": {"language_model": {"encoder": {"layers.0.weight": torch.ones(2, 2)}}},
+    }
+    torch.save(state, part / "model_optim_rng.pt")
+    (tmp_path / "gpt" / "latest_checkpointed_iteration.txt").write_text("10")
+    text = "AssertionError: {} value from checkpoint ({}) is not equal to the input argument value ({})."
+
+    found = Answered(text.format("tensor_model_parallel_size", 1, 2), tmp_path / "gpt")
+    layers = Answered(text.format("num_layers", 2, 4), tmp_path / "gpt")
+    other = Answered(text.format("num_layers", 8, 4), tmp_path / "gpt")
+
+    assert "--tensor-model-parallel-size 1" in found.said and "--target-tensor-parallel-size 2" in found.said
+    assert found.kind == "world" and "weights_only" not in found.said
+    assert "give --num-layers 2" in layers.said and "convert" not in layers.said
+    assert "has num_layers = 2, not 8. Is it the one" in other.said
+
+
+def test_a_state_dict_that_lacks_the_prefix_of_its_class(tmp_path: Path) -> None:
+    folder = tmp_path / "bloom"
+    folder.mkdir()
+    names = ("h.0.attention.weight", "word_embeddings.weight", "lm_head.weight")
+    torch.save({name: torch.ones(2, 2) for name in names}, folder / "pytorch_model.bin")
+    config = {"architectures": ["BloomForCausalLM"], "model_type": "bloom"}
+    (folder / "config.json").write_text(json.dumps(config))
+    text = "ValueError: The state dictionary of the model you are trying to load is corrupted. Are you sure it was properly saved?"
+
+    found = Answered(text, folder)
+
+    assert "The file is whole" in found.said and "the head is lm_head" in found.said
+    named_so = torch.load(found.run("ckpt rename"), weights_only=True)
+    assert set(named_so) == {
+        "transformer.h.0.attention.weight",
+        "transformer.word_embeddings.weight",
+        "lm_head.weight",
+    }
+
+
+def test_a_shape_of_a_server_without_a_name_looks_for_codes(tmp_path: Path) -> None:
+    state = {
+        "layers.0.q.weight": torch.zeros(8, 1, dtype=torch.uint8),
+        "layers.0.q.weight.absmax": torch.ones(1),
+    }
+    state["layers.0.q.weight.quant_map"] = torch.ones(16)
+    state["layers.0.q.weight.quant_state.bitsandbytes__nf4"] = torch.zeros(80, dtype=torch.uint8)
+    save_file(state, tmp_path / "a.safetensors")
+    save_file({"layers.0.q.weight": torch.ones(2, 2)}, tmp_path / "b.safetensors")
+    text = "ERROR 06-09 19:41:51 [core.py:500]     assert param_data.shape == loaded_weight.shape\nERROR 06-09 19:41:51 [core.py:500] AssertionError"
+
+    assert "itsandbytes 4-bit" in Answered(text, tmp_path / "a.safetensors").said
+    assert "itsandbytes" not in Answered(text, tmp_path / "b.safetensors").said
+
+
+def test_a_value_head_that_is_not_there(tmp_path: Path) -> None:
+    text = "Provided path (./checkpoint-1000) does not contain valuehead weights."
+    save_file({"v_head.summary.weight": torch.ones(1, 2)}, tmp_path / "value_head.safetensors")
+
+    found = Answered(text, adapter(tmp_path / "lora"))
+    other = Answered(text, tmp_path / "value_head.safetensors")
+
+    assert found.kind == "valuehead" and "an adapter of LoRA alone" in found.said
+    assert "holds a value head: v_head.summary.weight" in other.said
+
+
+def test_zero_to_fp32_has_nothing_to_put_together(tmp_path: Path) -> None:
+    part = tmp_path / "checkpoint-60" / "global_step60"
+    part.mkdir(parents=True)
+    (part.parent / "latest").write_text("global_step60")
+    state = {
+        "module": two_layers().state_dict(),
+        "buffer_names": [],
+        "param_shapes": None,
+        "ds_version": "0.15",
+    }
+    torch.save({**state, "dp_world_size": 1, "mp_world_size": 1}, part / "mp_rank_00_model_states.pt")
+    text = "File \"/x/zero_to_fp32.py\", line 171, in parse_model_states\n    for s in param_shapes:\nTypeError: 'NoneType' object is not iterable"
+
+    found = Answered(text, part.parent)
+
+    assert found.kind == "zero" and "the weights lie whole" in found.said
+    two_layers().load_state_dict(load_file(found.run("ckpt convert")))
+
+
+def test_a_file_by_another_name_is_passed_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "text_encoder"
+    folder.mkdir()
+    save_file({"weight": torch.ones(2)}, folder / "model.fp16.safetensors")
+    text = "ValueError: text_encoder is not a folder containing a `.index.json` file or a pytorch_model.bin or a model.safetensors file"
+
+    found = Answered(text, folder)
+
+    assert found.kind == "no-file" and 'variant="fp16"' in found.said and found.loaded()
+
+
+def test_a_path_that_libtorch_does_not_find(tmp_path: Path) -> None:
+    torch.save(two_layers().state_dict(), tmp_path / "m.pt")
+    text = "what():  open file failed, file path: ./m.pt (FileAdapter at /pytorch/caffe2/serialize/file_adapter.cc:11)"
+
+    found = Answered(text, tmp_path / "m.pt")
+
+    assert found.kind == "path" and "no file at ./m.pt. It is looked for below the folder" in found.said
+
+
+def test_the_repository_of_stylegan_is_named(tmp_path: Path) -> None:
+    (tmp_path / "n.pkl").write_bytes(b"cdnnlib.tflib.network\nNetwork\n)\x81}(X\x01\x00\x00\x00aK\x01ub.")
+
+    found = Answered("ModuleNotFoundError: No module named 'dnnlib'", tmp_path / "n.pkl")
+
+    assert "StyleGAN for TensorFlow" in found.said and "legacy.py" in found.said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from math import isqrt
@@ -82,6 +83,13 @@ def _counted(met: int, whole: int, noun: str) -> str:
     return f"{met:,} of the {plural(whole, noun)}" if met else f"none of the {plural(whole, noun)}"
 
 
+def _none(unexpected: Sequence[str]) -> str:
+    """The beginning of a sentence: `None of the 7 unexpected keys is`, `The unexpected key is not`."""
+    if len(unexpected) == 1:
+        return f"The unexpected key {show(unexpected[0], 120)} is not"
+    return f"None of the {plural(len(unexpected), 'unexpected key')} is"
+
+
 def _by_names(here: Sequence[str], missing: Sequence[str], keep: Sequence[str] = ()) -> Match:
     """The mapping of names in a file to names of a model: the shapes of the model are unknown, so names alone decide.
 
@@ -105,7 +113,8 @@ def _renames_text(rules: Match, missing: int) -> str:
 def _answer(message: Message, case: Case) -> Answer:
     path = case.survey.path
     if not (message.missing or message.unexpected or message.mismatched):
-        return looked_at(case)
+        unnamed = tuple(_unnamed(message, case))
+        return Answer(path, unnamed) if unnamed else looked_at(case)
     chosen = _section(message, case)
     if chosen is None:
         return Answer(path, (Statement("The file holds no model."), *stated(case.at_least("warning"))))
@@ -120,6 +129,61 @@ def _answer(message: Message, case: Case) -> Answer:
         rows += _shapes(message, case, differing, shapes_in_file)
     serious = list(stated(case.at_least("error")))
     return Answer(path, (*serious, *rows), shapes=differing)
+
+
+_BASES = {
+    "transformer": ("bloom", "gpt2", "gptj", "gpt_neo", "codegen", "falcon", "xglm", "mpt"),
+    "model": (
+        "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "gemma", "gemma2", "phi", "phi3", "opt", "bart", "mbart", "starcoder2",
+    ),
+    "gpt_neox": ("gpt_neox",),
+    "bert": ("bert",),
+    "roberta": ("roberta", "xlm-roberta"),
+    "distilbert": ("distilbert",),
+    "albert": ("albert",),
+    "electra": ("electra",),
+    "deberta": ("deberta", "deberta-v2"),
+    "vit": ("vit",),
+}  # fmt: skip
+"""The prefix that transformers' classes with a head put before the names of the base model -> the model types."""
+_OF_HEADS = ("lm_head", "classifier", "cls", "qa_outputs", "score", "embed_out", "final_logits_bias")
+
+
+def _unnamed(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer an error that names no key: of transformers about a prefix, of vLLM about a shape."""
+    if "is corrupted" in message.text and not case.damage:
+        yield from _without_prefix(case)
+        return
+    if "loaded_weight" in message.text or "Attempted to load weight" in message.text:
+        scaled = case.found("scaled", "tensor-parallel")
+        yield from stated(scaled)
+        if any(row.code == "scaled" for row in scaled):
+            yield built_by_quantizers(case)
+
+
+def _without_prefix(case: Case) -> Iterator[Statement]:
+    """Say that the base model's names lack their prefix beside the names of a head."""
+    roots = list(dict.fromkeys(entry.name.partition(".")[0] for entry in case.survey.tensors))
+    heads = [root for root in roots if root in _OF_HEADS]
+    base = [root for root in roots if root not in _OF_HEADS]
+    types = {str(node) for _, node in case.finds_value(("model_type",))}
+    prefix = next((word for word, kinds in _BASES.items() if types.intersection(kinds)), None)
+    if not heads or not base or prefix in base:
+        return
+    yield Statement(
+        "The file is whole. transformers calls a state dict corrupted where it has the names of a base model without the prefix of the class,"
+        f" beside the names of a head. Here they begin with {and_more([show(root, 40) for root in base], 4)}, and the head is"
+        f" {and_more([show(root, 40) for root in heads], 2)}."
+    )
+    if prefix is None:
+        return
+    way = case.plan(("rename", "--sub", f"s/^(?!(?:{'|'.join(heads)})(?:\\.|$))/{prefix}./"))
+    if way.command is not None:
+        yield Statement(
+            f"With {prefix}. before them, as this type of model has it, and to be put in the place of this file:",
+            (),
+            way.command,
+        )
 
 
 _ADDED = re.compile(r"\.(?:modules_to_save\.[^.]+|base_layer)(?=\.)|(?<=lora_[AB])\.[^.]+(?=\.weight$)")
@@ -171,10 +235,15 @@ def _missing(
     if not here and (count := cut_names(unexpected, shapes)):
         yield cut_statement(count, missing, shapes, case)
         return
-    if unexpected and not here and not any(name in shapes for name in missing):
+    if unexpected and not here and (beside := _consolidated(case)):
         yield Statement(
-            f"None of the {plural(len(unexpected), 'unexpected key')} is in this file. Is it the file that was loaded?"
+            f"{_none(unexpected)} in the files that ckpt reads here. The folder holds the model"
+            f" twice: {show(beside, 80)} has it in the names of its author too, and a loader that takes every file meets both. In vLLM"
+            " --load-format mistral with --config-format mistral takes the one; for the other move it out of the folder."
         )
+        return
+    if unexpected and not here and not any(name in shapes for name in missing):
+        yield Statement(f"{_none(unexpected)} in this file. Is it the file that was loaded?")
     wanted = set(missing)
     left = here or [name for name in shapes if name not in wanted]
     # torch is silent about counters of batch normalization, so one that no message names may lack its place too.
@@ -240,6 +309,11 @@ def _missing(
             yield from stated([finding])
             if finding.code == "scaled":
                 yield built_by_quantizers(case)
+                if "Can not map tensor" in message.text:
+                    yield Statement(
+                        "Converters to GGUF take weights that were not quantized: convert the original model, and quantize the GGUF"
+                        " (llama-quantize)."
+                    )
             rest = [name for name in rest if name not in spoken]
     if rest and not missing and _has_base_names(rest, shapes):
         yield from _base_names(case, shapes)
@@ -379,6 +453,18 @@ def _base_names(case: Case, shapes: dict[str, tuple[int, ...]]) -> Iterator[Stat
         f"{text} With the names that converters look for, beside config.json and the tokenizer:",
         (),
         way.command,
+    )
+
+
+def _consolidated(case: Case) -> str | None:
+    """The file of a model in the names of its author, beside the files that ckpt reads, or None."""
+    folder = case.survey.path
+    if not os.path.isdir(folder) or any("consolidated" in part for part in case.survey.checkpoint.parts):
+        return None
+    return (
+        "consolidated.safetensors"
+        if os.path.isfile(os.path.join(folder, "consolidated.safetensors"))
+        else None
     )
 
 
@@ -743,6 +829,9 @@ _PATTERNS = (
     r": found shape torch\.Size\([^()]{1,200}\) in the checkpoint and ",
     r"please ensure that the architectures match",
     r"Can not map tensor '",
+    r"The state dictionary of the model you are trying to load is corrupted",
+    r"assert (?:param_data|self\.data|param)\.shape == loaded_weight\.shape",
+    r"Attempted to load weight \(torch\.Size\([^()\n]{0,200}\)\) into parameter",
 )
 
 FAMILIES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -108,7 +107,8 @@ def _are_alike(one: str, other: str) -> bool:
         return False
     if one.lower().replace("_", "") == other.lower().replace("_", ""):
         return True
-    start = len(os.path.commonprefix((one, other)))
+    pairs = enumerate(zip(one, other, strict=False))
+    start = next((index for index, (ours, theirs) in pairs if ours != theirs), min(len(one), len(other)))
     if not start or abs(len(one) - len(other)) > 1:
         return False
     if len(one) == len(other):
