@@ -1017,3 +1017,15 @@ def test_the_repository_of_stylegan_is_named(tmp_path: Path) -> None:
     found = Answered("ModuleNotFoundError: No module named 'dnnlib'", tmp_path / "n.pkl")
 
     assert "StyleGAN for TensorFlow" in found.said and "legacy.py" in found.said
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model"])
+def test_a_file_without_its_buffers_keeps_the_key_of_its_weights(key: str, tmp_path: Path) -> None:
+    model = named(embeddings=nn.Linear(2, 2), h=nn.Linear(2, 2))
+    state = {"embeddings.position_ids": torch.arange(16).expand(1, -1).clone(), **model.state_dict()}
+    torch.save({key: state, "epoch": 3}, tmp_path / "sd.ckpt")
+
+    found = Answered(raised(lambda: model.load_state_dict(state)), tmp_path / "sd.ckpt")
+
+    assert "computed when the model is built" in found.said and f"below {key} as before" in found.said
+    model.load_state_dict(torch.load(found.run("ckpt slim"), weights_only=True)[key])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from math import isqrt
-from shlex import quote
 
 from ckpt.evidence.loading import literal
 from ckpt.evidence.mapping import Match, match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
+from ckpt.findings import Finding
 from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
 from ckpt.jobs.explain.families.spellings import (
     adapter_rank,
@@ -28,7 +29,7 @@ from ckpt.jobs.explain.family import Family
 from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import LONGEST_LINE, Message, Mismatch
 from ckpt.rows import NamedTuple
-from ckpt.text import and_more, plural, show
+from ckpt.text import and_more, pasted, plural, show
 
 _HEAD = re.compile(r"Error\(s\) in loading state_dict for ")
 _VOCABULARY = re.compile(
@@ -70,7 +71,7 @@ def answer_of_names(message: Message) -> Answer | None:
     if not rules.partners:
         return None
     command = "ckpt strip FILE -o OUT" if _is_wrapper(rules) else None
-    subs = " ".join(f"--sub {quote(rule.substitution)}" for rule in rules.renames)
+    subs = " ".join(f"--sub {shlex.quote(rule.substitution)}" for rule in rules.renames)
     if command is None and rules.renames and all(rule.is_plain for rule in rules.renames):
         command = f"ckpt rename FILE {subs} -o OUT"
     return Answer("", (Statement(_renames_text(rules, len(message.missing)), (), command),))
@@ -306,7 +307,7 @@ def _missing(
         theirs = set(finding.tensors)
         spoken = [name for name in rest if _full(chosen, name) in theirs or _is_scale(name, finding.code)]
         if spoken:
-            yield from stated([finding])
+            yield from stated([_with_key(finding, case, chosen)])
             if finding.code == "scaled":
                 yield built_by_quantizers(case)
                 if "Can not map tensor" in message.text:
@@ -466,6 +467,28 @@ def _consolidated(case: Case) -> str | None:
         if os.path.isfile(os.path.join(folder, "consolidated.safetensors"))
         else None
     )
+
+
+def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
+    """The finding with a command that leaves the weights below the key where the program asked for them."""
+    words = shlex.split(finding.hint or "")
+    key = pasted(chosen.name)
+    if finding.code != "extra-buffers" or len(words) < _LEAST_WORDS or not chosen.path or key is None:
+        return finding
+    way = case.plan((words[1], *words[3:-2], "--keep", key))
+    if way.command is None:
+        return finding
+    alone = "For the weights without them:"
+    follows = finding.consequence
+    if follows is not None:
+        follows = follows.replace(
+            alone, f"For the weights without them, below {show(chosen.name, 80)} as before:"
+        )
+    return finding._replace(hint=way.command, consequence=follows)
+
+
+_LEAST_WORDS = 6
+"""The words of `ckpt slim PATH … -o OUT`, with an option at least."""
 
 
 def _full(chosen: Section, name: str) -> str:
