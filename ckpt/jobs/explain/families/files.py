@@ -168,7 +168,7 @@ def _no_file(message: Message, case: Case) -> Answer:
     rows.append(
         Statement(f"The weights are here{count} ({label}), and none of the files has{name}. ckpt reads them.")
     )
-    if not checkpoint.parts and not checkpoint.members and checkpoint.traits.label == "safetensors":
+    if not checkpoint.parts and not checkpoint.members and case.survey.path.endswith(".safetensors"):
         variant = re.search(r"\.(fp16|bf16|fp32|non_ema)\.", case.survey.path)
         text = (
             "Pass the path of this file itself, or give it the name that the loader knows, model.safetensors"

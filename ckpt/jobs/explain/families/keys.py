@@ -471,10 +471,10 @@ def _consolidated(case: Case) -> str | None:
 
 def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
     """The finding with a command that leaves the weights below the key where the program asked for them."""
-    words = shlex.split(finding.hint or "")
     key = pasted(chosen.name)
-    if finding.code != "extra-buffers" or len(words) < _LEAST_WORDS or not chosen.path or key is None:
+    if finding.code != "extra-buffers" or finding.hint is None or not chosen.path or key is None:
         return finding
+    words = shlex.split(finding.hint)  # ckpt slim PATH … -o OUT
     way = case.plan((words[1], *words[3:-2], "--keep", key))
     if way.command is None:
         return finding
@@ -485,10 +485,6 @@ def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
             alone, f"For the weights without them, below {show(chosen.name, 80)} as before:"
         )
     return finding._replace(hint=way.command, consequence=follows)
-
-
-_LEAST_WORDS = 6
-"""The words of `ckpt slim PATH … -o OUT`, with an option at least."""
 
 
 def _full(chosen: Section, name: str) -> str:
