@@ -257,6 +257,7 @@ FAMILIES = (
             r"Ran out of input",
             r"filename 'storages' not found",
             r"pickle data was truncated",
+            r"\[Errno \d{1,4}\] Invalid argument(?!:? ?['\"\w])",
             r"not a ZIP archive",
             r"file in archive is not in a subdirectory",
             r"storage has wrong (?:byte )?size: expected",
@@ -331,7 +332,7 @@ FAMILIES = (
     Family(
         "mount",
         (
-            r"\[Errno 5\] Input/output error",
+            r"\[Errno \d{1,4}\] Input/output error",
             r"\[Errno 107\] Transport endpoint is not connected",
             r"\[Errno 116\] Stale file handle",
         ),

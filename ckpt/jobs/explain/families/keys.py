@@ -275,7 +275,8 @@ def _missing(
     absent = [name for name in absent if name not in changed.names]
     if changed.text:
         yield Statement(changed.text, (), changed.line(case))
-    respelled = spelled(absent, [name for name in here if name not in met.values()], shapes)
+    taken = set(met.values())
+    respelled = spelled(absent, [name for name in here if name not in taken], shapes)
     if respelled.partners:
         yield spelled_statement(respelled, len(missing), case)
         absent = [name for name in absent if name not in respelled.partners]
@@ -295,7 +296,8 @@ def _missing(
     averaged = averages(rest, shapes)
     if averaged:
         yield averages_statement(averaged)
-        rest = [name for name in rest if name not in set(averaged)]
+        spoken_of = set(averaged)
+        rest = [name for name in rest if name not in spoken_of]
     counters = [name for name in rest if name in AVERAGE_COUNTERS]
     if counters and met and _is_wrapper(rules):
         yield Statement(

@@ -138,8 +138,8 @@ FAMILIES = (
     Family(
         "file-name",
         (
-            r"\[Errno 22\] Invalid argument: '(?![A-Za-z]:[^:|?*<>\"'\n]{0,2000}')[^'\n]{0,2000}[:|?*<>\"]",
-            r"\[Errno 22\] Invalid argument: '[^'\n]{0,2000}?(?<!\\)(?:\\\\){0,4}\\(?:x[01][0-9a-f]|[tnr])",
+            r"\[Errno \d{1,4}\] Invalid argument: '(?![A-Za-z]:[^:|?*<>\"'\n]{0,2000}')[^'\n]{0,2000}[:|?*<>\"]",
+            r"\[Errno \d{1,4}\] Invalid argument: '[^'\n]{0,2000}?(?<!\\)(?:\\\\){0,4}\\(?:x[01][0-9a-f]|[tnr])",
         ),
         stating(_file_name),
     ),

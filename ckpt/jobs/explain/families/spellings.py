@@ -153,11 +153,14 @@ def averages_statement(found: Sequence[str]) -> Statement:
 
 def of_modules(unexpected: Sequence[str], names: Collection[str]) -> list[str]:
     """The keys of an error, with the keys below a module in the place of its name, as vLLM gives it."""
-    found: list[str] = []
-    for name in unexpected:
-        below = [] if name in names else [other for other in names if other.startswith(f"{name}.")]
-        found += below or [name]
-    return found
+    below: dict[str, list[str]] = {name: [] for name in unexpected if name not in names}
+    for other in names if below else ():
+        end = other.find(".")
+        while end >= 0:
+            if other[:end] in below:
+                below[other[:end]].append(other)
+            end = other.find(".", end + 1)
+    return [each for name in unexpected for each in below.get(name) or [name]]
 
 
 def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
