@@ -1029,3 +1029,29 @@ def test_a_file_without_its_buffers_keeps_the_key_of_its_weights(key: str, tmp_p
 
     assert "computed when the model is built" in found.said and f"below {key} as before" in found.said
     model.load_state_dict(torch.load(found.run("ckpt slim"), weights_only=True)[key])
+
+
+def test_what_decides_stands_before_lists_of_names(tmp_path: Path) -> None:
+    basic = {f"layer1.{n}.conv{m}.weight": torch.ones(4, 4, 3, 3) for n in range(4) for m in (1, 2)}
+    deep = {f"layer1.{n}.conv{m}.weight": torch.ones(4, 4, 1, 1) for n in range(4) for m in (1, 2, 3)}
+
+    found = refused(deep, module_of(basic), tmp_path / "resnet50.pth")
+
+    assert found.said.count("These are two ResNets") == 1
+    assert found.page.index("These are two ResNets") < found.page.index("layer1.0.conv3.weight")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tarfile.ReadError: not a gzip file",
+        "gzip.BadGzipFile: Not a gzipped file (b'PK')",
+    ],
+)
+def test_a_reader_of_gzip_has_another_format(text: str, tmp_path: Path) -> None:
+    torch.save({"state_dict": two_layers().state_dict()}, tmp_path / "model.nemo")
+
+    found = Answered(text, tmp_path / "model.nemo")
+
+    assert "A reader of another format gives this message too. This one is PyTorch zip" in found.said
+    two_layers().load_state_dict(found.loaded())

@@ -69,6 +69,8 @@ _OF_OTHER_FORMATS = (
     "ZIP archive",
     "central directory",
     "not in a subdirectory",
+    "not a gzip",
+    "Not a gzip",
     "locating file data.pkl",
 )
 """Words of readers that were given a file of another format, whole or not."""
@@ -259,6 +261,7 @@ FAMILIES = (
             r"pickle data was truncated",
             r"\[Errno \d{1,4}\] Invalid argument(?!:? ?['\"\w])",
             r"not a ZIP archive",
+            r"(?:ReadError|BadGzipFile): [Nn]ot a gzip(?:ped)? file",
             r"file in archive is not in a subdirectory",
             r"storage has wrong (?:byte )?size: expected",
             r"Corrupted (?:file|checkpoint|archive)",

@@ -122,12 +122,18 @@ def _answer(message: Message, case: Case) -> Answer:
     shapes_in_file = {
         name: entry.tensor.shape for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
-    rows = [*stated(case.found("tensor-parallel")), *_missing(message, case, chosen, shapes_in_file)]
+    # What decides stands before long lists of names.
+    deciding = [] if case.is_useless else list(_architectures(message))
+    rows = [
+        *stated(case.found("tensor-parallel")),
+        *deciding,
+        *_missing(message, case, chosen, shapes_in_file),
+    ]
     differing = tuple(
         Shapes(row.name, _shape_in_file(row.name, shapes_in_file), row.model) for row in message.mismatched
     )
     if differing:
-        rows += _shapes(message, case, differing, shapes_in_file)
+        rows += [row for row in _shapes(message, case, differing, shapes_in_file) if row not in deciding]
     serious = list(stated(case.at_least("error")))
     return Answer(path, (*serious, *rows), shapes=differing)
 
