@@ -53,7 +53,12 @@ CATALOGUE: dict[str, Code] = {
             "ranks hold different values where they should be equal",
             ("inspect", "diff"),
         ),
-        Code("no-weights", "error", "the parameters of a model are empty", ("inspect", "diff")),
+        Code(
+            "no-weights",
+            "error",
+            "parameters of a model are empty, or saved without values",
+            ("inspect", "diff"),
+        ),
         Code("mixed-steps", "info", "files of a checkpoint seem to be of several steps", _INSPECT),
         Code(
             "tensor-parallel",

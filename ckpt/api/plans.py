@@ -56,7 +56,9 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         from ckpt.jobs.rewrite.slim import slim
 
         exclude = [text for option, text in pairwise(words) if option == "--exclude"]
-        return slim(survey, limits, section=section, select=Globs((), exclude) if exclude else None)
+        keep = [text for option, text in pairwise(words) if option == "--keep"]
+        select = Globs((), exclude) if exclude else None
+        return slim(survey, limits, section=section, select=select, keep=keep)
     if words[0] == "strip":
         from ckpt.jobs.rewrite.strip import strip
 

@@ -240,4 +240,5 @@ class Survey:
     @cached_property
     def load(self) -> Load:
         """Return the way to open the file in Python."""
-        return load_of(self.checkpoint, self.models)
+        averages = [section for section in self.sections if section.kind == "ema"]
+        return load_of(self.checkpoint, self.models or averages)

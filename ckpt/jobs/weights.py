@@ -11,6 +11,7 @@ from ckpt.evidence.scaled import LONE, groups_of, is_shard
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
+from ckpt.tensors import parts_of
 from ckpt.text import folded, listed, plural, show
 
 _GATHER = (
@@ -107,6 +108,7 @@ def emptied_findings(survey: Survey) -> Iterator[Finding]:
     if not survey.tensors:
         yield from _nothing(survey.checkpoint)
         return
+    yield from _without_values(survey)
     for row in emptied_parts(survey.candidates):
         text = f"{_whose(row, survey.checkpoint)} {_problem(row)}."
         if row.kind in ("flat", "pieces"):
@@ -156,6 +158,33 @@ def _problem(row: Emptied) -> str:
 def _is_of_rank(checkpoint: Checkpoint) -> bool:
     """Tell whether a file is one that DeepSpeed writes for each rank, with the shapes of what others hold."""
     return any(not row.path and "param_shapes" in row.keys for row in checkpoint.containers)
+
+
+def valueless(checkpoint: Checkpoint) -> list[str]:
+    """The tensors on the device meta, which have a shape and no values."""
+    if not any(storage.device == "meta" for storage in checkpoint.storages):
+        return []
+    return [
+        entry.name
+        for entry in checkpoint.tensors
+        if any(part.storage.device == "meta" for part in parts_of(entry.tensor))
+    ]
+
+
+def _without_values(survey: Survey) -> Iterator[Finding]:
+    """Yield the finding about tensors on the device meta: an error where a whole model is of them."""
+    names = [] if survey.checkpoint.traits.is_live else valueless(survey.checkpoint)
+    if not names:
+        return
+    held = set(names)
+    is_whole = any(
+        all(entry.name in held for entry in part.entries) for part in survey.candidates if part.entries
+    )
+    text = f"{plural(len(names), 'tensor')} {'is' if len(names) == 1 else 'are'} on the device meta, saved without values: {folded(names)}."
+    follows = "The run had not loaded them, or kept them elsewhere, when it saved. Take another save."
+    yield Finding(
+        "no-weights", text, tuple(names), raised=None if is_whole else "warning", consequence=follows
+    )
 
 
 def _nothing(checkpoint: Checkpoint) -> Iterator[Finding]:

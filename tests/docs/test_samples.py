@@ -43,7 +43,7 @@ FINDINGS = {
     "dcp/__1_0.distcp": ["resume-stops", "unused", "optimizer-heavy"],
     "ddp_after.pth": ["prefix", "unused", "optimizer-heavy"],
     "ddp_before.pth": ["prefix", "unused", "optimizer-heavy"],
-    "dtypes.pth": [],
+    "dtypes.pth": ["no-weights"],
     "hostile.pth": ["called-on-load", "weights-only"],
     "legacy.pth": ["cuda"],
     "legacy_python2.pth": ["cuda"],

@@ -45,6 +45,8 @@ LIMITS = [
     "jobs.explain.families.keys._LEAST_DIVIDED",
     "jobs.explain.families.keys._LAST",
     "jobs.explain.families.keys._MOST_HEADS",
+    "jobs.explain.families.spellings._LEAST_LETTERS",
+    "jobs.explain.families.spellings._LONGEST",
     "pickles.grammar.forms._FEW_KEYS",
     "pickles.grammar.forms._HEAVY",
     "pickles.grammar.forms._LONG_NAME",

@@ -11,9 +11,10 @@ from ckpt.errors import Failure, UnreadableError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
 from ckpt.jobs.check.sums import Likeness, Sum
+from ckpt.jobs.weights import valueless
 from ckpt.rows import NamedTuple
 from ckpt.tensors import parts_of
-from ckpt.text import Json, and_more, plural, show, size_text
+from ckpt.text import Json, and_more, folded, plural, show, size_text
 
 Verdict = Literal["intact", "damaged", "unreadable"]
 """`unreadable`: the file is missing, may not be read, is not a checkpoint, or some of its bytes could not be read."""
@@ -125,6 +126,11 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
         checked.append("index and shards agree")
     for part in indexed:
         odd += _index(part)
+    empty = valueless(checkpoint)
+    if empty:
+        odd.append(
+            f"{plural(len(empty), 'tensor')} on the device meta, saved without values: {folded(empty)}"
+        )
     mixed = Survey(checkpoint).mixed
     doubts = [notice.message for notice in checkpoint.notices if notice.code == "mixed-steps"]
     doubts += [] if mixed is None else [mixed.text]

@@ -6,7 +6,7 @@ from ckpt.errors import CkptError
 from ckpt.findings import Code
 from ckpt.jobs.explain.case import Answer, Case, Statement, looked_at, stated
 from ckpt.jobs.explain.families import FAMILIES
-from ckpt.jobs.explain.families.content import of_any_key
+from ckpt.jobs.explain.families.content import of_any_attribute, of_any_key
 from ckpt.jobs.explain.message import Message
 from ckpt.text import pasted_path
 
@@ -14,7 +14,7 @@ from ckpt.text import pasted_path
 def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     """Answer an error for one checkpoint. Without a message that a family knows, the file is looked at for `text`."""
     if message is None:
-        return of_any_key(text, case) or looked_at(case)
+        return of_any_key(text, case) or of_any_attribute(text, case) or looked_at(case)
     return FAMILIES[message.kind].answer(message, case)
 
 

@@ -12,9 +12,9 @@ from ckpt.findings import LEVELS, Finding, Level, Plan, Way
 from ckpt.io.location import beside
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.jobs.inspect.inspect import inspect
+from ckpt.jobs.weights import valueless
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
-from ckpt.tensors import parts_of
 from ckpt.text import Json, and_more, plural, show
 
 
@@ -106,11 +106,7 @@ class Case:
     @cached_property
     def valueless(self) -> tuple[str, ...]:
         """The tensors on the device meta, which have a shape and no values."""
-        return tuple(
-            entry.name
-            for entry in self.survey.tensors
-            if any(part.storage.device == "meta" for part in parts_of(entry.tensor))
-        )
+        return tuple(valueless(self.survey.checkpoint))
 
     @property
     def has_module(self) -> bool:
@@ -212,7 +208,7 @@ def root_keys(case: Case) -> list[str]:
 
 def looked_at(case: Case) -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, and the line that loads it."""
-    rows = list(dict.fromkeys([*case.damage, *without_values(case), *stated(case.at_least("warning"))]))
+    rows = list(dict.fromkeys([*case.damage, *stated(case.at_least("warning"))]))
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
         rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))

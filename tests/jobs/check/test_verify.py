@@ -58,7 +58,8 @@ def test_whole_samples(path: Path) -> None:
         assert report.verdict == "intact" and not report.problems
     has_crc = path.suffix in (".pth", ".pt", ".ckpt") and not path.name.startswith("legacy")
     has_crc = has_crc or path.name == "dcp"
-    assert bool(verified(path).not_checked) != has_crc
+    has_all = has_crc and path.name != "dtypes.pth"  # one tensor of it is on meta, and has no values to check
+    assert bool(verified(path).not_checked) != has_all
 
 
 @pytest.mark.parametrize("name", real_files.FILES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import sys
@@ -21,6 +22,8 @@ from answered import Answered, inside, raised
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils import prune
+
+from ckpt.jobs.explain.families import find_message
 
 pytestmark = oracle.QUIET
 
@@ -634,3 +637,421 @@ def test_the_repository_of_a_class_is_named(tmp_path: Path) -> None:
 
     assert "YOLOv5" in Answered(text, written("models.yolo", tmp_path / "a.pt")).said
     assert "YOLOv5" not in Answered(text, written("models.mine", tmp_path / "b.pt")).said
+
+
+# --- names that a program or a hand has changed -----------------------------------------------------------------------
+
+
+def named(**parts: nn.Module) -> nn.Module:
+    """A module with these children."""
+    made = nn.Module()
+    for name, part in parts.items():
+        made.add_module(name, part)
+    return made
+
+
+@pytest.mark.parametrize(("count", "prefix"), [(7, "'module.'"), (6, "'model.'"), (3, "")])
+def test_names_that_a_program_cuts_are_told(count: int, prefix: str, tmp_path: Path) -> None:
+    model = named(layer_list=nn.Linear(2, 2), union2=nn.Linear(2, 2), binary1=nn.Linear(2, 2))
+    path = tmp_path / "m.pth"
+    torch.save({"model_state_dict": model.state_dict(), "epoch": 3}, path)
+    cut = {name[count:]: value for name, value in model.state_dict().items()}
+
+    found = Answered(raised(lambda: model.load_state_dict(cut)), path)
+
+    assert f"without the first {count} letters" in found.said and prefix in found.said
+    assert "another dict" not in found.said and "All missing keys are among them" in found.said
+    with inside(tmp_path):
+        exec(found.commands[0], {"torch": torch, "model": model})
+
+
+def test_a_prefix_that_a_program_takes_off_is_no_cut(tmp_path: Path) -> None:
+    state = {f"module.{name}": value for name, value in nn.Linear(2, 2).state_dict().items()}
+    torch.save(state, tmp_path / "m.pth")
+    bare = {name[7:]: value for name, value in state.items()}
+    model = named(fc=nn.Linear(2, 2))
+
+    found = Answered(raised(lambda: model.load_state_dict(bare)), tmp_path / "m.pth")
+
+    assert "letters" not in found.said
+
+
+def test_a_word_that_is_mistyped_is_renamed(tmp_path: Path) -> None:
+    for number, (old, new) in enumerate(
+        [("postion_embedding", "position_embedding"), ("reisdual", "residual"), ("lin_ear", "linear")]
+    ):
+        path = tmp_path / f"{number}.pth"
+        saved = named(body=named(**{old: nn.Linear(2, 2)}), head=nn.Linear(2, 2))
+        torch.save({"model": saved.state_dict()}, path)
+        model = named(body=named(**{new: nn.Linear(2, 2)}), head=nn.Linear(2, 2))
+
+        found = Answered(raised(lambda m=model, s=saved: m.load_state_dict(s.state_dict())), path)
+
+        assert "under a name that ckpt can match" not in found.said and "has no place" not in found.said
+        model.load_state_dict(torch.load(found.run("ckpt rename"), weights_only=True)["model"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("encoder", "decoder"), ("weights_ih", "weights_hh"), ("branch_a", "branch_b")]
+)
+def test_another_letter_is_no_mistake(old: str, new: str, tmp_path: Path) -> None:
+    saved = named(**{old: nn.Linear(2, 2)}, x=nn.Linear(2, 2))
+    model = named(**{new: nn.Linear(2, 2)}, x=nn.Linear(2, 2))
+
+    assert "spelling" not in refused(saved.state_dict(), model, tmp_path / "m.pth").said
+
+
+def test_flat_averages_are_told(tmp_path: Path) -> None:
+    state = two_layers().state_dict()
+    averages = {"ema_" + name.replace(".", "_"): value.clone() for name, value in state.items()}
+    torch.save({"state_dict": {**state, **averages}, "meta": {}}, tmp_path / "epoch_3.pth")
+    text = (
+        "The model and loaded state dict do not match exactly\n\nunexpected key in source state_dict: "
+        + ", ".join(averages)
+    )
+
+    found = Answered(text, tmp_path / "epoch_3.pth")
+
+    assert "4 keys of this file are running averages" in found.said and "has no place for 4" not in found.said
+
+
+def test_shapes_alone_keep_what_fvcore_skips(tmp_path: Path) -> None:
+    torch.save({"model": named(cls_score=nn.Linear(4, 81)).state_dict()}, tmp_path / "model_final.pth")
+    text = (
+        "Skip loading parameter 'cls_score.weight' to the model due to incompatible shapes: (81, 4) in the checkpoint but (4, 4) in the model!\n"
+        "Skip loading parameter 'cls_score.bias' to the model due to incompatible shapes: (81,) in the checkpoint but (4,) in the model!\n"
+        "Some model parameters or buffers are not found in the checkpoint:\ncls_score.{bias, weight}\n"
+    )
+
+    found = Answered(text, tmp_path / "model_final.pth")
+
+    assert "81 outputs where the model has 4" in found.said and "another file" not in found.said
+
+
+def test_positions_and_words_are_no_classes(tmp_path: Path) -> None:
+    def model(words: int, positions: int) -> nn.Module:
+        parts = {"embed_tokens": nn.Embedding(words, 4), "embed_positions": nn.Embedding(positions, 4)}
+        return named(encoder=named(**parts), decoder=named(output_projection=nn.Linear(4, words, bias=False)))
+
+    torch.save({"model": model(64, 302).state_dict()}, tmp_path / "checkpoint_best.pt")
+    text = raised(lambda: model(14, 258).load_state_dict(model(64, 302).state_dict()))
+
+    found = Answered(text, tmp_path / "checkpoint_best.pt")
+
+    assert "The vocabulary has 64 rows" in found.said and "Position embeddings differ: 302" in found.said
+    assert "classes" not in found.said
+
+
+@pytest.mark.parametrize("said", [4, 8, None])
+def test_the_rank_of_an_adapter_is_named(said: int | None, tmp_path: Path) -> None:
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    names = [f"base_model.model.layers.{number}.q_proj" for number in range(2)]
+    state = {}
+    for name in names:
+        state[f"{name}.lora_A.weight"] = torch.ones(8, 16)
+        state[f"{name}.lora_B.weight"] = torch.ones(16, 8)
+    save_file(state, folder / "adapter_model.safetensors")
+    if said is not None:
+        (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": said}))
+    rows = [
+        f"size mismatch for {name}.lora_{part}.default.weight: copying a param with shape torch.Size({here}) from checkpoint, the shape in"
+        f" current model is torch.Size({there})."
+        for name in names
+        for part, here, there in (("A", [8, 16], [4, 16]), ("B", [16, 8], [16, 4]))
+    ]
+
+    found = Answered("\n".join(rows), folder if said is not None else folder / "adapter_model.safetensors")
+
+    assert "has rank 8 (r)" in found.said and "of rank 4" in found.said
+    assert ("it belongs to another adapter" in found.said) is (said == 4)
+
+
+def test_a_module_of_a_server_stands_for_its_keys(tmp_path: Path) -> None:
+    save_file({"lm_head.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
+
+    found = Answered(
+        "ValueError: There is no module or parameter named 'lm_head' in LlamaModel",
+        tmp_path / "model.safetensors",
+    )
+
+    assert "The model has no place for 1 key" in found.said and "Is it the file" not in found.said
+
+
+def test_the_line_of_an_average_alone_goes_down_to_it(tmp_path: Path) -> None:
+    torch.save({"params_ema": two_layers().state_dict()}, tmp_path / "x2.pth")
+
+    found = Answered("KeyError: 'model.0.weight'", tmp_path / "x2.pth")
+
+    two_layers().load_state_dict(found.loaded())
+
+
+# --- states, devices and paths ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_holds_a_model_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "voxtral"
+    folder.mkdir()
+    save_file({"model.norm.weight": torch.ones(2)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"architectures": ["X"], "model_type": "voxtral"}))
+    text = "ValueError: There is no module or parameter named 'mm_whisper_embeddings' in LlamaForCausalLM"
+
+    assert "twice" not in Answered(text, folder).said
+    save_file({"mm_whisper_embeddings.tok.weight": torch.ones(2)}, folder / "consolidated.safetensors")
+    found = Answered(text, folder)
+
+    assert "The folder holds the model twice: consolidated.safetensors" in found.said
+    assert "Is it the file that was loaded" not in found.said
+
+
+def test_a_key_below_a_prefix_has_a_command(tmp_path: Path) -> None:
+    state = {f"model.diffusion_model.{name}.weight": torch.ones(2) for name in ("img_in", "final_layer")}
+    save_file(state, tmp_path / "flux.safetensors")
+
+    found = Answered("KeyError: 'img_in.weight'", tmp_path / "flux.safetensors")
+
+    assert "at another place" in found.said and "no optimizer" not in found.said
+    assert set(load_file(found.run("ckpt rename"))) == {"img_in.weight", "final_layer.weight"}
+
+
+def test_a_key_that_lies_twice_has_no_command(tmp_path: Path) -> None:
+    torch.save({"a.w.weight": torch.ones(2), "b.w.weight": torch.ones(2)}, tmp_path / "m.pth")
+
+    assert not any(
+        row.startswith("ckpt rename") for row in Answered("KeyError: 'w.weight'", tmp_path / "m.pth").commands
+    )
+
+
+def test_the_optimizer_of_deepspeed_is_named(tmp_path: Path) -> None:
+    zero = {"loss_scaler": None, "base_optimizer_state": {"state": {}, "param_groups": []}, "zero_stage": 2}
+    torch.save({"model": two_layers().state_dict(), "optimizer": zero}, tmp_path / "last.pth")
+
+    found = Answered("KeyError: 'param_groups'", tmp_path / "last.pth")
+
+    assert "optimizer is the state of an optimizer of DeepSpeed ZeRO" in found.said
+    two_layers().load_state_dict(found.loaded())
+
+
+def test_an_attribute_that_is_a_key(tmp_path: Path) -> None:
+    torch.save({"model": {"a": torch.ones(1)}, "generator": {"b": torch.ones(1)}}, tmp_path / "m.pt")
+
+    found = Answered("AttributeError: 'dict' object has no attribute 'generator'", tmp_path / "m.pt")
+    other = Answered("AttributeError: 'dict' object has no attribute 'stride'", tmp_path / "m.pt")
+
+    assert 'Ask for it as ["generator"]' in found.said and found.code == 0
+    assert "attributes" not in other.said and other.code == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128, torch.float32])
+def test_float64_is_found_for_a_device_without_it(dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2), "betas": torch.ones(2, dtype=dtype)}, tmp_path / "m.ckpt")
+    text = "TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 instead."
+
+    found = Answered(text, tmp_path / "m.ckpt")
+
+    assert found.kind == "float64" and ("betas" in found.said) is (dtype is not torch.float32)
+    if dtype is torch.float64:
+        cast = torch.load(found.run("ckpt convert"), weights_only=True)
+        assert {value.dtype for value in cast.values()} == {torch.float32}
+    elif dtype is torch.complex128:
+        assert not any("convert" in command for command in found.commands)
+
+
+def test_the_state_of_a_generator_is_described(tmp_path: Path) -> None:
+    text = "TypeError: RNG state must be a torch.ByteTensor"
+    for name, value, said in (
+        ("torch_rng_state", torch.get_rng_state(), "uint8, on the CPU. map_location has moved it"),
+        ("torch_rng_state", torch.ones(4), "is float32, and a generator takes uint8"),
+        ("weight", torch.ones(4), "No tensor of this file has the name of a state of random numbers"),
+    ):
+        torch.save({"model": two_layers().state_dict(), name: value}, tmp_path / "m.pt")
+
+        assert said in Answered(text, tmp_path / "m.pt").said
+
+
+def test_an_empty_scaler_is_named(tmp_path: Path) -> None:
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    text = raised(lambda: torch.amp.GradScaler("cpu").load_state_dict(scaler.state_dict()))
+    torch.save({"G": two_layers().state_dict(), "G_scaler": scaler.state_dict()}, tmp_path / "a.pt")
+    torch.save({"G": two_layers().state_dict(), "G_scaler": {"scale": 2.0}}, tmp_path / "b.pt")
+
+    assert "G_scaler is empty" in Answered(text, tmp_path / "a.pt").said
+    assert "G_scaler is not empty" in Answered(text, tmp_path / "b.pt").said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("./pretrained//best_04|18-23:10:14.pt", "no | and no :"),
+        ("C:\\\\runs\\\\e1?.pt", "no ?"),
+        ("D:\\\\Data\\x08est.pt", "(\\b)"),
+        ("runs\\train\\\\last.pt", "(\\t)"),
+    ],
+)
+def test_a_name_that_windows_refuses(name: str, said: str, tmp_path: Path) -> None:
+    torch.save(two_layers().state_dict(), tmp_path / "m.pt")
+
+    found = Answered(f"OSError: [Errno 22] Invalid argument: '{name}'", tmp_path / "m.pt")
+
+    assert found.kind == "file-name" and said in found.said and "damaged" not in found.said
+
+
+@pytest.mark.parametrize("name", ["C:\\\\runs\\\\last.pt", "./runs/last.pt"])
+def test_a_name_that_windows_takes_is_none_of_these(name: str) -> None:
+    found = find_message(f"OSError: [Errno 22] Invalid argument: '{name}'")
+
+    assert found is None or found.kind != "file-name"
+
+
+def test_arguments_of_megatron_are_compared(tmp_path: Path) -> None:
+    part = tmp_path / "gpt" / "iter_0000010" / "mp_rank_00"
+    part.mkdir(parents=True)
+    state = {
+        "args": argparse.Namespace(tensor_model_parallel_size=1, num_layers=2),
+        "checkpoint_version": 3.0,
+        "iteration": 10,
+        "model": {"language_model": {"encoder": {"layers.0.weight": torch.ones(2, 2)}}},
+    }
+    torch.save(state, part / "model_optim_rng.pt")
+    (tmp_path / "gpt" / "latest_checkpointed_iteration.txt").write_text("10")
+    text = "AssertionError: {} value from checkpoint ({}) is not equal to the input argument value ({})."
+
+    found = Answered(text.format("tensor_model_parallel_size", 1, 2), tmp_path / "gpt")
+    layers = Answered(text.format("num_layers", 2, 4), tmp_path / "gpt")
+    other = Answered(text.format("num_layers", 8, 4), tmp_path / "gpt")
+
+    assert "--tensor-model-parallel-size 1" in found.said and "--target-tensor-parallel-size 2" in found.said
+    assert found.kind == "world" and "weights_only" not in found.said
+    assert "give --num-layers 2" in layers.said and "convert" not in layers.said
+    assert "has num_layers = 2, not 8. Is it the one" in other.said
+
+
+def test_a_state_dict_that_lacks_the_prefix_of_its_class(tmp_path: Path) -> None:
+    folder = tmp_path / "bloom"
+    folder.mkdir()
+    names = ("h.0.attention.weight", "word_embeddings.weight", "lm_head.weight")
+    torch.save({name: torch.ones(2, 2) for name in names}, folder / "pytorch_model.bin")
+    config = {"architectures": ["BloomForCausalLM"], "model_type": "bloom"}
+    (folder / "config.json").write_text(json.dumps(config))
+    text = "ValueError: The state dictionary of the model you are trying to load is corrupted. Are you sure it was properly saved?"
+
+    found = Answered(text, folder)
+
+    assert "The file is whole" in found.said and "the head is lm_head" in found.said
+    named_so = torch.load(found.run("ckpt rename"), weights_only=True)
+    assert set(named_so) == {
+        "transformer.h.0.attention.weight",
+        "transformer.word_embeddings.weight",
+        "lm_head.weight",
+    }
+
+
+def test_a_shape_of_a_server_without_a_name_looks_for_codes(tmp_path: Path) -> None:
+    state = {
+        "layers.0.q.weight": torch.zeros(8, 1, dtype=torch.uint8),
+        "layers.0.q.weight.absmax": torch.ones(1),
+    }
+    state["layers.0.q.weight.quant_map"] = torch.ones(16)
+    state["layers.0.q.weight.quant_state.bitsandbytes__nf4"] = torch.zeros(80, dtype=torch.uint8)
+    save_file(state, tmp_path / "a.safetensors")
+    save_file({"layers.0.q.weight": torch.ones(2, 2)}, tmp_path / "b.safetensors")
+    text = "ERROR 06-09 19:41:51 [core.py:500]     assert param_data.shape == loaded_weight.shape\nERROR 06-09 19:41:51 [core.py:500] AssertionError"
+
+    assert "itsandbytes 4-bit" in Answered(text, tmp_path / "a.safetensors").said
+    assert "itsandbytes" not in Answered(text, tmp_path / "b.safetensors").said
+
+
+def test_a_value_head_that_is_not_there(tmp_path: Path) -> None:
+    text = "Provided path (./checkpoint-1000) does not contain valuehead weights."
+    save_file({"v_head.summary.weight": torch.ones(1, 2)}, tmp_path / "value_head.safetensors")
+
+    found = Answered(text, adapter(tmp_path / "lora"))
+    other = Answered(text, tmp_path / "value_head.safetensors")
+
+    assert found.kind == "valuehead" and "an adapter of LoRA alone" in found.said
+    assert "holds a value head: v_head.summary.weight" in other.said
+
+
+def test_zero_to_fp32_has_nothing_to_put_together(tmp_path: Path) -> None:
+    part = tmp_path / "checkpoint-60" / "global_step60"
+    part.mkdir(parents=True)
+    (part.parent / "latest").write_text("global_step60")
+    state = {
+        "module": two_layers().state_dict(),
+        "buffer_names": [],
+        "param_shapes": None,
+        "ds_version": "0.15",
+    }
+    torch.save({**state, "dp_world_size": 1, "mp_world_size": 1}, part / "mp_rank_00_model_states.pt")
+    text = "File \"/x/zero_to_fp32.py\", line 171, in parse_model_states\n    for s in param_shapes:\nTypeError: 'NoneType' object is not iterable"
+
+    found = Answered(text, part.parent)
+
+    assert found.kind == "zero" and "the weights lie whole" in found.said
+    two_layers().load_state_dict(load_file(found.run("ckpt convert")))
+
+
+def test_a_file_by_another_name_is_passed_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "text_encoder"
+    folder.mkdir()
+    save_file({"weight": torch.ones(2)}, folder / "model.fp16.safetensors")
+    text = "ValueError: text_encoder is not a folder containing a `.index.json` file or a pytorch_model.bin or a model.safetensors file"
+
+    found = Answered(text, folder)
+
+    assert found.kind == "no-file" and 'variant="fp16"' in found.said and found.loaded()
+
+
+def test_a_path_that_libtorch_does_not_find(tmp_path: Path) -> None:
+    torch.save(two_layers().state_dict(), tmp_path / "m.pt")
+    text = "what():  open file failed, file path: ./m.pt (FileAdapter at /pytorch/caffe2/serialize/file_adapter.cc:11)"
+
+    found = Answered(text, tmp_path / "m.pt")
+
+    assert found.kind == "path" and "no file at ./m.pt. It is looked for below the folder" in found.said
+
+
+def test_the_repository_of_stylegan_is_named(tmp_path: Path) -> None:
+    (tmp_path / "n.pkl").write_bytes(b"cdnnlib.tflib.network\nNetwork\n)\x81}(X\x01\x00\x00\x00aK\x01ub.")
+
+    found = Answered("ModuleNotFoundError: No module named 'dnnlib'", tmp_path / "n.pkl")
+
+    assert "StyleGAN for TensorFlow" in found.said and "legacy.py" in found.said
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model"])
+def test_a_file_without_its_buffers_keeps_the_key_of_its_weights(key: str, tmp_path: Path) -> None:
+    model = named(embeddings=nn.Linear(2, 2), h=nn.Linear(2, 2))
+    state = {"embeddings.position_ids": torch.arange(16).expand(1, -1).clone(), **model.state_dict()}
+    torch.save({key: state, "epoch": 3}, tmp_path / "sd.ckpt")
+
+    found = Answered(raised(lambda: model.load_state_dict(state)), tmp_path / "sd.ckpt")
+
+    assert "computed when the model is built" in found.said and f"below {key} as before" in found.said
+    model.load_state_dict(torch.load(found.run("ckpt slim"), weights_only=True)[key])
+
+
+def test_what_decides_stands_before_lists_of_names(tmp_path: Path) -> None:
+    basic = {f"layer1.{n}.conv{m}.weight": torch.ones(4, 4, 3, 3) for n in range(4) for m in (1, 2)}
+    deep = {f"layer1.{n}.conv{m}.weight": torch.ones(4, 4, 1, 1) for n in range(4) for m in (1, 2, 3)}
+
+    found = refused(deep, module_of(basic), tmp_path / "resnet50.pth")
+
+    assert found.said.count("These are two ResNets") == 1
+    assert found.page.index("These are two ResNets") < found.page.index("layer1.0.conv3.weight")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tarfile.ReadError: not a gzip file",
+        "gzip.BadGzipFile: Not a gzipped file (b'PK')",
+    ],
+)
+def test_a_reader_of_gzip_has_another_format(text: str, tmp_path: Path) -> None:
+    torch.save({"state_dict": two_layers().state_dict()}, tmp_path / "model.nemo")
+
+    found = Answered(text, tmp_path / "model.nemo")
+
+    assert "A reader of another format gives this message too. This one is PyTorch zip" in found.said
+    two_layers().load_state_dict(found.loaded())

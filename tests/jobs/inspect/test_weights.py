@@ -315,3 +315,16 @@ def test_packed_weights_are_not_passed_over(tmp_path: Path) -> None:
     assert " · int32, " in ckpt("inspect", "a.safetensors", cwd=tmp_path).lines[0]
     (row,) = (line for line in ckpt("ls", "a.safetensors", cwd=tmp_path).lines if line.startswith("a."))
     assert "K?" in row and "int32" in row
+
+
+@pytest.mark.parametrize(("others", "level"), [(0, "error"), (1, "warning")])
+def test_tensors_on_meta_hold_no_values(others: int, level: str, tmp_path: Path) -> None:
+    state = {"a.weight": torch.empty(2, 2, device="meta"), "b.weight": torch.empty(2, device="meta")}
+    torch.save({**state, **{f"c{n}.weight": torch.ones(2) for n in range(others)}}, tmp_path / "m.bin")
+
+    (row,) = [row for row in package.inspect(str(tmp_path / "m.bin")).findings if row.code == "no-weights"]
+
+    assert row.level == level and row.tensors == ("a.weight", "b.weight")
+    assert "2 tensors are on the device meta, saved without values" in row.message
+    assert b"no-weights" in ckpt("lint", tmp_path / "m.bin").out
+    assert b"on the device meta, saved without values" in ckpt("verify", tmp_path / "m.bin").out

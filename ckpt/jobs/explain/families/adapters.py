@@ -73,6 +73,27 @@ def _base_of(names: list[str], case: Case) -> Iterator[Statement]:
         )
 
 
+def _value_head(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a trainer of rewards, which finds no value head."""
+    del message
+    heads = [entry.name for entry in case.survey.tensors if _HEADS.search(entry.name)]
+    if heads:
+        yield Statement(
+            f"This file holds a value head: {and_more([show(name, 120) for name in heads], 4)}. The loader looks for it in value_head.safetensors"
+            " or value_head.bin, or this is not the file that was loaded."
+        )
+        return
+    is_adapter = any(".lora_" in entry.name for entry in case.survey.tensors)
+    what = "an adapter of LoRA alone" if is_adapter else "a model without one"
+    yield Statement(
+        f"No tensor of this file is a value head (v_head.summary of trl): it is {what}, of another stage than the training of a reward model."
+        " Take the checkpoint of that stage, or the file value_head.safetensors that it wrote beside its own."
+    )
+
+
+_HEADS = re.compile(r"(?:^|\.)(?:v_head|value_head|reward_head)\.")
+
+
 def _beginning(name: str) -> str:
     """The first words of a name: kohya writes `lora_unet_` and `lora_te_`, others a module."""
     first = name.partition(".")[0]
@@ -81,10 +102,20 @@ def _beginning(name: str) -> str:
 
 FAMILIES = (
     Family(
+        "valuehead",
+        (
+            r"does not contain value ?head weights",
+            r"Reward model is not correctly loaded",
+        ),
+        stating(_value_head),
+        needs_open=True,
+    ),
+    Family(
         "adapter",
         (
             r"No LoRA keys associated to ",
             r"lora key not loaded",
+            r"Failed to match keys when loading Lora",
             r"LoRA keys? not (?:loaded|found)",
             r"Target modules? .{1,200} not found in the base model",
             r"Invalid LoRA checkpoint",

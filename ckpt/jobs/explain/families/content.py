@@ -261,6 +261,26 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             f"This file has {shown} at another place: {and_more([show(place, 120) for place in places], 4)}."
         )
+        is_scale = SCALE.search(name.rpartition(".")[2]) and case.found("scaled")
+        if not is_scale and (prefix := _common_prefix(places, name, case)) is not None:
+            way = case.plan(("rename", "--sub", f"s/^{re.escape(prefix)}//"))
+            if way.command is not None:
+                yield Statement(
+                    f"Names of this file begin with {show(prefix, 80)}, and the program asks for them without it:",
+                    (),
+                    way.command,
+                )
+                return
+    zero = [row for row in case.survey.checkpoint.containers if _ZERO.issubset(map(str, row.keys))]
+    if zero and name in ("param_groups", "state"):
+        label = ".".join(map(str, zero[0].path))
+        yield Statement(
+            f"{show(label, 80) or 'This file'} is the state of an optimizer of DeepSpeed ZeRO (base_optimizer_state holds that of the"
+            " optimizer below it), and no optimizer of torch takes it: resume in DeepSpeed with as many ranks, or begin the optimizer anew"
+            " from the weights."
+        )
+        yield from loads(case)
+        return
     scaled = case.found("scaled") if SCALE.search(name.rpartition(".")[2]) else []
     if scaled:
         yield from stated(scaled)
@@ -291,6 +311,46 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
             "Lightning did not write this file, or its weights alone were kept. Load the weights by load_state_dict, not by ckpt_path."
         )
     yield from loads(case)
+
+
+_ZERO = frozenset(("base_optimizer_state", "loss_scaler"))
+"""Keys of the state of an optimizer of DeepSpeed ZeRO."""
+
+
+def _common_prefix(places: list[str], name: str, case: Case) -> str | None:
+    """The prefix under which a file of weights has a name, where the file has that tensor once, or None."""
+    tensors = [place for place in places if place.endswith(f".{name}")]
+    if len(places) != 1 or len(tensors) != 1 or any(section.path for section in case.survey.candidates):
+        return None
+    prefix = tensors[0].removesuffix(name)
+    count = sum(entry.name.startswith(prefix) for entry in case.survey.tensors)
+    return prefix if count > 1 else None
+
+
+def of_any_attribute(text: str, case: Case) -> Answer | None:
+    """Answer a dict that was asked for an attribute, where the file has a key of that name. Any other text gives None."""
+    found = None
+    for match in _ATTRIBUTE.finditer(text):
+        found = match
+    if found is None or found[1].rpartition(".")[2].lower() not in ("dict", "ordereddict"):
+        return None
+    name = found[2]
+    places = [row for row in case.survey.checkpoint.containers if name in map(str, row.keys)]
+    if not places:
+        return None
+    path = ".".join(map(str, (*places[0].path, name)))
+    rows = [
+        Statement(
+            f"This file holds dicts, which have keys and no attributes: {show(name, 80)} is one of them, at {show(path, 120)}. Ask for it as"
+            f" {literal_key(name)}, or build the module and load its weights into it."
+        )
+    ]
+    return Answer(case.survey.path, (*rows, *loads(case, "The file loads so:")))
+
+
+def literal_key(name: str) -> str:
+    """A key as a subscript of Python."""
+    return f'["{name}"]'
 
 
 def _of_optimizer(name: str, case: Case) -> Iterator[Statement]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ckpt.evidence.wrappers import WRAPPERS
-from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
+from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, loads, looked_at, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import MOST_NAMES, Message
@@ -227,9 +227,54 @@ def _elsewhere(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]
         yield Statement(f"It has {show(other, 120)} in place of {show(name, 120)}.")
 
 
+_ARGUMENT = re.compile(
+    r"(\w{1,100}) value from checkpoint \(([^()\n]{0,200})\) is not equal to the input argument value \(([^()\n]{0,200})\)"
+)
+
+
+def _of_megatron(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer Megatron, which compares its arguments with those that the checkpoint records."""
+    name, said, given = found[1], show(found[2], 60), show(found[3], 60)
+    held = [node for _, node in case.finds_value((name,))]
+    flag = "--" + name.replace("_", "-")
+    if held and all(show(str(node), 60) != said for node in held):
+        yield Statement(
+            f"This checkpoint has {show(name, 80)} = {show(str(held[0]), 60)}, not {said}. Is it the one that was loaded?"
+        )
+        return
+    text = f"The run that saved had {show(name, 80)} = {said}, and yours has {given}: give {flag} {said}."
+    if name.endswith("model_parallel_size"):
+        target = flag.replace("-model-parallel", "-parallel").replace("--", "--target-", 1)
+        text += f" For another number of ranks convert the checkpoint first (Megatron's tools/checkpoint/convert.py {target} {given})."
+    yield Statement(text)
+
+
+def _zero(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer zero_to_fp32 of DeepSpeed, which finds no divided parameters."""
+    del message
+    label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
+    if "DeepSpeed" not in label:
+        yield Statement(
+            f"This is {label}, and zero_to_fp32.py reads folders of DeepSpeed ZeRO-1, 2 and 3 alone."
+        )
+    elif "ZeRO-0" in label:
+        yield Statement(
+            f"This is a {label}: without ZeRO the weights lie whole in the file of the model, and zero_to_fp32.py has nothing to put together."
+        )
+    else:
+        yield Statement(f"This is a {label}.")
+    yield from loads(case)
+    way = case.written(("convert",), "", ".safetensors")
+    if way.command is not None:
+        yield Statement("The weights as one file:", (), way.command)
+
+
 def _world(message: Message, case: Case) -> Iterator[Statement]:
     """Answer another number of ranks than the one that saved."""
-    del message
+    argument = _ARGUMENT.search(message.text)
+    if argument is not None:
+        yield from _of_megatron(argument, case)
+        return
     yield from stated(case.at_least("warning"))
     facts = [f"{label}: {show(str(node), 60)}" for label, node in case.survey.checkpoint.facts]
     if facts:
@@ -267,8 +312,17 @@ FAMILIES = (
         _take,
     ),
     Family(
+        "zero",
+        (
+            r"unknown zero stage \d",
+            r"zero_to_fp32\.py[\s\S]{0,3000}'NoneType' object is not iterable",
+        ),
+        stating(_zero),
+    ),
+    Family(
         "world",
         (
+            r"\w{1,100} value from checkpoint \([^()\n]{0,200}\) is not equal to the input argument value",
             r"Loading a checkpoint for MP=\d{1,6} but world size is \d{1,6}",
             r"checkpoint being loaded used a DP world size of \d{1,6}",
             r"(?:world size|number of ranks|tensor.model.parallel size)[^\n]{0,60}(?:does not match|different from|mismatch)[^\n]{0,60}checkpoint",

@@ -9,7 +9,7 @@ from ckpt.evidence.loading import literal
 from ckpt.jobs.explain.case import Answer, Case, Statement, loads, looked_at, offered, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
-from ckpt.text import and_more, pasted_path, plural
+from ckpt.text import and_more, pasted_path, plural, show
 
 _SETS = (
     "shards",
@@ -69,6 +69,8 @@ _OF_OTHER_FORMATS = (
     "ZIP archive",
     "central directory",
     "not in a subdirectory",
+    "not a gzip",
+    "Not a gzip",
     "locating file data.pkl",
 )
 """Words of readers that were given a file of another format, whole or not."""
@@ -168,6 +170,18 @@ def _no_file(message: Message, case: Case) -> Answer:
     rows.append(
         Statement(f"The weights are here{count} ({label}), and none of the files has{name}. ckpt reads them.")
     )
+    if not checkpoint.parts and not checkpoint.members and case.survey.path.endswith(".safetensors"):
+        variant = re.search(r"\.(fp16|bf16|fp32|non_ema)\.", case.survey.path)
+        text = (
+            "Pass the path of this file itself, or give it the name that the loader knows, model.safetensors"
+        )
+        more = (
+            f' (transformers and diffusers take it with variant="{variant[1]}")'
+            if variant is not None
+            else ""
+        )
+        rows.append(Statement(f"{text}{more}."))
+        return Answer(case.survey.path, (*rows, *loads(case)))
     way = case.written(("convert",), "", ".safetensors")
     if way.command is None:
         way = case.plan(("weights",))
@@ -199,6 +213,25 @@ def _looked(message: Message, case: Case) -> Answer:
     return found
 
 
+_PATH = re.compile(r"file path: ?([^\n(]{0,2000})")
+
+
+def _path(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer libtorch, which finds nothing at a path."""
+    found = _PATH.search(message.text)
+    path = "" if found is None else found[1].strip()
+    is_relative = bool(path) and not path.startswith(("/", "\\")) and path[1:2] != ":"
+    where = (
+        " It is looked for below the folder in which the program runs, which an IDE sets."
+        if is_relative
+        else ""
+    )
+    yield Statement(
+        f"The program found no file at {show(path, 200) or 'an empty path'}.{where} Give the whole path of this file, which is here."
+    )
+    yield from stated(case.at_least("error"))
+
+
 def _mount(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a file system that gives no bytes."""
     del message
@@ -226,7 +259,9 @@ FAMILIES = (
             r"Ran out of input",
             r"filename 'storages' not found",
             r"pickle data was truncated",
+            r"\[Errno \d{1,4}\] Invalid argument(?!:? ?['\"\w])",
             r"not a ZIP archive",
+            r"(?:ReadError|BadGzipFile): [Nn]ot a gzip(?:ped)? file",
             r"file in archive is not in a subdirectory",
             r"storage has wrong (?:byte )?size: expected",
             r"Corrupted (?:file|checkpoint|archive)",
@@ -287,13 +322,20 @@ FAMILIES = (
             r"no checkpoint (?:was )?found (?:in|at|under) ",
             r"Can't find '?(?:adapter_config\.json|adapter_model)",
             r"[Uu]nable to find 'latest' file at",
+            r"is not a folder containing a `?\.index\.json`? file or a pytorch_model\.bin",
+            r"`?checkpoint`? should be the path to a file containing a whole state dict",
         ),
         _no_file,
     ),
     Family(
+        "path",
+        (r"open file failed(?: because of errno \d{1,4} on fopen: [\w ]{1,80})?,? file path: ",),
+        stating(_path),
+    ),
+    Family(
         "mount",
         (
-            r"\[Errno 5\] Input/output error",
+            r"\[Errno \d{1,4}\] Input/output error",
             r"\[Errno 107\] Transport endpoint is not connected",
             r"\[Errno 116\] Stale file handle",
         ),

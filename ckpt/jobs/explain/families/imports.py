@@ -114,6 +114,18 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             " clone on sys.path."
         )
         return
+    if any(module.startswith("dnnlib.tflib") for module in modules):
+        yield Statement(
+            "These are networks of StyleGAN for TensorFlow, and torch has no class for them. legacy.py of NVIDIA's stylegan2-ada-pytorch or"
+            " stylegan3 writes them as networks of torch: python legacy.py --source=FILE --dest=OUT."
+        )
+        return
+    if any(module.startswith("torch_utils.persistence") for module in modules):
+        yield Statement(
+            "The file is of NVIDIA's StyleGAN for torch, whose classes lie in its repository: run the program in a clone of it (dnnlib and"
+            " torch_utils), or put the clone on sys.path."
+        )
+        return
     found = _ATTRIBUTE.search(message.text)
     if found is None or found[1] in ("__main__", "__mp_main__"):
         if found is not None:

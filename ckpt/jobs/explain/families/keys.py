@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from math import isqrt
-from shlex import quote
 
 from ckpt.evidence.loading import literal
 from ckpt.evidence.mapping import Match, match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
+from ckpt.findings import Finding
 from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
+from ckpt.jobs.explain.families.spellings import (
+    adapter_rank,
+    averages,
+    averages_statement,
+    cut_names,
+    cut_statement,
+    of_modules,
+    spelled,
+    spelled_statement,
+)
 from ckpt.jobs.explain.family import Family
 from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import LONGEST_LINE, Message, Mismatch
 from ckpt.rows import NamedTuple
-from ckpt.text import and_more, plural, show
+from ckpt.text import and_more, pasted, plural, show
 
 _HEAD = re.compile(r"Error\(s\) in loading state_dict for ")
 _VOCABULARY = re.compile(
     r"(?:^|\.)(?:embed_tokens|word_embeddings|tok_embeddings|token_embedding|wte|lm_head|shared|embed_out)(?:\.|$)"
 )
 _POSITIONS = re.compile(
-    r"(?:^|[._])(?:pos_embed|position_embeddings?|positional_embedding|wpe|relative_position)"
+    r"(?:^|[._])(?:pos_embed|embed_positions|position_embeddings?|positional_embedding|wpe|relative_position)"
 )
 _MOST_RANKS = 64
 
@@ -59,7 +71,7 @@ def answer_of_names(message: Message) -> Answer | None:
     if not rules.partners:
         return None
     command = "ckpt strip FILE -o OUT" if _is_wrapper(rules) else None
-    subs = " ".join(f"--sub {quote(rule.substitution)}" for rule in rules.renames)
+    subs = " ".join(f"--sub {shlex.quote(rule.substitution)}" for rule in rules.renames)
     if command is None and rules.renames and all(rule.is_plain for rule in rules.renames):
         command = f"ckpt rename FILE {subs} -o OUT"
     return Answer("", (Statement(_renames_text(rules, len(message.missing)), (), command),))
@@ -70,6 +82,13 @@ def _counted(met: int, whole: int, noun: str) -> str:
     if whole == 1:
         return f"the {noun}" if met else f"no {noun}"
     return f"{met:,} of the {plural(whole, noun)}" if met else f"none of the {plural(whole, noun)}"
+
+
+def _none(unexpected: Sequence[str]) -> str:
+    """The beginning of a sentence: `None of the 7 unexpected keys is`, `The unexpected key is not`."""
+    if len(unexpected) == 1:
+        return f"The unexpected key {show(unexpected[0], 120)} is not"
+    return f"None of the {plural(len(unexpected), 'unexpected key')} is"
 
 
 def _by_names(here: Sequence[str], missing: Sequence[str], keep: Sequence[str] = ()) -> Match:
@@ -95,21 +114,83 @@ def _renames_text(rules: Match, missing: int) -> str:
 def _answer(message: Message, case: Case) -> Answer:
     path = case.survey.path
     if not (message.missing or message.unexpected or message.mismatched):
-        return looked_at(case)
+        unnamed = tuple(_unnamed(message, case))
+        return Answer(path, unnamed) if unnamed else looked_at(case)
     chosen = _section(message, case)
     if chosen is None:
         return Answer(path, (Statement("The file holds no model."), *stated(case.at_least("warning"))))
     shapes_in_file = {
         name: entry.tensor.shape for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
-    rows = [*stated(case.found("tensor-parallel")), *_missing(message, case, chosen, shapes_in_file)]
+    # What decides stands before long lists of names.
+    deciding = [] if case.is_useless else list(_architectures(message))
+    rows = [
+        *stated(case.found("tensor-parallel")),
+        *deciding,
+        *_missing(message, case, chosen, shapes_in_file),
+    ]
     differing = tuple(
         Shapes(row.name, _shape_in_file(row.name, shapes_in_file), row.model) for row in message.mismatched
     )
     if differing:
-        rows += _shapes(message, case, differing, shapes_in_file)
+        rows += [row for row in _shapes(message, case, differing, shapes_in_file) if row not in deciding]
     serious = list(stated(case.at_least("error")))
     return Answer(path, (*serious, *rows), shapes=differing)
+
+
+_BASES = {
+    "transformer": ("bloom", "gpt2", "gptj", "gpt_neo", "codegen", "falcon", "xglm", "mpt"),
+    "model": (
+        "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "gemma", "gemma2", "phi", "phi3", "opt", "bart", "mbart", "starcoder2",
+    ),
+    "gpt_neox": ("gpt_neox",),
+    "bert": ("bert",),
+    "roberta": ("roberta", "xlm-roberta"),
+    "distilbert": ("distilbert",),
+    "albert": ("albert",),
+    "electra": ("electra",),
+    "deberta": ("deberta", "deberta-v2"),
+    "vit": ("vit",),
+}  # fmt: skip
+"""The prefix that transformers' classes with a head put before the names of the base model -> the model types."""
+_OF_HEADS = ("lm_head", "classifier", "cls", "qa_outputs", "score", "embed_out", "final_logits_bias")
+
+
+def _unnamed(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer an error that names no key: of transformers about a prefix, of vLLM about a shape."""
+    if "is corrupted" in message.text and not case.damage:
+        yield from _without_prefix(case)
+        return
+    if "loaded_weight" in message.text or "Attempted to load weight" in message.text:
+        scaled = case.found("scaled", "tensor-parallel")
+        yield from stated(scaled)
+        if any(row.code == "scaled" for row in scaled):
+            yield built_by_quantizers(case)
+
+
+def _without_prefix(case: Case) -> Iterator[Statement]:
+    """Say that the base model's names lack their prefix beside the names of a head."""
+    roots = list(dict.fromkeys(entry.name.partition(".")[0] for entry in case.survey.tensors))
+    heads = [root for root in roots if root in _OF_HEADS]
+    base = [root for root in roots if root not in _OF_HEADS]
+    types = {str(node) for _, node in case.finds_value(("model_type",))}
+    prefix = next((word for word, kinds in _BASES.items() if types.intersection(kinds)), None)
+    if not heads or not base or prefix in base:
+        return
+    yield Statement(
+        "The file is whole. transformers calls a state dict corrupted where it has the names of a base model without the prefix of the class,"
+        f" beside the names of a head. Here they begin with {and_more([show(root, 40) for root in base], 4)}, and the head is"
+        f" {and_more([show(root, 40) for root in heads], 2)}."
+    )
+    if prefix is None:
+        return
+    way = case.plan(("rename", "--sub", f"s/^(?!(?:{'|'.join(heads)})(?:\\.|$))/{prefix}./"))
+    if way.command is not None:
+        yield Statement(
+            f"With {prefix}. before them, as this type of model has it, and to be put in the place of this file:",
+            (),
+            way.command,
+        )
 
 
 _ADDED = re.compile(r"\.(?:modules_to_save\.[^.]+|base_layer)(?=\.)|(?<=lora_[AB])\.[^.]+(?=\.weight$)")
@@ -146,7 +227,11 @@ def _section(message: Message, case: Case) -> Section | None:
 def _missing(
     message: Message, case: Case, chosen: Section, shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[Statement]:
-    survey, missing, unexpected = case.survey, message.missing, message.unexpected
+    survey = case.survey
+    # fvcore lists a tensor of another shape among those that it does not find, too.
+    differing = {row.name for row in message.mismatched}
+    missing = [name for name in message.missing if name not in differing]
+    unexpected = of_modules(message.unexpected, shapes)
     if not missing and not unexpected:
         return
     here = [name for name in unexpected if name in shapes]
@@ -154,10 +239,18 @@ def _missing(
     if unexpected and not here and top.intersection(unexpected):
         yield _loaded_whole(message, survey, chosen, shapes)
         return
-    if unexpected and not here and not any(name in shapes for name in missing):
+    if not here and (count := cut_names(unexpected, shapes)):
+        yield cut_statement(count, missing, shapes, case)
+        return
+    if unexpected and not here and (beside := _consolidated(case)):
         yield Statement(
-            f"None of the {plural(len(unexpected), 'unexpected key')} is in this file. Is it the file that was loaded?"
+            f"{_none(unexpected)} in the files that ckpt reads here. The folder holds the model"
+            f" twice: {show(beside, 80)} has it in the names of its author too, and a loader that takes every file meets both. In vLLM"
+            " --load-format mistral with --config-format mistral takes the one; for the other move it out of the folder."
         )
+        return
+    if unexpected and not here and not any(name in shapes for name in missing):
+        yield Statement(f"{_none(unexpected)} in this file. Is it the file that was loaded?")
     wanted = set(missing)
     left = here or [name for name in shapes if name not in wanted]
     # torch is silent about counters of batch normalization, so one that no message names may lack its place too.
@@ -188,6 +281,11 @@ def _missing(
     absent = [name for name in absent if name not in changed.names]
     if changed.text:
         yield Statement(changed.text, (), changed.line(case))
+    taken = set(met.values())
+    respelled = spelled(absent, [name for name in here if name not in taken], shapes)
+    if respelled.partners:
+        yield spelled_statement(respelled, len(missing), case)
+        absent = [name for name in absent if name not in respelled.partners]
     if absent:
         yield Statement(
             f"{plural(len(absent), 'missing key')} {are(absent)} not in this file under a name that ckpt can match.",
@@ -199,7 +297,13 @@ def _missing(
             " trained for a new task. Without training its answers are random."
         )
         return
-    rest = [name for name in _left(here, set(met.values())) if name not in changed.names]
+    met_here = {*met.values(), *respelled.partners.values()}
+    rest = [name for name in _left(here, met_here) if name not in changed.names]
+    averaged = averages(rest, shapes)
+    if averaged:
+        yield averages_statement(averaged)
+        spoken_of = set(averaged)
+        rest = [name for name in rest if name not in spoken_of]
     counters = [name for name in rest if name in AVERAGE_COUNTERS]
     if counters and met and _is_wrapper(rules):
         yield Statement(
@@ -211,9 +315,14 @@ def _missing(
         theirs = set(finding.tensors)
         spoken = [name for name in rest if _full(chosen, name) in theirs or _is_scale(name, finding.code)]
         if spoken:
-            yield from stated([finding])
+            yield from stated([_with_key(finding, case, chosen)])
             if finding.code == "scaled":
                 yield built_by_quantizers(case)
+                if "Can not map tensor" in message.text:
+                    yield Statement(
+                        "Converters to GGUF take weights that were not quantized: convert the original model, and quantize the GGUF"
+                        " (llama-quantize)."
+                    )
             rest = [name for name in rest if name not in spoken]
     if rest and not missing and _has_base_names(rest, shapes):
         yield from _base_names(case, shapes)
@@ -224,6 +333,7 @@ def _missing(
         (absent or rest)
         and (met or not unexpected)
         and not changed.text
+        and not respelled.partners
         and not message.mismatched
         and not case.is_useless
     ):
@@ -355,6 +465,36 @@ def _base_names(case: Case, shapes: dict[str, tuple[int, ...]]) -> Iterator[Stat
     )
 
 
+def _consolidated(case: Case) -> str | None:
+    """The file of a model in the names of its author, beside the files that ckpt reads, or None."""
+    folder = case.survey.path
+    if not os.path.isdir(folder) or any("consolidated" in part for part in case.survey.checkpoint.parts):
+        return None
+    return (
+        "consolidated.safetensors"
+        if os.path.isfile(os.path.join(folder, "consolidated.safetensors"))
+        else None
+    )
+
+
+def _with_key(finding: Finding, case: Case, chosen: Section) -> Finding:
+    """The finding with a command that leaves the weights below the key where the program asked for them."""
+    key = pasted(chosen.name)
+    if finding.code != "extra-buffers" or finding.hint is None or not chosen.path or key is None:
+        return finding
+    words = shlex.split(finding.hint)  # ckpt slim PATH … -o OUT
+    way = case.plan((words[1], *words[3:-2], "--keep", key))
+    if way.command is None:
+        return finding
+    alone = "For the weights without them:"
+    follows = finding.consequence
+    if follows is not None:
+        follows = follows.replace(
+            alone, f"For the weights without them, below {show(chosen.name, 80)} as before:"
+        )
+    return finding._replace(hint=way.command, consequence=follows)
+
+
 def _full(chosen: Section, name: str) -> str:
     return f"{chosen.name}.{name}" if chosen.path else name
 
@@ -458,7 +598,11 @@ def _shapes(
         yield Statement(f"{plural(len(lost), 'tensor')} {are(lost)} not in this file.", tuple(lost))
     same = [row for row in message.mismatched if row.name not in other]
     if same and not case.is_useless:
-        told = [*_of_quantizers(same, shapes), *_architectures(message)]
+        told = [
+            *_of_quantizers(same, shapes),
+            *_architectures(message),
+            *adapter_rank(message, case),
+        ]
         if told:
             yield from told
             return
@@ -494,10 +638,17 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
         row = words[0]
         yield Statement(
             f"The vocabulary has {row.checkpoint[0]:,} rows in the checkpoint and {row.model[0]:,} in the model: another"
-            " tokenizer or config.json, or tokens that were added. model.resize_token_embeddings"
+            " tokenizer, dictionary or config.json, or tokens that were added. In transformers model.resize_token_embeddings"
             f"({row.checkpoint[0]}) before the load makes room."
         )
-    heads = [row for row in rows if row not in words and _is_head(row, rows, shapes)]
+    vocabularies = {(row.checkpoint[:1], row.model[:1]) for row in words}
+    heads = [
+        row
+        for row in rows
+        if (row.checkpoint[:1], row.model[:1]) not in vocabularies
+        and not _POSITIONS.search(row.name)
+        and _is_head(row, rows, shapes)
+    ]
     if heads:
         row = heads[0]
         yield Statement(
@@ -705,6 +856,9 @@ _PATTERNS = (
     r": found shape torch\.Size\([^()]{1,200}\) in the checkpoint and ",
     r"please ensure that the architectures match",
     r"Can not map tensor '",
+    r"The state dictionary of the model you are trying to load is corrupted",
+    r"assert (?:param_data|self\.data|param)\.shape == loaded_weight\.shape",
+    r"Attempted to load weight \(torch\.Size\([^()\n]{0,200}\)\) into parameter",
 )
 
 FAMILIES = (

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from ckpt.evidence.matching import groups_of
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.sections import Section
-from ckpt.jobs.explain.case import Answer, Case, Statement, looked_at, stated
+from ckpt.jobs.explain.case import Answer, Case, Statement, are, looked_at, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.text import and_more, plural, show
+from ckpt.tree.find import children
 
 _ORDER = "optimizer-order"
 """The finding of an optimizer whose states have the shapes of other parameters."""
@@ -96,7 +97,36 @@ def _capturable(message: Message, case: Case) -> Iterator[Statement]:
             )
 
 
+def _scaler(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a GradScaler that gets an empty state."""
+    del message
+    rows: dict[str, int] = {}
+    for key, child in children(case.survey.checkpoint.root):
+        inner = [(f"{key}.{name}", part) for name, part in children(child)]
+        for name, part in ((str(key), child), *inner):
+            if "scaler" in name.rpartition(".")[2].lower() and not isinstance(part, (int, float, str)):
+                rows[name] = len(children(part))
+    empty = [name for name, count in rows.items() if not count]
+    if empty:
+        shown = and_more([show(name, 80) for name in empty], 4)
+        yield Statement(
+            f"{shown} {are(empty)} empty: the run that saved had no mixed precision in float16 (GradScaler(enabled=False)). Nothing is lost: leave"
+            " the load of the scaler out, or build it with enabled=False as that run did."
+        )
+    elif rows:
+        shown = and_more([show(name, 80) for name in rows], 4)
+        yield Statement(f"{shown} {are(list(rows))} not empty in this file. Is it the file that was loaded?")
+    else:
+        yield Statement("This file holds no state of a GradScaler by that name: leave its load out.")
+
+
 FAMILIES = (
+    Family(
+        "scaler",
+        (r"state dict is empty, possibly because it was saved from a disabled instance of GradScaler",),
+        stating(_scaler),
+        needs_open=True,
+    ),
     Family(
         "optimizer",
         (r"loaded state dict (?:has a different number of|contains a) parameter group",),

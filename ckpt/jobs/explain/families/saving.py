@@ -46,6 +46,33 @@ def _parent(message: Message, case: Case) -> Iterator[Statement]:
     )
 
 
+_REFUSED = re.compile(r"Invalid argument: '([^'\n]{1,2000})'")
+_ESCAPED = re.compile(r"(?<!\\)(?:\\\\){0,4}\\(x[01][0-9a-f]|[tnr])")
+_LETTERS = {"x07": "a", "x08": "b", "x0b": "v", "x0c": "f"}
+"""Escapes as Python shows them -> the letter behind the backslash that gives them."""
+
+
+def _file_name(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a path that Windows does not take: its characters, or an escape that a backslash has made."""
+    del case
+    found = _REFUSED.search(message.text)
+    path = "" if found is None else found[1]
+    escape = _ESCAPED.search(path)
+    if escape is not None:
+        letter = _LETTERS.get(escape[1], escape[1])
+        yield Statement(
+            f"No file is the cause: in the program a backslash and the letter behind it (\\{letter}) stand for one character."
+            ' Write the path as r"…", or with / in place of the backslash.'
+        )
+        return
+    inside = path[2:] if path[1:2] == ":" else path
+    held = list(dict.fromkeys(letter for letter in inside if letter in ':|?*<>"'))
+    yield Statement(
+        f"No file is the cause: Windows takes no {' and no '.join(held) or 'such character'} in the name of a file. Give the save another name"
+        " (a time without colons: %H-%M-%S)."
+    )
+
+
 def _shared(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which keeps no two tensors of one storage."""
     del message
@@ -107,6 +134,14 @@ FAMILIES = (
             r"File \S{1,2000} cannot be opened\.",
         ),
         stating(_saving),
+    ),
+    Family(
+        "file-name",
+        (
+            r"\[Errno \d{1,4}\] Invalid argument: '(?![A-Za-z]:[^:|?*<>\"'\n]{0,2000}')[^'\n]{0,2000}[:|?*<>\"]",
+            r"\[Errno \d{1,4}\] Invalid argument: '[^'\n]{0,2000}?(?<!\\)(?:\\\\){0,4}\\(?:x[01][0-9a-f]|[tnr])",
+        ),
+        stating(_file_name),
     ),
     Family("parent", (r"Parent directory .{1,2000}? does not exist",), stating(_parent)),
     Family(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ckpt.jobs.explain.case import Case, Statement
+from ckpt.jobs.explain.case import Case, Statement, are
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
+from ckpt.tensors import parts_of
 from ckpt.text import and_more, pasted_path, plural, show
 
 
@@ -59,7 +61,75 @@ def _not_finite(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
+def _float64(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a device without float64: which tensors have it?"""
+    del message
+    wide = {entry.name: entry.tensor.dtype.name for entry in case.survey.tensors}
+    wide = {name: dtype for name, dtype in wide.items() if dtype in ("float64", "complex128")}
+    names = list(wide)
+    if not names:
+        yield Statement(
+            "No tensor of this file is float64: the program makes one, of a number or of an array of NumPy. Give it dtype=torch.float32."
+        )
+        return
+    yield Statement(
+        f"{plural(len(names), 'tensor')} of this file {are(names)} {' or '.join(sorted(set(wide.values())))}, which the GPUs of Apple do not have:"
+        f" {and_more([show(name, 120) for name in names], 4)}."
+    )
+    way = case.plan(("convert", "--dtype", "float32"))
+    if way.command is not None and "complex128" not in wide.values():
+        yield Statement("The same file in float32:", (), way.command)
+
+
+_OF_RANDOM = re.compile(r"(?:^|[._])(?:rng|random|generator)(?:[._]|$)|rng_?state", re.IGNORECASE)
+
+
+def _random(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a generator of random numbers that gets no bytes on the CPU."""
+    del message
+    states = [entry for entry in case.survey.tensors if _OF_RANDOM.search(entry.name)]
+    for entry in states[:4]:
+        device = parts_of(entry.tensor)[0].storage.device or "cpu"
+        name = entry.tensor.dtype.name
+        label = show(entry.name, 120)
+        if name == "uint8" and device == "cpu":
+            yield Statement(
+                f"In this file {label} is as a generator takes it: uint8, on the CPU. map_location has moved it to another device, or"
+                ' the program has cast it. Load with map_location="cpu" and move the model, or hand over state.cpu().'
+            )
+        elif name == "uint8":
+            yield Statement(
+                f"In this file {label} lies on {show(device, 40)}, and a generator takes it from the CPU: state.cpu()."
+            )
+        else:
+            yield Statement(
+                f"In this file {label} is {name}, and a generator takes uint8: state.cpu().byte()."
+            )
+    if not states:
+        yield Statement(
+            "No tensor of this file has the name of a state of random numbers: the program keeps it in another file, or under another name."
+        )
+
+
 FAMILIES = (
+    Family(
+        "float64",
+        (
+            r"MPS framework doesn't support float64",
+            r"Cannot convert a (?:float64|MPS) Tensor to (?:MPS|float64)",
+        ),
+        stating(_float64),
+        needs_open=True,
+    ),
+    Family(
+        "random",
+        (
+            r"RNG state must be a torch\.ByteTensor",
+            r"expected a torch\.ByteTensor, but got ",
+        ),
+        stating(_random),
+        needs_open=True,
+    ),
     Family(
         "not-finite",
         (r"probability tensor contains either `inf`, `nan` or element < 0",),

@@ -1,0 +1,194 @@
+"""Names that a program or a hand has changed: cut, mistyped, flattened for an average, or shortened to a module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from ckpt.jobs.explain.case import Case, Statement, are
+from ckpt.jobs.explain.message import Message
+from ckpt.rows import NamedTuple
+from ckpt.text import and_more, plural, show
+
+_MOST_COMPARED = 20_000
+"""Pairs of words that are compared letter by letter."""
+_LEAST_LETTERS = 6
+_AVERAGED = "ema_"
+"""The prefix that mmdet and mmcv give to averages, whose names have underscores in place of dots."""
+
+
+def cut_names(unexpected: Sequence[str], names: Collection[str]) -> int:
+    """Count the letters that a program has cut off the beginning of every name of a file, or return 0.
+
+    A cut between the parts of a name is none of these: a prefix was there.
+    """
+    longest = max(unexpected, key=len, default="")
+    if not longest:
+        return 0
+    counts = {len(name) - len(longest) for name in names if name.endswith(longest)} - {0}
+    for count in sorted(counts):
+        whole: dict[str, list[str]] = {}
+        for name in names:
+            whole.setdefault(name[count:], []).append(name)
+        if all(short in whole for short in unexpected) and any(
+            name[count - 1 : count] != "." for short in unexpected for name in whole[short]
+        ):
+            return count
+    return 0
+
+
+def cut_statement(count: int, missing: Sequence[str], names: Collection[str], case: Case) -> Statement:
+    """Say that a program cuts names that have no prefix."""
+    prefix = next((word for word in ("module.", "_orig_mod.", "model.", "net.") if len(word) == count), None)
+    cut = f"the first {plural(count, 'letter')}"
+    reason = f", as if each began with {prefix!r}" if prefix is not None else ""
+    met = sum(name in names for name in missing)
+    text = (
+        f"Each unexpected key is a name of this file without {cut}: the program cuts them off{reason}. The names of this file have no"
+        " such prefix: load them as they are."
+    )
+    if missing and met == len(missing):
+        text += " All missing keys are among them."
+    load = case.survey.load.expression
+    return Statement(text, (), None if load is None else f"model.load_state_dict({load})")
+
+
+class Spelled(NamedTuple):
+    """Names of a model -> the same names in a file, where one word is spelled in another way; and the rules of `rename`."""
+
+    partners: Mapping[str, str]
+    rules: tuple[str, ...]
+
+
+def spelled(absent: Sequence[str], here: Sequence[str], names: Collection[str]) -> Spelled:
+    """Find missing keys that differ from an unexpected one by some letters of one word."""
+    words: dict[str, str] = {}
+    partners: dict[str, str] = {}
+    shapes: dict[tuple[int, tuple[str, ...]], list[str]] = {}
+    for name in here:
+        parts = name.split(".")
+        for index in range(len(parts)):
+            shapes.setdefault((index, (*parts[:index], "", *parts[index + 1 :])), []).append(name)
+    left = _MOST_COMPARED
+    for name in absent:
+        parts = name.split(".")
+        found: list[tuple[str, str, str]] = []
+        for index, word in enumerate(parts):
+            for other in shapes.get((index, (*parts[:index], "", *parts[index + 1 :])), ()):
+                left -= 1
+                if left < 0:
+                    return Spelled({}, ())
+                there = other.split(".")[index]
+                if _are_alike(word, there):
+                    found.append((other, there, word))
+        if len(found) == 1:
+            other, there, word = found[0]
+            if words.setdefault(there, word) == word:
+                partners[name] = other
+    changed = set(partners.values())
+    rules = tuple(
+        rf"s/(^|\.){re.escape(old)}(?=\.|$)/\g<1>{new}/g"
+        for old, new in words.items()
+        if all(name in changed for name in names if old in name.split("."))
+        and re.fullmatch(r"\w{1,200}", old)
+        and re.fullmatch(r"\w{1,200}", new)
+    )
+    return Spelled(partners, rules if len(rules) == len(words) else ())
+
+
+def _are_alike(one: str, other: str) -> bool:
+    """Tell whether two words are two spellings of one: a letter is missing or two have changed places.
+
+    Another letter in the same place is no mistake: encoder and decoder, weight_ih and weight_hh.
+    """
+    if min(len(one), len(other)) < _LEAST_LETTERS or max(len(one), len(other)) > _LONGEST:
+        return False
+    if re.findall(r"\d+", one) != re.findall(r"\d+", other):
+        return False
+    if one.lower().replace("_", "") == other.lower().replace("_", ""):
+        return True
+    pairs = enumerate(zip(one, other, strict=False))
+    start = next((index for index, (ours, theirs) in pairs if ours != theirs), min(len(one), len(other)))
+    if not start or abs(len(one) - len(other)) > 1:
+        return False
+    if len(one) == len(other):
+        return (
+            one[start : start + 2] == other[start : start + 2][::-1]
+            and one[start + 2 :] == other[start + 2 :]
+        )
+    longer, shorter = (one, other) if len(one) > len(other) else (other, one)
+    return longer[start + 1 :] == shorter[start:] and longer[start].isalpha()
+
+
+_LONGEST = 100
+"""Letters of a word that is compared."""
+
+
+def spelled_statement(found: Spelled, missing: int, case: Case) -> Statement:
+    """Say which keys are spelled in another way, with the command that gives them the names of the model."""
+    pairs = [f"{show(old, 120)} for {show(new, 120)}" for new, old in found.partners.items()]
+    text = (
+        f"{len(found.partners):,} of the {plural(missing, 'missing key')} {are(list(found.partners))} there"
+        if missing > 1
+        else "The missing key is there"
+    )
+    text += f" in another spelling: {and_more(pairs, 2)}."
+    way = case.plan(("rename", *(word for rule in found.rules for word in ("--sub", rule))))
+    return Statement(text, (), way.command if found.rules else None)
+
+
+def averages(rest: Sequence[str], names: Collection[str]) -> list[str]:
+    """The keys that are averages of the weights of a file, in the names of mmdet: `ema_backbone_conv1_weight`."""
+    flat = {_AVERAGED + name.replace(".", "_") for name in names}
+    return [name for name in rest if name in flat]
+
+
+def averages_statement(found: Sequence[str]) -> Statement:
+    """Say what keys of averages are for."""
+    return Statement(
+        f"{plural(len(found), 'key')} of this file {are(found)} running averages of its weights ({_AVERAGED}…, of the EMA hook of mmcv and"
+        " mmdet). A model without that hook has no place for them and loses nothing else: the load has the weights, and not their averages."
+    )
+
+
+def of_modules(unexpected: Sequence[str], names: Collection[str]) -> list[str]:
+    """The keys of an error, with the keys below a module in the place of its name, as vLLM gives it."""
+    below: dict[str, list[str]] = {name: [] for name in unexpected if name not in names}
+    for other in names if below else ():
+        end = other.find(".")
+        while end >= 0:
+            if other[:end] in below:
+                below[other[:end]].append(other)
+            end = other.find(".", end + 1)
+    return [each for name in unexpected for each in below.get(name) or [name]]
+
+
+def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
+    """Say that an adapter has another rank than the model was built for, and what its config says."""
+    ranks = {
+        (row.checkpoint[axis], row.model[axis])
+        for row in message.mismatched
+        for axis, part in ((0, ".lora_A."), (1, ".lora_B."))
+        if part in row.name and len(row.checkpoint) > axis < len(row.model)
+    }
+    is_adapter = all(".lora_A." in row.name or ".lora_B." in row.name for row in message.mismatched)
+    others = {
+        (row.checkpoint[1 - axis : 2 - axis], row.model[1 - axis : 2 - axis])
+        for row in message.mismatched
+        for axis, part in ((0, ".lora_A."), (1, ".lora_B."))
+        if part in row.name and len(row.checkpoint) == len(row.model) == 2
+    }
+    if not is_adapter or len(ranks) != 1 or any(here != there for here, there in others):
+        return
+    ((here, there),) = ranks
+    if here == there or not here:
+        return
+    text = f"The adapter of this file has rank {here} (r), and the model was built for an adapter of rank {there}."
+    said = [node for name, node in case.finds_value(("r",)) if isinstance(node, int)]
+    if said and here not in said:
+        text += f" adapter_config.json says r = {said[0]}: it belongs to another adapter. Set r to {here} there, or take the config that was saved with it."
+    elif said:
+        text += f" adapter_config.json says r = {here} too: let PeftModel.from_pretrained build the adapter from it, in place of a LoraConfig of your own."
+    else:
+        text += f" Build it with r = {here}."
+    yield Statement(text)
