@@ -310,14 +310,17 @@ def verdict(
         expected = sums_of(opened.path, stored.sums)
         survey = with_ties(opened.survey, opened.limits)
         now = sums_now(survey, expected, section, progress=progress, executor=current())
-        return job.against(checkpoint, expected, now)
-    report = job.structure(checkpoint)
+        # The sums may leave out tensors, damaged ones too: ckpt sum lists no sum of these.
+        unnamed = job.unnamed(survey, expected) if section is None else []
+        report = job.against(checkpoint, expected, now, unnamed)
+    else:
+        report = job.structure(checkpoint)
     if not quick:
         done = checksums(
             location_of(opened), opened.limits, progress, plugins=opened.plugins, executor=current()
         )
         report = job.with_checksums(report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread)
-    if stored is not None:
+    if stored is not None and stored.lists:
         report = compared_with(stored, report, opened, quick=quick)
     if report.hint is None and any(notice.code == "stale-index" for notice in checkpoint.notices):
         return report._replace(hint=_command(checkpoint, opened.limits, "indexed"))

@@ -521,6 +521,16 @@ def _rewritten(
     if saved is not None:
         for file in carried:
             file.write()
+        if (
+            report.command != "convert"
+            and not save.is_written(report.source.format)
+            and report.source.traits.is_pickle
+        ):
+            old = report.source.traits.label
+            talk.about(
+                saved.path,
+                [f"its format is {saved.format}, which torch.load reads; the loader of a {old} does not"],
+            )
         talk.about(saved.path, saved.warnings)
         if saved.damaged:
             listed = and_more([show(name, 80) for name in saved.damaged], 3)

@@ -387,7 +387,9 @@ def skip(path: str, why: str) -> None:
 def list_others(paths: Sequence[str]) -> None:
     """Name the files of folders that are no checkpoints, on stderr."""
     for path in paths:
-        talk(f"ckpt: {show(path, None)}: not looked at: its first bytes are of no checkpoint")
+        is_file = os.path.isfile(path) or "://" in path
+        why = "its first bytes are of no checkpoint" if is_file else "not a regular file"
+        talk(f"ckpt: {show(path, None)}: not looked at: {why}")
 
 
 def talk(text: str, hint: str | None = None) -> None:

@@ -19,6 +19,7 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.errors import UsageError
 from ckpt.evidence.gradients import GradientUse, says_gradients
 from ckpt.evidence.matching import by_order, each_once
+from ckpt.evidence.optimizers import Optimizer, optimizer
 from ckpt.evidence.order import disorder, may_be_sorted
 from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
@@ -520,7 +521,16 @@ def _recorded(survey: Survey, asked: Numbers, match: RecordMatch) -> Numbering:
     why = "recorded by ckpt.snapshot" if record.source == "snapshot" else "the model that --model builds"
     if record.world_size > 1:
         why += f" on rank {record.rank} of {record.world_size}"
+    held = {facts.parameters for part in survey.sections if (facts := _optimizer_of(part)) is not None}
+    if record.source != "snapshot" and held and held.isdisjoint((len(names), len(record.parameters))):
+        assumes = f"the factory freezes what the run froze: the optimizer holds {min(held):,} parameters, this model {len(names):,}"
+        return Numbering(tuple(rows), match.section, len(names), "likely", why + without, assumes, len(names))
     return Numbering(tuple(rows), match.section, len(names), "certain", why + without, None, len(names))
+
+
+def _optimizer_of(section: Section) -> Optimizer | None:
+    """The content of the only optimizer of torch in a section that is one, or None."""
+    return optimizer(section) if section.kind == "optimizer" else None
 
 
 def _refuse_beyond(checkpoint: Checkpoint, number: int, count: int) -> None:

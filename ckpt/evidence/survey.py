@@ -16,6 +16,7 @@ from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles, role_al
 from ckpt.evidence.scaled import Scaled, config_of, find_scaled, is_shard
 from ckpt.evidence.sections import Section, find_sections
 from ckpt.names import nearest
+from ckpt.tensors import TensorRef
 from ckpt.text import and_more, pasted, show
 
 if TYPE_CHECKING:
@@ -79,6 +80,17 @@ class Survey:
         looks = looks_of(self.tensors)
         sizes = [sum([looks[index].nbytes for index in indices]) for indices in (parameters, unknown)]
         return parameters if sizes[0] >= sizes[1] else [*parameters, *unknown]
+
+    def count_elements(self, indices: Sequence[int]) -> int:
+        """Return the number of elements of some tensors. One that is tied counts once, as in `model.parameters()`."""
+        looks = looks_of(self.tensors)
+        if len(self.checkpoint.storages) >= len(self.tensors):  # no two share a storage
+            return sum([looks[index].numel for index in indices])
+        views: dict[object, int] = {}
+        for index in indices:
+            tensor = self.tensors[index].tensor
+            views[tensor.view if isinstance(tensor, TensorRef) else index] = tensor.numel
+        return sum(views.values())
 
     def _with_role(self, role: str) -> list[int]:
         roles = self.roles

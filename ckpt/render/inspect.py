@@ -159,8 +159,8 @@ def headline(report: Inspection, width: int | None = None) -> list[Line]:
         if not any(part.path for part in report.sections) or not rows:
             pieces.append(plural(len(rows), "tensor"))
     if chosen:
-        pieces.append(_counted(sum([every[index].numel for index in chosen]), "parameter"))
-        count = sum([every[index].numel for index in unknown])
+        pieces.append(_counted(report.survey.count_elements(chosen), "parameter"))
+        count = report.survey.count_elements(unknown)
         pieces += [f"{count_text(count)} unknown"] if count else []
     elif rows:
         pieces.append(_counted(sum([tensor.numel for tensor in tensors]), "element"))

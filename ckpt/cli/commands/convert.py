@@ -95,7 +95,7 @@ def command(
 ) -> int:
     """Write a checkpoint in another format, or with --plain, without the classes of its author.
 
-    safetensors get the model's tensors under their own names. What does not fit is listed and refused.
+    safetensors get the model's tensors under their own names, and what is left out is listed. A tensor that does not fit is refused.
 
     A DCP, which torch.distributed.checkpoint.load reads with any mesh, is a folder: -o NAME.dcp, or --format dcp. With
     --section, --include or --exclude it gets the tensors of that part, under their own names.

@@ -117,7 +117,10 @@ def command(
         return _write(found, json=json)
     older = paths[0] if len(paths) > 1 else None
     if older is not None and (found.message is None or found.message.kind not in OF_GRADIENTS):
-        raise UsageError("OLDER goes with an error of DDP about gradients", path=older)
+        raise UsageError(
+            "OLDER and PATH go with an error of DDP about gradients, and there are no more than two",
+            path=older,
+        )
     request = _Request(section, model_of(model, arg), older, limits)
     return each(
         [path],

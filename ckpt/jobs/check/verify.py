@@ -246,8 +246,22 @@ def with_likeness(checkpoint: Checkpoint, report: VerifyReport, comparison: Like
     return report._replace(checked=(*report.checked, comparison.checked), not_checked=kept)
 
 
-def against(checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, Sum]) -> VerifyReport:
-    """Compare a checkpoint with stored sums. `current` are its sums now, by every name of its tensors.
+def unnamed(survey: Survey, expected: Sequence[Sum]) -> list[str]:
+    """Return the tensors that the sums do not name, of the sections of which they name some."""
+    named = {row.name for row in expected}
+    return [
+        entry.name
+        for section in survey.sections
+        if any(entry.name in named for entry in section.entries)
+        for entry in section.entries
+        if entry.name not in named
+    ]
+
+
+def against(
+    checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, Sum], unnamed: Sequence[str] = ()
+) -> VerifyReport:
+    """Compare a checkpoint with stored sums. `current` are its sums now, `unnamed` the tensors without a stored one.
 
     What reading has shown is judged too: a folder of which a file is damaged is not intact because its sums match.
     """
@@ -266,7 +280,12 @@ def against(checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, 
         if names
     ]
     done = [] if problems or unread else [f"{plural(len(expected), 'stored sum')} match"]
-    report = _judged(checkpoint, [*shown.problems, *problems], done, ())
+    rest = (
+        [f"{plural(len(unnamed), 'tensor')} that the sums do not name ({folded(unnamed, 3)})"]
+        if unnamed
+        else []
+    )
+    report = _judged(checkpoint, [*shown.problems, *problems], done, rest)
     return _doubted(report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts), unread)
 
 

@@ -208,7 +208,8 @@ def root_keys(case: Case) -> list[str]:
 
 def looked_at(case: Case) -> Answer:
     """The answer of a file to an error without a page: all that could stop a load, and the line that loads it."""
-    rows = list(dict.fromkeys([*case.damage, *stated(case.at_least("warning"))]))
+    told = [*case.at_least("warning"), *case.found("cuda")]
+    rows = list(dict.fromkeys([*case.damage, *stated(told)]))
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
         rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))

@@ -583,3 +583,21 @@ def test_damage_is_told_of_the_tensors_of_that_storage_and_no_other(tmp_path: Pa
     data[data.index(state["0.weight"].numpy().tobytes())] ^= 1
     path.write_bytes(data)
     assert [problem.tensors for problem in verified(path).problems] == [("0.weight",)]
+
+
+def test_sums_that_leave_out_a_damaged_tensor_hide_no_damage(tmp_path: Path) -> None:
+    """`ckpt sum` of a damaged file lists the sums of the whole tensors alone."""
+    torch.save({"a.weight": torch.ones(64), "b.weight": torch.zeros(64)}, tmp_path / "a.pt")
+    sums = ckpt("sum", "a.pt", cwd=tmp_path).lines
+    content = bytearray((tmp_path / "a.pt").read_bytes())
+    content[content.index(torch.ones(4).numpy().tobytes()) + 5] ^= 1
+    (tmp_path / "flip.pt").write_bytes(content)
+    listed = ckpt("sum", "flip.pt", cwd=tmp_path)
+    (tmp_path / "sums").write_bytes(listed.out)
+    assert listed.code == 2 and len(listed.lines) == 1
+    done = ckpt("verify", "flip.pt", "--sums", "sums", cwd=tmp_path)
+    assert done.code == 1 and done.lines[0].startswith("flip.pt: damaged: ")
+    (tmp_path / "part").write_text(sums[0] + "\n")
+    done = ckpt("verify", "a.pt", "--sums", "part", cwd=tmp_path)
+    rest = "not checked: 1 tensor that the sums do not name (b.weight)"
+    assert done.code == 0 and done.lines[0].endswith(rest)

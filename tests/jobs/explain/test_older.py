@@ -136,7 +136,7 @@ def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["KeyError: 'x'", "old.pt", "new.pt"], "OLDER goes with an error of DDP about gradients"),
+        (["KeyError: 'x'", "old.pt", "new.pt"], "OLDER and PATH go with an error of DDP about gradients"),
         (["KeyError: 'x'", "--model", "nets.py:make"], "--model needs the PATH of a checkpoint"),
         ([MESSAGE.format(1), "gone.pt", "new.pt"], "gone.pt"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import random
 import sys
 import types
@@ -19,6 +20,7 @@ import rewriting
 import torch
 import torch.distributed.checkpoint as dcp
 from answered import Answered, inside, raised
+from process import SAMPLES
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn.utils import prune
@@ -1055,3 +1057,25 @@ def test_a_reader_of_gzip_has_another_format(text: str, tmp_path: Path) -> None:
 
     assert "A reader of another format gives this message too. This one is PyTorch zip" in found.said
     two_layers().load_state_dict(found.loaded())
+
+
+def test_a_tied_head_is_no_new_one(tmp_path: Path) -> None:
+    weights = {"model.embed_tokens.weight": torch.ones(8, 4), "model.norm.weight": torch.ones(4)}
+    torch.save(weights, tmp_path / "a.pt")
+    answer = Answered('Missing key(s) in state_dict: "lm_head.weight".', tmp_path / "a.pt")
+    assert "the same tensor as model.embed_tokens.weight" in answer.said and "random" not in answer.said
+
+
+def test_a_plain_pickle_is_no_broken_copy(tmp_path: Path) -> None:
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"net": {"fc.weight": torch.ones(3)}, "epoch": 1}))
+    for text in (
+        "RuntimeError: Invalid magic number; corrupt file?",
+        "_pickle.UnpicklingError: Weights only load failed. Unsupported operand 149",
+    ):
+        answer = Answered(text, tmp_path / "a.pkl")
+        assert "torch.load reads no plain pickle" in answer.said and "another one" not in answer.said, text
+
+
+def test_an_unknown_error_is_told_of_devices(tmp_path: Path) -> None:
+    answer = Answered("RuntimeError: Invalid device string: 'cuda1'", SAMPLES / "legacy.pth")
+    assert "cuda:0" in answer.said and "finds nothing" not in answer.said

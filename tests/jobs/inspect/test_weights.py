@@ -328,3 +328,14 @@ def test_tensors_on_meta_hold_no_values(others: int, level: str, tmp_path: Path)
     assert "2 tensors are on the device meta, saved without values" in row.message
     assert b"no-weights" in ckpt("lint", tmp_path / "m.bin").out
     assert b"on the device meta, saved without values" in ckpt("verify", tmp_path / "m.bin").out
+
+
+def test_a_tied_parameter_counts_once(tmp_path: Path) -> None:
+    """As in the sum over `model.parameters()`."""
+    net = torch.nn.ModuleDict({"embed": torch.nn.Embedding(8, 4), "head": torch.nn.Linear(4, 8, bias=False)})
+    net["head"].weight = net["embed"].weight
+    torch.save(net.state_dict(), tmp_path / "a.pt")
+    count = sum(value.numel() for value in net.parameters())
+    assert f" · {count} parameters · " in ckpt("inspect", "a.pt", cwd=tmp_path).lines[0]
+    row = json.loads(ckpt("ls", "a.pt", "--json", cwd=tmp_path).out)
+    assert row["parameters"] == count == 32

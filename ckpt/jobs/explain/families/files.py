@@ -50,6 +50,13 @@ def _damaged(message: Message, case: Case) -> Iterator[Statement]:
             " (by torch.jit.load, or by another attempt). Pass the path, or call f.seek(0) before."
         )
         return
+    traits = case.survey.checkpoint.traits
+    is_plain_pickle = traits.is_foreign and traits.is_pickle and not traits.is_archive
+    if is_plain_pickle and "pickle.load(" not in message.text:
+        yield Statement("torch.load reads no plain pickle; pickle.load does, with the code of its classes.")
+        yield from loads(case)
+        yield from offered("A copy that torch.load reads:", case.plan(("plain",)))
+        return
     load = case.survey.load.expression or ""
     is_foreign = any(words in message.text for words in _OF_OTHER_FORMATS)
     if is_foreign:

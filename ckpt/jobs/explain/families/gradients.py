@@ -49,14 +49,17 @@ def _answer(message: Message, case: Case) -> Answer:
     certain = named(survey, numbers, message.names) if case.section is None else None
     if certain is not None:
         rows.clear()
+    if certain is None and survey.record is not None:
+        by_model = numbering(survey, numbers, case.section)
+        certain = by_model if by_model.trust == "certain" else None
     by_change = None
-    if certain is None and case.older is not None and survey.record is None:
+    if certain is None and case.older is not None:
         by_change = numbered_by_change(survey, numbers, set(case.older.unchanged), case.section)
     found_numbers = certain or by_change or numbering(survey, numbers, case.section)
     rows += _reasons(numbers, found_numbers)
     if case.older is not None:
         rows.append(_unchanged(case.older, fits=certain is not None or by_change is not None))
-    if found_numbers.trust == "likely":
+    if found_numbers.trust == "likely" or any(len(row.entries) != 1 for row in found_numbers.rows):
         rows += _certain_ways(numbers, survey, has_older=case.older is not None)
     return Answer(survey.path, tuple(rows), numbering=found_numbers)
 
@@ -79,14 +82,15 @@ def _certain_ways(numbers: Numbers, survey: Survey, *, has_older: bool) -> Itera
         return
     every = ",".join(map(str, numbers.all))
     yield Statement(
-        "These names are a guess: the file does not say which parameters DDP counts. With the code of the model they are certain:",
+        "These names are a guess: the file does not say which parameters DDP counts. With the code of the model, frozen as in"
+        " the run, they are certain:",
         (),
         f"ckpt inspect {path} --model FILE.py:FACTORY --index {every}",
     )
     if has_older:
         return
     yield Statement(
-        "So they are with an older checkpoint of the run: parameters that did not change had no gradient.",
+        "An older checkpoint of the run says more: a parameter that changed had a gradient.",
         (),
         f"ckpt explain MESSAGE OLDER {path}",
     )

@@ -30,6 +30,7 @@ from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import LONGEST_LINE, Message, Mismatch
 from ckpt.rows import NamedTuple
 from ckpt.text import and_more, pasted, plural, show
+from ckpt.tree.find import aliases
 
 _HEAD = re.compile(r"Error\(s\) in loading state_dict for ")
 _VOCABULARY = re.compile(
@@ -89,6 +90,31 @@ def _none(unexpected: Sequence[str]) -> str:
     if len(unexpected) == 1:
         return f"The unexpected key {show(unexpected[0], 120)} is not"
     return f"None of the {plural(len(unexpected), 'unexpected key')} is"
+
+
+_HEADS = ("lm_head.weight", "output.weight", "out.weight", "decoder.weight")
+_EMBEDDINGS = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+    "shared.weight",
+    "emb.weight",
+)
+"""The ends of names of an output layer, and of the embedding that it is tied to."""
+
+
+def _tied_to(absent: Sequence[str], here: Sequence[str], case: Case) -> str | None:
+    """Return the tensor that the only missing key is tied to: by the metadata of the file, or by their usual names."""
+    if len(absent) != 1:
+        return None
+    noted = aliases(case.survey.checkpoint).get(absent[0])
+    if noted is not None:
+        return noted
+    if not absent[0].endswith(_HEADS):
+        return None
+    embeddings = [name for name in here if name.endswith(_EMBEDDINGS)]
+    return embeddings[0] if len(embeddings) == 1 else None
 
 
 def _by_names(here: Sequence[str], missing: Sequence[str], keep: Sequence[str] = ()) -> Match:
@@ -291,6 +317,13 @@ def _missing(
             f"{plural(len(absent), 'missing key')} {are(absent)} not in this file under a name that ckpt can match.",
             tuple(absent),
         )
+    tied = _tied_to(absent, list(shapes), case)
+    if tied is not None and not present:
+        yield Statement(
+            f"{show(absent[0], 80)} is the same tensor as {show(tied, 80)} where a model ties both, and such a file holds it once."
+            " Load with strict=False, and tie them then (model.tie_weights() of transformers); from_pretrained does both."
+        )
+        return
     if absent and not present and _are_new_heads(absent, message, shapes):
         yield Statement(
             "They are the head for a task, which the checkpoint of a base model does not have: expected, where the model is to be"
