@@ -240,6 +240,24 @@ _TARGETS = re.compile(
     re.ASCII,
 )
 """The operators that the graph may call. A target that begins with no root of torch is a text, which torch refuses."""
+_NAMED = r"[A-Za-z_][A-Za-z_0-9]*"
+_SOURCE = re.compile(
+    rf"torch[A-Za-z_0-9]*(?:\.{_NAMED}){{0,2}}"
+    rf"|torch\.(?:_C|_dynamo|_functorch|_higher_order_ops|_refs|_tensor|amp|autograd|distributed|distributions|fft|func"
+    rf"|functional|jit|linalg|masked|nn|quantization|sparse|utils)\.{_NAMED}\.{_NAMED}"
+    rf"|torch\.(?:ao\.nn\.(?:(?:dynamic|intrinsic|qat|quantizable|quantized|reference|sparse)\.)*|nn\.)modules\.{_NAMED}\.{_NAMED}"
+    rf"|torch(?:audio|text|vision)\.(?:models|ops|transforms)\.[A-Za-z_0-9.]+"
+    r"|(?!torch|math|_operator|\#).*",
+    re.ASCII | re.DOTALL,
+)
+"""A function of Python that a node came from: torch looks up its path from `torch` on, name by name. A path of two names, or
+of one more behind a part of torch, comes no further than to a module that one of torch imports. Any other one may come to
+`torch.ctypes.cdll`, where a name is a library that is loaded. A text that begins with no root stays a text."""
+_PLAIN = re.compile(r"[A-Za-z_0-9.]*")
+_LOADERS = frozenset(("LibraryLoader", "cdll", "oledll", "pydll", "windll"))
+"""Names of `ctypes` behind which any name is a library: a path with one of them is an error, others are warnings."""
+_SCANNED = 100_000_000
+"""The most characters that torch up to 2.7 reads while it looks for the ends of the brackets in the path of a module."""
 _COUNTED = re.compile(r"[a-z]+([0-9]+)", re.ASCII)
 _GUARD = re.compile(
     r"""(?:\s|[-+*/%()<>=!,&|~]|[0-9]+(?:\.[0-9]+)?(?![A-Za-z_0-9])|\[(?:[0-9]+|'[A-Za-z_0-9.]*'|"[A-Za-z_0-9.]*")\]
@@ -308,6 +326,8 @@ def _field(key: str, node: Json, doubts: Doubts, budget: Budget) -> None:
     elif key in ("target", "as_operator") and isinstance(node, str):
         if _TARGETS.fullmatch(node) is None:
             _note(doubts.operators, f"the operator {show(node, 60)}")
+    elif key == "metadata" and isinstance(node, dict):
+        _metadata(node, doubts)
     elif key in ("name", "as_name") and isinstance(node, str):
         # torch writes these names into the source of a function.
         if node and _LABEL.fullmatch(node) is None:
@@ -316,6 +336,23 @@ def _field(key: str, node: Json, doubts: Doubts, budget: Budget) -> None:
         _argument(node, doubts)
     elif key in _PATHS and isinstance(node, str) and _QUOTED.fullmatch(node) is None:
         _note(doubts.dangers, f"makes code of the name {show(node[:200], 60)}")
+
+
+def _metadata(metadata: dict[str, Json], doubts: Doubts) -> None:
+    """Note what torch looks up, or scans too long, in the metadata of a node."""
+    for field in ("source_fn", "source_fn_stack"):
+        functions = metadata.get(field)
+        for function in functions.split(";") if isinstance(functions, str) else ():
+            path = function.partition(",")[2]
+            if _SOURCE.fullmatch(path) or _TARGETS.fullmatch(path):
+                continue
+            if _PLAIN.fullmatch(path) and _LOADERS.isdisjoint(path.split(".")):
+                _note(doubts.operators, f"the function {show(path[:200], 60)}")
+            else:
+                _note(doubts.dangers, f"looks up {show(path[:200], 60)}")
+    modules = metadata.get("nn_module_stack")
+    if isinstance(modules, str) and modules.count("(") * len(modules) > _SCANNED:
+        _note(doubts.operators, "a path of modules with many brackets")
 
 
 def _argument(name: Json, doubts: Doubts) -> None:

@@ -159,6 +159,17 @@ def path_named(name: str) -> Callable[[dict[str, Any], Rows], None]:
     return change
 
 
+def came_from(*functions: str, field: str = "source_fn_stack") -> Callable[[dict[str, Any], Rows], None]:
+    """Let the first node come from functions of Python."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        document["graph_module"]["graph"]["nodes"][0]["metadata"][field] = ";".join(
+            f"x,{function}" for function in functions
+        )
+
+    return change
+
+
 ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
     "an expression": (expressions(RUNG), "code-inside"),
     "a text in an expression": (expressions(f'Max(1, "{RUNG}")'), "code-inside"),
@@ -192,6 +203,11 @@ ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
     "a number named range_constraints": (named("range_constraints", "sym_int_values"), "code-inside"),
     "the name of an argument": (arguments(ARGUMENT, "y"), "code-inside"),
     "an object with the row of a tensor": (opaque, "called-on-load"),
+    "a library": (came_from("torch.ctypes.cdll./rung"), "code-inside"),
+    "a library behind another root": (
+        came_from("torch.cat", "torchrung.ctypes.cdll.rung"),
+        "code-inside",
+    ),
 }
 
 
@@ -301,6 +317,10 @@ def ran(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
     child = (
         "import os, sys, torch\n"
         f"sys.path.insert(0, {str(folder)!r})\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'ctypes.dlopen' and 'rung' in str(arguments[0]):\n"
+        "        open('CANARY', 'w').close()\n"
+        "sys.addaudithook(hook)\n"
         "for path in sys.argv[1:]:\n"
         "    sys.modules.pop('rung', None)\n"
         "    os.mkdir(path + '.d')\n"
@@ -351,7 +371,7 @@ def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bo
     assert code in found
     if code == "code-inside":
         assert found[code].message.startswith(
-            ("DANGER: loading this file evaluates ", "DANGER: loading this file makes code ")
+            tuple(f"DANGER: loading this file {what} " for what in ("evaluates", "looks up", "makes code"))
         )
     assert loads == "RUNS CODE"
 
@@ -391,6 +411,35 @@ COSTLY = (
 )
 """Short expressions whose value is long, or takes long."""
 
+LOOKED_UP = (
+    "torch.ctypes.cdll./rung",
+    "torch.ctypes.cdll.rung",
+    "torchrung.ctypes.cdll.rung",
+    "torch.nn.functional.torch.ctypes.cdll.rung",
+    "torch.ao.nn.modules.torch.ctypes.cdll.rung",
+    "torch.a/b",
+)
+"""Paths that lead out of torch, where a name may be a library that is loaded."""
+WRITTEN = (
+    "torch.nn.modules.linear.Linear",
+    "torch.nn.functional.relu",
+    "torch.ao.nn.quantized.modules.linear.Linear",
+    "torch.functional.einsum",
+    "torch.cat",
+    "torch._C._nn.scaled_dot_product_attention",
+    "torch._C._fft.fft_fft",
+    "torch.ops.higher_order.cond",
+    "torchvision.ops.misc.FrozenBatchNorm2d",
+    "torchvision.models.resnet.BasicBlock",
+    "transformers.models.llama.modeling_llama.LlamaRMSNorm",
+    "builtins.getattr",
+    "_operator.getitem",
+    "math.sqrt",
+    "view",
+    "<lambda>",
+)
+"""The functions that nodes come from, as torch writes them."""
+
 
 @pytest.mark.parametrize(
     ("change", "code"),
@@ -414,6 +463,12 @@ COSTLY = (
         (path_named('w")\nprint(1)\n("'), "code-inside"),
         (to(f"{GRAPH}.nodes.0.target", "torch.os.system"), "unknown-operator"),
         (to(f"{GRAPH}.nodes.0.target", "_operator.__builtins__"), "unknown-operator"),
+        *((came_from(path), "code-inside") for path in LOOKED_UP),
+        (came_from("torch.cat", LOOKED_UP[0]), "code-inside"),
+        (came_from(LOOKED_UP[0], field="source_fn"), "code-inside"),
+        (came_from("torch.hub.os.path.join"), "unknown-operator"),
+        (came_from("_operator.add.rung"), "unknown-operator"),
+        (came_from("(" * 20_000, field="nn_module_stack"), "unknown-operator"),
         (to("guards_code", [RUNG]), "unknown-operator"),
         (to("guards_code", ["L['x'].__class__"]), "unknown-operator"),
     ],
@@ -438,6 +493,7 @@ def test_what_torch_writes_is_no_finding(program: Path, tmp_path: Path) -> None:
         to("guards_code", guards),
         keywords("x", "y"),
         arguments("x", "größe"),
+        came_from(*WRITTEN),
     )
     for change in (*usual, path_named("a-b.größe ü")):
         with open(str(written(program, tmp_path / "x.pt2", change))) as checkpoint:
