@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 import sympy
@@ -355,6 +356,37 @@ def test_a_record_with_two_dtypes_is_refused(program: Path, tmp_path: Path) -> N
     assert isinstance(read, dict)
     assert read["v"].dtype == torch.float32
     check_error(ckpt("inspect", path), "torch reads its record as float32")
+
+
+def test_a_tensor_on_meta_is_refused(program: Path, tmp_path: Path) -> None:
+    """torch throws away the bytes of its record."""
+
+    def change(config: dict[str, Any], rows: Rows, data: str) -> None:
+        config["v"]["path_name"] = "weight_1"
+        config["v"]["tensor_meta"]["device"]["type"] = "meta"
+        rows[f"{data}/weight_1"] = bytes(16)
+
+    path = written(program, tmp_path / "x.pt2", rows_of_weights(change))
+    read = _load_state_dict(PT2ArchiveReader(str(path)), "model")
+
+    assert isinstance(read, dict)
+    assert read["v"].is_meta
+    check_error(ckpt("inspect", path), "v is on meta: torch.export.load gives it no values")
+
+
+def test_big_endian_bytes_that_torch_does_not_turn_are_refused(program: Path, tmp_path: Path) -> None:
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        rows[next(name for name in rows if name.endswith("/byteorder"))] = b"big"
+        rows_of_weights(lambda config, rows, data: None)(document, rows)
+        name = next(name for name in rows if name.endswith("/weight_0"))
+        rows[name] = np.arange(4, dtype="<f4").tobytes()
+
+    path = written(program, tmp_path / "x.pt2", change)
+    read = _load_state_dict(PT2ArchiveReader(str(path)), "model")
+
+    assert isinstance(read, dict)
+    assert read["w"].tolist() == [0, 1, 2, 3]
+    check_error(ckpt("inspect", path), "big-endian, and torch.export.load does not turn them")
 
 
 @pytest.mark.parametrize("name", ATTACKS)
