@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from ckpt.errors import UnreadableError
 from ckpt.limits import Budget, parse_json
@@ -20,6 +21,12 @@ _DEEPEST = 80
 """The most open brackets: Python's parser takes some more."""
 _POWERS = 64
 """The most that all exponents of an expression give when they are multiplied."""
+_TERMS = 1_000
+"""The most terms that an expression may have once its products and powers are multiplied out: torch does that to compare."""
+_COMPARED = 8
+"""The most arguments of Max and Min. sympy compares each with each."""
+_DIVIDED = 32
+"""The most terms of an argument of which the greatest common divisor is computed."""
 _DIGITS = 40
 _ARGUMENT = 24
 """The most tokens of an argument that are kept."""
@@ -41,6 +48,13 @@ _FUNCTIONS = """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
 _POWER_FUNCTIONS = frozenset(("LShift", "Pow", "PowByNatural", "RShift"))
 """Functions that raise to the power of their second argument."""
+_EXPANDED = frozenset(("Pow", "PowByNatural"))
+_COMPARING = frozenset(("Max", "Min"))
+_DIVIDING = frozenset(("CeilDiv", "CleanDiv", "FloorDiv", "Mod", "ModularIndexing", "PythonMod"))
+_PLAIN_VALUES = frozenset(("Dummy", "Float", "Integer", "Rational", "Symbol"))
+"""Functions whose value is one term, whatever they are given."""
+_JOINING = frozenset(("+", "-", "<", "<=", ">", ">=", "==", "!=", "&", "|"))
+"""The signs between terms; all others stand between factors."""
 _PRECISION = 4
 """The most digits of a number of places."""
 _ASSUMPTIONS = """
@@ -60,7 +74,7 @@ _TOKEN = re.compile(
       (?P<name>[A-Za-z_][A-Za-z_0-9]*)
     | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?)(?![A-Za-z_0-9.])
     | '(?P<text>[A-Za-z_0-9.+-]*)'
-    | (?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%(),=<>&|~])
+    | (?P<sign>\*\*|//|<=|>=|==|!=|[-+*/(),=<>&|~])
     )""",
     re.VERBOSE | re.ASCII,
 )
@@ -84,14 +98,52 @@ def is_expression(text: str) -> bool:
 
 
 class _Open:
-    """An open bracket: the function before it, how many arguments ended, and the first tokens of the last one."""
+    """An open bracket: the function before it, how many arguments ended, the first tokens of the last one, and their terms."""
 
-    __slots__ = ("argument", "ended", "function")
+    __slots__ = ("argument", "ended", "exponent", "factor", "function", "product", "terms", "total")
 
     def __init__(self, function: str) -> None:
         self.function = function
         self.ended = 0
         self.argument: list[tuple[str, str]] = []
+        self.exponent = 1
+        """The largest whole number of the second argument."""
+        self.total, self.product, self.factor = 0, 1, 1
+        """The terms of the argument so far: of all before the last `+`, of the product behind it, of its last factor."""
+        self.terms: list[int] = []
+        """The terms of each argument that ended."""
+
+    def add_factor(self, terms: int) -> None:
+        """Take the next factor of a product."""
+        self.factor = terms
+        self.product = min(self.product * terms, _TERMS + 1)
+
+    def add_power(self, exponent: int) -> None:
+        """Take the exponent of the last factor."""
+        for _ in range(exponent - 1 if self.factor > 1 else 0):
+            self.product = min(self.product * self.factor, _TERMS + 1)
+
+    def end_product(self) -> None:
+        """End a product at a sign between terms."""
+        self.total = min(self.total + self.product, _TERMS + 1)
+        self.product = self.factor = 1
+
+    def end_argument(self) -> None:
+        self.end_product()
+        self.terms.append(self.total)
+        self.total = 0
+
+    def value(self) -> int:
+        """Return the terms of the whole bracket, once its last argument ended."""
+        if self.function in _PLAIN_VALUES:
+            return 1
+        if self.function in ("", "Add"):
+            return sum(self.terms)
+        if self.function == "Mul":
+            return prod(self.terms)
+        if self.function in _EXPANDED and self.terms[0] > 1:
+            return int(self.terms[0] ** min(self.exponent, _POWERS))
+        return max(self.terms)
 
 
 class _Expression:
@@ -102,6 +154,9 @@ class _Expression:
         self._kind, self._text = "sign", "("
         """The last token."""
         self._powers = 1
+        self._all = _Open("")
+        """The expression around all brackets."""
+        self._compared = 0
 
     def take(self, kind: str, text: str) -> bool:
         """Take the next token. Return False where the grammar has no such token."""
@@ -120,12 +175,16 @@ class _Expression:
             return False
         if text == "," and self._open and not self._ends_argument(self._open[-1]):
             return False
+        if not self._counts(kind, text, follows_value):
+            return False
         for bracket in self._open:
             if len(bracket.argument) <= _ARGUMENT:
                 bracket.argument.append((kind, text))
         if self._open and text == ",":
             self._open[-1].argument.clear()
             self._open[-1].ended += 1
+        elif text == ")":
+            self._open.pop()
         elif text == "(":
             self._open.append(_Open(self._text if self._kind == "name" else ""))
         self._kind, self._text = kind, text
@@ -137,6 +196,27 @@ class _Expression:
             return False
         return not self._open and (self._kind in ("name", "number") or self._text == ")")
 
+    def _counts(self, kind: str, text: str, follows_value: bool) -> bool:
+        """Count the terms of the expression up to a token. Return False where there are too many."""
+        inner = self._open[-1] if self._open else self._all
+        if self._text == "**":
+            inner.add_power(int(text))
+        elif kind != "sign":
+            inner.add_factor(1)
+        elif text in _JOINING and follows_value:
+            inner.end_product()
+        elif text in (",", ")"):
+            inner.end_argument()
+            if inner.function in _COMPARING:
+                self._compared += 1
+        if text == ")":
+            if inner.function in _DIVIDING and max(inner.terms) > _DIVIDED:
+                return False
+            outer = self._open[-2] if len(self._open) > 1 else self._all
+            outer.add_factor(inner.value())
+            inner = outer
+        return inner.total + inner.product <= _TERMS and self._compared <= _COMPARED
+
     def _is_sign(self, text: str, follows_value: bool) -> bool:
         if text == "(":
             # Behind a value that is no name, a bracket would call it.
@@ -144,7 +224,7 @@ class _Expression:
         if text == ")":
             if not self._open or not (follows_value or self._text in ("(", ",")):
                 return False
-            return self._ends_argument(self._open.pop())
+            return self._ends_argument(self._open[-1])
         if text in ("-", "+", "~"):
             return True
         if text == "=":
@@ -190,7 +270,10 @@ class _Expression:
         if texts[:1] in (["Integer"], ["Rational"]) and texts[1:2] == ["("] and texts[-1] == ")":
             texts = texts[2:-1]
         numbers = [text for text in texts if text not in ("-", ",")]
-        return 1 <= len(numbers) <= 2 and all(self._is_small_power(number) for number in numbers)
+        if not 1 <= len(numbers) <= 2 or not all(self._is_small_power(number) for number in numbers):
+            return False
+        self._open[-1].exponent = max(map(int, numbers))
+        return True
 
 
 def _is_named(argument: list[tuple[str, str]], name: str) -> bool:

@@ -422,6 +422,8 @@ def to(path: str, value: Any) -> Callable[[dict[str, Any], Rows], None]:
 
 
 GRAPH = "graph_module.graph"
+SUM = "s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7"
+LIST = SUM.replace(" +", ",")
 COSTLY = (
     "Float('0.1', 2000000000)",
     "Float('0.1', 10000)",
@@ -440,6 +442,17 @@ COSTLY = (
     "RoundDecimal(Integer(9), Integer(-9999999999))",
     "RoundDecimal(Integer(9), -9999999999)",
     "Pow(Integer(9), Symbol('a', zero=True, zero=True, zero=True, zero=True, zero=True) + 99999999)",
+    "s0 % s1",
+    f"({SUM})**40",
+    f"Pow({SUM}, Integer(40))",
+    f"PowByNatural(Max({SUM}), Integer(40))",
+    f"({SUM})*({SUM})*({SUM})*({SUM})",
+    f"2*({SUM})**2*(({SUM})*({SUM}) - 1)",
+    f"Mul(Add({LIST}), Add({LIST}), Add({LIST}), Add({LIST}))",
+    f"ModularIndexing(({SUM})**2, s8, s9)",
+    f"FloorDiv(({SUM})**2, s9)",
+    f"Max({LIST}, s8)",
+    f"Max(Max(s0, s1, s2, s3) + 1, Min({LIST}))",
 )
 """Short expressions whose value is long, or takes long."""
 
@@ -571,6 +584,10 @@ def expression_samples() -> list[sympy.Basic]:
         functions.ToFloat(a),
         functions.TruncToInt(f),
         functions.OpaqueUnaryFn_sqrt(a),
+        functions.FloorDiv(functions.FloorDiv(functions.FloorDiv(a - 1, 2) + 1, 2) + 1, 2) ** 2
+        * (a + b) ** 3,
+        a * functions.Max(1, b) * functions.Max(1, u) * functions.Max(1, a),
+        sum((a * sympy.Symbol(f"s{index}") + index for index in range(60)), u),
     ]
 
 
