@@ -15,7 +15,7 @@ from ckpt.formats.common.expressions import Doubts, doubts_of
 from ckpt.formats.common.following import judge_records
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
-from ckpt.formats.common.storages import byteorder_of, tree_inside
+from ckpt.formats.common.storages import refuse_big, tree_inside
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Format, Probe
 from ckpt.limits import Budget, Limits, json_list, json_object, parse_json
@@ -94,6 +94,7 @@ class _Reader:
         budget.hold(archive.nbytes)
         check_paths(archive)
         check_small(archive)
+        refuse_big(archive, "torch.export.load")
         if archive.find("archive_format") is not None:
             text = self._text("archive_format")
             if text != "pt2":
@@ -122,7 +123,6 @@ class _Reader:
             self._contents,
             self._limits,
             source=self._probe.file,
-            byteorder=byteorder_of(archive),
             refusals=(Refusal("a PT2 archive, which torch.export.load opens", ()),),
             flat=flat,
         )
@@ -217,9 +217,12 @@ class _Reader:
         self._seen.add(record.name)
         if folder == _CONSTANTS and row.record.startswith(_OPAQUE):
             return self._pickled(record)  # whatever its row says
-        if row.geometry is not None and not (folder == _CONSTANTS and row.record.startswith(_CUSTOM)):
+        if folder == _CONSTANTS and row.record.startswith(_CUSTOM):
+            node = self._saved(record, "torch.export.load")
+        elif row.geometry is not None:
             return view(row.name, row.geometry, self._storage(row, record, folder))
-        node = self._saved(record)
+        else:
+            node = self._saved(record)
         if row.is_tensor and tensor_of(node) is None:
             raise UnreadableError(f"record {show(record.name, 80)} does not hold a tensor")
         return node
@@ -232,8 +235,7 @@ class _Reader:
         if storage is None:
             dtype, device = row.geometry.dtype, row.geometry.device
             whole = dtype if record.size * 8 % dtype.bits == 0 else None
-            big = byteorder_of(self._archive) == "big"
-            place = record.place(self._archive.source, big=big)
+            place = record.place(self._archive.source)
             storage = Storage(id, device, whole, record.size, place, record.crc)
             self._storages[id] = self._contents.storages[id] = storage
         if self._dtypes.setdefault(id, row.geometry.dtype) != row.geometry.dtype:
@@ -241,10 +243,10 @@ class _Reader:
             raise UnreadableError(f"tensor {show(row.name, 80)} is {row.geometry.dtype.name}, but {first}")
         return storage
 
-    def _saved(self, record: Record) -> Node:
-        """The tree of a record of torch.save."""
+    def _saved(self, record: Record, loader: str = "torch.load") -> Node:
+        """The tree of a record of torch.save, which C++ reads for an object of its own."""
         prefix = f"{record.name.removeprefix(f'{self._archive.root}/data/')}:"
-        return tree_inside(self._archive, record, self._contents, self._limits, self._budget, prefix)
+        return tree_inside(self._archive, record, self._contents, self._limits, self._budget, prefix, loader)
 
     def _pickled(self, record: Record) -> Node:
         """An object that was pickled alone."""
@@ -406,6 +408,8 @@ def _geometry(name: str, meta: dict[str, Json]) -> Geometry:
     kind, index = device["type"], device.get("index")
     if not isinstance(kind, str) or len(kind) > 64:
         raise ValueError
+    if kind == "meta":
+        raise UnreadableError(f"tensor {show(name, 80)} is on meta: torch.export.load gives it no values")
     tag = kind if type(index) is not int or kind == "cpu" else f"{kind}:{index}"
     offset = _number(name, meta["storage_offset"])
     return Geometry(dtype, shape, stride, offset, tag, _flag(meta, "requires_grad"))

@@ -14,7 +14,7 @@ from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
 from ckpt.formats.common.script_types import Types, check_doubling
-from ckpt.formats.common.storages import StorageFolder, byteorder_of
+from ckpt.formats.common.storages import StorageFolder, refuse_big
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Format, Probe
 from ckpt.limits import Limits
@@ -70,13 +70,13 @@ class _Reader:
         self._limits = limits
         self._budget = probe.budget
         self._contents = Contents(archive.notices, read_nested, probe.mark, probe.budget)
-        big = byteorder_of(archive) == "big"
-        self._storages = StorageFolder(archive, ".data", self._contents, big=big, suffix=".storage")
+        self._storages = StorageFolder(archive, ".data", self._contents, suffix=".storage")
 
     def read(self) -> Checkpoint:
         archive, budget = self._archive, self._budget
         budget.hold(archive.nbytes)
         check_paths(archive)
+        refuse_big(archive, "PackageImporter")
         root, code, files = Dict(), Dict(), Dict()
         parts: list[str] = []
         for name, record in archive.records.items():
@@ -112,7 +112,6 @@ class _Reader:
             self._contents,
             self._limits,
             source=self._probe.file,
-            byteorder=byteorder_of(archive),
             refusals=(),
         )
         imports = tuple(self._judged(row) for row in result.imports)
@@ -159,10 +158,7 @@ class _Reader:
         archive = self._archive
         scripts = Contents((), read_nested, self._probe.mark, self._budget)
         scripts.is_script = True
-        big = byteorder_of(archive) == "big"
-        storages = StorageFolder(
-            archive, ".data", scripts, big=big, meta=True
-        )  # their keys end in `.storage`
+        storages = StorageFolder(archive, ".data", scripts, meta=True)  # their keys end in `.storage`
         start = f"{archive.root}/{_SCRIPTS}"
         roots: list[Node] = []
         are_tensors = True

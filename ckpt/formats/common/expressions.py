@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from ckpt.errors import UnreadableError
 from ckpt.limits import Budget, parse_json
@@ -20,6 +21,12 @@ _DEEPEST = 80
 """The most open brackets: Python's parser takes some more."""
 _POWERS = 64
 """The most that all exponents of an expression give when they are multiplied."""
+_TERMS = 1_000
+"""The most terms that an expression may have once its products and powers are multiplied out: torch does that to compare."""
+_COMPARED = 8
+"""The most arguments of Max and Min. sympy compares each with each."""
+_DIVIDED = 32
+"""The most terms of an argument of which the greatest common divisor is computed."""
 _DIGITS = 40
 _ARGUMENT = 24
 """The most tokens of an argument that are kept."""
@@ -41,6 +48,13 @@ _FUNCTIONS = """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
 _POWER_FUNCTIONS = frozenset(("LShift", "Pow", "PowByNatural", "RShift"))
 """Functions that raise to the power of their second argument."""
+_EXPANDED = frozenset(("Pow", "PowByNatural"))
+_COMPARING = frozenset(("Max", "Min"))
+_DIVIDING = frozenset(("CeilDiv", "CleanDiv", "FloorDiv", "Mod", "ModularIndexing", "PythonMod"))
+_PLAIN_VALUES = frozenset(("Dummy", "Float", "Integer", "Rational", "Symbol"))
+"""Functions whose value is one term, whatever they are given."""
+_JOINING = frozenset(("+", "-", "<", "<=", ">", ">=", "==", "!=", "&", "|"))
+"""The signs between terms; all others stand between factors."""
 _PRECISION = 4
 """The most digits of a number of places."""
 _ASSUMPTIONS = """
@@ -60,7 +74,7 @@ _TOKEN = re.compile(
       (?P<name>[A-Za-z_][A-Za-z_0-9]*)
     | (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?)(?![A-Za-z_0-9.])
     | '(?P<text>[A-Za-z_0-9.+-]*)'
-    | (?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%(),=<>&|~])
+    | (?P<sign>\*\*|//|<=|>=|==|!=|[-+*/(),=<>&|~])
     )""",
     re.VERBOSE | re.ASCII,
 )
@@ -84,14 +98,52 @@ def is_expression(text: str) -> bool:
 
 
 class _Open:
-    """An open bracket: the function before it, how many arguments ended, and the first tokens of the last one."""
+    """An open bracket: the function before it, how many arguments ended, the first tokens of the last one, and their terms."""
 
-    __slots__ = ("argument", "ended", "function")
+    __slots__ = ("argument", "ended", "exponent", "factor", "function", "product", "terms", "total")
 
     def __init__(self, function: str) -> None:
         self.function = function
         self.ended = 0
         self.argument: list[tuple[str, str]] = []
+        self.exponent = 1
+        """The largest whole number of the second argument."""
+        self.total, self.product, self.factor = 0, 1, 1
+        """The terms of the argument so far: of all before the last `+`, of the product behind it, of its last factor."""
+        self.terms: list[int] = []
+        """The terms of each argument that ended."""
+
+    def add_factor(self, terms: int) -> None:
+        """Take the next factor of a product."""
+        self.factor = terms
+        self.product = min(self.product * terms, _TERMS + 1)
+
+    def add_power(self, exponent: int) -> None:
+        """Take the exponent of the last factor."""
+        for _ in range(exponent - 1 if self.factor > 1 else 0):
+            self.product = min(self.product * self.factor, _TERMS + 1)
+
+    def end_product(self) -> None:
+        """End a product at a sign between terms."""
+        self.total = min(self.total + self.product, _TERMS + 1)
+        self.product = self.factor = 1
+
+    def end_argument(self) -> None:
+        self.end_product()
+        self.terms.append(self.total)
+        self.total = 0
+
+    def value(self) -> int:
+        """Return the terms of the whole bracket, once its last argument ended."""
+        if self.function in _PLAIN_VALUES:
+            return 1
+        if self.function in ("", "Add"):
+            return sum(self.terms)
+        if self.function == "Mul":
+            return prod(self.terms)
+        if self.function in _EXPANDED and self.terms[0] > 1:
+            return int(self.terms[0] ** min(self.exponent, _POWERS))
+        return max(self.terms)
 
 
 class _Expression:
@@ -102,6 +154,9 @@ class _Expression:
         self._kind, self._text = "sign", "("
         """The last token."""
         self._powers = 1
+        self._all = _Open("")
+        """The expression around all brackets."""
+        self._compared = 0
 
     def take(self, kind: str, text: str) -> bool:
         """Take the next token. Return False where the grammar has no such token."""
@@ -120,12 +175,16 @@ class _Expression:
             return False
         if text == "," and self._open and not self._ends_argument(self._open[-1]):
             return False
+        if not self._counts(kind, text, follows_value):
+            return False
         for bracket in self._open:
             if len(bracket.argument) <= _ARGUMENT:
                 bracket.argument.append((kind, text))
         if self._open and text == ",":
             self._open[-1].argument.clear()
             self._open[-1].ended += 1
+        elif text == ")":
+            self._open.pop()
         elif text == "(":
             self._open.append(_Open(self._text if self._kind == "name" else ""))
         self._kind, self._text = kind, text
@@ -137,6 +196,27 @@ class _Expression:
             return False
         return not self._open and (self._kind in ("name", "number") or self._text == ")")
 
+    def _counts(self, kind: str, text: str, follows_value: bool) -> bool:
+        """Count the terms of the expression up to a token. Return False where there are too many."""
+        inner = self._open[-1] if self._open else self._all
+        if self._text == "**":
+            inner.add_power(int(text))
+        elif kind != "sign":
+            inner.add_factor(1)
+        elif text in _JOINING and follows_value:
+            inner.end_product()
+        elif text in (",", ")"):
+            inner.end_argument()
+            if inner.function in _COMPARING:
+                self._compared += 1
+        if text == ")":
+            if inner.function in _DIVIDING and max(inner.terms) > _DIVIDED:
+                return False
+            outer = self._open[-2] if len(self._open) > 1 else self._all
+            outer.add_factor(inner.value())
+            inner = outer
+        return inner.total + inner.product <= _TERMS and self._compared <= _COMPARED
+
     def _is_sign(self, text: str, follows_value: bool) -> bool:
         if text == "(":
             # Behind a value that is no name, a bracket would call it.
@@ -144,7 +224,7 @@ class _Expression:
         if text == ")":
             if not self._open or not (follows_value or self._text in ("(", ",")):
                 return False
-            return self._ends_argument(self._open.pop())
+            return self._ends_argument(self._open[-1])
         if text in ("-", "+", "~"):
             return True
         if text == "=":
@@ -190,7 +270,10 @@ class _Expression:
         if texts[:1] in (["Integer"], ["Rational"]) and texts[1:2] == ["("] and texts[-1] == ")":
             texts = texts[2:-1]
         numbers = [text for text in texts if text not in ("-", ",")]
-        return 1 <= len(numbers) <= 2 and all(self._is_small_power(number) for number in numbers)
+        if not 1 <= len(numbers) <= 2 or not all(self._is_small_power(number) for number in numbers):
+            return False
+        self._open[-1].exponent = max(map(int, numbers))
+        return True
 
 
 def _is_named(argument: list[tuple[str, str]], name: str) -> bool:
@@ -240,6 +323,24 @@ _TARGETS = re.compile(
     re.ASCII,
 )
 """The operators that the graph may call. A target that begins with no root of torch is a text, which torch refuses."""
+_NAMED = r"[A-Za-z_][A-Za-z_0-9]*"
+_SOURCE = re.compile(
+    rf"torch[A-Za-z_0-9]*(?:\.{_NAMED}){{0,2}}"
+    rf"|torch\.(?:_C|_dynamo|_functorch|_higher_order_ops|_refs|_tensor|amp|autograd|distributed|distributions|fft|func"
+    rf"|functional|jit|linalg|masked|nn|quantization|sparse|utils)\.{_NAMED}\.{_NAMED}"
+    rf"|torch\.(?:ao\.nn\.(?:(?:dynamic|intrinsic|qat|quantizable|quantized|reference|sparse)\.)*|nn\.)modules\.{_NAMED}\.{_NAMED}"
+    rf"|torch(?:audio|text|vision)\.(?:models|ops|transforms)\.[A-Za-z_0-9.]+"
+    r"|(?!torch|math|_operator|\#).*",
+    re.ASCII | re.DOTALL,
+)
+"""A function of Python that a node came from: torch looks up its path from `torch` on, name by name. A path of two names, or
+of one more behind a part of torch, comes no further than to a module that one of torch imports. Any other one may come to
+`torch.ctypes.cdll`, where a name is a library that is loaded. A text that begins with no root stays a text."""
+_PLAIN = re.compile(r"[A-Za-z_0-9.]*")
+_LOADERS = frozenset(("LibraryLoader", "cdll", "oledll", "pydll", "windll"))
+"""Names of `ctypes` behind which any name is a library: a path with one of them is an error, others are warnings."""
+_SCANNED = 100_000_000
+"""The most characters that torch up to 2.7 reads while it looks for the ends of the brackets in the path of a module."""
 _COUNTED = re.compile(r"[a-z]+([0-9]+)", re.ASCII)
 _GUARD = re.compile(
     r"""(?:\s|[-+*/%()<>=!,&|~]|[0-9]+(?:\.[0-9]+)?(?![A-Za-z_0-9])|\[(?:[0-9]+|'[A-Za-z_0-9.]*'|"[A-Za-z_0-9.]*")\]
@@ -308,6 +409,8 @@ def _field(key: str, node: Json, doubts: Doubts, budget: Budget) -> None:
     elif key in ("target", "as_operator") and isinstance(node, str):
         if _TARGETS.fullmatch(node) is None:
             _note(doubts.operators, f"the operator {show(node, 60)}")
+    elif key == "metadata" and isinstance(node, dict):
+        _metadata(node, doubts)
     elif key in ("name", "as_name") and isinstance(node, str):
         # torch writes these names into the source of a function.
         if node and _LABEL.fullmatch(node) is None:
@@ -316,6 +419,23 @@ def _field(key: str, node: Json, doubts: Doubts, budget: Budget) -> None:
         _argument(node, doubts)
     elif key in _PATHS and isinstance(node, str) and _QUOTED.fullmatch(node) is None:
         _note(doubts.dangers, f"makes code of the name {show(node[:200], 60)}")
+
+
+def _metadata(metadata: dict[str, Json], doubts: Doubts) -> None:
+    """Note what torch looks up, or scans too long, in the metadata of a node."""
+    for field in ("source_fn", "source_fn_stack"):
+        functions = metadata.get(field)
+        for function in functions.split(";") if isinstance(functions, str) else ():
+            path = function.partition(",")[2]
+            if _SOURCE.fullmatch(path) or _TARGETS.fullmatch(path):
+                continue
+            if _PLAIN.fullmatch(path) and _LOADERS.isdisjoint(path.split(".")):
+                _note(doubts.operators, f"the function {show(path[:200], 60)}")
+            else:
+                _note(doubts.dangers, f"looks up {show(path[:200], 60)}")
+    modules = metadata.get("nn_module_stack")
+    if isinstance(modules, str) and modules.count("(") * len(modules) > _SCANNED:
+        _note(doubts.operators, "a path of modules with many brackets")
 
 
 def _argument(name: Json, doubts: Doubts) -> None:

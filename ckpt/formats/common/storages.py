@@ -38,6 +38,12 @@ def byteorder_of(archive: Archive) -> str:
     return text.decode()
 
 
+def refuse_big(archive: Archive, loader: str) -> None:
+    """Raise UnreadableError for an archive of a big-endian machine where `loader` reads bytes in the order of its own."""
+    if byteorder_of(archive) == "big":
+        raise UnreadableError(f"its bytes are big-endian, and {loader} does not turn them")
+
+
 def is_key(text: str) -> bool:
     """Tell whether a text can name a storage and its record.
 
@@ -264,10 +270,16 @@ def refuse_program(archive: Archive, what: str) -> None:
 
 
 def tree_inside(
-    outer: Archive, record: Record, contents: Contents, limits: Limits, budget: Budget, prefix: str
+    outer: Archive,
+    record: Record,
+    contents: Contents,
+    limits: Limits,
+    budget: Budget,
+    prefix: str,
+    loader: str = "torch.load",
 ) -> Node:
     """The tree of the file of torch.save in a record. Its pickle and its storages, whose ids begin with `prefix`, join
-    `contents`.
+    `contents`. Only torch.load turns the bytes of another machine.
 
     Raises UnreadableError, LimitError.
     """
@@ -277,6 +289,8 @@ def tree_inside(
     if archive.find("data.pkl") is None:
         raise UnreadableError(f"record {show(record.name, 80)} is not a file of torch.save")
     refuse_program(archive, f"record {show(record.name, 80)}")
+    if loader != "torch.load":
+        refuse_big(archive, loader)
     check_small(archive)
     contents.notices += archive.notices
     return tree_of(archive, contents, limits, budget, prefix)

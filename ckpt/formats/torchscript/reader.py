@@ -17,7 +17,7 @@ from ckpt.formats.common.code import OTHERS, Code, code_of, notices_of
 from ckpt.formats.common.following import is_array, judge_records
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.script_types import Types, check_doubling
-from ckpt.formats.common.storages import StorageFolder, byteorder_of
+from ckpt.formats.common.storages import StorageFolder, refuse_big
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import Probe
 from ckpt.formats.torchscript import FORMAT
@@ -58,6 +58,7 @@ def read_from(
     contents = Contents(archive.notices, read_nested, mark, budget)
     contents.is_script = True
     check_small(archive)
+    refuse_big(archive, "torch.jit.load")
     roots: dict[str, Node] = {}
     devices: list[CodeDevice] = []
     folders: dict[str, StorageFolder] = {}
@@ -70,8 +71,7 @@ def read_from(
             raise UnreadableError(f"the TorchScript archive lacks {name}")
         pickle = run(archive.read_pickle(record, limits, budget), limits, budget)
         if folder not in folders:
-            big = byteorder_of(archive) == "big"
-            folders[folder] = StorageFolder(archive, folder, contents, prefix, big=big, meta=True)
+            folders[folder] = StorageFolder(archive, folder, contents, prefix, meta=True)
         for call in pickle.calls:
             _as_python(pickle, call)
         interpret(pickle, contents, limits, _resolver(folders[folder]), 0)
@@ -114,7 +114,6 @@ def read_from(
         limits,
         source=archive.source,
         origin=ScriptOrigin(archive),
-        byteorder=byteorder_of(archive),
         refusals=(Refusal("a TorchScript archive, which torch.jit.load opens", ()),),
         flat=flat,
     )

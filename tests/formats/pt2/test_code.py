@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import oracle
 import pytest
 import sympy
@@ -159,6 +160,17 @@ def path_named(name: str) -> Callable[[dict[str, Any], Rows], None]:
     return change
 
 
+def came_from(*functions: str, field: str = "source_fn_stack") -> Callable[[dict[str, Any], Rows], None]:
+    """Let the first node come from functions of Python."""
+
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        document["graph_module"]["graph"]["nodes"][0]["metadata"][field] = ";".join(
+            f"x,{function}" for function in functions
+        )
+
+    return change
+
+
 ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
     "an expression": (expressions(RUNG), "code-inside"),
     "a text in an expression": (expressions(f'Max(1, "{RUNG}")'), "code-inside"),
@@ -192,6 +204,11 @@ ATTACKS: dict[str, tuple[Callable[[dict[str, Any], Rows], None], str]] = {
     "a number named range_constraints": (named("range_constraints", "sym_int_values"), "code-inside"),
     "the name of an argument": (arguments(ARGUMENT, "y"), "code-inside"),
     "an object with the row of a tensor": (opaque, "called-on-load"),
+    "a library": (came_from("torch.ctypes.cdll./rung"), "code-inside"),
+    "a library behind another root": (
+        came_from("torch.cat", "torchrung.ctypes.cdll.rung"),
+        "code-inside",
+    ),
 }
 
 
@@ -301,6 +318,10 @@ def ran(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
     child = (
         "import os, sys, torch\n"
         f"sys.path.insert(0, {str(folder)!r})\n"
+        "def hook(event, arguments):\n"
+        "    if event == 'ctypes.dlopen' and 'rung' in str(arguments[0]):\n"
+        "        open('CANARY', 'w').close()\n"
+        "sys.addaudithook(hook)\n"
         "for path in sys.argv[1:]:\n"
         "    sys.modules.pop('rung', None)\n"
         "    os.mkdir(path + '.d')\n"
@@ -337,6 +358,37 @@ def test_a_record_with_two_dtypes_is_refused(program: Path, tmp_path: Path) -> N
     check_error(ckpt("inspect", path), "torch reads its record as float32")
 
 
+def test_a_tensor_on_meta_is_refused(program: Path, tmp_path: Path) -> None:
+    """torch throws away the bytes of its record."""
+
+    def change(config: dict[str, Any], rows: Rows, data: str) -> None:
+        config["v"]["path_name"] = "weight_1"
+        config["v"]["tensor_meta"]["device"]["type"] = "meta"
+        rows[f"{data}/weight_1"] = bytes(16)
+
+    path = written(program, tmp_path / "x.pt2", rows_of_weights(change))
+    read = _load_state_dict(PT2ArchiveReader(str(path)), "model")
+
+    assert isinstance(read, dict)
+    assert read["v"].is_meta
+    check_error(ckpt("inspect", path), "v is on meta: torch.export.load gives it no values")
+
+
+def test_big_endian_bytes_that_torch_does_not_turn_are_refused(program: Path, tmp_path: Path) -> None:
+    def change(document: dict[str, Any], rows: Rows) -> None:
+        rows[next(name for name in rows if name.endswith("/byteorder"))] = b"big"
+        rows_of_weights(lambda config, rows, data: None)(document, rows)
+        name = next(name for name in rows if name.endswith("/weight_0"))
+        rows[name] = np.arange(4, dtype="<f4").tobytes()
+
+    path = written(program, tmp_path / "x.pt2", change)
+    read = _load_state_dict(PT2ArchiveReader(str(path)), "model")
+
+    assert isinstance(read, dict)
+    assert read["w"].tolist() == [0, 1, 2, 3]
+    check_error(ckpt("inspect", path), "big-endian, and torch.export.load does not turn them")
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bool]]) -> None:
     path, did = ran[name]
@@ -351,7 +403,7 @@ def test_torch_runs_it_and_ckpt_says_it(name: str, ran: dict[str, tuple[Path, bo
     assert code in found
     if code == "code-inside":
         assert found[code].message.startswith(
-            ("DANGER: loading this file evaluates ", "DANGER: loading this file makes code ")
+            tuple(f"DANGER: loading this file {what} " for what in ("evaluates", "looks up", "makes code"))
         )
     assert loads == "RUNS CODE"
 
@@ -370,6 +422,8 @@ def to(path: str, value: Any) -> Callable[[dict[str, Any], Rows], None]:
 
 
 GRAPH = "graph_module.graph"
+SUM = "s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7"
+LIST = SUM.replace(" +", ",")
 COSTLY = (
     "Float('0.1', 2000000000)",
     "Float('0.1', 10000)",
@@ -388,8 +442,48 @@ COSTLY = (
     "RoundDecimal(Integer(9), Integer(-9999999999))",
     "RoundDecimal(Integer(9), -9999999999)",
     "Pow(Integer(9), Symbol('a', zero=True, zero=True, zero=True, zero=True, zero=True) + 99999999)",
+    "s0 % s1",
+    f"({SUM})**40",
+    f"Pow({SUM}, Integer(40))",
+    f"PowByNatural(Max({SUM}), Integer(40))",
+    f"({SUM})*({SUM})*({SUM})*({SUM})",
+    f"2*({SUM})**2*(({SUM})*({SUM}) - 1)",
+    f"Mul(Add({LIST}), Add({LIST}), Add({LIST}), Add({LIST}))",
+    f"ModularIndexing(({SUM})**2, s8, s9)",
+    f"FloorDiv(({SUM})**2, s9)",
+    f"Max({LIST}, s8)",
+    f"Max(Max(s0, s1, s2, s3) + 1, Min({LIST}))",
 )
 """Short expressions whose value is long, or takes long."""
+
+LOOKED_UP = (
+    "torch.ctypes.cdll./rung",
+    "torch.ctypes.cdll.rung",
+    "torchrung.ctypes.cdll.rung",
+    "torch.nn.functional.torch.ctypes.cdll.rung",
+    "torch.ao.nn.modules.torch.ctypes.cdll.rung",
+    "torch.a/b",
+)
+"""Paths that lead out of torch, where a name may be a library that is loaded."""
+WRITTEN = (
+    "torch.nn.modules.linear.Linear",
+    "torch.nn.functional.relu",
+    "torch.ao.nn.quantized.modules.linear.Linear",
+    "torch.functional.einsum",
+    "torch.cat",
+    "torch._C._nn.scaled_dot_product_attention",
+    "torch._C._fft.fft_fft",
+    "torch.ops.higher_order.cond",
+    "torchvision.ops.misc.FrozenBatchNorm2d",
+    "torchvision.models.resnet.BasicBlock",
+    "transformers.models.llama.modeling_llama.LlamaRMSNorm",
+    "builtins.getattr",
+    "_operator.getitem",
+    "math.sqrt",
+    "view",
+    "<lambda>",
+)
+"""The functions that nodes come from, as torch writes them."""
 
 
 @pytest.mark.parametrize(
@@ -414,6 +508,12 @@ COSTLY = (
         (path_named('w")\nprint(1)\n("'), "code-inside"),
         (to(f"{GRAPH}.nodes.0.target", "torch.os.system"), "unknown-operator"),
         (to(f"{GRAPH}.nodes.0.target", "_operator.__builtins__"), "unknown-operator"),
+        *((came_from(path), "code-inside") for path in LOOKED_UP),
+        (came_from("torch.cat", LOOKED_UP[0]), "code-inside"),
+        (came_from(LOOKED_UP[0], field="source_fn"), "code-inside"),
+        (came_from("torch.hub.os.path.join"), "unknown-operator"),
+        (came_from("_operator.add.rung"), "unknown-operator"),
+        (came_from("(" * 20_000, field="nn_module_stack"), "unknown-operator"),
         (to("guards_code", [RUNG]), "unknown-operator"),
         (to("guards_code", ["L['x'].__class__"]), "unknown-operator"),
     ],
@@ -438,6 +538,7 @@ def test_what_torch_writes_is_no_finding(program: Path, tmp_path: Path) -> None:
         to("guards_code", guards),
         keywords("x", "y"),
         arguments("x", "größe"),
+        came_from(*WRITTEN),
     )
     for change in (*usual, path_named("a-b.größe ü")):
         with open(str(written(program, tmp_path / "x.pt2", change))) as checkpoint:
@@ -483,6 +584,10 @@ def expression_samples() -> list[sympy.Basic]:
         functions.ToFloat(a),
         functions.TruncToInt(f),
         functions.OpaqueUnaryFn_sqrt(a),
+        functions.FloorDiv(functions.FloorDiv(functions.FloorDiv(a - 1, 2) + 1, 2) + 1, 2) ** 2
+        * (a + b) ** 3,
+        a * functions.Max(1, b) * functions.Max(1, u) * functions.Max(1, a),
+        sum((a * sympy.Symbol(f"s{index}") + index for index in range(60)), u),
     ]
 
 

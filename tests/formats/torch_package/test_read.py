@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import exported
 import opcodes as op
 import pytest
 import torch
-from process import ckpt
+from process import check_error, ckpt
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
@@ -197,3 +198,17 @@ def test_the_code_of_a_program_that_loading_runs_is_said(
     assert [row.code for row in report.findings] == ["code-inside"]
     assert "torch.save at .data/ts_code/code/__torch__" in report.findings[0].message
     assert report.load.expression is None
+
+
+def test_big_endian_bytes_that_torch_does_not_turn_are_refused(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.pt", tmp_path / "b.pt"
+    with torch.package.PackageExporter(path) as exporter:
+        exporter.save_pickle("m", "x.pkl", {"w": torch.tensor([1.5, 2.5])})
+    with zipfile.ZipFile(path) as before, zipfile.ZipFile(other, "w") as after:
+        for name in before.namelist():
+            after.writestr(name, b"big" if name.endswith("/byteorder") else before.read(name))
+
+    read = torch.package.PackageImporter(other).load_pickle("m", "x.pkl")
+
+    assert read["w"].tolist() == [1.5, 2.5]
+    check_error(ckpt("inspect", other), "big-endian, and packageimporter does not turn them")

@@ -284,3 +284,13 @@ def test_a_call_with_the_name_of_a_class_of_the_code_stays_an_alarm(call: bytes,
         archive.writestr("m/constants.pkl", pickle.dumps((), 2))
         archive.writestr("m/version", "3\n")
     assert "called-on-load" in codes(path)
+
+
+def test_big_endian_bytes_that_torch_does_not_turn_are_refused(tmp_path: Path) -> None:
+    path = saved(nn.Linear(2, 2), tmp_path / "a.pt")
+    weight = torch.jit.load(path).weight
+
+    path = changed(path, lambda name, data: b"big" if name.endswith("/byteorder") else data)
+
+    assert torch.equal(torch.jit.load(path).weight, weight)
+    check_error(ckpt("inspect", path), "big-endian, and torch.jit.load does not turn them")
