@@ -290,7 +290,7 @@ def test_what_cannot_be_read(folder: Path) -> None:
     assert done.code == 2 and "cut off" in done.complaints[0] and "prefix" in done.lines[1]
     assert ckpt("lint", folder / "none").code == 2
     (folder / "empty").mkdir()
-    assert ckpt("lint", folder / "empty").code == 2
+    assert ckpt("lint", folder / "empty", "--require").code == 2
 
 
 def test_shards_are_one_file() -> None:
