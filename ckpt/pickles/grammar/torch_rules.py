@@ -213,7 +213,9 @@ def _is_group(group: Node) -> bool:
     if type(group) is not Dict and (type(group) is not Opaque or group.args):
         return False
     return all(
-        type(value) is list for key, value in zip(group.keys, group.values, strict=True) if key == "params"
+        type(value) is list
+        for key, value in zip(group.keys, group.values, strict=True)
+        if key == "params" or type(key) is Opaque  # a scalar of numpy may be equal to a text
     )
 
 
