@@ -261,6 +261,11 @@ def _oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     )
 
 
+def _numbers_given(grammar: Grammar, call: Opaque) -> int:
+    """A tensor of given numbers reads all of them, also those of a list that lies in others many times."""
+    return sum(grammar.weight(arg) for arg in call.args if type(arg) is list or is_tuple(arg))
+
+
 def _parameter(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`Parameter(data, requires_grad)` calls methods of its data, which must be a tensor."""
     return (
@@ -370,7 +375,7 @@ _ADJUSTED = {
     "torch.nn.parameter.UninitializedParameter": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.nn.parameter.UninitializedBuffer": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state),
-    "torch.Tensor": Rule(_oldest, "value", _legacy_state),
+    "torch.Tensor": Rule(_oldest, "value", _legacy_state, work=_numbers_given),
     "torch.Size": Rule(takes(_are_sizes, least=0)),
     "torch.device": Rule(_DEVICE),
     "torch._C.Generator": Rule(
@@ -512,7 +517,7 @@ TORCH = {
         )
     },
     **{
-        f"{module}.{name}": Rule(_oldest, "value", _legacy_state)
+        f"{module}.{name}": Rule(_oldest, "value", _legacy_state, work=_numbers_given)
         for module in ("torch", "torch.cuda", "torch.storage")
         for name in (
             *BY_STORAGE,
