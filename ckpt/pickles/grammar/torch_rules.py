@@ -262,7 +262,7 @@ def _oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 
 def _numbers_given(grammar: Grammar, call: Opaque) -> int:
-    """A tensor of given numbers reads all of them, also those of a list that lies in others many times."""
+    """The number of entries that a tensor of given numbers reads, each as often as it is reached."""
     return sum(grammar.weight(arg) for arg in call.args if type(arg) is list or is_tuple(arg))
 
 
