@@ -209,6 +209,8 @@ def easydict(levels: int) -> bytes:
     )
 
 
+ALIASES = [call(glob("types", "GenericAlias"), glob("builtins", "list"), number) for number in range(300)]
+"""Types that differ, but are compared."""
 ENCODED = call(glob("_codecs", "encode"), "a" * 10_000, "latin1") + op.put(7) + op.pop()
 """Bytes as protocol 2 writes them, in slot 7."""
 COPIES = {
@@ -261,6 +263,15 @@ COSTLY: dict[str, Callable[[], bytes]] = {
     },
     "numbers in lists that lie in each other": lambda: value([1] * 100) + op.put(7) + op.pop()
     + value([[op.get(7)] * 100] * 100) + op.put(7) + op.pop() + value([call(glob("torch", "FloatTensor"), op.get(7))] * 20),
+    "many unions of many types": lambda: again(200, glob("functools", "reduce"), glob("operator", "or_"), tuple(ALIASES)),
+    "many unions of unions": lambda: again(
+        200, glob("functools", "reduce"), glob("operator", "or_"),
+        tuple(call(glob("functools", "reduce"), glob("operator", "or_"), tuple(ALIASES[at::2])) for at in range(2)),
+    ),
+    "many types in brackets": lambda: again(
+        20_000, glob("operator", "getitem"), glob("typing", "Optional"),
+        call(glob("types", "GenericAlias"), glob("builtins", "tuple"), tuple(ALIASES)),
+    ),
     "metadata of a sharded tensor that is anything": lambda: sharded(made("argparse", "Namespace", {})),
 }  # fmt: skip
 
@@ -291,6 +302,9 @@ CHEAP: dict[str, Callable[[], bytes]] = {
     "names of a mesh": lambda: made("torch.distributed.device_mesh", "DeviceMesh", {"_dim_group_names": ["0", "1"]}),
     "a fill value": lambda: masked(10, "x"),
     **{f"a copy by {name}": lambda one=one: ENCODED + value([one] * 4) for name, one in COPIES.items()},
+    "some unions": lambda: again(
+        2_000, glob("functools", "reduce"), glob("operator", "or_"), (glob("builtins", "int"), glob("builtins", "str"))
+    ),
     "a tensor of numbers": lambda: call(glob("torch", "FloatTensor"), [[1.0, 2.0], [3.0, 4.0]]),
     "deques": lambda: inside_each_other(op.none(), in_deque, 20),
     "lists": lambda: inside_each_other(op.none(), lambda inner: value([inner]), 2_000),

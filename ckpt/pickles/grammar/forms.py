@@ -387,6 +387,10 @@ class Grammar:
         """
         return self._types.has(node)
 
+    def types_in(self, node: Node) -> int:
+        """The entries of a type expression, each as often as it is reached; 0 for what is none."""
+        return self._types.size(node)
+
     def is_held(self, node: Node) -> bool:
         """Tell whether a partial may hold a node as arguments: data, functions, and other partials."""
         return self._held.has(node)

@@ -149,6 +149,16 @@ def _union(grammar: Grammar, node: Node) -> bool:
     )
 
 
+def _compared_types(grammar: Grammar, call: Opaque) -> int:
+    """The types that making a union compares: each with all others."""
+    return grammar.types_in(call.args[1]) ** 2
+
+
+def _looked_up_types(grammar: Grammar, call: Opaque) -> int:
+    """The types in brackets, which `typing` hashes and compares to find what it has made before."""
+    return grammar.types_in(call.args[1])
+
+
 def _partial(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     return len(args) == 1 and is_function(grammar, args[0]) and len(call.states) <= 1
 
@@ -225,8 +235,8 @@ PYTHON = {
     "builtins.getattr": Rule(takes_getattr, "instance"),
     "_codecs.encode": Rule(_encoded),
     "types.GenericAlias": Rule(takes(_type_expression, _type_expression), "instance"),
-    "operator.getitem": Rule(_getitem, "instance"),
-    "functools.reduce": Rule(_reduce, "instance"),
+    "operator.getitem": Rule(_getitem, "instance", work=_looked_up_types),
+    "functools.reduce": Rule(_reduce, "instance", work=_compared_types),
     "functools.partial": Rule(_partial, "instance", _PARTIAL_STATE),
     "itertools.count": Rule(takes(is_number, _is_step, least=0), "instance"),
     "datetime.date": Rule(_TIME),
