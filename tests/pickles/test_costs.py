@@ -272,6 +272,10 @@ COSTLY: dict[str, Callable[[], bytes]] = {
         20_000, glob("operator", "getitem"), glob("typing", "Optional"),
         call(glob("types", "GenericAlias"), glob("builtins", "tuple"), tuple(ALIASES)),
     ),
+    "many fractions of long numbers": lambda: again(
+        60_000, glob("fractions", "Fraction"), op.long4(b"\1" * 500), op.long4(b"\3" * 500)
+    ),
+    "many long paths": lambda: again(1_000, glob("pathlib", "PurePosixPath"), *["a/" * 120] * 100),
     "metadata of a sharded tensor that is anything": lambda: sharded(made("argparse", "Namespace", {})),
 }  # fmt: skip
 
@@ -305,6 +309,8 @@ CHEAP: dict[str, Callable[[], bytes]] = {
     "some unions": lambda: again(
         2_000, glob("functools", "reduce"), glob("operator", "or_"), (glob("builtins", "int"), glob("builtins", "str"))
     ),
+    "some fractions": lambda: again(20_000, glob("fractions", "Fraction"), 1, 3),
+    "some paths": lambda: again(20_000, glob("pathlib", "PurePosixPath"), "/", "home", "someone", "data", "image-1.png"),
     "a tensor of numbers": lambda: call(glob("torch", "FloatTensor"), [[1.0, 2.0], [3.0, 4.0]]),
     "deques": lambda: inside_each_other(op.none(), in_deque, 20),
     "lists": lambda: inside_each_other(op.none(), lambda inner: value([inner]), 2_000),
