@@ -432,14 +432,29 @@ _DICTS = (
     "collections.defaultdict",
 )
 _OF_ITEMS = (".list", ".tuple", ".deque")
+_REPLACED = (
+    *(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("list", "bytearray")),
+    *("collections.deque", ".multiarray._reconstruct", ".numeric._frombuffer"),
+)
+"""Calls that make what has items by their numbers."""
 
 
 def refuse_odd_containers(pickle: Pickle) -> None:
     """Refuse containers that Python makes in another way than they read.
 
     A container that is made without its `__init__` is empty, whatever it is given. A list of a dict has its keys alone, and
-    a deque with a length drops what was there first. No writer makes one of these. Raises UnreadableError.
+    a deque with a length drops what was there first. One that gets items by their numbers has others than it is given, and
+    so has an array of numpy. No writer makes one of these. Raises UnreadableError.
     """
+    for call in pickle.calls:
+        if not call.keys:
+            continue
+        made, of = call.class_name, call.args[0] if call.args else None
+        if made.endswith((".__newobj__", "._reconstructor")) and type(of) is Global:
+            made = of.qualified
+        if made.endswith(_REPLACED):
+            where = f"{made} at byte {call.offset:,}"
+            raise UnreadableError(f"damaged pickle: {where}: an item of it is replaced")
     names = {name for name in pickle.globals.values() if name.qualified in _CONTAINERS}
     makers = {name for name in pickle.globals.values() if name.qualified.endswith(".__newobj__")}
     for call in pickle.calls if names else ():
@@ -583,10 +598,15 @@ def _tuple_state(call: Opaque) -> tuple[Node, ...]:
 
 
 def _attributes(state: Node) -> dict[str, Node]:
-    """The attributes in a state: a dict, or a pair of the instance's dict and its slots."""
+    """The attributes in a state: a dict, or a pair of the instance's dict and its slots.
+
+    Raises BadCallError for a name that a call makes, such as a scalar of numpy, which is equal to the text that it holds.
+    """
     attributes: dict[str, Node] = {}
     for part in state if type(state) is tuple else (state,):
         if type(part) is Dict:
+            if Opaque in set(map(type, part.keys)):
+                raise BadCallError("a name in its state is made by a call")
             attributes.update(
                 (str(key), value)
                 for key, value in zip(part.keys, part.values, strict=True)

@@ -121,8 +121,9 @@ def numpy_dtype(node: Node) -> NumpyDType | None:
         return None
     order = "|"
     for state in node.states:
-        if type(state) is tuple and len(state) > 1 and isinstance(state[1], str):
-            order = str(state[1])
+        if type(state) is not tuple or len(state) < 6 or not isinstance(state[1], str):
+            return None  # numpy reads a state of five parts in another order, and takes bytes for a text
+        order = str(state[1])
     code = str(node.args[0])[:16]
     return NumpyDType(code, order, _unit(node) if code in _TIMES else "")
 

@@ -107,6 +107,8 @@ LIMITS = [
     "pickles.grammar.forms._NESTED",
     "pickles.grammar.numpy_rules._LONGEST_RECORD",
     "pickles.grammar.numpy_rules._NESTED_ARRAYS",
+    "pickles.grammar.python_rules._LONG_PART",
+    "pickles.grammar.python_rules._LONG_PATH",
     "pickles.machine._EQUAL_HASHES",
     "pickles.machine.FREE_SLOTS",
     "pickles.grammar.numpy_rules._DIMENSIONS",

@@ -82,6 +82,13 @@ def deep_arrays(levels: int) -> bytes:
 
 
 O8 = dtype("O8", 3, "|", None, None, None, -1, -1, 63)
+U4 = dtype("U4", 3, "<", None, None, None, 16, 4, 8)
+TEXT_OF_NUMPY = {
+    name: call(glob("numpy.core.multiarray", "scalar"), dtype(f"U{len(name)}", 3, "<", None, None, None, 4 * len(name), 4, 8),
+               binary(name.encode("utf-32-le")))
+    for name in ("__setstate__", "params")
+}  # fmt: skip
+"""Objects that are equal to a text, and have its hash, but are none."""
 I4 = dtype("i4", 3, "<", None, None, None, -1, -1, 0)
 CALLED: dict[str, bytes] = {
     "what an optimizer calls": made("torch.optim.adam", "Adam", {**ADAM, "_patch_step_function": BELL}),
@@ -124,6 +131,11 @@ CALLED: dict[str, bytes] = {
     + op.get(8) + value(1) + op.append() + op.pop(),
     "a masked array of objects": masked(1, (1,), O8, False, [1], binary(b"\0"), None),
     "a masked array filled by a tensor": masked(1, (1,), dtype("u1", *U1), False, binary(b"\0"), binary(b"\0"), op.tensor()),
+    "a masked array filled by an object": masked(
+        1, (1,), U4, False, binary(bytes(16)), binary(b"\0"), array(O8, value([made("omegaconf.dictconfig", "DictConfig", {
+            "_metadata": None, "_content": {}, "_is_interpolation": partial(BELL)})]))),
+    "a masked array filled by dicts in each other": masked(
+        1, (1,), U4, False, binary(bytes(16)), binary(b"\0"), array(O8, value([{}]))),
     "a short state of a masked array": masked(1, (1,), dtype("u1", *U1), False, binary(b"\0"), binary(b"\0")),
     "a dict that is filled after its call": op.empty_dict() + op.put(8) + op.pop()
     + call(glob("collections", "OrderedDict"), op.get(8)) + op.get(8) + value("a") + value(1) + op.setitem() + op.pop(),
@@ -140,6 +152,16 @@ CALLED: dict[str, bytes] = {
     )}),
     "an item that a dict of attributes calls": glob("easydict", "EasyDict") + value(()) + newobj()
     + value("items") + BELL + op.setitem(),
+    **{
+        f"an item of {name} whose name is a scalar of numpy": glob(*name.rsplit(".", 1)) + value(()) + newobj()
+        + TEXT_OF_NUMPY["__setstate__"] + partial(BELL) + op.setitem() + value({"a": 1}) + build()
+        for name in ("easydict.EasyDict", "yacs.config.CfgNode", "lightning.fabric.utilities.data.AttributeDict")
+    },
+    "an item whose name a call makes": glob("yacs.config", "CfgNode") + value(()) + newobj()
+    + call(glob("copyreg", "__newobj__"), glob("numpy", "str_"), "__setstate__") + partial(BELL) + op.setitem(),
+    "parameters whose name is a scalar of numpy": made(
+        "torch.optim.adam", "Adam", {**ADAM, "param_groups": [
+            op.empty_dict() + TEXT_OF_NUMPY["params"] + op.tensor(size=(2**24,), stride=(0,)) + op.setitem()]}),
     "a pair that a dict of attributes calls": call(glob("easydict", "EasyDict"), {"items": BELL}),
     "the class of a dict of attributes": glob("yacs.config", "CfgNode") + value(()) + newobj()
     + value("__class__") + glob("torch.nn.modules.linear", "Linear") + op.setitem(),

@@ -209,6 +209,18 @@ def easydict(levels: int) -> bytes:
     )
 
 
+ALIASES = [call(glob("types", "GenericAlias"), glob("builtins", "list"), number) for number in range(300)]
+"""Types that differ, but are compared."""
+ENCODED = call(glob("_codecs", "encode"), "a" * 10_000, "latin1") + op.put(7) + op.pop()
+"""Bytes as protocol 2 writes them, in slot 7."""
+COPIES = {
+    "a bytearray": call(glob("builtins", "bytearray"), op.get(7)),
+    "a text": call(glob("builtins", "str"), op.get(7), "latin-1"),
+    "a stream": glob("_io", "BytesIO") + value(()) + op.newobj() + value((op.get(7), 0, None)) + build(),
+    "an array": call(glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b"))
+    + value((1, (2_500,), call(glob("numpy", "dtype"), "f4", False, True)
+             + value((3, ">", None, None, None, -1, -1, 0)) + build(), False, op.get(7))) + build(),
+}  # fmt: skip
 COSTLY: dict[str, Callable[[], bytes]] = {
     "a tensor as a size": lambda: call(glob("torch", "Size"), WIDE),
     "a tensor as groups": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": WIDE}),
@@ -245,6 +257,25 @@ COSTLY: dict[str, Callable[[], bytes]] = {
         20_000, call(glob("builtins", "getattr"), glob("zoneinfo", "ZoneInfo"), "_unpickle"), "Europe/Paris", False
     ),
     "many deques": lambda: again(200_000, glob("collections", "deque")),
+    **{
+        f"many copies by {name} of bytes that a call makes": lambda one=one: ENCODED + value([one] * 2_000)
+        for name, one in COPIES.items()
+    },
+    "numbers in lists that lie in each other": lambda: value([1] * 100) + op.put(7) + op.pop()
+    + value([[op.get(7)] * 100] * 100) + op.put(7) + op.pop() + value([call(glob("torch", "FloatTensor"), op.get(7))] * 20),
+    "many unions of many types": lambda: again(200, glob("functools", "reduce"), glob("operator", "or_"), tuple(ALIASES)),
+    "many unions of unions": lambda: again(
+        200, glob("functools", "reduce"), glob("operator", "or_"),
+        tuple(call(glob("functools", "reduce"), glob("operator", "or_"), tuple(ALIASES[at::2])) for at in range(2)),
+    ),
+    "many types in brackets": lambda: again(
+        20_000, glob("operator", "getitem"), glob("typing", "Optional"),
+        call(glob("types", "GenericAlias"), glob("builtins", "tuple"), tuple(ALIASES)),
+    ),
+    "many fractions of long numbers": lambda: again(
+        60_000, glob("fractions", "Fraction"), op.long4(b"\1" * 500), op.long4(b"\3" * 500)
+    ),
+    "many long paths": lambda: again(1_000, glob("pathlib", "PurePosixPath"), *["a/" * 120] * 100),
     "metadata of a sharded tensor that is anything": lambda: sharded(made("argparse", "Namespace", {})),
 }  # fmt: skip
 
@@ -274,6 +305,13 @@ CHEAP: dict[str, Callable[[], bytes]] = {
     "groups": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": [op.tensor()]}]}),
     "names of a mesh": lambda: made("torch.distributed.device_mesh", "DeviceMesh", {"_dim_group_names": ["0", "1"]}),
     "a fill value": lambda: masked(10, "x"),
+    **{f"a copy by {name}": lambda one=one: ENCODED + value([one] * 4) for name, one in COPIES.items()},
+    "some unions": lambda: again(
+        2_000, glob("functools", "reduce"), glob("operator", "or_"), (glob("builtins", "int"), glob("builtins", "str"))
+    ),
+    "some fractions": lambda: again(20_000, glob("fractions", "Fraction"), 1, 3),
+    "some paths": lambda: again(20_000, glob("pathlib", "PurePosixPath"), "/", "home", "someone", "data", "image-1.png"),
+    "a tensor of numbers": lambda: call(glob("torch", "FloatTensor"), [[1.0, 2.0], [3.0, 4.0]]),
     "deques": lambda: inside_each_other(op.none(), in_deque, 20),
     "lists": lambda: inside_each_other(op.none(), lambda inner: value([inner]), 2_000),
     "some generators": lambda: again(2_000, glob("torch._C", "Generator")),

@@ -136,6 +136,12 @@ def test_what_is_filled_after_the_call_is_refused(name: str, tmp_path: Path) -> 
         open(str(write(tmp_path / "x.pth", FILLED_LATE[name])))
 
 
+SCALAR_DATA = call(
+    glob("numpy.core.multiarray", "scalar"),
+    call(glob("numpy", "dtype"), "U4", False, True) + value((3, "<", None, None, None, 16, 4, 8)) + build(),
+    op.binary("data".encode("utf-32-le")),
+)
+"""A text of numpy."""
 OTHER_VALUES: dict[str, bytes] = {
     "a number as a flag": call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments(), {"neg": 1}),
     "flags in an OrderedDict": call(
@@ -146,6 +152,21 @@ OTHER_VALUES: dict[str, bytes] = {
     "another flag": call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments(), {"other": True}),
     "an octal size": call(glob("torch._utils", "_rebuild_tensor_v2"), arguments()[0], 0, (b"I04\n",), *arguments()[3:]),
     "an octal offset": call(glob("torch._utils", "_rebuild_tensor_v2"), arguments()[0], b"I00000\n", *arguments()[2:]),
+    "a name that a call makes in a state": call(
+        glob("torch._utils", "_rebuild_parameter_with_state"),
+        *(plain(), False, op.ordered_dict(), op.empty_dict() + SCALAR_DATA + plain("1") + op.setitem()),
+    ),
+    **{
+        f"another item of {name}": made_list + value(0) + plain("1") + op.setitem()
+        for name, made_list in {
+            "a list": call(glob("builtins", "list"), [plain()]),
+            "a list of copyreg": call(glob("copyreg", "__newobj__"), glob("builtins", "list")) + plain() + op.append(),
+            "a list of its base": call(
+                glob("copyreg", "_reconstructor"), glob("builtins", "list"), glob("builtins", "list"), [plain()]
+            ),
+            "a deque": call(glob("collections", "deque"), [plain()]),
+        }.items()
+    },
     "a text that a call makes, as a key": op.empty_dict()
     + value("a") + plain() + op.setitem() + call(glob("builtins", "str"), "a") + plain("1") + op.setitem(),
     "a number that a call makes, as a key": op.empty_dict()

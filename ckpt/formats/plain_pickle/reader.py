@@ -70,6 +70,10 @@ class _Reader:
         contents.bytestrings = contents.bytestrings or any(run.code == BINSTRING for run in cutter.runs)
         tensors = dict(self._wrapped)
         for call in pickle.calls:
+            if call.class_name == "numpy.dtype" and pickle.fillings.is_filled_after(call, call.offset):
+                raise UnreadableError(
+                    f"damaged pickle: the dtype at byte {call.offset:,} changes after its use"
+                )
             array = None if id(call) in tensors else described(call)
             tensor = None if array is None else self._tensor(array)
             if tensor is not None:

@@ -113,6 +113,9 @@ def _are_attributes(grammar: Grammar, pairs: Iterable[tuple[Node, Node]]) -> boo
     """Tell whether no item hides what such a dict calls: it sets each by setattr, and makes dicts of its own kind."""
     for key, value in pairs:
         if not holds_text(key):
+            if type(key) is Opaque and not _is_settings(grammar, value):
+                grammar.called.append("(a name that a call makes)")  # a scalar of numpy is equal to its text
+                return False
             continue
         is_hidden = str(key).startswith("__") and not grammar.is_plain(value)
         if is_hidden or _stands_in_settings(grammar, str(key), value) == "called":

@@ -331,8 +331,8 @@ class Grammar:
         for node in args:
             size = len(node) if type(node) in (list, tuple) else 0  # type: ignore[arg-type]
             size = len(node.keys) if type(node) is Dict else len(node.items) if type(node) is Set else size
-            if type(node) in (str, bytes, bytearray, ByteStr) and len(node) >= _LONG_TEXT:  # type: ignore[arg-type]
-                size = len(node)  # type: ignore[arg-type]
+            if (length := _length_of_text(node)) >= _LONG_TEXT:
+                size = length
             if size >= _LARGE and self.is_again(node):
                 self._work += size
         return self._work <= _WORK
@@ -387,6 +387,10 @@ class Grammar:
         """
         return self._types.has(node)
 
+    def types_in(self, node: Node) -> int:
+        """The entries of a type expression, each as often as it is reached; 0 for what is none."""
+        return self._types.size(node)
+
     def is_held(self, node: Node) -> bool:
         """Tell whether a partial may hold a node as arguments: data, functions, and other partials."""
         return self._held.has(node)
@@ -438,6 +442,23 @@ class Grammar:
         if type(node) in (list, tuple, Dict):
             return None
         return is_function(self, node) or PARTIALS(self, node) or self.is_plain(node)
+
+
+def _length_of_text(node: Node) -> int:
+    """The length of a text or of bytes, also of those that a call makes of others, or that stay in the file."""
+    while type(node) is Opaque and node.args and _makes_text(node):
+        node = node.args[0]
+    if type(node) is PersistentId:
+        return node.meaning.nbytes if type(node.pid) is int and type(node.meaning) is Storage else 0
+    return len(node) if type(node) in (str, bytes, bytearray, ByteStr) else 0  # type: ignore[arg-type]
+
+
+def _makes_text(call: Opaque) -> bool:
+    name = class_of(call.func)
+    return name is not None and python3_name(name.module, name.name) in _MAKERS_OF_TEXT
+
+
+_MAKERS_OF_TEXT = ("_codecs.encode", "builtins.bytes", "builtins.bytearray", "builtins.str")
 
 
 def _parts(node: Node) -> list[Node]:

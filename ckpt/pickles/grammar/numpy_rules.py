@@ -315,11 +315,16 @@ def _masked_state(grammar: Grammar, node: Node) -> bool:
     if not is_tuple(node) or len(node) != 7 or type(node[4]) is list:
         return False
     fill = node[6]
-    is_filled = fill is None or type(fill) in (int, float, bool, str) or _FILL(grammar, fill)
+    is_filled = fill is None or type(fill) in (int, float, bool, str) or _is_fill(grammar, fill)
     return _array_state(grammar, node[:5]) and is_raw(grammar, node[5]) and is_filled
 
 
 _FILL = result_of("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar")
+
+
+def _is_fill(grammar: Grammar, node: Node) -> bool:
+    """A scalar, or an array of numbers, texts or records. Objects would be asked for their numbers and texts."""
+    return type(node) is Opaque and _FILL(grammar, node) and not _lists_of(node)
 
 
 _BIT_GENERATOR = "numpy.random._pickle.__bit_generator_ctor"

@@ -149,6 +149,16 @@ def _union(grammar: Grammar, node: Node) -> bool:
     )
 
 
+def _compared_types(grammar: Grammar, call: Opaque) -> int:
+    """The types that making a union compares: each with all others."""
+    return grammar.types_in(call.args[1]) ** 2
+
+
+def _looked_up_types(grammar: Grammar, call: Opaque) -> int:
+    """The types in brackets, which `typing` hashes and compares to find what it has made before."""
+    return grammar.types_in(call.args[1])
+
+
 def _partial(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     return len(args) == 1 and is_function(grammar, args[0]) and len(call.states) <= 1
 
@@ -197,6 +207,22 @@ _OF_NAMESPACE = free_attributes(_get_args=is_nowhere, _get_kwargs=is_nowhere)
 """The text of a Namespace calls these two."""
 
 
+_LONG_PATH, _LONG_PART = 256, 512
+"""Characters of a path, and bits of a part of a fraction, from which on making one takes long."""
+
+
+def _long_paths(grammar: Grammar, call: Opaque) -> int:
+    """The characters of a long path, which are joined and split again. Short ones are paid for by their call."""
+    length = sum(len(part) for part in call.args if isinstance(part, str))
+    return length if length >= _LONG_PATH else 0
+
+
+def _long_parts(grammar: Grammar, call: Opaque) -> int:
+    """The words of the long numbers of a fraction: finding their greatest common divisor takes a square of them."""
+    bits = sum(part.bit_length() for part in call.args if type(part) is int)
+    return bits >> 5 if bits >= _LONG_PART else 0
+
+
 def _is_step(grammar: Grammar, node: Node) -> bool:
     """A step of a count, which stands still at nought."""
     return is_number(grammar, node) and node != 0
@@ -225,8 +251,8 @@ PYTHON = {
     "builtins.getattr": Rule(takes_getattr, "instance"),
     "_codecs.encode": Rule(_encoded),
     "types.GenericAlias": Rule(takes(_type_expression, _type_expression), "instance"),
-    "operator.getitem": Rule(_getitem, "instance"),
-    "functools.reduce": Rule(_reduce, "instance"),
+    "operator.getitem": Rule(_getitem, "instance", work=_looked_up_types),
+    "functools.reduce": Rule(_reduce, "instance", work=_compared_types),
     "functools.partial": Rule(_partial, "instance", _PARTIAL_STATE),
     "itertools.count": Rule(takes(is_number, _is_step, least=0), "instance"),
     "datetime.date": Rule(_TIME),
@@ -240,7 +266,8 @@ PYTHON = {
         takes(matching(r"[-+]?[0-9.]{1,1000}([eE][-+]?[0-9]{1,9})?|[-+]?(NaN|sNaN|Infinity)[0-9]{0,9}"))
     ),
     "fractions.Fraction": Rule(
-        takes(either(is_number, matching(rf"{_DIGITS}(/[0-9]{{1,1000}})?")), is_number, least=1)
+        takes(either(is_number, matching(rf"{_DIGITS}(/[0-9]{{1,1000}})?")), is_number, least=1),
+        work=_long_parts,
     ),
     "uuid.UUID": Rule(takes_nothing, "value", _OF_UUID),
     "re._compile": Rule(takes(_is_pattern, lambda grammar, node: type(node) is int and not node & ~0x17E)),
@@ -269,7 +296,7 @@ PYTHON = {
         for module in ("io", "_io")
     },
     **{
-        f"{module}.{name}": Rule(takes_many(is_short_text))
+        f"{module}.{name}": Rule(takes_many(is_short_text), work=_long_paths)
         for module in ("pathlib", "pathlib._local")
         for name in ("Path", "PosixPath", "PurePath", "PurePosixPath", "PureWindowsPath", "WindowsPath")
     },

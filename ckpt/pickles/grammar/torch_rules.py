@@ -213,7 +213,9 @@ def _is_group(group: Node) -> bool:
     if type(group) is not Dict and (type(group) is not Opaque or group.args):
         return False
     return all(
-        type(value) is list for key, value in zip(group.keys, group.values, strict=True) if key == "params"
+        type(value) is list
+        for key, value in zip(group.keys, group.values, strict=True)
+        if key == "params" or type(key) is Opaque  # a scalar of numpy may be equal to a text
     )
 
 
@@ -257,6 +259,11 @@ def _oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     return len(args) <= MOST_ARGUMENTS and all(
         is_raw(grammar, arg) or is_numbers(grammar, arg) or tensor_of(arg) is not None for arg in args
     )
+
+
+def _numbers_given(grammar: Grammar, call: Opaque) -> int:
+    """The number of entries that a tensor of given numbers reads, each as often as it is reached."""
+    return sum(grammar.weight(arg) for arg in call.args if type(arg) is list or is_tuple(arg))
 
 
 def _parameter(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -368,7 +375,7 @@ _ADJUSTED = {
     "torch.nn.parameter.UninitializedParameter": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.nn.parameter.UninitializedBuffer": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state),
-    "torch.Tensor": Rule(_oldest, "value", _legacy_state),
+    "torch.Tensor": Rule(_oldest, "value", _legacy_state, work=_numbers_given),
     "torch.Size": Rule(takes(_are_sizes, least=0)),
     "torch.device": Rule(_DEVICE),
     "torch._C.Generator": Rule(
@@ -510,7 +517,7 @@ TORCH = {
         )
     },
     **{
-        f"{module}.{name}": Rule(_oldest, "value", _legacy_state)
+        f"{module}.{name}": Rule(_oldest, "value", _legacy_state, work=_numbers_given)
         for module in ("torch", "torch.cuda", "torch.storage")
         for name in (
             *BY_STORAGE,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import opcodes as op
 import pytest
 import torch
 from process import check_error, ckpt
@@ -270,6 +271,49 @@ def test_sizes_must_agree() -> None:
     data = pickle.dumps({"a": np.ones(90, np.float32)}, 4)
     with pytest.raises(CkptError, match="an array of 364 bytes"):
         opened(data.replace(b"KZ\x85", b"K[\x85"))
+
+
+FLOATS = op.binary(np.array([1, 2], "<f4").tobytes())
+USUAL = (3, "<", None, None, None, -1, -1, 0)
+
+
+def dtype(*state: Any) -> bytes:
+    return op.call(op.glob("numpy", "dtype"), "f4", False, True) + op.value(state) + op.build()
+
+
+def of_two(kind: bytes) -> bytes:
+    start = op.call(
+        op.glob("numpy.core.multiarray", "_reconstruct"),
+        *(op.glob("numpy", "ndarray"), (0,), op.binary(b"b")),
+    )
+    return start + op.value((1, (2,), kind, False, FLOATS)) + op.build()
+
+
+def from_buffer() -> bytes:
+    return op.call(op.glob("numpy.core.numeric", "_frombuffer"), FLOATS, dtype(*USUAL), (2,), "C")
+
+
+CHANGED: dict[str, bytes] = {
+    "an item of an array": of_two(dtype(*USUAL)) + op.value(0) + op.value(9.0) + op.setitem(),
+    "an item of an array of a buffer": from_buffer() + op.value(0) + op.value(9.0) + op.setitem(),
+    "a dtype that others have": op.value(
+        [of_two(dtype(*USUAL) + op.put(5)), op.get(5) + op.value((3, ">", *USUAL[2:])) + op.build()]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_an_array_that_changes_is_refused(name: str) -> None:
+    opened(op.pickled({"w": of_two(dtype(*USUAL))}))
+    with pytest.raises(CkptError, match=r"is replaced|after its use"):
+        opened(op.pickled({"w": CHANGED[name]}))
+
+
+def test_a_dtype_that_numpy_reads_otherwise_is_no_tensor(tmp_path: Path) -> None:
+    for state in ((">", None, None, -1, -1), (3, op.binary(b">"), *USUAL[2:])):
+        (tmp_path / "x.pkl").write_bytes(op.pickled({"w": of_two(dtype(*state))}))
+        with formats.open(str(tmp_path / "x.pkl")) as checkpoint:
+            assert not checkpoint.tensors
 
 
 def test_a_matrix_or_a_masked_array_is_no_tensor(tmp_path: Path) -> None:
