@@ -198,7 +198,7 @@ FUNCTIONS = [
 ELSEWHERE = {
     *("json", "tsv", "table", "no_header", "quiet", "limit", "output", "output_format", "files_from", "recursive"),
     *("part", "cluster", "textconv", "show", "name_only", "html", "depth", "bars", "values", "imports", "storages"),
-    *("modules", "others", "statistics", "undo", "no_config", "jobs", "hide_intact"),
+    *("modules", "others", "statistics", "undo", "no_config", "jobs", "hide_intact", "require"),
 }  # fmt: skip
 """Options that say how something is printed, and by whom it is done."""
 
@@ -214,7 +214,7 @@ def test_the_keywords_are_the_options(name: str) -> None:
         if option_of(parameter).startswith("--")
     }
     if name == "inspect":
-        options.discard("all")  # that of the text: every tensor on a line of its own
+        options -= {"all", "sort"}  # of the text: every tensor on a line of its own, the largest first
     if name == "diff":
         options.discard("force")  # of the page
     renamed = {"no_align": "align"}
@@ -475,7 +475,10 @@ def test_sums_that_are_compared_are_those_that_were_made(tmp_path: Path) -> None
     sums = ckpt.sum(path)
     wrong = sums._replace(sums=(sums.sums[0], sums.sums[1]._replace(digest="0" * 64)))
     assert ckpt.verify(path, sums=wrong).verdict == "damaged"
-    assert ckpt.verify(path, sums=wrong, include="a.*").checked == ("1 stored sum match",)
+    assert ckpt.verify(path, sums=wrong, include="a.*").checked == (
+        "1 stored sum match",
+        "all checksums match",
+    )
     unread = sums._replace(sums=(sums.sums[0], sums.sums[1]._replace(digest="", unread="was not read")))
     assert ckpt.verify(path, sums=unread).verdict == "intact"
     with pytest.raises(ckpt.UsageError, match=r"no tensor matches"):

@@ -246,7 +246,7 @@ def test_files_and_settings_of_lint(tmp_path: Path) -> None:
     for name in ("a10.pt", "a9.pt"):
         torch.save({"module.w": torch.tensor([float("nan")]), "module.b": torch.ones(1)}, tmp_path / name)
     (tmp_path / "empty").mkdir()
-    report = ckpt.lint([tmp_path / "a10.pt", tmp_path / "a9.pt", tmp_path / "empty"])
+    report = ckpt.lint([tmp_path / "a10.pt", tmp_path / "a9.pt", tmp_path / "empty"], require=True)
     assert [Path(row.path).name for row in report.files] == ["a9.pt", "a10.pt", "empty"]
     assert report.exit_code == 2 and report.config == ""
     table = tmp_path / "pyproject.toml"

@@ -213,13 +213,13 @@ def test_a_shard_that_is_missing_far_away(web: Web, tmp_path: Path) -> None:
     assert b"1 of 3 shards missing" in far.err
 
 
-def test_many_tensors_are_opened_with_four_requests(web: Web, tmp_path: Path) -> None:
-    """100,000 names: the directory and the pickle are large, and each is read once."""
+def test_many_tensors_are_opened_with_five_requests(web: Web, tmp_path: Path) -> None:
+    """100,000 names: the directory and the pickle are large, and each is read once; small records are judged."""
     state = {f"model.layers.{i}.some.module.weight": torch.zeros(4) for i in range(100_000)}
     torch.save(state, tmp_path / "many.pth")
     url = web.put("/many.pth", (tmp_path / "many.pth").read_bytes())
     assert ckpt("inspect", "--quiet", url).code == 0
-    assert len(web.asked) <= 4 and web.sent < 1.02 * len(web.files["/many.pth"])
+    assert len(web.asked) <= 5 and web.sent < 1.02 * len(web.files["/many.pth"])
     web.asked.clear()
     assert ckpt("sum", url).out == ckpt("sum", str(tmp_path / "many.pth")).out
     assert len(web.asked) <= 12 and web.sent <= 1.02 * len(web.files["/many.pth"]), [

@@ -12,7 +12,7 @@ from ckpt.api.stored import NOT_WITH_LISTS, Stored, checked_with, recorded_lists
 from ckpt.api.walk import Found, is_concern, looked
 from ckpt.cli import output
 from ckpt.cli.fencing import fence_in
-from ckpt.cli.inputs import Answer, Cluster, listed, look, working, worst
+from ckpt.cli.inputs import TROUBLE, Answer, Cluster, listed, look, working, worst
 from ckpt.cli.options import (
     Exclude,
     FilesFrom,
@@ -124,6 +124,8 @@ def command(
             return Answer(report.exit_code, document=report.to_json())
         if output.is_silent() and report.exit_code:  # on stderr, as other errors
             text = f"ckpt: {plain_text(verify_lines(report)).rstrip()}"
+            if report.exit_code != TROUBLE:  # damage, without the command that saves the rest
+                text = text.partition("\n")[0]
             return Answer(report.exit_code, talk=[text], is_loud=True)
         shown = [] if hide_intact and not report.exit_code else verify_lines(report, output.screen_width())
         return Answer(report.exit_code, lines=shown)
