@@ -231,7 +231,7 @@ def test_sums_of_several_files_know_their_file(folder: Path) -> None:
     (folder / "b.pth").write_bytes((folder / "a.pth").read_bytes())
     done = inside("verify", "a.pth", "./b.pth", "sub/a.pth", "--sums", "sums", cwd=folder)
     assert [line.partition(": ")[2].partition(";")[0] for line in done.lines] == [
-        "intact: 2 stored sums match",
+        "intact: 2 stored sums match, all checksums match",
         "damaged: 1 tensor with another sum (module.l.weight)",
         "unreadable: --sums has no sums of this file",
     ]

@@ -160,7 +160,7 @@ def command(
 def _names(paths: list[str] | None, files_from: str | None, *, require: bool) -> list[str]:
     """The PATHs. A list without a name is said, and gives a report of nothing: SARIF and JUnit are files that others read."""
     try:
-        return listed(paths, files_from, "check", require=require)
+        return listed(paths, files_from, require=require)
     except NothingListedError as nothing:
         output.conclude(f"ckpt: {nothing}")
         return []
