@@ -113,5 +113,5 @@ def test_files_of_ranks_stay_a_set(tmp_path: Path) -> None:
     """`pytorch_model_fsdp_rank0.bin` is the part of a rank."""
     for rank in range(2):
         folders.save(tmp_path / f"c/pytorch_model_fsdp_rank{rank}.bin", {"w": torch.ones(2)})
-    done = inside("inspect", "c", "--json", cwd=tmp_path)
+    done = inside("inspect", "c", "--tsv", cwd=tmp_path)
     assert done.code == 2, "no part in them, and no FULL_STATE_DICT either"

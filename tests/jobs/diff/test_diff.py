@@ -64,7 +64,8 @@ def statuses(report: DiffReport) -> dict[str, str]:
 def test_a_file_is_the_same_as_itself(name: str) -> None:
     report = compared(SAMPLES / name, SAMPLES / name)
 
-    assert report.same and not report.values and not report.not_compared and not report.findings
+    assert report.same and not report.values and not report.not_compared
+    assert {row.code for row in report.findings} <= {"no-weights"}  # a tensor of dtypes.pth is on meta
     assert {row.status for row in report.rows} <= {"same"}
     with formats.open(str(SAMPLES / name)) as checkpoint:
         assert len(report.rows) == len(checkpoint.tensors)
