@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import itertools
+import json
 import os
 import pickle
 import subprocess
@@ -738,3 +739,14 @@ def test_the_evil_of_these_tests_works(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "x.pt").write_bytes(TARS["a legacy checkpoint"])
     assert jail.deeds([str(tmp_path / "x.pt")], load_by_all) != [None]
     assert jail.deeds([pickled(write() + call(op.get(0)))]) is not None
+
+
+def test_a_header_whose_length_is_an_opcode_of_a_line_is_no_pickle(tmp_path: Path) -> None:
+    """A header of 83 bytes begins with `S`, of which Python wants a quote; megabytes of zeros have no end of a line."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2**22], "data_offsets": [0, 2**24]}}).encode()
+    header += b" " * (ord("S") - len(header))
+    data = len(header).to_bytes(8, "little") + header + bytes(2**24)
+    assert data.startswith(b"S")
+    (tmp_path / "a.safetensors").write_bytes(data)
+    with ckpt.open(tmp_path / "a.safetensors") as opened:
+        assert list(opened) == ["w"]

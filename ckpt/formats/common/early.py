@@ -51,6 +51,8 @@ def _goes_on(source: Source, limits: Limits) -> bool:
             return verdict
         end = position + offset - len(before)  # where the opcode stands that goes on
         is_line = data[offset : offset + 1] in _LINES
+        if data[offset : offset + 1] == b"S" and data[offset + 1 : offset + 2] not in (b"'", b'"'):
+            return False  # Python refuses a string without quotes, however long its line is
         length = _line_at(source, end) if is_line else skipped(data, offset)
         if length is None:
             before, position = data[:offset], end

@@ -236,7 +236,9 @@ def test_no_state_at_all(tmp_path: Path) -> None:
         optimizer = torch.optim.SGD(handed(net), lr=0.1)
         step(net, optimizer, 1)
         folder = saved(state_of(net, optimizer, kind), tmp_path / kind)
-        assert row_of(folder, "optimizer") == "SGD without momentum, which keeps no state, 9 parameters, lr 0.1"
+        assert (
+            row_of(folder, "optimizer") == "SGD without momentum, which keeps no state, 9 parameters, lr 0.1"
+        )
         assert "unused" not in found(folder)
 
 
