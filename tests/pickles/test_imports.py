@@ -169,6 +169,10 @@ def opened(tmp_path: Path, program: bytes) -> Checkpoint | None:
         return None
 
 
+REFUSED = ("a stream with a changed byte",)
+"""Attacks that change an item of what a call made: ckpt does not follow that."""
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_what_torch_runs_is_said_before(name: str, tmp_path: Path) -> None:
     bell.RUNG.clear()
@@ -179,6 +183,9 @@ def test_what_torch_runs_is_said_before(name: str, tmp_path: Path) -> None:
     except Exception:  # the payload may have run all the same
         pass
     assert bell.RUNG, "the attack does not work"
+    if name in REFUSED:
+        assert checkpoint is None
+        return
     assert checkpoint is not None
     with checkpoint:
         assert "called" in {row.group for row in checkpoint.imports}
