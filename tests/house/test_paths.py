@@ -52,6 +52,7 @@ LIMITS = [
     "pickles.grammar.forms._LONG_NAME",
     "pickles.grammar.forms._LONG_NUMBER",
     "pickles.grammar.forms._LONG_TEXT",
+    "pickles.grammar.forms._MADE",
     "pickles.grammar.forms._MOST_UNGUARDED",
     "pickles.grammar.forms._SHORT",
     "pickles.machine._LONG_NUMBER",

@@ -446,8 +446,12 @@ class Grammar:
 
 def _length_of_text(node: Node) -> int:
     """The length of a text or of bytes, also of those that a call makes of others, or that stay in the file."""
-    while type(node) is Opaque and node.args and _makes_text(node):
+    for _ in range(_MADE):
+        if type(node) is not Opaque or not node.args or not _makes_text(node):
+            break
         node = node.args[0]
+    else:
+        return _LONG_MADE
     if type(node) is PersistentId:
         return node.meaning.nbytes if type(node.pid) is int and type(node.meaning) is Storage else 0
     return len(node) if type(node) in (str, bytes, bytearray, ByteStr) else 0  # type: ignore[arg-type]
@@ -458,6 +462,10 @@ def _makes_text(call: Opaque) -> bool:
     return name is not None and python3_name(name.module, name.name) in _MAKERS_OF_TEXT
 
 
+_MADE = 8
+"""Calls around a text that are followed: picklers write two. All of a long chain would be walked for each of its calls."""
+_LONG_MADE = 1 << 20
+"""The length that a text behind more calls is taken to have."""
 _MAKERS_OF_TEXT = ("_codecs.encode", "builtins.bytes", "builtins.bytearray", "builtins.str")
 
 
