@@ -155,14 +155,9 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
     taken: dict[str, list[str]] = {}
     count = 0
 
-    def refuse(error: OSError) -> None:
-        if is_stopped(error):
-            raise error
-        path = os.path.normpath(os.fsdecode(error.filename))
-        problem = f"cannot be read: {(error.strerror or '').lower()}"
-        refused.append(Found(path, error=NotOpenedError(problem, path=path)))
-
-    for current_folder, folders, names in os.walk(folder, onerror=refuse):
+    for current_folder, folders, names in os.walk(
+        folder, onerror=lambda error: refused.append(_unreadable(error))
+    ):
         is_top = current_folder == folder
         every = sorted((name for name in folders if name != _GIT or not is_top), key=natural)
         folders[:] = []
@@ -204,27 +199,40 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
     yield from refused
 
 
+def _unreadable(error: OSError) -> Found:
+    """Return the folder that cannot be listed. Raises the error where the command is stopped."""
+    if is_stopped(error):
+        raise error
+    path = os.path.normpath(os.fsdecode(error.filename))
+    problem = f"cannot be read: {(error.strerror or '').lower()}"
+    return Found(path, error=NotOpenedError(problem, path=path))
+
+
 def _walked_cache(folder: str, plugins: bool) -> Iterator[Found]:
     """As `_walked`, for the folder of a model in a Hugging Face cache. Its path stands for the snapshot that opening it opens.
 
     A blob that was looked at through the link of a snapshot is not looked at again.
     """
     main = _main_snapshot(folder)
+    snapshots = os.path.join(folder, SNAPSHOTS)
     seen: set[str] = set()
-    names = sorted(os.listdir(folder), key=natural)
-    for name in (SNAPSHOTS, *(name for name in names if name != SNAPSHOTS)):
+    for item in () if os.path.islink(snapshots) else _walked(snapshots, plugins):
+        seen.update(_files_behind(item, plugins))
+        is_main = main is not None and item.path == main
+        yield item._replace(path=os.path.normpath(folder)) if is_main else item
+    try:
+        names = sorted(os.listdir(folder), key=natural)
+    except OSError as error:
+        yield _unreadable(error)
+        return
+    for name in names:
         inner = os.path.join(folder, name)
-        if name == SNAPSHOTS:
-            for item in _walked(inner, plugins):
-                seen.update(_files_behind(item, plugins))
-                is_main = main is not None and item.path == main
-                yield item._replace(path=os.path.normpath(folder)) if is_main else item
-        elif os.path.islink(inner) and os.path.isdir(inner):
-            yield Found(os.path.normpath(inner), skipped="a link to a folder")
-        elif os.path.isdir(inner):
-            yield from (item for item in _walked(inner, plugins) if os.path.realpath(item.path) not in seen)
-        else:
+        if not os.path.isdir(inner):
             yield _of_file(os.path.normpath(inner), name, plugins)
+        elif os.path.islink(inner):
+            yield Found(os.path.normpath(inner), skipped="a link to a folder")
+        elif name != SNAPSHOTS:
+            yield from (item for item in _walked(inner, plugins) if os.path.realpath(item.path) not in seen)
 
 
 def _main_snapshot(folder: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from hashlib import sha256
@@ -126,6 +127,33 @@ def test_a_link_out_of_the_cache_is_a_file_of_its_own(tmp_path: Path) -> None:
 # --- names on a narrow screen -------------------------------------------------------------------------------------------
 
 LONG = "a_folder_of_a_project_with_a_long_name_and_a_date_2026_01_01/and_another_long_one_below"
+
+
+@pytest.mark.parametrize("below", [True, False], ids=["hub", "itself"])
+def test_a_link_to_a_folder_of_snapshots_is_named(below: bool, tmp_path: Path) -> None:
+    elsewhere = a_model(tmp_path / "elsewhere", "net", FIRST)
+    repository = tmp_path / "hub" / "models--org--net"
+    repository.mkdir(parents=True)
+    (repository / "snapshots").symlink_to(elsewhere / "snapshots")
+    looked_at = "hub" if below else "hub/models--org--net"
+    done = inside("ls", looked_at, cwd=tmp_path)
+    assert "hub/models--org--net/snapshots: skipped: a link to a folder" in done.err.decode()
+    assert done.code == 2 and not done.out
+
+
+def test_a_cache_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = a_model(tmp_path, "net", FIRST, main=FIRST)
+    listed = os.listdir
+
+    def refuse(path: str) -> list[str]:
+        if os.path.realpath(path) == os.path.realpath(repository):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    done = inside("lint", ".", cwd=tmp_path)
+    assert done.code == 2
+    assert "models--org--net: cannot be read: permission denied" in done.err.decode()
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
