@@ -1066,6 +1066,31 @@ def test_a_tied_head_is_no_new_one(tmp_path: Path) -> None:
     assert "the same tensor as model.embed_tokens.weight" in answer.said and "random" not in answer.said
 
 
+@pytest.mark.parametrize(
+    ("missing", "is_tied"),
+    [
+        ("cls.predictions.decoder.weight", True),
+        ("lm_head.decoder.weight", True),
+        ("output.weight", True),
+        ("blocks.0.attn.out.weight", False),
+        ("vae.decoder.weight", False),
+        ("my_lm_head.weight", False),
+    ],
+)
+def test_only_an_output_layer_is_tied(missing: str, is_tied: bool, tmp_path: Path) -> None:
+    words = "bert.embeddings.word_embeddings.weight"
+    torch.save({words: torch.ones(8, 4), "norm.weight": torch.ones(4)}, tmp_path / "a.pt")
+    answer = Answered(f'Missing key(s) in state_dict: "{missing}".', tmp_path / "a.pt")
+    assert (f"the same tensor as {words}" in answer.said) == is_tied
+    assert answer.names == [missing]
+
+
+def test_a_cut_embedding_is_no_tied_one(tmp_path: Path) -> None:
+    torch.save({"pos_emb.weight": torch.ones(8, 4), "norm.weight": torch.ones(4)}, tmp_path / "a.pt")
+    answer = Answered('Missing key(s) in state_dict: "lm_head.weight".', tmp_path / "a.pt")
+    assert "the same tensor" not in answer.said and answer.names == ["lm_head.weight"]
+
+
 def test_a_plain_pickle_is_no_broken_copy(tmp_path: Path) -> None:
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"net": {"fc.weight": torch.ones(3)}, "epoch": 1}))
     for text in (

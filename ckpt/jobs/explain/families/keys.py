@@ -92,16 +92,12 @@ def _none(unexpected: Sequence[str]) -> str:
     return f"None of the {plural(len(unexpected), 'unexpected key')} is"
 
 
-_HEADS = ("lm_head.weight", "output.weight", "out.weight", "decoder.weight")
-_EMBEDDINGS = (
-    "embed_tokens.weight",
-    "wte.weight",
-    "word_embeddings.weight",
-    "tok_embeddings.weight",
-    "shared.weight",
-    "emb.weight",
+_OUTPUT = re.compile(
+    r"(?:.+\.)?(?:lm_head(?:\.decoder)?|predictions\.decoder)\.weight|(?:output|out|decoder)\.weight"
 )
-"""The ends of names of an output layer, and of the embedding that it is tied to."""
+"""The name of the output layer of a language model. The short ones mean it only where they are the whole name."""
+_EMBEDDING = re.compile(r"(?:.+\.)?(?:embed_tokens|wte|word_embeddings|tok_embeddings|shared|emb)\.weight")
+"""The name of the embedding that the output layer is tied to."""
 
 
 def _tied_to(absent: Sequence[str], here: Sequence[str], case: Case) -> str | None:
@@ -111,9 +107,9 @@ def _tied_to(absent: Sequence[str], here: Sequence[str], case: Case) -> str | No
     noted = aliases(case.survey.checkpoint).get(absent[0])
     if noted is not None:
         return noted
-    if not absent[0].endswith(_HEADS):
+    if not _OUTPUT.fullmatch(absent[0]):
         return None
-    embeddings = [name for name in here if name.endswith(_EMBEDDINGS)]
+    embeddings = [name for name in here if _EMBEDDING.fullmatch(name)]
     return embeddings[0] if len(embeddings) == 1 else None
 
 
