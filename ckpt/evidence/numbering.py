@@ -199,11 +199,10 @@ def numbered_by_change(
         return None
     model = survey.only_model(section)
     _refuse_disorder(survey.checkpoint, model)
-    count = _listed(survey, model) or _by_names(survey, model)
+    order, doubt = _parameters(survey, model, unchanged)
     gaps: dict[int, list[int]] = {}
     changed = 0
-    for place in count.places:
-        index = place.indices[0]
+    for index in order:
         if survey.tensors[index].name in unchanged:
             gaps.setdefault(changed, []).append(index)
         else:
@@ -219,11 +218,33 @@ def numbered_by_change(
         for position, number in enumerate(numbers):
             candidates[number] = (gaps[gap][position],) if is_exact else tuple(gaps[gap])
     assumes = None if _is_module(model) or not may_be_sorted(_blocks(model)) else _NOT_SORTED
-    is_sure = assumes is None and all(len(indices) == 1 for indices in candidates.values())
+    is_sure = not (assumes or doubt) and all(len(indices) == 1 for indices in candidates.values())
     rows = [_row(survey, asked, number, candidates[number], {}) for number in asked.all]
     counted = changed + len(asked.all)
     why = f"{plural(changed, 'parameter')} changed since the older save, and these did not"
+    if doubt:
+        why += f"; {doubt}"
     return Numbering(tuple(rows), model, counted, "strong" if is_sure else "likely", why, assumes, counted)
+
+
+def _parameters(survey: Survey, model: Section, unchanged: Set[str]) -> tuple[list[int], str]:
+    """Return the indices of the parameters in order, and why they are a guess: "" where they are none.
+
+    A buffer that is taken for a changed parameter would shift every number behind it, and so would the reverse. An
+    optimizer that holds as many parameters rules both out.
+    """
+    count = _listed(survey, model) or _by_names(survey, model)
+    every = [index for place in count.places for index in place.indices]
+    likely = [index for place in count.places if not place.out for index in place.indices]
+    known = [index for index in likely if survey.roles[index].role == "parameter"]
+    held = sum(len(_numbers_of(use, model)) for use in _uses(survey, model))
+    for indices in (every, likely, known):
+        if held == len(indices):
+            return indices, ""
+    is_doubtful = likely != every or any(
+        survey.tensors[index].name not in unchanged for index in {*likely} - {*known}
+    )
+    return likely, count.why if is_doubtful else ""
 
 
 def named(survey: Survey, asked: Numbers, names: Sequence[str]) -> Numbering | None:

@@ -84,6 +84,45 @@ def test_the_names_are_right_or_among_the_candidates(seed: int, tmp_path: Path) 
     assert is_sure or touching or unused & frozen
 
 
+class Buffered(nn.Module):
+    """A buffer that only its name tells, one that no name tells, a frozen layer, and an unused one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", torch.ones(3))
+        self.register_buffer("drift", torch.ones(3))
+        self.frozen = nn.Linear(3, 3, bias=False).requires_grad_(False)
+        self.used = nn.Linear(3, 3, bias=False)
+        self.unused = nn.Linear(3, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(self.frozen(x) * self.inv_freq + self.drift)
+
+
+@pytest.mark.parametrize("holds", ["nothing", "live", "all"])
+@pytest.mark.parametrize("drifts", [False, True])
+def test_no_buffer_is_taken_for_a_changed_parameter(drifts: bool, holds: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Buffered()
+    live = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(live if holds == "live" else model.parameters(), 0.1)
+    for name in ("old.pt", "new.pt"):
+        kept = {} if holds == "nothing" else {"optimizer": optimizer.state_dict()}
+        torch.save({"model": model.state_dict(), **kept}, tmp_path / name)
+        model(torch.randn(8, 3)).pow(2).sum().backward()
+        optimizer.step()
+        model.drift += drifts
+    index = answered(tmp_path, [1], "old.pt", "new.pt")["index"]
+    (row,) = index["names"]
+    truth = "model.unused.weight"
+    assert truth in row["candidates"] or index["evidence"]["trust"] == "likely"
+    # Without a buffer that moves, and without a name that nobody knows, it is found.
+    assert row["name"] == truth or (drifts and holds != "all")
+    if row["name"] == truth:
+        assert (index["evidence"]["trust"] == "strong") == (holds == "all")
+        assert index["parameters"] == 2
+
+
 def test_the_other_ways_are_named_for_a_guess_only(tmp_path: Path) -> None:
     run(tmp_path, 4, {0}, {2})
     guess = answered(tmp_path, [2, 3], "new.pt")
