@@ -47,8 +47,9 @@ def with_kept_prefixes(report: RewriteReport, limits: Limits) -> RewriteReport:
         return report
     try:
         stripped = strip(result, limits)
-    except CkptError:  # two names would become one: the prefix tells them apart
-        return report
+    except CkptError as error:  # two names would become one: the prefix tells them apart
+        stays = Leftover("names", f"the prefixes of wrappers stay: {error.problem}")
+        return report._replace(left_alone=(*report.left_alone, stays))
     rows = [
         Leftover(
             change.before or "",

@@ -269,6 +269,18 @@ def test_the_commands_lines() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "command", [["slim"], ["convert", "--format", "safetensors"]], ids=lambda words: words[0]
+)
+def test_a_prefix_that_cannot_be_taken_off_is_told(command: list[str], tmp_path: Path) -> None:
+    state = {"module.a.weight": torch.ones(3), "a.weight": torch.zeros(3), "module.b.weight": torch.ones(2)}
+    rewriting.saved(state, tmp_path / "a.pt")
+    done = ckpt(*command, "a.pt", "--dry-run", cwd=tmp_path)
+    clash = "module.a.weight and a.weight would both be called a.weight"
+    assert done.code == 0
+    assert f"left alone: names: the prefixes of wrappers stay: {clash}" in done.lines
+
+
 def test_views_of_several_widths_over_the_same_bytes(tmp_path: Path) -> None:
     base = torch.arange(64, dtype=torch.uint8)
     for last in (9, 28):
