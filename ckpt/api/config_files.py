@@ -65,13 +65,16 @@ def weights_place(path: str, out: str | None, format: str) -> str:
     return os.path.join(out, f"{stem}.{save.SHARD_FORMAT}")
 
 
-def config_files(path: str, folder: str, limits: Limits, *, force: bool) -> list[ConfigFile]:
-    """Read the files that are carried from beside `path` into `folder`. Raises UsageError, CkptError.
+def config_files(
+    path: str, folder: str, limits: Limits, *, force: bool
+) -> tuple[list[ConfigFile], list[Leftover]]:
+    """Read the files that are carried from beside `path` into `folder`, and list the code, which is not carried along.
 
-    A link is followed only inside of one Hugging Face cache: a folder from strangers cannot name a file of yours.
+    Raises UsageError, CkptError. A link is followed only inside of one Hugging Face cache: a folder from strangers cannot name a file of yours.
     """
     beside = _folder_of(path)
-    names = [name for name in beside.names() if _CARRIED.fullmatch(name)]
+    every = beside.names()
+    names = [name for name in every if _CARRIED.fullmatch(name)]
     if not any(name.endswith("config.json") for name in names):
         problem = "--with-config finds no config.json beside the weights"
         raise UsageError(problem, path=show(beside.name, None))
@@ -80,13 +83,8 @@ def config_files(path: str, folder: str, limits: Limits, *, force: bool) -> list
         content = read_file(beside.child(name, "cache"), limits, name)
         to = target.target(os.path.join(folder, name), force=force, parents=True)
         files.append(ConfigFile(name, content, to))
-    return files
-
-
-def code_beside(path: str) -> list[Leftover]:
-    """List the code beside a checkpoint, which is not carried along."""
-    names = [name for name in _folder_of(path).names() if name.endswith(".py")]
-    return [Leftover(name, "code, which is not carried along") for name in names]
+    code = [Leftover(name, "code, which is not carried along") for name in every if name.endswith(".py")]
+    return files, code
 
 
 def _folder_of(path: str) -> Location:

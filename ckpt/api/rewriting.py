@@ -499,15 +499,14 @@ def _rewritten(
         _check_code(report, survey, limits, talk, keep=options.keep_code)
     carried: list[ConfigFile] = []
     if options.with_config and options.out is not None:
-        from ckpt.api.config_files import code_beside, config_files
+        from ckpt.api.config_files import config_files
 
         folder = os.path.dirname(options.out)
-        carried = config_files(checkpoint.path, folder, limits, force=options.force)
+        carried, code = config_files(checkpoint.path, folder, limits, force=options.force)
         names = tuple(row.name for row in carried)
         keys = {str(member.key) for member in checkpoint.members if member.file in names}
         left_out = [row for row in report.left_out if row.name not in keys.union(names)]
-        left_out += code_beside(checkpoint.path)
-        report = report._replace(left_out=tuple(left_out), carried=names)
+        report = report._replace(left_out=(*left_out, *code), carried=names)
     saved = None
     refusal = "" if report.coverage is None else report.coverage.refusal
     if not options.dry_run and not refusal:
