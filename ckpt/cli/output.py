@@ -386,8 +386,10 @@ def skip(path: str, why: str) -> None:
 
 def list_others(paths: Sequence[str]) -> None:
     """Name the files of folders that are no checkpoints, on stderr."""
+    from ckpt.io.far import is_url  # here: only a folder with other files pays for it
+
     for path in paths:
-        is_file = os.path.isfile(path) or "://" in path
+        is_file = os.path.isfile(path) or is_url(path)
         why = "its first bytes are of no checkpoint" if is_file else "not a regular file"
         talk(f"ckpt: {show(path, None)}: not looked at: {why}")
 
