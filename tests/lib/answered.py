@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from inside import folder_of
 from process import ckpt
 
 
@@ -20,17 +19,6 @@ def raised(act: Callable[[], Any]) -> str:
     with pytest.raises(BaseException) as caught:
         act()
     return f"{caught.type.__name__}: {caught.value}"
-
-
-@contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    """Work in a folder, where the printed lines find their files."""
-    here = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(here)
 
 
 class Answered:
@@ -66,5 +54,5 @@ class Answered:
             for command in self.commands
             if command.startswith(("torch.load(", "torch.jit.load(", "safetensors."))
         ]
-        with inside(self.folder):
+        with folder_of(self.folder):
             return eval(line, {"torch": torch, "safetensors": __import__("safetensors.torch")})

@@ -87,10 +87,10 @@ class Evil:
         return os.system, ("touch CANARY",)
 
 
-def opaque(document: dict[str, Any], rows: Rows) -> None:
-    """Add a constant that is said to be bytes, which torch unpickles because of its name."""
+def row_of(record: str, *, dtype: int, is_param: bool) -> dict[str, Any]:
+    """The row of four values in a record, as torch.export writes it."""
     meta = {
-        "dtype": 1,
+        "dtype": dtype,
         "sizes": [{"as_int": 4}],
         "strides": [{"as_int": 1}],
         "storage_offset": {"as_int": 0},
@@ -98,7 +98,12 @@ def opaque(document: dict[str, Any], rows: Rows) -> None:
         "requires_grad": False,
         "device": {"type": "cpu", "index": None},
     }
-    row = {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": False, "tensor_meta": meta}
+    return {"path_name": record, "is_param": is_param, "use_pickle": False, "tensor_meta": meta}
+
+
+def opaque(document: dict[str, Any], rows: Rows) -> None:
+    """Add a constant that is said to be bytes, which torch unpickles because of its name."""
+    row = row_of("opaque_obj_0", dtype=1, is_param=False)
     root = next(iter(rows)).partition("/")[0]
     rows[f"{root}/data/constants/opaque_obj_0"] = pickle.dumps(Evil())
     rows[f"{root}/data/constants/model_constants_config.json"] = json.dumps({"config": {"c": row}}).encode()
@@ -219,17 +224,7 @@ def rows_of_weights(
 
     def changed(document: dict[str, Any], rows: Rows) -> None:
         data = f"{next(iter(rows)).partition('/')[0]}/data/weights"
-        meta = {
-            "dtype": 7,
-            "sizes": [{"as_int": 4}],
-            "strides": [{"as_int": 1}],
-            "storage_offset": {"as_int": 0},
-            "layout": 7,
-            "requires_grad": False,
-            "device": {"type": "cpu", "index": None},
-        }
-        row = {"path_name": "weight_0", "is_param": True, "use_pickle": False, "tensor_meta": meta}
-        config = {"w": row, "v": json.loads(json.dumps(row))}
+        config = {name: row_of("weight_0", dtype=7, is_param=True) for name in ("w", "v")}
         rows[f"{data}/weight_0"] = bytes(16)
         change(config, rows, data)
         rows[f"{data}/model_weights_config.json"] = json.dumps({"config": config}).encode()

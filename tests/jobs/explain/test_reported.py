@@ -19,7 +19,8 @@ import pytest
 import rewriting
 import torch
 import torch.distributed.checkpoint as dcp
-from answered import Answered, inside, raised
+from answered import Answered, raised
+from inside import folder_of
 from process import SAMPLES
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -170,7 +171,7 @@ def test_the_same_elements_in_another_shape_are_kept(
     assert "the same elements" in found.said
     (line,) = [command for command in found.commands if "reshape" in command]
     scope: dict[str, Any] = {"torch": torch, "model": model}
-    with inside(tmp_path):
+    with folder_of(tmp_path):
         exec(line, scope)
     assert torch.equal(model.get_buffer("scale"), value.reshape(there))
 
@@ -212,7 +213,7 @@ def test_bottlenecks_and_basic_blocks_are_two_architectures(is_deep: bool, tmp_p
 
 
 def test_a_folder_that_is_not_there_is_no_full_disk(tmp_path: Path) -> None:
-    with inside(tmp_path):
+    with folder_of(tmp_path):
         text = raised(lambda: torch.save({"a": 1}, "ckpts/run 1.ckpt"))
     path = rewriting.saved({"a": torch.ones(1)}, tmp_path / "a.pth")
 
@@ -220,7 +221,7 @@ def test_a_folder_that_is_not_there_is_no_full_disk(tmp_path: Path) -> None:
 
     assert found.kind == "parent" and "full" not in found.page
     (line,) = [command for command in found.commands if "makedirs" in command]
-    with inside(tmp_path):
+    with folder_of(tmp_path):
         exec(line)
         torch.save({"a": 1}, "ckpts/run 1.ckpt")
 
@@ -247,7 +248,7 @@ def test_a_tensor_on_meta_is_named(is_meta: bool, tmp_path: Path) -> None:
     assert "No tensor of this file is on the device meta" in found.said
     model = nn.Linear(3, 2, device="meta")
     (line,) = found.commands
-    with inside(tmp_path):
+    with folder_of(tmp_path):
         exec(line, {"torch": torch, "model": model})
     assert torch.equal(model.weight, loaded["weight"])
 
@@ -293,7 +294,7 @@ def test_an_archive_of_another_program_is_no_damaged_file(tmp_path: Path) -> Non
 
     assert found.kind == "damaged" and "Stable-Baselines3" in found.said and "another one" not in found.page
     (line,) = [command for command in found.commands if "torch.load" in command]
-    with inside(tmp_path):
+    with folder_of(tmp_path):
         state = eval(line, {"torch": torch, "zipfile": zipfile})
     assert set(state) == {"weight", "bias"}
 
@@ -349,7 +350,7 @@ def test_masks_of_pruning_are_applied_by_the_printed_line(tmp_path: Path) -> Non
     assert "torch.nn.utils.prune" in found.said and "has no place" not in found.said
     model = two_layers()
     (line,) = [command for command in found.commands if "load_state_dict" in command]
-    with inside(tmp_path):
+    with folder_of(tmp_path):
         exec(line, {"torch": torch, "model": model})
     assert torch.equal(model[1].weight, pruned[1].weight)
 
@@ -663,7 +664,7 @@ def test_names_that_a_program_cuts_are_told(count: int, prefix: str, tmp_path: P
 
     assert f"without the first {count} letters" in found.said and prefix in found.said
     assert "another dict" not in found.said and "All missing keys are among them" in found.said
-    with inside(tmp_path):
+    with folder_of(tmp_path):
         exec(found.commands[0], {"torch": torch, "model": model})
 
 
