@@ -311,7 +311,7 @@ def verdict(
         survey = with_ties(opened.survey, opened.limits)
         now = sums_now(survey, expected, section, progress=progress, executor=current())
         # The sums may leave out tensors, damaged ones too: ckpt sum lists no sum of these.
-        unnamed = job.unnamed(survey, expected) if section is None else []
+        unnamed = job.unnamed_tensors(survey, expected) if section is None else []
         report = job.against(checkpoint, expected, now, unnamed)
     else:
         report = job.structure(checkpoint)

@@ -1,4 +1,4 @@
-"""What a small file costs when it is loaded: time, memory and the stack stay in proportion, or it is refused or called dangerous."""
+"""The cost of loading a small file: time, memory and the stack stay in proportion, or it is refused or called dangerous."""
 
 from __future__ import annotations
 

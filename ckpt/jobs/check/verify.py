@@ -246,7 +246,7 @@ def with_likeness(checkpoint: Checkpoint, report: VerifyReport, comparison: Like
     return report._replace(checked=(*report.checked, comparison.checked), not_checked=kept)
 
 
-def unnamed(survey: Survey, expected: Sequence[Sum]) -> list[str]:
+def unnamed_tensors(survey: Survey, expected: Sequence[Sum]) -> list[str]:
     """Return the tensors that the sums do not name, of the sections of which they name some."""
     named = {row.name for row in expected}
     return [

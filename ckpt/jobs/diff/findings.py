@@ -86,7 +86,7 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     parameters = [row for row in _parameters(rows) if row.after is not None and row.after.tensor.numel]
     # Averages follow the model, so they are asked only where it is missing.
     parameters = [row for row in parameters if row.kind != "ema"] or parameters
-    # What is equal within the tolerance did not change.
+    # A parameter that is equal within the tolerance did not change.
     changed = [row for row in parameters if row.moved and row.status != "same"]
     moved = [row for row in changed if row.role.role == "parameter"]
     if not any(row.role.role == "parameter" for row in parameters):

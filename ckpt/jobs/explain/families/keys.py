@@ -144,7 +144,7 @@ def _answer(message: Message, case: Case) -> Answer:
     shapes_in_file = {
         name: entry.tensor.shape for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
-    # What decides stands before long lists of names.
+    # The architecture decides, so it stands before long lists of names.
     deciding = [] if case.is_useless else list(_architectures(message))
     rows = [
         *stated(case.found("tensor-parallel")),
