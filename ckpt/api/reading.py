@@ -27,7 +27,7 @@ from ckpt.api.keywords import (
 )
 from ckpt.api.opening import Input, at_hand, location_of, open_side, path_of, with_model
 from ckpt.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
-from ckpt.io.executor import Local, current, is_cut
+from ckpt.io.executor import Local, current
 from ckpt.limits import Limits
 
 if TYPE_CHECKING:
@@ -97,7 +97,6 @@ def diff(
         align=align,
         rules=[substitution(text).apply for text in texts(sub)],
         executor=current(),
-        once=is_cut(),
     )
     live = model_of(model, arg)
     with ExitStack() as stack:

@@ -21,7 +21,7 @@ from ckpt.names import Globs
 from ckpt.rows import NamedTuple
 
 NO_SUMS = "--sums has no sums of this file"
-NOT_WITH_LISTS = "--include, --exclude, --section and --part do not go with the list of ckpt sum --recorded"
+NOT_WITH_LISTS = "--include, --exclude and --section do not go with the list of ckpt sum --recorded"
 
 
 def like_at(given: Input, limits: Limits, section: str | None = None, *, plugins: bool = False) -> Like:

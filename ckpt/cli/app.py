@@ -170,7 +170,6 @@ _GROUPS = {
         "lint": "Check files, one line per finding.",
         "verify": "Check whether files are intact.",
         "sum": "Print the SHA-256 of each tensor, equal across formats.",
-        "merge-parts": "Put together what several machines measured.",
     },
     "Change": {
         "rehome": "Move tensors to other devices, by default to the CPU.",

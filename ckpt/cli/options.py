@@ -274,15 +274,6 @@ NoAlign = Annotated[
     bool,
     typer.Option("--no-align", help="Compare names as they are, with wrappers and without a mapping."),
 ]
-PartOption = Annotated[
-    str | None,
-    typer.Option(
-        "--part",
-        metavar="I/N",
-        help="Run part I of N, from 0, and write it for ckpt merge-parts.",
-        rich_help_panel=LIMITS,
-    ),
-]
 
 
 def refuse_factory(path: str, option: str) -> None:

@@ -36,7 +36,7 @@ RARE: Mapping[str, frozenset[str]] = {
                 "--skip-unreadable",
                 "--files-from",
             ],
-            *["--jobs", "--limit", "--cluster", "--part", "--no-align", "--histogram", "--strict"],
+            *["--jobs", "--limit", "--cluster", "--no-align", "--histogram", "--strict"],
             *["--copy", "--link", "--parents", "--partial", "--verify", "--keep-damaged", "--keep-code"],
         },
         "inspect": {"--textconv", "--model", "--arg", *_GATES},
@@ -44,7 +44,6 @@ RARE: Mapping[str, frozenset[str]] = {
         "diff": {"--sub", "--depth", "--force", "--model", "--arg", *_GATES},
         "stats": {"--threshold", *_GATES},
         "lint": {"--arg", "--skip-others", "--no-config"},
-        "merge-parts": {"--at", *_GATES},
         "rehome": {"--objects"},
         "slim": {"--like", "--prefix"},
         "convert": {
@@ -90,7 +89,7 @@ _FORMS = frozenset(
             "--histogram",
             "--bars",
         ],
-        *["--index", "--textconv", "--print-code", "--part"],
+        *["--index", "--textconv", "--print-code"],
     )
 )
 """Options that ask for something to be printed."""

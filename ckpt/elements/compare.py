@@ -114,16 +114,14 @@ class _Part(NamedTuple):
     """True if nothing must be read, because `change` is the answer."""
     change: Change | None = None
 
-    def tasks(self, *, once: bool = False) -> list[Task[Difference | None]]:
-        """The tasks of the comparison: spans of the elements. With `once` no span is read again for its numbers."""
+    def tasks(self) -> list[Task[Difference | None]]:
+        """The tasks of the comparison: spans of the elements."""
         if self.known:
             return []
         tasks = []
-        spans = cuts(self.one, self.two)
-        for first, last in spans:
+        for first, last in cuts(self.one, self.two):
             first_slice, second_slice = slice_of(self.one, first, last), slice_of(self.two, first, last)
-            always = self.always or (once and len(spans) > 1)
-            arguments = (first_slice, second_slice, self.tolerance, always, self.histogram)
+            arguments = (first_slice, second_slice, self.tolerance, self.always, self.histogram)
             tasks.append(Task(compare_span, arguments, first_slice.nbytes + second_slice.nbytes))
         return tasks
 
@@ -258,17 +256,11 @@ def compare_all(
     comparisons: Sequence[Comparison],
     executor: Executor | None = None,
     progress: Callable[[int], None] | None = None,
-    *,
-    once: bool = False,
 ) -> list[Change | Failed | None]:
-    """The change of each, None when every byte is the same, or why its bytes could not be read.
-
-    With `once` no task depends on the result of another: the equal spans of a large tensor are measured too, for the
-    case that others differ. The changes are the same.
-    """
+    """The change of each, None when every byte is the same, or why its bytes could not be read."""
     executor = executor or Serial()
     parts = [part for comparison in comparisons for part in comparison.parts]
-    tasks = [part.tasks(once=once) for part in parts]
+    tasks = [part.tasks() for part in parts]
     every = [task for row in tasks for task in row]
     results_of = _regrouped(run_each(executor, every, progress), tasks)
     # The norm covers the whole tensor, so if some spans differ, the equal ones are measured too.

@@ -187,10 +187,9 @@ class Threads:
 
 
 class _Worker(threading.local):
-    """The executor of the block that runs in a thread, and the flag that its tasks were cut before any of them ran."""
+    """The executor of the block that runs in a thread."""
 
     executor: Executor | None = None
-    is_cut = False
 
 
 _worker = _Worker()
@@ -201,24 +200,16 @@ def current() -> Executor:
     return _worker.executor or Local()
 
 
-def is_cut() -> bool:
-    """Tell whether the tasks of the block that runs were cut before any of them ran.
-
-    Then none may depend on the result of another.
-    """
-    return _worker.is_cut
-
-
 @contextmanager
-def working(executor: Executor | None, *, is_cut: bool = False) -> Iterator[None]:
+def working(executor: Executor | None) -> Iterator[None]:
     """Give the work of a block to an executor; without one nothing changes."""
-    before = _worker.executor, _worker.is_cut
+    before = _worker.executor
     if executor is not None:
-        _worker.executor, _worker.is_cut = executor, is_cut
+        _worker.executor = executor
     try:
         yield
     finally:
-        _worker.executor, _worker.is_cut = before
+        _worker.executor = before
 
 
 def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> Iterator[R]:

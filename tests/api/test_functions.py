@@ -197,7 +197,7 @@ FUNCTIONS = [
 ]
 ELSEWHERE = {
     *("json", "tsv", "table", "no_header", "quiet", "limit", "output", "output_format", "files_from", "recursive"),
-    *("part", "cluster", "textconv", "show", "name_only", "html", "depth", "bars", "values", "imports", "storages"),
+    *("cluster", "textconv", "show", "name_only", "html", "depth", "bars", "values", "imports", "storages"),
     *("modules", "others", "statistics", "undo", "no_config", "jobs", "hide_intact", "require"),
 }  # fmt: skip
 """Options that say how something is printed, and by whom it is done."""

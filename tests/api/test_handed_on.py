@@ -18,7 +18,7 @@ import ckpt
 from ckpt import formats
 from ckpt.api.keywords import Meter, gate_of
 from ckpt.api.listing import Listing
-from ckpt.io.executor import Serial, current, is_cut, working
+from ckpt.io.executor import Serial, current, working
 
 AFTER, BEFORE, CUDA = "ddp_after.pth", "ddp_before.pth", "train_cuda.pth"
 
@@ -203,13 +203,13 @@ def test_damaged_bytes_are_told_and_counted(tmp_path: Path) -> None:
 def test_the_executor_of_a_block() -> None:
     """It counts in the block alone, and without one nothing changes."""
     serial = Serial()
-    with working(serial, is_cut=True):
+    with working(serial):
         with working(None):
-            assert current() is serial and is_cut()
+            assert current() is serial
         with working(Serial()):
-            assert current() is not serial and not is_cut()
-        assert current() is serial and is_cut()
-    assert current() is not serial and not is_cut()
+            assert current() is not serial
+        assert current() is serial
+    assert current() is not serial
 
 
 def test_the_work_goes_to_the_executor_of_the_block() -> None:

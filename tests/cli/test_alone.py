@@ -21,8 +21,6 @@ RUNS = {
     "lint": ("lint", "train_cuda.pth", "--json"),
     "verify": ("verify", "train_cuda.pth", "weights.safetensors"),
     "sum": ("sum", "train_cuda.pth"),
-    "stats --part": ("stats", "train_cuda.pth", "--part", "0/2"),
-    "merge-parts": ("merge-parts", "parts.json"),
     "rehome": ("rehome", "train_cuda.pth", "-o", "out.pth"),
     "strip": ("strip", "ddp_after.pth", "-o", "out.pth"),
     "rename": ("rename", "ddp_after.pth", "--sub", "s/^module[.]//", "-o", "out.pth"),
@@ -45,9 +43,6 @@ def test_a_command_does_alone_what_it_does_in_a_fork(name: str, tmp_path: Path) 
     folders = [tmp_path / "alone" / "it", tmp_path / "fork" / "it"]
     for folder in folders:
         folder.mkdir(parents=True)
-        if name == "merge-parts":
-            shutil.copy2(SAMPLES / "legacy.pth", folder)
-            (folder / "parts.json").write_bytes(alone("stats", "legacy.pth", "--part", "0/1", cwd=folder).out)
         for word in RUNS[name]:
             if (SAMPLES / word).is_file():
                 shutil.copy2(SAMPLES / word, folder / word)

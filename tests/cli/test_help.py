@@ -20,7 +20,7 @@ from ckpt.cli.signature import EXCLUSIONS, RARE, exclusions_of
 
 GROUPS = {
     "Look": ["inspect", "ls", "get", "diff", "stats", "report", "explain"],
-    "Check": ["lint", "verify", "sum", "merge-parts"],
+    "Check": ["lint", "verify", "sum"],
     "Change": ["rehome", "strip", "rename", "slim", "convert", "salvage", "warmstart", "average"],
     "Exit codes": ["0", "1", "2", "128+N"],
 }

@@ -30,7 +30,6 @@ CASES: dict[str, dict[int, str]] = {
     "lint": {0: "llama_bf16.pth", 1: "hostile.pth", 2: POINTER},
     "verify": {0: "legacy.pth", 1: "truncated.pth", 2: POINTER},
     "sum": {0: "legacy.pth", 2: POINTER},
-    "merge-parts": {0: "part.json", 1: "part.json --fail-on nan", 2: POINTER},
     "rehome": {0: "train_cuda.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
     "strip": {0: "ddp_after.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
     "rename": {0: "ddp_after.pth --sub s/^module[.]// -o out.pth", 2: f"{POINTER} --sub s/a/b/ -o out.pth"},
@@ -56,7 +55,6 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if path.is_file():
             shutil.copy2(path, folder)
     torch.save({"w": torch.tensor([float("nan")])}, folder / "nan.pth")
-    (folder / "part.json").write_bytes(ckpt("stats", "nan.pth", "--part", "0/1", cwd=folder).out)
     return folder
 
 
@@ -128,13 +126,12 @@ def test_a_result_that_runs_code_is_said_all_the_same(samples: Path) -> None:
 
 FORMS = {
     "inspect": ("--json", "--tsv", "--table plain", "--bars", "--index 1", "--textconv"),
-    "diff": ("--json", "--tsv", "--name-only", "--histogram", "--part 0/2", "--html -"),
-    "stats": ("--json", "--tsv", "--table plain", "--histogram", "--part 0/2"),
+    "diff": ("--json", "--tsv", "--name-only", "--histogram", "--html -"),
+    "stats": ("--json", "--tsv", "--table plain", "--histogram"),
     "lint": ("--json", "--output-format sarif", "--statistics", "--others"),
     "ls": ("--json", "--tsv", "--table plain", "--others"),
-    "verify": ("--json", "--part 0/2"),
-    "sum": ("--json", "--part 0/2"),
-    "merge-parts": ("--json", "--tsv", "--table plain", "--name-only"),
+    "verify": ("--json",),
+    "sum": ("--json",),
     "report": ("--output -",),
     "warmstart": ("--json", "--print-code"),
     **dict.fromkeys(("get", "explain", "rehome", "strip", "rename", "slim", "convert"), ("--json",)),

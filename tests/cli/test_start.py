@@ -293,21 +293,6 @@ def test_what_looks_imports_little_besides_typer(words: tuple[str, ...], tmp_pat
     assert len([each for each in found if each.startswith("ckpt.")]) <= 110
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("inspect", "legacy.pth"),
-        ("stats", "legacy.pth"),
-        ("diff", "legacy.pth", "legacy.pth"),
-        ("sum", "legacy.pth"),
-    ],
-)
-def test_who_runs_no_part_loads_nothing_of_parts(words: tuple[str, ...]) -> None:
-    found = {name for name in imported(*words) if name.startswith(("ckpt.jobs.parts", "ckpt.cli.parts"))}
-
-    assert found == set()
-
-
 def test_what_looks_compiles_few_expressions(tmp_path: Path) -> None:
     """Each takes a tenth of a millisecond, and the one of unprintable characters five."""
     path = saved({"layers.0.weight": torch.ones(2)}, tmp_path / "a.pth")

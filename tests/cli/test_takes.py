@@ -57,7 +57,7 @@ def test_the_table_is_true(command: str) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_who_makes_findings_has_the_whole_gate(command: str) -> None:
-    makers = {name for row in CATALOGUE.values() for name in row.by} | {"ls", "merge-parts"}
+    makers = {name for row in CATALOGUE.values() for name in row.by} | {"ls"}
 
     assert {name for name in GATE if name in options(command)} == (set(GATE) if command in makers else set())
 

@@ -20,7 +20,6 @@ from once import once
 from process import ROOT
 
 from ckpt.cli import app
-from ckpt.cli.parts import WORKS
 from ckpt.evidence.mapping import Kind as RenameKind
 from ckpt.evidence.roles import RoleName, Trust
 from ckpt.findings import Level
@@ -60,10 +59,9 @@ def test_every_command_with_json_has_its_schema_and_its_part_of_the_page() -> No
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     helps = {command: inside(command, "--help", cwd=ROOT).out for command in app.COMMANDS}
     with_json = {command for command, text in helps.items() if b" --json " in text}
-    with_json.remove("merge-parts")  # it prints the documents of the commands whose parts it merges
     words = {"rewrite" if command in WRITERS else command for command in with_json}
 
-    assert {*json_schemas.NAMES} == {*words, "error", "part"}
+    assert {*json_schemas.NAMES} == {*words, "error"}
     for name in {*json_schemas.NAMES} - {"error"}:
         assert f"## `{json_schemas.schema(name)['title'].replace(',', '`,', 1)}\n" in page
 
@@ -123,7 +121,6 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
     closed |= {frozenset(get_args(Block.__annotations__["kind"])) or frozenset(("text", "item", "command"))}
     closed |= {
         frozenset(WRITERS),
-        frozenset(WORKS),
         frozenset(("inf", "-inf", "nan")),
         frozenset(("little", "big")),
         frozenset(("pretrained", "target")),

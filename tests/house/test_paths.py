@@ -209,10 +209,6 @@ LIMITS = [
     "jobs.explain.pages._WORDS_OF_A_MESSAGE",
     "jobs.inspect.inspect._BLOAT_BYTES",
     "jobs.inspect.inspect._HEAVY",
-    "jobs.parts.MOST",
-    "jobs.parts._NAMED",
-    "jobs.parts._MOST",
-    "jobs.parts._TEXT",
     "jobs.report._KIN",
     "jobs.report._SHARE",
     "jobs.report._LONGEST",
@@ -280,8 +276,6 @@ FORMATS = [
     "formats.common.layout._SMALL",
     "formats.common.layout._LARGE",
     "formats.torchscript.writer._LARGE",
-    "jobs.parts._INPUTS",
-    "jobs.parts._SIDES",
     "pickles.emit.BATCH",
     "pickles.skim.tensors._DIGITS",
     "pickles.skim.tensors._LENGTH",
@@ -341,9 +335,6 @@ REQUESTS = [
     "io.remote.target.PART",
     "io.remote.target._AHEAD",
     "io.remote.target._HELD",
-    "jobs.parts._EDGE",
-    "jobs.parts._PIECE",
-    "jobs.parts._PIECES",
 ]
 """How much is read, sent or kept at once: `tests/io` and `tests/elements` have their tests."""
 

@@ -102,7 +102,7 @@ def _refuse(word: str) -> None:
 
 def printed(folder: Path, *arguments: str) -> list[dict[str, Any]]:
     """The documents that a command prints, one of each line."""
-    done = inside(*arguments, *(() if "--part" in arguments else ("--json",)), cwd=folder)
+    done = inside(*arguments, "--json", cwd=folder)
     assert b"Traceback" not in done.err, (arguments, done.err)
     return [json.loads(line, parse_constant=_refuse) for line in done.lines]
 
@@ -188,16 +188,6 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield "convert", "llama_bf16.pth", "-o", "float16.pth", "--dtype", "float16", "--verify", "torch"
     yield "convert", "llama_bf16.pth", "-o", "shards.safetensors", "--shard-size", "20KB"
     yield "rehome", "in_place.pth", "--in-place"
-    for words in (
-        ("stats", "train_cuda.pth", "--channels"),
-        ("diff", "ddp_before.pth", "ddp_after.pth"),
-        ("verify", "dcp"),
-        ("verify", "truncated.pth"),
-        ("verify", "legacy.pth", "--sums", "model.sums"),
-        ("sum", "legacy.pth"),
-    ):
-        yield *words, "--part", "0/2"
-        yield *words, "--part", "1/2"
     yield ("explain",)
     for code in (*CATALOGUE, "Attempting to deserialize object on a CUDA device", "no such finding at all"):
         yield "explain", code
@@ -259,7 +249,7 @@ def documents(folder: Path) -> Documents:
         torch.save(state, folder / name)
     found: Documents = {name: [] for name in json_schemas.NAMES}
     for arguments in commands(names):
-        schema = "part" if "--part" in arguments else "rewrite" if arguments[0] in WRITERS else arguments[0]
+        schema = "rewrite" if arguments[0] in WRITERS else arguments[0]
         for document in printed(folder, *arguments):
             name = document["schema"]["name"].removeprefix("ckpt.")
             is_list = (schema, name) == ("inspect", "ls")  # of a folder of checkpoints

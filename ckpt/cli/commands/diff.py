@@ -22,7 +22,6 @@ from ckpt.cli.options import (
     Model,
     NoAlign,
     NoHeader,
-    PartOption,
     RewriteJson,
     SectionOption,
     Select,
@@ -35,7 +34,6 @@ from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
 from ckpt.errors import UsageError
 from ckpt.jobs.diff.diff import DIFFER
 from ckpt.render.diff import diff_lines, diff_table, name_lines
-from ckpt.text import Json as JsonValue
 from ckpt.text import show
 
 if TYPE_CHECKING:
@@ -55,14 +53,6 @@ _REASONS = "frozen"
     Exclusion(("--structure",), ("--fail-on",)),
     Exclusion(("--close",), ("--atol", "--rtol")),
     Exclusion(("--structure", "--quick"), ("--cluster",)),
-    Exclusion(
-        ("--part",),
-        (
-            *("--json", "--tsv", "--name-only", "--show", "--structure", "--quick"),
-            *("--html", "--force", "--depth", "--cluster"),
-            *("--model", "--select", "--ignore", "--level", "--fail-on"),
-        ),
-    ),
 )
 def command(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="A checkpoint.", show_default=False)],
@@ -182,7 +172,6 @@ def command(
     ] = None,
     cluster: Cluster = None,
     limit: LimitOption = None,
-    part: PartOption = None,
 ) -> int:
     """Compare two checkpoints. Exit code 0 same, 1 differ, 2 trouble.
 
@@ -197,22 +186,6 @@ def command(
     ckpt diff before.pth after.pth --html report.html
     """
     limits = limits_of(limit)
-    how: dict[str, JsonValue] = {
-        **{"include": include, "exclude": exclude, "section": section, "no_align": no_align, "sub": sub},
-        **{
-            "atol": atol,
-            "rtol": rtol,
-            "close": close,
-            "stat": stat,
-            "strict": strict,
-            "ignore_dtype": ignore_dtype,
-            "histogram": histogram,
-        },
-    }
-    if part is not None:
-        from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
-
-        return write_part(part, "diff", [before, after], limits, how)
     gate_of("diff", select, ignore, level, fail_on, also=(DIFFER,))
     if which not in (*_SHOW, _REASONS):
         raise UsageError(f"--show {which}: not one of {' '.join(_SHOW)}")

@@ -23,7 +23,6 @@ from ckpt.cli.options import (
     LevelOption,
     LimitOption,
     NoHeader,
-    PartOption,
     Paths,
     SectionOption,
     Select,
@@ -38,7 +37,6 @@ from ckpt.cli.options import (
 )
 from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
 from ckpt.render.stats import stats_lines, stats_table
-from ckpt.text import Json as JsonValue
 from ckpt.text import plural
 
 
@@ -46,13 +44,6 @@ from ckpt.text import plural
     Exclusion(("--json", "--tsv", "--table")),
     Exclusion(("--histogram",), ("--tsv", "--table")),
     Exclusion(("--cluster", "--jobs")),
-    Exclusion(
-        ("--part",),
-        (
-            *("--json", "--tsv", "--table", "--modules", "--sort"),
-            *("--cluster", "--select", "--ignore", "--level", "--fail-on"),
-        ),
-    ),
 )
 def command(
     paths: Paths = None,
@@ -111,7 +102,6 @@ def command(
     jobs: Jobs = None,
     cluster: Cluster = None,
     limit: LimitOption = None,
-    part: PartOption = None,
 ) -> int:
     """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
 
@@ -124,14 +114,6 @@ def command(
     """
     limits = limits_of(limit)
     names = listed(paths, files_from)
-    if part is not None:
-        options: dict[str, JsonValue] = {
-            **{"include": include, "exclude": exclude, "section": section, "everything": everything},
-            **{"channels": channels, "threshold": threshold, "histogram": histogram},
-        }
-        from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
-
-        return write_part(part, "stats", names, limits, options)
     gate_of("stats", select, ignore, level, fail_on)
     check_table(table)
     items = looked(names, limits, plugins=plugins_allowed())

@@ -17,7 +17,6 @@ from ckpt.cli.options import (
     Jobs,
     Json,
     LimitOption,
-    PartOption,
     Paths,
     SectionOption,
     limits_of,
@@ -29,14 +28,12 @@ from ckpt.cli.options import (
 from ckpt.cli.signature import FILTER, Exclusion, excluding
 from ckpt.jobs.check.recorded import SumReport
 from ckpt.limits import Limits
-from ckpt.text import Json as JsonValue
 from ckpt.text import plural, show
 
 
 @excluding(
     Exclusion(("--cluster", "--jobs")),
-    Exclusion(("--part",), ("--cluster", "--json")),
-    Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster", "--part")),
+    Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
 )
 def command(
     paths: Paths = None,
@@ -58,7 +55,6 @@ def command(
     jobs: Jobs = None,
     cluster: Cluster = None,
     limit: LimitOption = None,
-    part: PartOption = None,
 ) -> int:
     """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums in every format.
 
@@ -74,11 +70,6 @@ def command(
     """
     limits = limits_of(limit)
     names = listed(paths, files_from)
-    if part is not None:
-        options: dict[str, JsonValue] = {"include": include, "exclude": exclude, "section": section}
-        from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
-
-        return write_part(part, "sum", names, limits, {**options, "everything": everything})
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
 

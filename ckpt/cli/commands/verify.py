@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ckpt.api.reading import verify
-from ckpt.api.stored import NOT_WITH_LISTS, Stored, checked_with, recorded_lists
+from ckpt.api.stored import Stored, checked_with
 from ckpt.api.walk import Found, is_concern, looked
 from ckpt.cli import output
 from ckpt.cli.fencing import fence_in
@@ -21,7 +21,6 @@ from ckpt.cli.options import (
     Json,
     LikeOption,
     LimitOption,
-    PartOption,
     Paths,
     Require,
     SectionOption,
@@ -29,7 +28,7 @@ from ckpt.cli.options import (
     plugins_allowed,
 )
 from ckpt.cli.signature import OUTPUT, Exclusion, excluding
-from ckpt.errors import CkptError, UnsupportedError, UsageError
+from ckpt.errors import CkptError, UnsupportedError
 from ckpt.jobs.check.recorded import list_of
 from ckpt.jobs.check.verify import EXIT_CODES, Problem, unreadable, with_recorded
 from ckpt.names import Globs
@@ -42,7 +41,6 @@ from ckpt.text import and_more, plural, show
 @excluding(
     Exclusion(("--json", "--hide-intact")),
     Exclusion(("--cluster", "--jobs")),
-    Exclusion(("--part",), ("--quick", "--json", "--hide-intact", "--cluster", "--like")),
 )
 def command(
     paths: Paths = None,
@@ -71,7 +69,6 @@ def command(
     jobs: Jobs = None,
     cluster: Cluster = None,
     limit: LimitOption = None,
-    part: PartOption = None,
 ) -> int:
     """Check whether files are intact: structure, checksums, shards. Exit code 0 intact, 1 damaged, 2 unreadable.
 
@@ -86,13 +83,6 @@ def command(
     limits = limits_of(limit)
     names = listed(paths, files_from, require=require)
     fence_in([*names, stored, like], workers=True, cluster=cluster)
-    if part is not None:
-        if stored is not None and recorded_lists(stored, limits):
-            raise UsageError(NOT_WITH_LISTS, path=stored)
-        options: dict[str, JsonValue] = {"include": include, "exclude": exclude, "section": section}
-        from ckpt.cli.parts import write_part  # here: who runs no part needs no other command
-
-        return write_part(part, "verify", names, limits, {**options, "stored": stored})
     plugins = plugins_allowed()
     globs = Globs(include or (), exclude or ())
     expected, other = checked_with(stored, like, globs, section, limits, quick=quick, plugins=plugins)

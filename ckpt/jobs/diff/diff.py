@@ -59,8 +59,6 @@ class Options(NamedTuple):
     """Called with the number of bytes that were compared."""
     executor: Executor | None = None
     """The executor that compares; by default the processors of this machine."""
-    once: bool = False
-    """A flag: no task may depend on another's result, as on several machines. Figures are the same."""
 
 
 DIFFER = "differ"

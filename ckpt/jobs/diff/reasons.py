@@ -269,10 +269,10 @@ def compared(rows: list[Row], options: Options, path: str) -> list[Row]:
             problem = f"{show(row.name, 80)}: {error.problem}"
             raise UnsupportedError(problem, path=path, hint=error.hint) from None
     executor = options.executor or Local()
-    changes = compare_all(list(plans.values()), executor, options.progress, once=options.once)
+    changes = compare_all(list(plans.values()), executor, options.progress)
     found = dict(zip(plans, changes, strict=True))
     rows = [_with_change(row, found[index]) if index in found else row for index, row in enumerate(rows)]
-    return rows if options.once else _with_damage(rows, executor)
+    return _with_damage(rows, executor)
 
 
 _LITTLE = 16
