@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from ckpt import __version__
 from ckpt.cli.app import COMMANDS, program
-from ckpt.cli.signature import exclusions_of
+from ckpt.cli.options import exclusions_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -49,7 +49,7 @@ def _page(title: str, summary: str, middle: str, command: Any) -> str:
         ".SH OPTIONS",
         *(_entry(_names(param), _help(param)) for param in options),
         _entry("-h, --help", "Show the help and exit."),
-        *(f".PP\n{_text(str(exclusion))}" for exclusion in exclusions_of(command.callback)),
+        *(f".PP\n{_text(str(exclusion))}" for exclusion in exclusions_of(title.partition(" ")[2])),
         ".SH EXIT STATUS",
         *(_entry(code.strip("*"), text) for code, text in _rows(r"\*\*\d+\*\*")),
         ".SH ENVIRONMENT",

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from ckpt import __version__
 from ckpt.cli import output, start
-from ckpt.cli.signature import PlainCommand, plain, shared
+from ckpt.cli.signature import PlainCommand, assembled, plain
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE, NothingListedError
 from ckpt.errors import CkptError, UsageError
 from ckpt.io.far import Told
@@ -73,7 +73,7 @@ class Group(TyperGroup):
             name = args[0]
         if name not in self.commands and not name.startswith("-"):
             if os.path.exists(name):
-                from ckpt.cli.options import opened  # here: only this mistake pays for it
+                from ckpt.cli.inputs import opened  # here: only this mistake pays for it
 
                 opened(name, Limits()).close()  # or the reason why no command reads it
                 raise CkptError(f"{name}: not a command", hint=f"ckpt inspect {pasted_path(name)}")
@@ -198,9 +198,9 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        command = shared(name, import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
+        command = assembled(name, import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
-            command = import_module("ckpt.cli.completion").completing(command)
+            command = import_module("ckpt.cli.completion").completing(name, command)
         app.command(name, cls=PlainCommand, short_help=COMMANDS[name])(command)
     return app
 

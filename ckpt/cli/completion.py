@@ -11,6 +11,7 @@ import re
 import shlex
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from inspect import signature
 from itertools import islice
 from types import FrameType
 
@@ -18,10 +19,10 @@ import typer
 
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli.output import COLORS
-from ckpt.cli.signature import Command, option_of, parameters_of
+from ckpt.cli.options import options_of
+from ckpt.cli.signature import Command
 from ckpt.evidence.survey import Survey
-from ckpt.findings import CATALOGUE, LEVELS
+from ckpt.findings import CATALOGUE
 from ckpt.jobs.inspect.get import contents
 from ckpt.limits import Limits
 
@@ -31,31 +32,12 @@ PATIENCE, MOST = 1.0, 200
 """Seconds that reading a file may take, and the names of it that are offered."""
 _HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=,/-]*")
 
-FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
-CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("convert", "--format"): FORMATS,
-    ("convert", "--dtype"): ("bfloat16", "float16", "float32"),
-    **dict.fromkeys(
-        ((name, "--to") for name in ("rehome", "slim", "convert")), ("cpu", "cuda:0", "cuda:1", "mps")
-    ),
-    ("inspect", "--sort"): ("file", "size"),
-    ("ls", "--sort"): ("name", "size", "params", "findings"),
-    ("stats", "--sort"): ("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel"),
-    ("diff", "--show"): ("changed", "unchanged", "buffers", "all"),
-    ("warmstart", "--on-mismatch"): ("keep", "slice", "error"),
-    ("lint", "--output-format"): ("text", "json", "github", "sarif", "junit"),
-    ("", "--level"): LEVELS,
-    ("", "--verify"): ("crc", "torch"),
-    ("", "--color"): COLORS,
-}
-"""Command, or `` for all, and option -> the values that it takes."""
 
-
-def completing(command: Command) -> Command:
+def completing(name: str, command: Command) -> Command:
     """A command whose parameters know what a shell may complete."""
-    for parameter in parameters_of(command).values():
-        for extra in parameter.annotation.__metadata__:
-            extra.autocompletion = _source(option_of(parameter))
+    rows = {row.parameter: row.name for row in options_of(name)}
+    for parameter in signature(command).parameters.values():
+        parameter.default.autocompletion = _source(rows.get(parameter.name, parameter.name))
     return command
 
 
@@ -83,7 +65,7 @@ def _choices(command: str, option: str) -> Iterable[str]:
         return CATALOGUE
     if option == "--table":
         return _tables()
-    return CHOICES.get((command, option)) or CHOICES.get(("", option), ())
+    return next((row.words for row in options_of(command) if row.name == option), ())
 
 
 def _of_file(words: Callable[[Checkpoint], Iterable[str]], incomplete: str) -> list[str]:

@@ -7,32 +7,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Annotated, TypeAlias
-
-import typer
+from typing import Any, TypeAlias
 
 from ckpt import __version__
+from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.keywords import doubts, gate_of
+from ckpt.api.opening import open_side
 from ckpt.api.walk import FEW, Found, empty, is_concern, many, nothing_in, others_text, parted
 from ckpt.cli import output
-from ckpt.cli.signature import LIMITS
 from ckpt.cli.start import NothingListedError, Signal
 from ckpt.errors import (
     CkptError,
     UsageError,
     about,
 )
+from ckpt.findings import DOUBTS, Gate
 from ckpt.io.location import locate, shown
 from ckpt.io.source import read_limited
+from ckpt.limits import Limits
 from ckpt.names import labels
 from ckpt.render.text import Line
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, and_more, show
-
-if TYPE_CHECKING:
-    pass
-
+from ckpt.text import Json, and_more, listed, show, show_literal
 
 _LONGEST = 1 << 24
 """Bytes of a list of names."""
@@ -57,7 +55,7 @@ def unskipped(items: Iterable[Found]) -> list[Found]:
     return kept
 
 
-def listed(
+def named_paths(
     paths: Sequence[str] | None, file: str | None, what: str = "look at", *, require: bool = False
 ) -> list[str]:
     """The PATHs, and the names in a file, or on stdin for `-`: one a line, or with a NUL after each.
@@ -106,15 +104,11 @@ TROUBLE = 2
 
 Document: TypeAlias = Callable[[str, CkptError], dict[str, Json]]
 """The document of an error about a PATH."""
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="WHERE",
-        help="Work on a Dask cluster: tcp://HOST:PORT, or local[:N] for N processes.",
-        rich_help_panel=LIMITS,
-    ),
-]
+
+
+def gate_given(command: str, keywords: Mapping[str, Any], **more: Any) -> Gate:
+    """The gate of a command, from the keywords that it hands on. Raises UsageError."""
+    return gate_of(command, *(keywords[name] for name in ("select", "ignore", "level", "fail_on")), **more)
 
 
 def worst(codes: Iterable[int]) -> int:
@@ -282,3 +276,62 @@ def failure(schema: str) -> Document:
         "file": {"path": path},
         "error": error.failure(path)._asdict(),
     }
+
+
+# --- one checkpoint ---------------------------------------------------------------------------------------------------
+
+
+def refuse_factory(path: str, option: str) -> None:
+    """Raise UsageError for FILE.py:FACTORY where a checkpoint is expected: only an option may run code."""
+    file, _, name = path.rpartition(":")
+    if file.endswith(".py") and name.isidentifier() and not os.path.lexists(path):
+        raise UsageError("not a checkpoint", path=path, hint=f"{option} {show(path, 80)} builds a live model")
+
+
+def plugins_allowed() -> bool:
+    """Tell whether formats of other distributions may be asked. CKPT_NO_PLUGINS=1 says no."""
+    return os.environ.get("CKPT_NO_PLUGINS", "") in ("", "0")
+
+
+def opened(
+    path: str, limits: Limits, *, tell: bool = True, structure: bool = False, partial: bool = False
+) -> Checkpoint:
+    """The checkpoint at a path, as the command line and the environment say. Raises CkptError.
+
+    With `tell`, stderr names the damaged files of a folder, which the command then does without. With `structure`, a
+    stored listing is one too; with `partial`, what is left of one that is damaged.
+    """
+    checkpoint = open_side(
+        path, structure=structure, partial=partial, limits=limits, plugins=plugins_allowed()
+    )
+    for text in notices(checkpoint) if tell else ():
+        output.talk(text)
+    return checkpoint
+
+
+def notices(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
+    """The lines about each doubt, or each notice with one of the `codes`, for stderr."""
+    return [f"ckpt: {text}" for text in doubts(checkpoint.checkpoint, codes)]
+
+
+def tell(line: str) -> None:
+    """Write a warning to stderr, in red where a result runs code."""
+    (output.alarm if ": DANGER: " in line else output.talk)(f"ckpt: {line}")
+
+
+def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+    """A line about the tensors that `what` ("measured") does not hold for, (name, why); none where all were read."""
+    if not rows:
+        return []
+    names = listed([name for name, _ in rows], 5)
+    return [f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"]
+
+
+def check_table(name: str | None) -> None:
+    """Raise UsageError for a `--table` that tabulate does not know."""
+    if name is None:
+        return
+    from tabulate import tabulate_formats
+
+    if name not in tabulate_formats:
+        raise UsageError(f"--table {name}: no such format", hint="formats: " + " ".join(tabulate_formats))

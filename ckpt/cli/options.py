@@ -1,337 +1,718 @@
-"""Options that several commands share, so that help reads the same everywhere."""
+"""The options of all commands: one row each, and the rows that exclude each other.
+
+A command has the options whose rows name it, in the order of the table. `signature` hands their values to its
+function by their names (`--include` as `include`, `--no-align` as `align`), and the rows are its help, what a shell
+completes, and what the pages and the tests hold it to. So a new option is a row here, and a keyword of the function
+that does its work.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
 
-import typer
+from ckpt.cli.output import COLORS
+from ckpt.findings import LEVELS
+from ckpt.rows import NamedTuple
 
-from ckpt.api.checkpoint import Checkpoint
-from ckpt.api.keywords import doubts
-from ckpt.api.opening import open_side
-from ckpt.cli import output
-from ckpt.cli.signature import FILTER, GATE, LIMITS, OUTPUT
-from ckpt.errors import UsageError
-from ckpt.findings import DOUBTS
-from ckpt.limits import Limits
-from ckpt.text import listed, show, show_literal
+Kind = Literal["flag", "text", "texts", "integer", "number"]
+Default = str | float | None
 
-Paths = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="PATH...", help="Checkpoint files, indexes of shards, or folders.", show_default=False
-    ),
-]
-OnePath = Annotated[str, typer.Argument(metavar="PATH", help="A checkpoint.", show_default=False)]
-Json = Annotated[
-    bool,
-    typer.Option(
-        "--json", help="Print one JSON document per PATH, in a pipe each on one line.", rich_help_panel=OUTPUT
-    ),
-]
-Tsv = Annotated[
-    bool, typer.Option("--tsv", help="Print tab-separated rows, exact and escaped.", rich_help_panel=OUTPUT)
-]
-NoHeader = Annotated[
-    bool, typer.Option("--no-header", help="Omit the header of --tsv and --table.", rich_help_panel=OUTPUT)
-]
-Table = Annotated[
-    str | None,
-    typer.Option(
-        "--table",
-        metavar="NAME",
-        help="Print a table as plain, simple, github, or any format of tabulate.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Include = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--include",
-        metavar="GLOB",
-        help="Select tensors by name; * crosses dots. Repeatable.",
-        rich_help_panel=FILTER,
-    ),
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--exclude", metavar="GLOB", help="Leave out tensors by name. Repeatable.", rich_help_panel=FILTER
-    ),
-]
-SectionOption = Annotated[
-    str | None,
-    typer.Option(
-        "--section",
-        metavar="PATH",
-        help="Use one part of the checkpoint, such as optimizer.",
-        rich_help_panel=FILTER,
-    ),
-]
-FailOn = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fail-on",
-        metavar="CODE",
-        help="Exit 1 on this finding, or on any of level error, warning or any. Repeatable, or comma-separated.",
-        rich_help_panel=GATE,
-    ),
-]
-Select = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--select",
-        metavar="CODE",
-        help="Report only these findings, of any level. Repeatable, or comma-separated.",
-        rich_help_panel=GATE,
-    ),
-]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ignore",
-        metavar="CODE",
-        help="Ignore these findings. Repeatable, or comma-separated.",
-        rich_help_panel=GATE,
-    ),
-]
-LevelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--level",
-        metavar="LEVEL",
-        help="Report this level and above: error, warning or info.",
-        rich_help_panel=GATE,
-    ),
-]
-FilesFrom = Annotated[
-    str | None,
-    typer.Option("--files-from", metavar="FILE", help="Read further PATHs from a file, - for stdin."),
-]
-Require = Annotated[
-    bool,
-    typer.Option(
-        "--require",
-        help="Exit 2 where there is nothing to check: an empty list, a folder without a checkpoint.",
-        rich_help_panel=GATE,
-    ),
-]
-Others = Annotated[
-    bool,
-    typer.Option(
-        "--others", help="List the files of folders that were not looked at.", rich_help_panel=OUTPUT
-    ),
-]
-SkipUnreadable = Annotated[
-    bool,
-    typer.Option("--skip-unreadable", help="Exit 0 although files cannot be read.", rich_help_panel=GATE),
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "-j",
-        "--jobs",
-        metavar="N",
-        min=1,
-        max=256,
-        help="Read N files at once. The output is the same for any N.",
-        rich_help_panel=LIMITS,
-    ),
-]
-Recursive = Annotated[
-    bool,
-    typer.Option(
-        "-r",
-        "--recursive",
-        help="Change the checkpoints in folders too; OUT is a folder that keeps their relative paths.",
-    ),
-]
-LimitOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--limit",
-        metavar="NAME=N",
-        help="Raise a limit of the reader, such as pickle-bytes=1GiB.",
-        rich_help_panel=LIMITS,
-    ),
-]
-StripOption = Annotated[
-    bool,
-    typer.Option("--strip", help="First strip the prefixes of wrappers from the names, as ckpt strip does."),
-]
-Prefix = Annotated[
-    str | None,
-    typer.Option("--prefix", metavar="TEXT", help="Strip this prefix instead of those that wrappers leave."),
-]
-To = Annotated[
-    str | None, typer.Option("--to", metavar="TAG", help="First move the tensors to this device, as cpu.")
-]
-WithConfig = Annotated[
-    bool,
-    typer.Option(
-        "--with-config",
-        help="Make OUT a folder, with config.json and the tokenizer from beside the weights.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="FILE.py:FACTORY",
-        help="Build the model with your own code, on the meta device, so that roles are certain.",
-    ),
-]
-Arg = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--arg", metavar="K=V", help="Pass an argument to the FACTORY, a Python literal or text. Repeatable."
-    ),
-]
-
-Output = Annotated[
-    str | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="OUT",
-        help="Write to this file or folder.",
-        show_default=False,
-        rich_help_panel=OUTPUT,
-    ),
-]
-InPlace = Annotated[
-    bool,
-    typer.Option(
-        "--in-place",
-        help="Change the file itself. A zip grows at its end, of a DCP .metadata is replaced.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Copy = Annotated[
-    bool,
-    typer.Option(
-        "--copy", help="With --in-place: write a new file and replace the old one.", rich_help_panel=OUTPUT
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.", rich_help_panel=OUTPUT)]
-Parents = Annotated[
-    bool,
-    typer.Option("--parents", help="Make the folders above OUT that are not there.", rich_help_panel=OUTPUT),
-]
-Link = Annotated[
-    bool,
-    typer.Option(
-        "--link",
-        help="Make hard links to the data files of a DCP, and do not copy them.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would change, and write nothing.", rich_help_panel=OUTPUT)
-]
-KeepCode = Annotated[
-    bool,
-    typer.Option(
-        "--keep-code",
-        help="Write a result that runs code of the file when it is loaded.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-KeepDamaged = Annotated[
-    bool,
-    typer.Option(
-        "--keep-damaged",
-        help="Write tensors whose bytes do not match their checksum too, name them, and exit with 1.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-RewriteJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.", rich_help_panel=OUTPUT)]
-DropOther = Annotated[
-    bool, typer.Option("--drop-other", help="Drop what the result cannot hold, and list it.")
-]
-Verify = Annotated[
-    str | None,
-    typer.Option(
-        "--verify",
-        metavar="HOW",
-        help="Check the new file before it replaces anything: crc reads every byte, torch loads it.",
-        rich_help_panel=OUTPUT,
-    ),
-]
-
-LikeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--like",
-        metavar="OTHER",
-        help="Compare names and shapes with another checkpoint, or names with the sums that `ckpt sum` wrote.",
-    ),
-]
-NoAlign = Annotated[
-    bool,
-    typer.Option("--no-align", help="Compare names as they are, with wrappers and without a mapping."),
-]
+OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
+"""Groups of options in the help, in this order. Options without a group stand before them."""
+FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
+_DEVICES = ("cpu", "cuda:0", "cuda:1", "mps")
+_WRITERS = "rehome strip rename slim convert salvage warmstart average"
+_EVERY = f"inspect ls get diff stats report explain lint verify sum {_WRITERS}"
 
 
-def refuse_factory(path: str, option: str) -> None:
-    """Raise UsageError for FILE.py:FACTORY where a checkpoint is expected: only an option may run code."""
-    file, _, name = path.rpartition(":")
-    if file.endswith(".py") and name.isidentifier() and not os.path.lexists(path):
-        raise UsageError("not a checkpoint", path=path, hint=f"{option} {show(path, 80)} builds a live model")
+class Argument(NamedTuple):
+    """A word, or a list of them, that stands on the command line without a dash."""
+
+    name: str
+    metavar: str
+    help: str
+    is_list: bool = False
 
 
-def plugins_allowed() -> bool:
-    """Tell whether formats of other distributions may be asked. CKPT_NO_PLUGINS=1 says no."""
-    return os.environ.get("CKPT_NO_PLUGINS", "") in ("", "0")
+class Option(NamedTuple):
+    """An option of one or more commands."""
+
+    name: str
+    """With its dashes, as `--include`."""
+    short: str | None
+    """One letter with its dash, as `-o`."""
+    kind: Kind
+    """A flag is on or off, `texts` can be repeated."""
+    metavar: str | None
+    commands: tuple[str, ...]
+    help: str
+    group: str = ""
+    rare_in: tuple[str, ...] = ()
+    """The commands of which a first look at the help does not need it. `--help-all` shows it."""
+    default: Default = None
+    low: float | None = None
+    high: float | None = None
+    required: bool = False
+    words: tuple[str, ...] = ()
+    """The values that a shell offers."""
+
+    @property
+    def is_negative(self) -> bool:
+        """True for a flag that switches a keyword off."""
+        return self.name in _SWITCHES
+
+    @property
+    def parameter(self) -> str:
+        """Its name as a parameter, as `no_align`."""
+        return self.name[2:].replace("-", "_")
+
+    @property
+    def keyword(self) -> str:
+        """The name of its value in Python, as `align`."""
+        return self.parameter.removeprefix("no_") if self.is_negative else self.parameter
 
 
-def opened(
-    path: str, limits: Limits, *, tell: bool = True, structure: bool = False, partial: bool = False
-) -> Checkpoint:
-    """The checkpoint at a path, as the command line and the environment say. Raises CkptError.
+_SWITCHES = ("--no-align", "--no-header", "--no-config")
+"""Flags that switch off what is on without them."""
 
-    With `tell`, stderr names the damaged files of a folder, which the command then does without. With `structure`, a
-    stored listing is one too; with `partial`, what is left of one that is damaged.
-    """
-    checkpoint = open_side(
-        path, structure=structure, partial=partial, limits=limits, plugins=plugins_allowed()
+
+def _row(
+    kind: Kind,
+    name: str,
+    *texts: str,
+    rare: bool = False,
+    default: Default = None,
+    low: float | None = None,
+    high: float | None = None,
+    required: bool = False,
+    words: tuple[str, ...] = (),
+) -> Option:
+    metavar, (commands, text) = (None, texts) if kind == "flag" else (texts[0], texts[1:])
+    starred = [command for command in commands.split() if rare or command.endswith("*")]
+    short, _, long = name.rpartition("/")
+    return Option(
+        long,
+        short or None,
+        kind,
+        metavar,
+        tuple(command.rstrip("*") for command in commands.split()),
+        text,
+        "",
+        tuple(command.rstrip("*") for command in starred),
+        default,
+        low,
+        high,
+        required,
+        words,
     )
-    for text in notices(checkpoint) if tell else ():
-        output.talk(text)
-    return checkpoint
 
 
-def notices(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
-    """The lines about each doubt, or each notice with one of the `codes`, for stderr."""
-    return [f"ckpt: {text}" for text in doubts(checkpoint.checkpoint, codes)]
+flag = partial(_row, "flag")
+text = partial(_row, "text")
+texts = partial(_row, "texts")
+integer = partial(_row, "integer")
+number = partial(_row, "number")
+"""A row of each kind: the name, the metavar unless it is a flag, the commands, and the help.
+
+A star behind a command says that the option is rare there, `rare` that it is rare in all of them.
+"""
+
+_GROUPS: dict[str, tuple[Option, ...]] = {
+    "": (
+        texts("--index", "N,N-N", "inspect", "Name the parameters with these indices in an error of DDP."),
+        flag("--textconv", "inspect*", "Print plain text for git diff, also of what cannot be read."),
+        number(
+            "--threshold",
+            "X",
+            "stats*",
+            "Call a channel dead below X times the largest channel of its layer.",
+            low=0,
+            high=1,
+            default=0.001,
+        ),
+        flag("--stats", "report", "Read and measure the tensors of each file."),
+        flag("--quick", "report", "List several files as ckpt ls does, and read no tensors."),
+        flag("--read-values", "lint", "Read the tensors too, for NaN, Inf and dead channels."),
+        text("--model", "FILE.py:FACTORY", "lint", "Check a live model too, built with your own code."),
+        flag("--quick", "verify", "Check the structure only; read no tensors."),
+        text(
+            "--sums",
+            "F",
+            "verify",
+            "Compare with the sums in F, as `ckpt sum` or `ckpt sum --recorded` wrote.",
+        ),
+        flag("--recorded", "sum", "List sizes and CRC-32 as the files record them; read no tensors."),
+        text("--to", "TAG", "rehome", "Move all tensors to this device; cpu without it.", words=_DEVICES),
+        texts("--map", "FROM=TO", "rehome", "Move one device only, as in cuda:0=cuda:1. Repeatable."),
+        flag("--objects", "rehome*", "Also change torch.device objects and device texts in values."),
+        flag("--undo", "rehome", "Take back the last --in-place, finished or interrupted."),
+        texts(
+            "--sub",
+            "S/A/B/",
+            "rename",
+            "Substitute a regular expression, as in sed. Repeatable.",
+            required=True,
+        ),
+        text(
+            "--format",
+            "FORMAT",
+            "convert",
+            "Write torch-zip, torch-legacy, safetensors or dcp. The default follows OUT's ending.",
+            words=FORMATS,
+        ),
+        flag("--plain", "convert", "Turn objects into dicts, lists and scalars, numpy arrays into tensors."),
+        text(
+            "--dtype",
+            "NAME",
+            "convert",
+            "Cast floating tensors: bfloat16, float16 or float32.",
+            words=("bfloat16", "float16", "float32"),
+        ),
+        text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
+        text("--shard-size", "BYTES", "convert", "Write safetensors shards with an index, as 5GB."),
+        text("--weights", "NAME", "convert*", "Take DeepSpeed's weights from fp32 (default) or module."),
+        integer("--ranks", "N", "convert*", "Cut a DCP into the files of N ranks; 1 without it."),
+        text(
+            "--optimizer-keys",
+            "KEYS",
+            "convert*",
+            "Key the optimizer by names (default for a DCP), numbers, or order: names in the order of the model.",
+        ),
+        flag(
+            "--complete-optimizer",
+            "convert*",
+            "Give parameters without optimizer state zero moments and step 0.",
+        ),
+        flag(
+            "--strip",
+            "slim convert",
+            "First strip the prefixes of wrappers from the names, as ckpt strip does.",
+        ),
+        text(
+            "--prefix",
+            "TEXT",
+            "strip slim* convert*",
+            "Strip this prefix instead of those that wrappers leave.",
+        ),
+        text(
+            "--to", "TAG", "slim convert*", "First move the tensors to this device, as cpu.", words=_DEVICES
+        ),
+        text(
+            "--fill-from",
+            "OTHER",
+            "salvage",
+            "Take lost tensors of the same name, shape and dtype from another save.",
+        ),
+        text(
+            "--names-from",
+            "OTHER",
+            "salvage",
+            "Name the items of a DCP without .metadata after another save of the same run.",
+        ),
+        text("--into", "TARGET", "warmstart", "Fill this checkpoint of the model."),
+        text("--into-model", "FILE.py:FACTORY", "warmstart", "Fill the model that your own code builds."),
+        texts("--sub", "S/A/B/", "warmstart", "Rename pretrained tensors, as ckpt rename does. Repeatable."),
+        text(
+            "--ratios",
+            "X,Y,...",
+            "average",
+            "Weigh the checkpoints by these numbers, divided by their sum. Without it all count alike.",
+        ),
+        integer(
+            "--last",
+            "N",
+            "average",
+            "Take the last N of a folder's numbered checkpoints: epoch_10 comes after epoch_2.",
+            low=2,
+        ),
+        flag(
+            "--no-align",
+            "diff warmstart average",
+            "Compare names as they are, with wrappers and without a mapping.",
+            rare=True,
+        ),
+        texts("--sub", "S/A/B/", "diff*", "Rename tensors of BEFORE, as ckpt rename does. Repeatable."),
+        number("--atol", "X", "diff", "Absolute tolerance: treat |Δ| <= X as equal.", low=0),
+        number("--rtol", "X", "diff", "Relative tolerance: treat |Δ| <= X * |before| as equal.", low=0),
+        flag("--close", "diff", "Use the tolerances of torch.testing for each dtype."),
+        flag(
+            "--structure",
+            "diff",
+            "Compare names, shapes and dtypes only. Also reads what inspect --json printed.",
+        ),
+        flag("--quick", "diff", "Compare sizes and the checksums in the files; read no values."),
+        flag("--ignore-dtype", "diff", "Compare values only, as check_dtype=False of torch.testing."),
+        flag(
+            "--strict",
+            "diff",
+            "Count devices, strides, renames and sections of one side as differences.",
+            rare=True,
+        ),
+        text(
+            "--model",
+            "FILE.py:FACTORY",
+            "inspect* diff* explain convert*",
+            "Build the model with your own code, on the meta device, so that roles are certain.",
+        ),
+        text(
+            "--on-mismatch",
+            "WHAT",
+            "warmstart",
+            "For another shape: keep the target's values, slice (copy the common block), or error.",
+            default="keep",
+            words=("keep", "slice", "error"),
+        ),
+        flag("--by-shape", "warmstart*", "Also pair tensors that only shapes and order connect."),
+        flag("--fuse", "warmstart*", "Join query, key and value of PRETRAINED into one tensor of TARGET."),
+        flag("--split", "warmstart*", "Split one tensor of PRETRAINED into query, key and value of TARGET."),
+        flag("--count-sliced", "warmstart*", "Count what is sliced of the last layer as loaded."),
+        flag(
+            "--ignore-layout",
+            "warmstart*",
+            "Load tensors although PRETRAINED lays out their values otherwise.",
+        ),
+        flag(
+            "--keep-optimizer",
+            "warmstart*",
+            "Keep the optimizer, the scheduler and the counters of TARGET's old weights.",
+        ),
+        flag(
+            "--print-code", "warmstart", "Print Python that loads the same into a model, and write nothing."
+        ),
+        texts(
+            "--arg",
+            "K=V",
+            "inspect* diff* explain lint* convert* warmstart",
+            "Pass an argument to the FACTORY, a Python literal or text. Repeatable.",
+        ),
+        flag(
+            "--tee", "explain", "Pass stdin on to stderr as it comes; a terminal gets it without this option."
+        ),
+        text(
+            "--like",
+            "OTHER",
+            "verify slim* convert*",
+            "Compare names and shapes with another checkpoint, or names with the sums that `ckpt sum` wrote.",
+        ),
+        flag("--drop-other", "slim convert average", "Drop what the result cannot hold, and list it."),
+        flag(
+            "-r/--recursive",
+            "rehome strip rename slim convert salvage",
+            "Change the checkpoints in folders too; OUT is a folder that keeps their relative paths.",
+        ),
+        text(
+            "--files-from",
+            "FILE",
+            "inspect ls stats report lint verify sum rehome strip rename slim convert salvage",
+            "Read further PATHs from a file, - for stdin.",
+            rare=True,
+        ),
+        flag(
+            "--partial",
+            "rehome strip rename slim convert",
+            "Of an incomplete checkpoint, write the whole tensors only.",
+            rare=True,
+        ),
+        flag("--init", "warmstart*", "Initialize the factory's model, so that missing tensors have values."),
+        text("--color", "WHEN", _EVERY, "Use colour: auto, always or never.", rare=True, words=COLORS),
+        flag("--help-all", _EVERY, "Show all options and exit.", rare=True),
+    ),
+    OUTPUT: (
+        flag(
+            "--json",
+            "inspect stats verify sum",
+            "Print one JSON document per PATH, in a pipe each on one line.",
+        ),
+        text(
+            "--sort",
+            "BY",
+            "ls",
+            "Sort by name, size, params or findings. By name, files without a number, as best.pth, stand by the epoch and step that they record.",
+            default="name",
+            words=("name", "size", "params", "findings"),
+        ),
+        flag("--json", "ls", "Print one JSON document per checkpoint."),
+        flag("--json", "get", "Print JSON, one line per NAME."),
+        text("-o/--output", "OUT", "report", "Write the page to this file, - for stdout."),
+        flag("--force", "report", "Replace the page if it exists."),
+        flag("--hide-intact", "verify", "Print only files that are not intact."),
+        flag(
+            "--link",
+            "strip rename",
+            "Make hard links to the data files of a DCP, and do not copy them.",
+            rare=True,
+        ),
+        flag(
+            "--with-config",
+            "slim convert*",
+            "Make OUT a folder, with config.json and the tokenizer from beside the weights.",
+        ),
+        text("-o/--output", "OUT", _WRITERS, "Write to this file or folder."),
+        flag(
+            "--in-place",
+            "rehome strip rename",
+            "Change the file itself. A zip grows at its end, of a DCP .metadata is replaced.",
+        ),
+        flag(
+            "--copy",
+            "rehome strip rename",
+            "With --in-place: write a new file and replace the old one.",
+            rare=True,
+        ),
+        flag("--force", _WRITERS, "Replace OUT if it exists."),
+        flag("--parents", _WRITERS, "Make the folders above OUT that are not there.", rare=True),
+        flag("--dry-run", _WRITERS, "Show what would change, and write nothing."),
+        text(
+            "--verify",
+            "HOW",
+            _WRITERS,
+            "Check the new file before it replaces anything: crc reads every byte, torch loads it.",
+            rare=True,
+            words=("crc", "torch"),
+        ),
+        flag(
+            "--keep-damaged",
+            _WRITERS,
+            "Write tensors whose bytes do not match their checksum too, name them, and exit with 1.",
+            rare=True,
+        ),
+        flag(
+            "--keep-code",
+            "rehome strip rename convert salvage warmstart",
+            "Write a result that runs code of the file when it is loaded.",
+            rare=True,
+        ),
+        flag(
+            "--json",
+            "diff explain lint rehome strip rename slim convert salvage warmstart average",
+            "Print one JSON document.",
+        ),
+        flag("--tsv", "inspect ls diff stats", "Print tab-separated rows, exact and escaped."),
+        text(
+            "--table",
+            "NAME",
+            "inspect ls stats",
+            "Print a table as plain, simple, github, or any format of tabulate.",
+            rare=True,
+        ),
+        flag("--no-header", "inspect ls diff stats", "Omit the header of --tsv and --table.", rare=True),
+        flag("--all", "inspect", "Show every tensor on its own line, nothing folded."),
+        integer("--depth", "N", "inspect", "Open the tree of names N levels deep.", low=0, high=64),
+        text(
+            "--sort",
+            "BY",
+            "inspect",
+            "Sort tensors as in the file, or by size, the largest first.",
+            default="file",
+            words=("file", "size"),
+        ),
+        flag("--bars", "inspect", "Draw a bar for each part: where the bytes are."),
+        flag("--storages", "inspect", "Show storages: device, bytes, kind, tensors."),
+        flag("--values", "inspect", "Show everything that is not a tensor."),
+        flag("--imports", "inspect", "Show every name that the pickles import, and where."),
+        flag("--name-only", "diff", "Print only the names of what differs."),
+        text(
+            "--show",
+            "WHAT",
+            "diff",
+            "List changed, unchanged, buffers or all tensors.",
+            default="auto",
+            words=("changed", "unchanged", "buffers", "all"),
+        ),
+        flag("--stat", "diff", "Draw one bar per module: its change relative to its norm."),
+        integer(
+            "--depth", "N", "diff*", "Cut the names of modules after N parts, with --stat.", low=1, high=64
+        ),
+        flag("--histogram", "diff", "Draw the histogram of the differences of each tensor.", rare=True),
+        text("--html", "OUT", "diff", "Draw the comparison as a page too, - for stdout and no text."),
+        flag("--force", "diff*", "Replace the page of --html if it exists."),
+        flag("--channels", "stats", "Show the dead output channels of each layer."),
+        flag("--modules", "stats", "Show the share of zeros per module."),
+        flag(
+            "--histogram", "stats", "Draw the histogram of each tensor, from its min to its max.", rare=True
+        ),
+        text(
+            "--sort",
+            "KEY",
+            "stats",
+            "Sort by name, min, max, mean, std, rms, zeros, nan, inf or numel.",
+            default="name",
+            words=("name", "min", "max", "mean", "std", "rms", "zeros", "nan", "inf", "numel"),
+        ),
+        text(
+            "--output-format",
+            "FORM",
+            "lint",
+            "Print text, json, github, sarif or junit.",
+            words=("text", "json", "github", "sarif", "junit"),
+        ),
+        flag("--others", "ls lint", "List the files of folders that were not looked at.", rare=True),
+        flag("--statistics", "lint", "Print how often each code was found."),
+        flag("-q/--quiet", _EVERY, "Print nothing but errors; the exit code answers."),
+        flag(
+            "--no-summary",
+            "inspect ls stats report lint verify sum",
+            "Leave out the closing line.",
+            rare=True,
+        ),
+    ),
+    FILTER: (
+        flag("--all", "stats", "Show every tensor of the file on its own line."),
+        texts("--keep", "PATH", "slim", "Keep this section or value too. Repeatable."),
+        texts(
+            "--include",
+            "GLOB",
+            "inspect diff stats verify sum strip rename slim convert average",
+            "Select tensors by name; * crosses dots. Repeatable.",
+        ),
+        texts(
+            "--exclude",
+            "GLOB",
+            "inspect diff stats verify sum strip rename slim convert average",
+            "Leave out tensors by name. Repeatable.",
+        ),
+        text(
+            "--section",
+            "PATH",
+            "inspect diff stats report explain verify sum strip rename slim convert average",
+            "Use one part of the checkpoint, such as optimizer.",
+        ),
+        flag("--all", "sum", "Print every tensor of the file, by its full name."),
+        text("--section", "PATH", "warmstart", "Use this part of PRETRAINED, such as ema."),
+        text("--into-section", "PATH", "warmstart*", "Fill this part of TARGET."),
+    ),
+    GATE: (
+        texts(
+            "--select",
+            "CODE",
+            "inspect* ls* diff* stats* lint",
+            "Report only these findings, of any level. Repeatable, or comma-separated.",
+        ),
+        texts(
+            "--ignore",
+            "CODE",
+            "inspect* ls* diff* stats* lint",
+            "Ignore these findings. Repeatable, or comma-separated.",
+        ),
+        text(
+            "--level",
+            "LEVEL",
+            "inspect* ls* diff* stats* lint",
+            "Report this level and above: error, warning or info.",
+            words=LEVELS,
+        ),
+        texts(
+            "--fail-on",
+            "CODE",
+            "inspect ls stats lint",
+            "Exit 1 on this finding, or on any of level error, warning or any. Repeatable, or comma-separated.",
+        ),
+        flag("--skip-unreadable", "ls lint", "Exit 0 although files cannot be read.", rare=True),
+        flag(
+            "--require",
+            "ls lint verify",
+            "Exit 2 where there is nothing to check: an empty list, a folder without a checkpoint.",
+        ),
+        texts(
+            "--fail-on",
+            "CODE",
+            "diff",
+            "Exit 1 on this finding only, also where the files differ; differ adds the difference. Repeatable, or comma-separated.",
+        ),
+        flag(
+            "--skip-others",
+            "lint*",
+            "Count PATHs that are no checkpoint, as in a folder; without it they are errors.",
+        ),
+        flag("--no-config", "lint*", "Ignore the table [tool.ckpt.lint] of pyproject.toml."),
+        number(
+            "--min-coverage",
+            "X",
+            "warmstart",
+            "Exit 1 and write nothing if a smaller share of the model is loaded; 0.1 without it.",
+            low=0,
+            high=1,
+        ),
+    ),
+    LIMITS: (
+        integer(
+            "-j/--jobs",
+            "N",
+            "ls stats lint verify sum",
+            "Read N files at once. The output is the same for any N.",
+            low=1,
+            high=256,
+            rare=True,
+        ),
+        text(
+            "--cluster",
+            "WHERE",
+            "diff stats verify sum",
+            "Work on a Dask cluster: tcp://HOST:PORT, or local[:N] for N processes.",
+            rare=True,
+        ),
+        texts(
+            "--limit", "NAME=N", _EVERY, "Raise a limit of the reader, such as pickle-bytes=1GiB.", rare=True
+        ),
+    ),
+}
+"""Group -> its rows. Of each command they stand in this order in the help."""
+OPTIONS = tuple(row._replace(group=group) for group, rows in _GROUPS.items() for row in rows)
+
+_PATHS = Argument("paths", "PATH...", "Checkpoint files, indexes of shards, or folders.", is_list=True)
+_PATH = "A checkpoint."
+ARGUMENTS: dict[str, tuple[Argument, ...]] = {
+    **dict.fromkeys(_EVERY.split(), (_PATHS,)),
+    "get": (
+        Argument("path", "PATH", _PATH),
+        Argument("names", "[NAME...]", "Dotted names. Without one: what there is.", is_list=True),
+    ),
+    "diff": (Argument("before", "BEFORE", _PATH), Argument("after", "AFTER", _PATH)),
+    "report": (_PATHS._replace(help="Checkpoints, folders, or stored JSON of inspect, diff, stats and ls."),),
+    "explain": (
+        Argument(
+            "words",
+            "TEXT|CODE|- [[OLDER] PATH]",
+            "An error message, or a code; - reads the output of a program from stdin. With the PATH of a checkpoint"
+            " behind it, the answer is for that checkpoint. An OLDER one of the run tells which parameters got no"
+            " gradient.",
+            is_list=True,
+        ),
+    ),
+    "warmstart": (Argument("pretrained", "PRETRAINED", "The checkpoint whose values are used."),),
+    "average": (_PATHS._replace(help="Checkpoints, or the folder of --last."),),
+}
+"""Command -> its arguments, in their order."""
 
 
-def tell(line: str) -> None:
-    """Write a warning to stderr, in red where a result runs code."""
-    (output.alarm if ": DANGER: " in line else output.talk)(f"ckpt: {line}")
+class Exclusion(NamedTuple):
+    """Options that exclude each other; with `others`, any of the first excludes any of the others."""
+
+    options: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+    def broken(self, given: frozenset[str]) -> tuple[str, str] | None:
+        """Two given options that exclude each other."""
+        first = [option for option in self.options if option in given]
+        if not self.others:
+            return (first[0], first[1]) if len(first) > 1 else None
+        second = [option for option in self.others if option in given]
+        return (first[0], second[0]) if first and second else None
+
+    def __str__(self) -> str:
+        first, rest = self.options, self.others
+        if not rest:
+            return f"{_listed(first)} exclude each other."
+        verb = "excludes" if len(first) == 1 else "exclude"
+        return f"{_listed(first)} {verb} {_listed(rest)}."
 
 
-def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
-    """A line about the tensors that `what` ("measured") does not hold for, (name, why); none where all were read."""
-    if not rows:
-        return []
-    names = listed([name for name, _ in rows], 5)
-    return [f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"]
+def _listed(options: Sequence[str]) -> str:
+    return options[0] if len(options) == 1 else f"{', '.join(options[:-1])} and {options[-1]}"
 
 
-def limits_of(settings: list[str] | None) -> Limits:
-    """The reader's limits as the command line sets them. Raises UsageError."""
-    return Limits().raised(settings or [])
+_FORMS = (
+    "--json",
+    "--tsv",
+    "--table",
+    "--name-only",
+    "--output-format",
+    "--statistics",
+    "--others",
+    "--histogram",
+    "--bars",
+    "--index",
+    "--textconv",
+    "--print-code",
+)
+"""Options that ask for something to be printed."""
+_EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
+    "inspect": (
+        Exclusion(("--json", "--tsv", "--table")),
+        Exclusion(("--json", "--index"), ("--storages", "--values", "--imports")),
+        Exclusion(
+            ("--sort",), ("--json", "--depth", "--bars", "--index", "--storages", "--values", "--imports")
+        ),
+        Exclusion(
+            ("--bars",), ("--json", "--index", "--tsv", "--table", "--storages", "--values", "--imports")
+        ),
+        Exclusion(("--index",), ("--tsv", "--table")),
+        Exclusion(
+            ("--textconv",),
+            (
+                "--json",
+                "--tsv",
+                "--table",
+                "--index",
+                "--storages",
+                "--values",
+                "--imports",
+                "--include",
+                "--exclude",
+                "--section",
+                "--fail-on",
+                "--bars",
+            ),
+        ),
+    ),
+    "ls": (Exclusion(("--json", "--tsv", "--table")),),
+    "diff": (
+        Exclusion(("--json", "--tsv", "--name-only")),
+        Exclusion(("--structure", "--quick", "--stat")),
+        Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol", "--ignore-dtype")),
+        Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only")),
+        Exclusion(("--structure",), ("--fail-on",)),
+        Exclusion(("--close",), ("--atol", "--rtol")),
+        Exclusion(("--structure", "--quick"), ("--cluster",)),
+    ),
+    "stats": (
+        Exclusion(("--json", "--tsv", "--table")),
+        Exclusion(("--histogram",), ("--tsv", "--table")),
+        Exclusion(("--cluster", "--jobs")),
+    ),
+    "report": (Exclusion(("--stats", "--quick")),),
+    "lint": (
+        Exclusion(("--json", "--output-format")),
+        Exclusion(("--statistics",), ("--json", "--output-format")),
+    ),
+    "verify": (
+        Exclusion(("--json", "--hide-intact")),
+        Exclusion(("--cluster", "--jobs")),
+    ),
+    "sum": (
+        Exclusion(("--cluster", "--jobs")),
+        Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
+    ),
+    "warmstart": (Exclusion(("--into", "--into-model")),),
+}
+"""Command -> its options that do not go together."""
 
 
-def check_table(name: str | None) -> None:
-    """Raise UsageError for a `--table` that tabulate does not know."""
-    if name is None:
-        return
-    from tabulate import tabulate_formats
+def options_of(command: str) -> list[Option]:
+    """The rows of a command, in the order of its help."""
+    return [row for row in OPTIONS if command in row.commands]
 
-    if name not in tabulate_formats:
-        raise UsageError(f"--table {name}: no such format", hint="formats: " + " ".join(tabulate_formats))
+
+def exclusions_of(command: str) -> tuple[Exclusion, ...]:
+    """The options of a command that do not go together, those that print something and --quiet among them."""
+    own = _EXCLUSIONS.get(command, ())
+    names = {row.name for row in options_of(command)}
+    forms = tuple(form for form in _FORMS if form in names)
+    return (*own, Exclusion(forms, ("--quiet",))) if forms else own
+
+
+def typed_options(command: str, keywords: Mapping[str, object]) -> list[str]:
+    """The words of a command line for the options that were given, by the names that a command gets them under."""
+    words: list[str] = []
+    for row in options_of(command):
+        value = keywords.get(row.keyword)
+        if value is None or value == row.default:
+            continue
+        if row.kind == "flag":
+            words += [row.name] if value is not row.is_negative else []
+        else:
+            for item in value if isinstance(value, list) else [value]:
+                words += [row.short or row.name, str(item)]
+    return words

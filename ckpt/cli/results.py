@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from inspect import Parameter
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ckpt import formats
 from ckpt.api.rewriting import (
@@ -26,26 +23,7 @@ from ckpt.api.rewriting import (
 from ckpt.api.steps import step_of
 from ckpt.api.walk import Found, looked, others_text, parted
 from ckpt.cli import output
-from ckpt.cli.inputs import each, is_skipped, listed, unskipped
-from ckpt.cli.options import (
-    Copy,
-    DryRun,
-    FilesFrom,
-    Force,
-    InPlace,
-    KeepCode,
-    KeepDamaged,
-    LimitOption,
-    Output,
-    Parents,
-    Recursive,
-    RewriteJson,
-    Verify,
-    limits_of,
-    plugins_allowed,
-    tell,
-)
-from ckpt.cli.signature import Command, dressed, parameters_of
+from ckpt.cli.inputs import each, is_skipped, named_paths, plugins_allowed, tell, unskipped
 from ckpt.errors import CkptError, FolderError, UsageError
 from ckpt.io.far import is_url
 from ckpt.jobs.rewrite.report import RewriteReport
@@ -54,9 +32,6 @@ from ckpt.render.rewrite import coverage_lines, rewrite_lines
 from ckpt.rows import NamedTuple
 from ckpt.text import pasted_path, show
 
-Partial = Annotated[
-    bool, typer.Option("--partial", help="Of an incomplete checkpoint, write the whole tensors only.")
-]
 Write = Callable[..., RewriteReport]
 """A function of `ckpt.api.writing` with the command's own keywords."""
 Report = Callable[[RewriteReport], None]
@@ -85,85 +60,46 @@ class Job(NamedTuple):
         return self.item.path
 
 
-def writing(command: Command) -> Command:
-    """Adds the options of a writing command, which is handed them as `options`: those that its row in COMMANDS takes."""
-    row = COMMANDS[command.__module__.rpartition(".")[2]]
-    shared = [
-        *(
-            [
-                Parameter("recursive", Parameter.KEYWORD_ONLY, default=False, annotation=Recursive),
-                Parameter("files_from", Parameter.KEYWORD_ONLY, default=None, annotation=FilesFrom),
-            ]
-            if row.many
-            else []
-        ),
-        *(
-            [Parameter("partial", Parameter.KEYWORD_ONLY, default=False, annotation=Partial)]
-            if row.many and row.partial
-            else []
-        ),
-        Parameter("output", Parameter.KEYWORD_ONLY, default=None, annotation=Output),
-        *(
-            [
-                Parameter("in_place", Parameter.KEYWORD_ONLY, default=False, annotation=InPlace),
-                Parameter("copy", Parameter.KEYWORD_ONLY, default=False, annotation=Copy),
-            ]
-            if row.in_place
-            else []
-        ),
-        Parameter("force", Parameter.KEYWORD_ONLY, default=False, annotation=Force),
-        Parameter("parents", Parameter.KEYWORD_ONLY, default=False, annotation=Parents),
-        Parameter("dry_run", Parameter.KEYWORD_ONLY, default=False, annotation=DryRun),
-        Parameter("verify", Parameter.KEYWORD_ONLY, default=None, annotation=Verify),
-        Parameter("keep_damaged", Parameter.KEYWORD_ONLY, default=False, annotation=KeepDamaged),
-        *(
-            [Parameter("keep_code", Parameter.KEYWORD_ONLY, default=False, annotation=KeepCode)]
-            if row.keep_code
-            else []
-        ),
-        Parameter("json", Parameter.KEYWORD_ONLY, default=False, annotation=RewriteJson),
+def taken_apart(
+    command: str, paths: Sequence[str | None], keywords: dict[str, Any]
+) -> tuple[ResultOptions, dict[str, Any]]:
+    """The options of all writers, and what is left of the keywords of one of them. `paths` are what it reads.
+
+    Raises UsageError.
+    """
+    row = COMMANDS[command]
+    out = keywords.pop("output")
+    parents = keywords.pop("parents")
+    json = keywords.pop("json")
+    recursive = keywords.pop("recursive", False)
+    files_from = keywords.pop("files_from", None)
+    written = {name: keywords.pop(name, default) for name, default in _WRITTEN.items()}
+    written |= {"limits": keywords.pop("limits"), "plugins": plugins_allowed()}
+    places = WriteOptions(
+        **written,
+        out=place_named(out),
+        command=row,
+        in_folder=recursive,
+        parents=recursive or parents,
+    )
+    given = [
+        value for value in keywords.values() for value in (value if isinstance(value, list) else [value])
     ]
-    limit = Parameter("limit", Parameter.KEYWORD_ONLY, default=None, annotation=LimitOption)
+    check(places, *paths, *given)
+    return ResultOptions(written, places, json, recursive, files_from), keywords
 
-    own = [parameter for name, parameter in parameters_of(command).items() if name != "options"]
 
-    def run(
-        output: str | None = None,
-        json: bool = False,
-        recursive: bool = False,
-        files_from: str | None = None,
-        limit: list[str] | None = None,
-        in_place: bool = False,
-        copy: bool = False,
-        force: bool = False,
-        parents: bool = False,
-        dry_run: bool = False,
-        verify: str | None = None,
-        keep_damaged: bool = False,
-        keep_code: bool = False,
-        partial: bool = False,
-        **values: object,
-    ) -> int:
-        keywords: dict[str, Any] = {
-            **{"in_place": in_place, "copy": copy, "force": force, "dry_run": dry_run},
-            **{"verify": verify, "keep_damaged": keep_damaged, "keep_code": keep_code},
-            **{"partial": partial, "limits": limits_of(limit), "plugins": plugins_allowed()},
-        }
-        places = WriteOptions(
-            **keywords,
-            out=place_named(output),
-            command=row,
-            in_folder=recursive,
-            parents=recursive or parents,
-        )
-        given = [
-            value for value in values.values() for value in (value if isinstance(value, list) else [value])
-        ]
-        check(places, *given)
-        options = ResultOptions(keywords, places, json, recursive, files_from)
-        return command(**values, options=options)
-
-    return dressed(run, command, [*own, *shared, limit])
+_WRITTEN: dict[str, bool | None] = {
+    "in_place": False,
+    "copy": False,
+    "force": False,
+    "dry_run": False,
+    "verify": None,
+    "keep_damaged": False,
+    "keep_code": False,
+    "partial": False,
+}
+"""The keywords that every function of `ckpt.api.writing` takes, with their defaults."""
 
 
 def rewrite(
@@ -218,7 +154,7 @@ def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
 
 def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
     """The checkpoints that the PATHs and the list lead to; folders of them only with `-r`."""
-    names = listed(paths, options.files_from, "change")
+    names = named_paths(paths, options.files_from, "change")
     places = options.places
     if not options.recursive:
         if options.places.command.many and not places.in_place:

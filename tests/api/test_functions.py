@@ -19,7 +19,7 @@ from inside import folder_of, inside
 from process import SAMPLES
 
 import ckpt
-from ckpt.cli.signature import option_of, parameters_of
+from ckpt.cli.options import options_of
 
 pytestmark = oracle.QUIET
 
@@ -195,6 +195,8 @@ FUNCTIONS = [
     "verify",
     "warmstart",
 ]
+SEEN_TO = {"color", "no_summary", "help_all"}
+"""Options of all commands that no function has to do with."""
 ELSEWHERE = {
     *("json", "tsv", "table", "no_header", "quiet", "limit", "output", "output_format", "files_from", "recursive"),
     *("cluster", "textconv", "show", "name_only", "html", "depth", "bars", "values", "imports", "storages"),
@@ -205,14 +207,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_keywords_are_the_options(name: str) -> None:
-    from importlib import import_module
-
-    command = import_module(f"ckpt.cli.commands.{name}").command
-    options = {
-        option_of(parameter).removeprefix("--").replace("-", "_")
-        for parameter in parameters_of(command).values()
-        if option_of(parameter).startswith("--")
-    }
+    options = {row.parameter for row in options_of(name)} - SEEN_TO
     if name == "inspect":
         options -= {"all", "sort"}  # of the text: every tensor on a line of its own, the largest first
     if name == "diff":

@@ -16,7 +16,8 @@ from process import ckpt
 from typer.main import get_command
 
 from ckpt.cli.app import COMMANDS, program
-from ckpt.cli.signature import EXCLUSIONS, RARE, exclusions_of
+from ckpt.cli.options import OPTIONS, exclusions_of, options_of
+from ckpt.cli.signature import EXCLUSIONS
 
 GROUPS = {
     "Look": ["inspect", "ls", "get", "diff", "stats", "report", "explain"],
@@ -70,7 +71,7 @@ def command_of(name: str) -> Any:
     return get_command(program([name])).commands[name]  # type: ignore[attr-defined]
 
 
-def options_of(name: str) -> set[str]:
+def names_of_options(name: str) -> set[str]:
     """The long options of a command, but for --help, which typer adds."""
     return {option for param in command_of(name).params for option in param.opts if option[:2] == "--"}
 
@@ -105,7 +106,8 @@ def test_the_short_help_has_examples_first_and_no_rare_option(command: str, colu
     assert re.search(rf"^  .*\bckpt {command} ", examples, re.MULTILINE), "examples follow the first sentence"
     assert text.endswith(f"\n\nMore options: ckpt {command} --help-all\n")
     assert re.search(r"\bexcludes? (--|each other)", text) is None and EXCLUSIONS not in text
-    assert shown - {"--help"} == options_of(command) - RARE[""] - RARE.get(command, set())
+    rare = {row.name for row in options_of(command) if command in row.rare_in}
+    assert shown - {"--help"} == names_of_options(command) - rare
     used = {
         word
         for line in re.findall(rf"(?<=ckpt {command} )[^;|&>]*", examples)
@@ -123,8 +125,8 @@ def test_the_whole_help_has_all_options_and_exclusions(command: str, columns: in
     exclusions = whole.partition(f"\n{EXCLUSIONS}:\n")[2]
 
     assert whole.startswith(short.partition("\nArguments:\n")[0])
-    assert set(options_in(whole)) - {"--help"} == options_of(command)
-    assert exclusions.split() == " ".join(map(str, exclusions_of(command_of(command).callback))).split()
+    assert set(options_in(whole)) - {"--help"} == names_of_options(command)
+    assert exclusions.split() == " ".join(map(str, exclusions_of(command))).split()
     assert "More options" not in whole
 
 
@@ -149,12 +151,14 @@ def test_the_whole_help_needs_no_argument_and_reads_none() -> None:
         assert (done.code, done.out.decode(), done.err) == (0, whole, b"")
 
 
-def test_rare_options_are_options_and_said_once() -> None:
-    every = {command: options_of(command) for command in COMMANDS}
-
-    assert RARE[""] <= set().union(*every.values())
-    for command in RARE.keys() - {""}:
-        assert RARE[command] <= every[command] - RARE[""], command
+def test_the_table_names_commands_and_no_option_of_one_twice() -> None:
+    for row in OPTIONS:
+        assert {*row.rare_in} <= {*row.commands} <= {*COMMANDS}, row.name
+    for command in COMMANDS:
+        names = [row.name for row in options_of(command)]
+        assert len(names) == len({*names}), command
+        for exclusion in exclusions_of(command):
+            assert {*exclusion.options, *exclusion.others} <= {*names}, exclusion
 
 
 @pytest.mark.parametrize("option", ["--histogram", "--limit", "--help-all", "--no-align"])

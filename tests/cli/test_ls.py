@@ -16,7 +16,7 @@ import pytest
 from process import TIMEOUT, Run, environment, terminal
 
 from ckpt.api.walk import FEW, found
-from ckpt.cli.inputs import listed
+from ckpt.cli.inputs import named_paths
 from ckpt.errors import UsageError
 
 
@@ -298,7 +298,7 @@ def test_a_list_on_stdin_is_read_whole_or_refused(monkeypatch: pytest.MonkeyPatc
     text = io.TextIOWrapper(io.BytesIO(b"weights.safetensors\n" * 900_000))
     monkeypatch.setattr("sys.stdin", text)
     with pytest.raises(UsageError, match="--files-from -: the list has over 16,777,216 bytes"):
-        listed(None, "-")
+        named_paths(None, "-")
 
 
 def test_nothing_to_look_at(ckpt: Run) -> None:

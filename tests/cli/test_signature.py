@@ -8,7 +8,7 @@ import pytest
 from process import ROOT, ckpt, python
 
 from ckpt.cli.app import COMMANDS
-from ckpt.cli.signature import Exclusion
+from ckpt.cli.options import Exclusion
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from process import ROOT, TIMEOUT
 from typer.main import get_command
 
 from ckpt.cli.app import COMMANDS, program
-from ckpt.cli.signature import exclusions_of
+from ckpt.cli.options import exclusions_of
 
 
 def maker() -> ModuleType:
@@ -47,7 +47,7 @@ def test_a_page_has_every_option_and_exclusion(name: str, pages: dict[str, str])
     for param in command.params:
         shown = ", ".join(param.opts) if param.param_type_name == "option" else param.metavar.strip("{}")
         assert f".TP\n.B {shown}" in page, shown
-    for exclusion in exclusions_of(command.callback):
+    for exclusion in exclusions_of(name):
         assert f".PP\n{exclusion}\n" in page
     titles = re.findall(r"^\.SH (.*)$", page, re.MULTILINE)
     wanted = "NAME SYNOPSIS DESCRIPTION ARGUMENTS OPTIONS EXIT STATUS ENVIRONMENT SEE ALSO"

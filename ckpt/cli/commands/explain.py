@@ -6,26 +6,14 @@ import os
 import sys
 from collections import deque
 from io import BufferedReader
-from typing import Annotated, cast
-
-import typer
+from typing import cast
 
 from ckpt.api.advice import planning
 from ckpt.api.keywords import model_of
 from ckpt.api.opening import with_model
 from ckpt.api.reading import diff, verify
 from ckpt.cli import output
-from ckpt.cli.inputs import each
-from ckpt.cli.options import (
-    Arg,
-    LimitOption,
-    Model,
-    RewriteJson,
-    SectionOption,
-    limits_of,
-    opened,
-    plugins_allowed,
-)
+from ckpt.cli.inputs import each, opened, plugins_allowed
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
 from ckpt.evidence.record import ModelRecord
 from ckpt.io.far import is_url
@@ -57,27 +45,14 @@ _PIECE = 1 << 20
 
 
 def command(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TEXT|CODE|- [[OLDER] PATH]",
-            help="An error message, or a code; - reads the output of a program from stdin. With the PATH of a"
-            " checkpoint behind it, the answer is for that checkpoint. An OLDER one of the run tells which parameters"
-            " got no gradient.",
-            show_default=False,
-        ),
-    ] = None,
-    section: SectionOption = None,
-    model: Model = None,
-    arg: Arg = None,
-    tee: Annotated[
-        bool,
-        typer.Option(
-            "--tee", help="Pass stdin on to stderr as it comes; a terminal gets it without this option."
-        ),
-    ] = False,
-    json: RewriteJson = False,
-    limit: LimitOption = None,
+    words: list[str],
+    *,
+    section: str | None,
+    model: str | None,
+    arg: list[str] | None,
+    tee: bool,
+    json: bool,
+    limits: Limits,
 ) -> int:
     """Explain an error of PyTorch, and answer it for a checkpoint: names, shapes and commands.
 
@@ -96,7 +71,6 @@ def command(
         else:
             output.write_lines(list_lines(pages(), output.screen_width()))
         return 0
-    limits = limits_of(limit)
     is_log = False
     paths = _paths(words)
     path = paths[-1] if paths else None

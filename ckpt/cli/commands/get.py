@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
-
-import typer
 
 from ckpt.cli import output
-from ckpt.cli.inputs import documented
-from ckpt.cli.options import LimitOption, OnePath, limits_of, notices, opened
-from ckpt.cli.signature import OUTPUT
+from ckpt.cli.inputs import documented, notices, opened
 from ckpt.errors import UsageError, about
 from ckpt.findings import LOST
 from ckpt.jobs.inspect.get import Lookup, contents, first_values, get, whole
+from ckpt.limits import Limits
 from ckpt.render.get import content_lines, get_lines, get_text, is_short, tensor_lines
 from ckpt.text import pasted, pasted_path
 
@@ -23,19 +19,7 @@ _FIRST = 8
 """Elements of a tensor that are shown."""
 
 
-def command(
-    path: OnePath,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME...]", help="Dotted names. Without one: what there is.", show_default=False
-        ),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, one line per NAME.", rich_help_panel=OUTPUT)
-    ] = False,
-    limit: LimitOption = None,
-) -> int:
+def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
     """Print values of a checkpoint as text or JSON: a scalar bare, all else as a tree.
 
     The name of a tensor prints what it is and its first values. Objects are read without their classes.
@@ -44,8 +28,6 @@ def command(
     step=$(ckpt get last.ckpt global_step)
     ckpt get train.pth args.lr epoch
     """
-    limits = limits_of(limit)
-    names = names or []
     swapped = next((name for name in names if os.path.isfile(name)), None)
     if swapped is not None and not os.path.exists(path):
         words = [pasted_path(swapped), *(pasted(name) for name in (path, *names) if name != swapped)]

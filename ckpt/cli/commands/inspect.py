@@ -4,38 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckpt.api.inspection import inspect
-from ckpt.api.keywords import gate_of, model_of
+from ckpt.api.keywords import model_of
 from ckpt.cli import output
-from ckpt.cli.inputs import each, listed
-from ckpt.cli.options import (
-    Arg,
-    Exclude,
-    FailOn,
-    FilesFrom,
-    Ignore,
-    Include,
-    Json,
-    LevelOption,
-    LimitOption,
-    Model,
-    NoHeader,
-    Paths,
-    SectionOption,
-    Select,
-    Table,
-    Tsv,
-    check_table,
-    limits_of,
-    notices,
-    opened,
-    refuse_factory,
-)
-from ckpt.cli.signature import OUTPUT, Exclusion, excluding
+from ckpt.cli.inputs import check_table, each, gate_given, named_paths, notices, opened, refuse_factory
 from ckpt.errors import CkptError, FolderError, UsageError
 from ckpt.findings import DOUBTS, LOST
 from ckpt.io.source import beginning
@@ -51,104 +25,28 @@ if TYPE_CHECKING:
 
 _ORDERS = ("file", "size")
 _Table: TypeAlias = "Callable[[Inspection], Iterable[list[str]]]"
-_VIEWS = ("--storages", "--values", "--imports")
 
 
-@excluding(
-    Exclusion(("--json", "--tsv", "--table")),
-    Exclusion(("--json", "--index"), _VIEWS),
-    Exclusion(("--sort",), ("--json", "--depth", "--bars", "--index", *_VIEWS)),
-    Exclusion(("--bars",), ("--json", "--index", "--tsv", "--table", *_VIEWS)),
-    Exclusion(("--index",), ("--tsv", "--table")),
-    Exclusion(
-        ("--textconv",),
-        (
-            "--json",
-            "--tsv",
-            "--table",
-            "--index",
-            *_VIEWS,
-            "--include",
-            "--exclude",
-            "--section",
-            "--fail-on",
-            "--bars",
-        ),
-    ),
-)
 def command(
-    paths: Paths = None,
-    json: Json = False,
-    tsv: Tsv = False,
-    table: Table = None,
-    no_header: NoHeader = False,
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Show every tensor on its own line, nothing folded.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    depth: Annotated[
-        int | None,
-        typer.Option(
-            "--depth",
-            metavar="N",
-            min=0,
-            max=64,
-            help="Open the tree of names N levels deep.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    sort: Annotated[
-        str,
-        typer.Option(
-            "--sort",
-            metavar="BY",
-            help="Sort tensors as in the file, or by size, the largest first.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "file",
-    include: Include = None,
-    exclude: Exclude = None,
-    section: SectionOption = None,
-    bars: Annotated[
-        bool,
-        typer.Option("--bars", help="Draw a bar for each part: where the bytes are.", rich_help_panel=OUTPUT),
-    ] = False,
-    storages: Annotated[
-        bool,
-        typer.Option(
-            "--storages",
-            help="Show storages: device, bytes, kind, tensors.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    values: Annotated[
-        bool, typer.Option("--values", help="Show everything that is not a tensor.", rich_help_panel=OUTPUT)
-    ] = False,
-    imports: Annotated[
-        bool,
-        typer.Option(
-            "--imports", help="Show every name that the pickles import, and where.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    index: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--index", metavar="N,N-N", help="Name the parameters with these indices in an error of DDP."
-        ),
-    ] = None,
-    textconv: Annotated[
-        bool, typer.Option("--textconv", help="Print plain text for git diff, also of what cannot be read.")
-    ] = False,
-    model: Model = None,
-    arg: Arg = None,
-    select: Select = None,
-    ignore: Ignore = None,
-    level: LevelOption = None,
-    fail_on: FailOn = None,
-    files_from: FilesFrom = None,
-    limit: LimitOption = None,
+    paths: list[str],
+    *,
+    json: bool,
+    tsv: bool,
+    table: str | None,
+    header: bool,
+    depth: int | None,
+    sort: str,
+    bars: bool,
+    storages: bool,
+    values: bool,
+    imports: bool,
+    index: list[str] | None,
+    textconv: bool,
+    model: str | None,
+    arg: list[str] | None,
+    files_from: str | None,
+    limits: Limits,
+    **keywords: Any,
 ) -> int:
     """Show what a checkpoint holds: tensors, devices, sharing, prefixes, values, imports, and how to load it.
 
@@ -160,8 +58,8 @@ def command(
     ckpt inspect snapshot.pth --index 6,7-9
     ckpt inspect model.pth --sort size
     """
-    limits = limits_of(limit)
-    names = listed(paths, files_from)
+    everything = keywords.pop("all")
+    names = named_paths(paths, files_from)
     views: list[_Table] = [
         view
         for is_wanted, view in (
@@ -185,14 +83,14 @@ def command(
     if indices is not None and any(path.isdigit() and not os.path.exists(path) for path in names):
         together = ",".join([indices, *(path for path in names if path.isdigit())])
         raise UsageError("--index takes one list", hint=f"--index {show(together, 80)}")
-    gate_of("inspect", select, ignore, level, fail_on)
+    gate_given("inspect", keywords)
     live = model_of(model, arg)
     if textconv:
         return max(_write_textconv(path, limits) for path in names)
-    rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=not no_header)
+    rows = output.Tables(len(names) > 1, tsv=tsv, table=table, header=header)
 
     has_no_findings = bool(rows.asked or views or bars or indices)  # so stderr says what was not read
-    as_list = not (has_no_findings or section or fail_on or live)
+    as_list = not (has_no_findings or keywords["section"] or keywords["fail_on"] or live)
 
     def one(path: str) -> int:
         refuse_factory(path, "--model")
@@ -213,16 +111,10 @@ def command(
                 output.talk(line)
             done = inspect(
                 checkpoint,
-                include=include,
-                exclude=exclude,
-                section=section,
                 index=indices,
                 model=live,
-                select=select,
-                ignore=ignore,
-                level=level,
-                fail_on=fail_on,
                 hints=not rows.asked,
+                **keywords,
             )
             if output.is_silent():
                 pass  # the exit code answers

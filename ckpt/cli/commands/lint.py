@@ -5,39 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from ckpt.api.keywords import gate_of, model_of
+from ckpt.api.keywords import model_of
 from ckpt.api.listing import lint
 from ckpt.api.settings import LintSettings, settings_at
 from ckpt.api.walk import others_text
 from ckpt.cli import output
 from ckpt.cli.fencing import fence_in
-from ckpt.cli.inputs import TROUBLE, listed, may_be_many
-from ckpt.cli.options import (
-    Arg,
-    FailOn,
-    FilesFrom,
-    Ignore,
-    Jobs,
-    LevelOption,
-    LimitOption,
-    Others,
-    Paths,
-    Require,
-    RewriteJson,
-    Select,
-    SkipUnreadable,
-    limits_of,
-    refuse_factory,
-)
-from ckpt.cli.signature import GATE, OUTPUT, Exclusion, excluding
+from ckpt.cli.inputs import TROUBLE, gate_given, may_be_many, named_paths, refuse_factory
 from ckpt.cli.start import NothingListedError
 from ckpt.errors import UsageError
 from ckpt.findings import CATALOGUE
 from ckpt.jobs.check.lint import LintReport
+from ckpt.limits import Limits
 from ckpt.names import endings
 from ckpt.render.lint import github, junit, lint_lines, sarif, statistics_lines, summary
 from ckpt.text import show
@@ -45,59 +26,24 @@ from ckpt.text import show
 _FORMS = ("text", "json", "github", "sarif", "junit")
 
 
-@excluding(
-    Exclusion(("--json", "--output-format")), Exclusion(("--statistics",), ("--json", "--output-format"))
-)
 def command(
-    paths: Paths = None,
-    select: Select = None,
-    ignore: Ignore = None,
-    level: LevelOption = None,
-    fail_on: FailOn = None,
-    read_values: Annotated[
-        bool, typer.Option("--read-values", help="Read the tensors too, for NaN, Inf and dead channels.")
-    ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="FILE.py:FACTORY", help="Check a live model too, built with your own code."
-        ),
-    ] = None,
-    arg: Arg = None,
-    files_from: FilesFrom = None,
-    skip_unreadable: SkipUnreadable = False,
-    require: Require = False,
-    json: RewriteJson = False,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--output-format",
-            metavar="FORM",
-            help=f"Print {', '.join(_FORMS[:-1])} or {_FORMS[-1]}.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    others: Others = False,
-    skip_others: Annotated[
-        bool,
-        typer.Option(
-            "--skip-others",
-            help="Count PATHs that are no checkpoint, as in a folder; without it they are errors.",
-            rich_help_panel=GATE,
-        ),
-    ] = False,
-    statistics: Annotated[
-        bool,
-        typer.Option("--statistics", help="Print how often each code was found.", rich_help_panel=OUTPUT),
-    ] = False,
-    jobs: Jobs = None,
-    no_config: Annotated[
-        bool,
-        typer.Option(
-            "--no-config", help="Ignore the table [tool.ckpt.lint] of pyproject.toml.", rich_help_panel=GATE
-        ),
-    ] = False,
-    limit: LimitOption = None,
+    paths: list[str],
+    *,
+    read_values: bool,
+    model: str | None,
+    arg: list[str] | None,
+    files_from: str | None,
+    skip_unreadable: bool,
+    skip_others: bool,
+    require: bool,
+    json: bool,
+    output_format: str | None,
+    others: bool,
+    statistics: bool,
+    jobs: int | None,
+    config: bool,
+    limits: Limits,
+    **keywords: Any,
 ) -> int:
     """Check files and print their findings. Exit code 1 for a warning or an error, 2 for a file that cannot be read.
 
@@ -109,13 +55,12 @@ def command(
     ckpt lint runs/ --ignore cuda
     ckpt lint --model model.py:build --select list-modules
     """
-    limits = limits_of(limit)
-    form = form or ("json" if json else "text")
+    form = output_format or ("json" if json else "text")
     if form not in _FORMS:
         raise UsageError(f"--output-format {show(form, 40)}: not one of {' '.join(_FORMS)}")
-    gate_of("lint", select, ignore, level, fail_on, default=None)
-    config = None if no_config else _nearest(os.getcwd())
-    settings = LintSettings() if config is None else settings_at(config)
+    gate_given("lint", keywords, default=None)
+    nearest = _nearest(os.getcwd()) if config else None
+    settings = LintSettings() if nearest is None else settings_at(nearest)
     live = model_of(model, arg)
     names = _names(paths, files_from, require=require) if paths or files_from or live is None else []
     for name in names:
@@ -125,10 +70,6 @@ def command(
     with output.meter("checking", "files") as progress:
         report = lint(
             names,
-            select=select,
-            ignore=ignore,
-            level=level,
-            fail_on=fail_on,
             read_values=read_values,
             model=live,
             model_name=model,
@@ -140,6 +81,7 @@ def command(
             jobs=jobs,
             progress=progress,
             limits=limits,
+            **keywords,
         )
     say = output.complain if report.exit_code == TROUBLE else output.talk
     for row in report.files:
@@ -157,10 +99,10 @@ def command(
     return report.exit_code
 
 
-def _names(paths: list[str] | None, files_from: str | None, *, require: bool) -> list[str]:
+def _names(paths: list[str], files_from: str | None, *, require: bool) -> list[str]:
     """The PATHs. A list without a name is said, and gives a report of nothing: SARIF and JUnit are files that others read."""
     try:
-        return listed(paths, files_from, require=require)
+        return named_paths(paths, files_from, require=require)
     except NothingListedError as nothing:
         output.conclude(f"ckpt: {nothing}")
         return []

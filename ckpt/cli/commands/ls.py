@@ -5,35 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from ckpt.api.keywords import gate_of
 from ckpt.api.listing import Listing
 from ckpt.cli import output
 from ckpt.cli.fencing import fence_in
-from ckpt.cli.inputs import listed, may_be_many
-from ckpt.cli.options import (
-    FailOn,
-    FilesFrom,
-    Ignore,
-    Jobs,
-    LevelOption,
-    LimitOption,
-    NoHeader,
-    Others,
-    Paths,
-    Require,
-    Select,
-    SkipUnreadable,
-    Table,
-    Tsv,
-    check_table,
-    limits_of,
-    plugins_allowed,
-)
-from ckpt.cli.signature import OUTPUT, Exclusion, excluding
+from ckpt.cli.inputs import check_table, gate_given, may_be_many, named_paths, plugins_allowed
 from ckpt.cli.start import TROUBLE, Signal
 from ckpt.errors import UsageError
 from ckpt.findings import Gate, Rules
@@ -43,35 +20,21 @@ from ckpt.render.ls import gate_hint, ls_lines, ls_table, summary
 from ckpt.text import show
 
 
-@excluding(Exclusion(("--json", "--tsv", "--table")))
 def command(
-    paths: Paths = None,
-    sort: Annotated[
-        str,
-        typer.Option(
-            "--sort",
-            metavar="BY",
-            help="Sort by name, size, params or findings. By name, files without a number, as best.pth, stand by the"
-            " epoch and step that they record.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "name",
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document per checkpoint.", rich_help_panel=OUTPUT)
-    ] = False,
-    tsv: Tsv = False,
-    table: Table = None,
-    no_header: NoHeader = False,
-    files_from: FilesFrom = None,
-    others: Others = False,
-    skip_unreadable: SkipUnreadable = False,
-    require: Require = False,
-    select: Select = None,
-    ignore: Ignore = None,
-    level: LevelOption = None,
-    fail_on: FailOn = None,
-    jobs: Jobs = None,
-    limit: LimitOption = None,
+    paths: list[str],
+    *,
+    sort: str,
+    json: bool,
+    tsv: bool,
+    table: str | None,
+    header: bool,
+    files_from: str | None,
+    others: bool,
+    skip_unreadable: bool,
+    require: bool,
+    jobs: int | None,
+    limits: Limits,
+    **keywords: Any,
 ) -> int:
     """List checkpoints, one row each: format, size, parameters, dtype, device, how to load them, findings.
 
@@ -83,10 +46,9 @@ def command(
     ckpt ls . --sort size
     ckpt ls models/ --tsv --fail-on called-on-load
     """
-    limits = limits_of(limit)
-    gate = gate_of("ls", select, ignore, level, fail_on)
+    gate = gate_given("ls", keywords)
     check_table(table)
-    names = listed(paths, files_from, require=require)
+    names = named_paths(paths, files_from, require=require)
     fence_in(names, workers=may_be_many(names, jobs))
     listing = Listing(
         names,
@@ -99,7 +61,7 @@ def command(
     )
 
     def write() -> None:
-        _write(listing.report, names, json=json, tsv=tsv, table=table, header=not no_header)
+        _write(listing.report, names, json=json, tsv=tsv, table=table, header=header)
 
     try:
         _read(listing, jobs)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from ckpt.api.walk import archives
 from ckpt.api.writing import rehome
 from ckpt.cli import output
-from ckpt.cli.inputs import each, listed
-from ckpt.cli.options import Paths, tell
-from ckpt.cli.results import ResultOptions, rewrite, writing
+from ckpt.cli.inputs import each, named_paths, tell
+from ckpt.cli.results import ResultOptions, rewrite, taken_apart
 from ckpt.errors import NoRewriteError, UsageError
 from ckpt.formats import is_folder_format, save
 from ckpt.io.far import is_url
@@ -23,28 +20,7 @@ from ckpt.text import plural, show, show_literal, size_text
 _WITH_UNDO = ("dry_run", "limits", "plugins")
 
 
-@writing
-def command(
-    paths: Paths = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TAG", help="Move all tensors to this device; cpu without it."),
-    ] = None,
-    map: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--map", metavar="FROM=TO", help="Move one device only, as in cuda:0=cuda:1. Repeatable."
-        ),
-    ] = None,
-    objects: Annotated[
-        bool, typer.Option("--objects", help="Also change torch.device objects and device texts in values.")
-    ] = False,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Take back the last --in-place, finished or interrupted.")
-    ] = False,
-    *,
-    options: ResultOptions,
-) -> int:
+def command(paths: list[str], *, undo: bool, **keywords: Any) -> int:
     """Move tensors to other devices, by default to the CPU. No tensor byte changes.
 
     A bare torch.load puts every tensor on the device where it was saved. The result loads anywhere.
@@ -53,16 +29,17 @@ def command(
     ckpt rehome train.pth -o train.cpu.pth
     ckpt rehome runs/*.pth --in-place
     """
+    options, own = taken_apart("rehome", paths, keywords)
     if undo:
         alone = {name for name, value in options.keywords.items() if value and name not in _WITH_UNDO}
-        if alone or options.places.out is not None or options.json or to or map or objects:
+        if alone or options.places.out is not None or options.json or any(own.values()):
             raise UsageError("--undo goes alone, or with --dry-run")
-        names = listed(paths, options.files_from, "change")
+        names = named_paths(paths, options.files_from, "change")
         url = next(filter(is_url, names), None)
         if url is not None:
             raise UsageError("--undo takes local files only", path=url, hint="download it first")
         return _undo_all(names, options)
-    return rewrite(paths, partial(rehome, to=to, map=map, objects=objects), options)
+    return rewrite(paths, partial(rehome, **own), options)
 
 
 def _undo_all(names: list[str], options: ResultOptions) -> int:

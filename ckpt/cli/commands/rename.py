@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from ckpt.api.writing import rename
-from ckpt.cli.options import Exclude, Include, Link, Paths, SectionOption
-from ckpt.cli.results import ResultOptions, rewrite, writing
+from ckpt.cli.results import rewrite, taken_apart
 
 
-@writing
-def command(
-    sub: Annotated[
-        list[str],
-        typer.Option(
-            "--sub", metavar="S/A/B/", help="Substitute a regular expression, as in sed. Repeatable."
-        ),
-    ],
-    paths: Paths = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    section: SectionOption = None,
-    link: Link = False,
-    *,
-    options: ResultOptions,
-) -> int:
+def command(paths: list[str], **keywords: Any) -> int:
     """Rename the tensors of a model by regular expressions, one after the other.
 
     Module versions and the names in an optimizer change with them. Two names never become one.
@@ -35,15 +17,5 @@ def command(
     \b
     ckpt rename bert.pth --sub 's/^bert\\.//' --sub 's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
     """
-    return rewrite(
-        paths,
-        partial(
-            rename,
-            sub=sub,
-            include=include,
-            exclude=exclude,
-            section=section,
-            link=link,
-        ),
-        options,
-    )
+    options, own = taken_apart("rename", paths, keywords)
+    return rewrite(paths, partial(rename, **own), options)

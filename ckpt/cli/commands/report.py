@@ -6,9 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from ckpt import __version__
 from ckpt.api.checkpoint import Checkpoint
@@ -19,17 +17,7 @@ from ckpt.api.reading import diff, stats
 from ckpt.api.walk import Found, empty, looked, nothing_in, others_text, parted
 from ckpt.checkpoint import Checkpoint as Contents
 from ckpt.cli import output
-from ckpt.cli.inputs import TROUBLE, is_skipped, listed, unskipped
-from ckpt.cli.options import (
-    FilesFrom,
-    LimitOption,
-    SectionOption,
-    limits_of,
-    notices,
-    opened,
-    plugins_allowed,
-)
-from ckpt.cli.signature import OUTPUT, Exclusion, excluding
+from ckpt.cli.inputs import TROUBLE, is_skipped, named_paths, notices, opened, plugins_allowed, unskipped
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.formats import save
 from ckpt.formats.listing import open_documents
@@ -52,43 +40,17 @@ from ckpt.render.html import html_page
 from ckpt.text import Json, plural, show, size_text
 
 Document = dict[str, Json]
-Force = Annotated[
-    bool, typer.Option("--force", help="Replace the page if it exists.", rich_help_panel=OUTPUT)
-]
 
 
-@excluding(Exclusion(("--stats", "--quick")))
 def command(
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PATH...",
-            help="Checkpoints, folders, or stored JSON of inspect, diff, stats and ls.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="OUT",
-            help="Write the page to this file, - for stdout.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    force: Force = False,
-    measured: Annotated[
-        bool,
-        typer.Option("--stats", help="Read and measure the tensors of each file."),
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="List several files as ckpt ls does, and read no tensors.")
-    ] = False,
-    section: SectionOption = None,
-    files_from: FilesFrom = None,
-    limit: LimitOption = None,
+    paths: list[str],
+    *,
+    force: bool,
+    quick: bool,
+    section: str | None,
+    files_from: str | None,
+    limits: Limits,
+    **keywords: Any,
 ) -> int:
     """Draw checkpoints as one page of HTML: what they hold, how tensors are spread, what moved over time.
 
@@ -102,11 +64,10 @@ def command(
     ckpt report runs/ -o folder.html
     ckpt report inspect.json -o report.html
     """
-    limits = limits_of(limit)
-    names = listed(paths, files_from)
-    page = Page(out, force=force)
+    names = named_paths(paths, files_from)
+    page = Page(keywords["output"], force=force)
     documents = _Documents(page, limits, section)
-    if documents.read(names, measured=measured, quick=quick):
+    if documents.read(names, measured=keywords["stats"], quick=quick):
         page.write(documents.found, documents.numbers)
         page.tell(documents.others)
     else:

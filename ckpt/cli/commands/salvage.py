@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from ckpt.api.writing import salvage
-from ckpt.cli.options import Paths
-from ckpt.cli.results import ResultOptions, rewrite, writing
+from ckpt.cli.results import rewrite, taken_apart
 from ckpt.errors import UsageError
 
 
-@writing
-def command(
-    paths: Paths = None,
-    fill_from: Annotated[
-        str | None,
-        typer.Option(
-            "--fill-from",
-            metavar="OTHER",
-            help="Take lost tensors of the same name, shape and dtype from another save.",
-        ),
-    ] = None,
-    names_from: Annotated[
-        str | None,
-        typer.Option(
-            "--names-from",
-            metavar="OTHER",
-            help="Name the items of a DCP without .metadata after another save of the same run.",
-        ),
-    ] = None,
-    *,
-    options: ResultOptions,
-) -> int:
+def command(paths: list[str], **keywords: Any) -> int:
     """Write what is whole of a checkpoint that is cut off, damaged or incomplete, and list what is lost.
 
     Every tensor whose bytes are all there keeps its name, and its recorded checksum is compared. The format stays, or OUT's
@@ -44,7 +20,8 @@ def command(
     ckpt salvage cut.pth -o rescued.pth
     ckpt salvage last.pth --fill-from epoch_11.pth -o rescued.pth
     """
-    if (fill_from or names_from) and len(paths or ()) > 1:
-        option = "--fill-from" if fill_from else "--names-from"
+    options, own = taken_apart("salvage", paths, keywords)
+    if (own["fill_from"] or own["names_from"]) and len(paths) > 1:
+        option = "--fill-from" if own["fill_from"] else "--names-from"
         raise UsageError(f"{option} takes one PATH: what is lost of several is not the same")
-    return rewrite(paths, partial(salvage, fill_from=fill_from, names_from=names_from), options)
+    return rewrite(paths, partial(salvage, **own), options)

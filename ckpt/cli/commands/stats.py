@@ -3,105 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Any
 
-import typer
-
-from ckpt.api.keywords import gate_of
 from ckpt.api.reading import stats
 from ckpt.api.walk import Found, looked
 from ckpt.cli import output
-from ckpt.cli.inputs import Answer, Cluster, failure, listed, look, working, worst
-from ckpt.cli.options import (
-    Exclude,
-    FailOn,
-    FilesFrom,
-    Ignore,
-    Include,
-    Jobs,
-    Json,
-    LevelOption,
-    LimitOption,
-    NoHeader,
-    Paths,
-    SectionOption,
-    Select,
-    Table,
-    Tsv,
+from ckpt.cli.inputs import (
+    Answer,
     check_table,
-    limits_of,
+    failure,
+    gate_given,
+    look,
+    named_paths,
     notices,
     opened,
     plugins_allowed,
     unread,
+    working,
+    worst,
 )
-from ckpt.cli.signature import FILTER, OUTPUT, Exclusion, excluding
+from ckpt.limits import Limits
 from ckpt.render.stats import stats_lines, stats_table
 from ckpt.text import plural
 
 
-@excluding(
-    Exclusion(("--json", "--tsv", "--table")),
-    Exclusion(("--histogram",), ("--tsv", "--table")),
-    Exclusion(("--cluster", "--jobs")),
-)
 def command(
-    paths: Paths = None,
-    json: Json = False,
-    tsv: Tsv = False,
-    table: Table = None,
-    no_header: NoHeader = False,
-    everything: Annotated[
-        bool,
-        typer.Option("--all", help="Show every tensor of the file on its own line.", rich_help_panel=FILTER),
-    ] = False,
-    include: Include = None,
-    exclude: Exclude = None,
-    section: SectionOption = None,
-    channels: Annotated[
-        bool,
-        typer.Option(
-            "--channels", help="Show the dead output channels of each layer.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
-    threshold: Annotated[
-        float,
-        typer.Option(
-            "--threshold",
-            metavar="X",
-            min=0,
-            max=1,
-            help="Call a channel dead below X times the largest channel of its layer.",
-        ),
-    ] = 1e-3,
-    modules: Annotated[
-        bool, typer.Option("--modules", help="Show the share of zeros per module.", rich_help_panel=OUTPUT)
-    ] = False,
-    histogram: Annotated[
-        bool,
-        typer.Option(
-            "--histogram",
-            help="Draw the histogram of each tensor, from its min to its max.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    sort: Annotated[
-        str,
-        typer.Option(
-            "--sort",
-            metavar="KEY",
-            help="Sort by name, min, max, mean, std, rms, zeros, nan, inf or numel.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "name",
-    select: Select = None,
-    ignore: Ignore = None,
-    level: LevelOption = None,
-    fail_on: FailOn = None,
-    files_from: FilesFrom = None,
-    jobs: Jobs = None,
-    cluster: Cluster = None,
-    limit: LimitOption = None,
+    paths: list[str],
+    *,
+    json: bool,
+    tsv: bool,
+    table: str | None,
+    header: bool,
+    modules: bool,
+    files_from: str | None,
+    jobs: int | None,
+    cluster: str | None,
+    limits: Limits,
+    **keywords: Any,
 ) -> int:
     """Measure tensors: min, max, mean, std, RMS, zeros, NaN, Inf, and dead channels.
 
@@ -112,13 +50,12 @@ def command(
     ckpt stats runs/ --fail-on nan,inf -q
     ckpt stats model.safetensors --sort rms --tsv
     """
-    limits = limits_of(limit)
-    names = listed(paths, files_from)
-    gate_of("stats", select, ignore, level, fail_on)
+    names = named_paths(paths, files_from)
+    gate_given("stats", keywords)
     check_table(table)
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
-    rows = output.Tables(several, tsv=tsv, table=table, header=not no_header)
+    rows = output.Tables(several, tsv=tsv, table=table, header=header)
 
     def answer(item: Found) -> Answer:
         if item.error is not None:
@@ -126,18 +63,7 @@ def command(
         with opened(item.path, limits, tell=False) as checkpoint, output.meter("measuring") as progress:
             report = stats(
                 checkpoint,
-                include=include,
-                exclude=exclude,
-                section=section,
-                all=everything,
-                channels=channels,
-                threshold=threshold,
-                histogram=histogram,
-                sort=sort,
-                select=select,
-                ignore=ignore,
-                level=level,
-                fail_on=fail_on,
+                **keywords,
                 progress=progress,
             )
             doubtful = notices(checkpoint)
@@ -149,7 +75,8 @@ def command(
         if rows.asked:
             return result._replace(rows=stats_table(report))
         width = output.screen_width()
-        return result._replace(lines=stats_lines(report, width=width, everything=everything, modules=modules))
+        lines = stats_lines(report, width=width, everything=keywords["all"], modules=modules)
+        return result._replace(lines=lines)
 
     failed = failure("ckpt.stats") if json else None
     with working(cluster, names) as is_cluster:

@@ -2,59 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from ckpt.api.reading import sum
 from ckpt.api.walk import Found, looked
 from ckpt.cli import output
-from ckpt.cli.inputs import Answer, Cluster, failure, listed, look, working, worst
-from ckpt.cli.options import (
-    Exclude,
-    FilesFrom,
-    Include,
-    Jobs,
-    Json,
-    LimitOption,
-    Paths,
-    SectionOption,
-    limits_of,
+from ckpt.cli.inputs import (
+    Answer,
+    failure,
+    look,
+    named_paths,
     notices,
     opened,
     plugins_allowed,
     unread,
+    working,
+    worst,
 )
-from ckpt.cli.signature import FILTER, Exclusion, excluding
 from ckpt.jobs.check.recorded import SumReport
 from ckpt.limits import Limits
 from ckpt.text import plural, show
 
 
-@excluding(
-    Exclusion(("--cluster", "--jobs")),
-    Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
-)
 def command(
-    paths: Paths = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    section: SectionOption = None,
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Print every tensor of the file, by its full name.", rich_help_panel=FILTER
-        ),
-    ] = False,
-    is_recorded: Annotated[
-        bool,
-        typer.Option("--recorded", help="List sizes and CRC-32 as the files record them; read no tensors."),
-    ] = False,
-    json: Json = False,
-    files_from: FilesFrom = None,
-    jobs: Jobs = None,
-    cluster: Cluster = None,
-    limit: LimitOption = None,
+    paths: list[str],
+    *,
+    recorded: bool,
+    json: bool,
+    files_from: str | None,
+    jobs: int | None,
+    cluster: str | None,
+    limits: Limits,
+    **keywords: Any,
 ) -> int:
     """Print the SHA-256 of each tensor. Equal dtype, shape and values give equal sums in every format.
 
@@ -68,27 +47,19 @@ def command(
     ckpt sum runs/ > runs.sums; ckpt verify runs/ --sums runs.sums
     ckpt sum --recorded runs/ > runs.list; ckpt verify copy/ --sums runs.list --quick
     """
-    limits = limits_of(limit)
-    names = listed(paths, files_from)
+    names = named_paths(paths, files_from)
     items = looked(names, limits, plugins=plugins_allowed())
     several = len(items) > 1 or items[0].path not in names
 
     def answer(item: Found) -> Answer:
         if item.error is not None:
             raise item.error
-        if is_recorded:
+        if recorded:
             report = sum(item.path, recorded=True, limits=limits, plugins=plugins_allowed())
             talk = _doubts(report, limits)
         else:
             with opened(item.path, limits, tell=False) as checkpoint, output.meter("hashing") as progress:
-                report = sum(
-                    checkpoint,
-                    include=include,
-                    exclude=exclude,
-                    section=section,
-                    all=everything,
-                    progress=progress,
-                )
+                report = sum(checkpoint, progress=progress, **keywords)
                 talk = notices(checkpoint)
         talk += unread(item.path, "read", report.unread)
         if json:

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
-
-import typer
 
 from ckpt.api.reading import verify
 from ckpt.api.stored import Stored, checked_with
 from ckpt.api.walk import Found, is_concern, looked
 from ckpt.cli import output
 from ckpt.cli.fencing import fence_in
-from ckpt.cli.inputs import TROUBLE, Answer, Cluster, listed, look, working, worst
-from ckpt.cli.options import (
-    Exclude,
-    FilesFrom,
-    Include,
-    Jobs,
-    Json,
-    LikeOption,
-    LimitOption,
-    Paths,
-    Require,
-    SectionOption,
-    limits_of,
-    plugins_allowed,
-)
-from ckpt.cli.signature import OUTPUT, Exclusion, excluding
+from ckpt.cli.inputs import TROUBLE, Answer, look, named_paths, plugins_allowed, working, worst
 from ckpt.errors import CkptError, UnsupportedError
 from ckpt.jobs.check.recorded import list_of
 from ckpt.jobs.check.verify import EXIT_CODES, Problem, unreadable, with_recorded
+from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.render.text import plain_text
 from ckpt.render.verify import verify_lines
@@ -38,37 +21,22 @@ from ckpt.text import Json as JsonValue
 from ckpt.text import and_more, plural, show
 
 
-@excluding(
-    Exclusion(("--json", "--hide-intact")),
-    Exclusion(("--cluster", "--jobs")),
-)
 def command(
-    paths: Paths = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Check the structure only; read no tensors.")
-    ] = False,
-    stored: Annotated[
-        str | None,
-        typer.Option(
-            "--sums",
-            metavar="F",
-            help="Compare with the sums in F, as `ckpt sum` or `ckpt sum --recorded` wrote.",
-        ),
-    ] = None,
-    like: LikeOption = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    section: SectionOption = None,
-    json: Json = False,
-    hide_intact: Annotated[
-        bool,
-        typer.Option("--hide-intact", help="Print only files that are not intact.", rich_help_panel=OUTPUT),
-    ] = False,
-    files_from: FilesFrom = None,
-    require: Require = False,
-    jobs: Jobs = None,
-    cluster: Cluster = None,
-    limit: LimitOption = None,
+    paths: list[str],
+    *,
+    quick: bool,
+    sums: str | None,
+    like: str | None,
+    include: list[str] | None,
+    exclude: list[str] | None,
+    section: str | None,
+    json: bool,
+    hide_intact: bool,
+    files_from: str | None,
+    require: bool,
+    jobs: int | None,
+    cluster: str | None,
+    limits: Limits,
 ) -> int:
     """Check whether files are intact: structure, checksums, shards. Exit code 0 intact, 1 damaged, 2 unreadable.
 
@@ -80,17 +48,16 @@ def command(
     ckpt verify runs/
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
-    limits = limits_of(limit)
-    names = listed(paths, files_from, require=require)
-    fence_in([*names, stored, like], workers=True, cluster=cluster)
+    names = named_paths(paths, files_from, require=require)
+    fence_in([*names, sums, like], workers=True, cluster=cluster)
     plugins = plugins_allowed()
     globs = Globs(include or (), exclude or ())
-    expected, other = checked_with(stored, like, globs, section, limits, quick=quick, plugins=plugins)
+    expected, other = checked_with(sums, like, globs, section, limits, quick=quick, plugins=plugins)
 
     def answer(item: Found) -> Answer:
         # A file in a folder that the list does not name is a problem, and not an error.
         lists = () if item.named or expected is None else expected.lists
-        sums = None if lists and list_of(item.path, lists) is None else expected
+        wanted = None if lists and list_of(item.path, lists) is None else expected
         if item.error is not None:
             report = unreadable(item.path, item.error.failure(item.path))
         else:
@@ -98,7 +65,7 @@ def command(
                 report = verify(
                     item.path,
                     quick=quick,
-                    sums=sums,
+                    sums=wanted,
                     like=other,
                     section=section,
                     progress=progress,
@@ -107,7 +74,7 @@ def command(
                 )
         if report.error is not None and not is_concern(item, report.error.code):
             raise UnsupportedError(report.error.message)
-        if expected is not None and sums is None and report.format is not None:
+        if expected is not None and wanted is None and report.format is not None:
             problem = Problem(f"not in {show(expected.path, 80)}")
             report = with_recorded(report, (problem,), "", quick=quick)
         if json:
@@ -126,9 +93,9 @@ def command(
         count = 1 if is_cluster else jobs  # a process that talks to a cluster is not copied
         codes = look(names, items, answer, json=failed, jobs=count, doing="checking")
     gone = [] if expected is None else _unmatched(expected, items)
-    if gone and stored is not None:
+    if gone and sums is not None:
         listed_paths = and_more([show(path, 80) for path in gone], 3)
-        output.talk(f"ckpt: {show(stored, None)}: not compared, no such checkpoint here: {listed_paths}")
+        output.talk(f"ckpt: {show(sums, None)}: not compared, no such checkpoint here: {listed_paths}")
         if any(not item.named for item in items):  # a folder that should hold them all
             codes.append(EXIT_CODES["damaged"])
     if len(codes) > 1 and not json:
