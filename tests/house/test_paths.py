@@ -180,6 +180,7 @@ LIMITS = [
     "formats.common.archive._INFLATED",
     "formats.common.archive._ROOM",
     "formats.common.archive._SMALL",
+    "formats.common.branches._CARRIED",
     "formats.common.doubling._MOST",
     "formats.common.doubling._UNFOLDED",
     "formats.common.early._LONGEST",
