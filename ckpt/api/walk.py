@@ -37,6 +37,8 @@ MOST = 200_000
 """The most regular files of a folder that are looked at."""
 MOST_FAR = 1_000
 """The most objects behind a URL of which the first bytes are read."""
+_DEEPEST = 200
+"""The most folders inside of each other that are entered: Python calls itself for each."""
 _SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)"
 _GIT = ".git"
 """The folder of git, which no checkout can bring along. It is not entered, and named where it is not the one of the PATH.
@@ -159,6 +161,9 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
         folder, onerror=lambda error: refused.append(_unreadable(error))
     ):
         is_top = current_folder == folder
+        if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
+            folders[:] = []
+            yield Found(os.path.normpath(current_folder), error=_nested(current_folder))
         every = sorted((name for name in folders if name != _GIT or not is_top), key=natural)
         folders[:] = []
         cached: list[str] = []
@@ -197,6 +202,12 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
                 return
             yield _of_file(os.path.normpath(os.path.join(current_folder, name)), name, plugins)
     yield from refused
+
+
+def _nested(folder: str) -> CkptError:
+    """Return the error for a folder whose folders are not entered."""
+    problem = f"folders are nested more than {_DEEPEST} deep"
+    return UnreadableError(problem, path=os.path.normpath(folder), hint="name the inner one")
 
 
 def _unreadable(error: OSError) -> Found:
@@ -376,6 +387,8 @@ def archives(folder: str) -> list[str]:
     """The zip archives below a folder, whatever they are called, in natural order. Links are skipped."""
     archive_paths = []
     for current_folder, folders, names in os.walk(folder):
+        if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
+            raise _nested(current_folder)
         folders.sort(key=natural)
         paths = (os.path.normpath(os.path.join(current_folder, name)) for name in sorted(names, key=natural))
         archive_paths += [path for path in paths if _is_archive(path)]

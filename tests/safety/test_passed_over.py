@@ -283,3 +283,16 @@ def test_archives_of_other_things_are_not_looked_at(kind: str, tmp_path: Path) -
     save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
     assert inside("lint", "--skip-others", "--", "x.dat", cwd=tmp_path).code == 0, kind
     assert inside("lint", ".", cwd=tmp_path).code == 0, kind
+
+
+@pytest.mark.parametrize("command", ["lint", "ls", "verify"])
+def test_folders_that_are_nested_too_deep_are_an_error(command: str, tmp_path: Path) -> None:
+    folder = tmp_path
+    for _ in range(250):
+        folder /= "d"
+        folder.mkdir()
+    (folder / "evil.pt").write_bytes(EVIL)
+
+    done = inside(command, ".", cwd=tmp_path)
+
+    assert done.code == 2 and b"folders are nested more than 200 deep" in done.out + done.err, done
