@@ -59,6 +59,7 @@ LIMITS = [
     "pickles.grammar.forms._WORK",
     "pickles.keys._DEEPEST",
     "pickles.keys._FEW_NUMBERS",
+    "pickles.keys._LONGEST",
     "pickles.keys._MOST_OBJECTS",
     "pickles.keys._MOST_OF_TEN",
     "pickles.machine._MANY_NUMBERS",

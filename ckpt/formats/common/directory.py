@@ -301,7 +301,9 @@ def check_other_names(directory: bytes) -> None:
         raw = directory[begin : begin + names]
         other = _unicode_path(directory[begin + names : begin + names + extras])
         if other is not None and other != raw:
-            both = f"{show(raw.decode('utf-8', 'replace'), 60)} and {show(other.decode('utf-8', 'replace'), 60)}"
+            both = (
+                f"{show(raw.decode('utf-8', 'replace'), 60)} and {show(other.decode('utf-8', 'replace'), 60)}"
+            )
             raise UnreadableError(f"a record has two names: {both}; zipfile of Python may take the second")
         position = begin + names + extras + comment
 
