@@ -312,8 +312,7 @@ def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[st
 
 def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Found:
     """A file in a folder, or one whose path was `typed`: one to look at, or another one."""
-    if not typed and re.fullmatch(_LEFTOVER, name):
-        return Found(path, named=False, skipped="a leftover of a write that was interrupted")
+    is_leftover = not typed and re.fullmatch(_LEFTOVER, name) is not None
     is_named_so = name.lower().endswith(CHECKPOINTS)
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)
@@ -322,7 +321,12 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
     except OSError:
         is_file = True  # opening it says why it cannot be read
     item = Found(path, named=False, is_other=not is_file)
-    return _by_bytes(item, plugins) if is_file and not is_named_so else item
+    if is_file and not is_named_so:
+        item = _by_bytes(item, plugins)
+    if is_leftover and item.is_other:
+        # What a loader would take is judged: a name alone hides no file.
+        return item._replace(is_other=False, skipped="a leftover of a write that was interrupted")
+    return item
 
 
 def _by_bytes(item: Found, plugins: bool) -> Found:

@@ -229,6 +229,14 @@ def tar(*names: str, link: bool = False) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.parametrize("kind", ["a pickle", "an archive"])
+def test_a_leftover_that_a_loader_takes_is_judged(kind: str, tmp_path: Path) -> None:
+    data = EVIL if kind == "a pickle" else archive("a/data.pkl", "a/version")
+    (tmp_path / ".model.pt.0123456789ab.ckpt-tmp").write_bytes(data)
+    done = inside("lint", ".", cwd=tmp_path)
+    assert done.code == 1 and b"builtins.print('runs')" in done.out, done
+
+
 def objects(is_archive: bool) -> bytes:
     """An array of objects of numpy, or an archive with one, in which each object calls something."""
     out = io.BytesIO()
