@@ -229,6 +229,19 @@ def tar(*names: str, link: bool = False) -> bytes:
     return out.getvalue()
 
 
+def test_a_storage_of_an_unpacked_archive_that_is_a_pickle_is_judged(tmp_path: Path) -> None:
+    saved = io.BytesIO()
+    torch.save({"w": torch.ones(64)}, saved)
+    zipfile.ZipFile(saved).extractall(tmp_path / "a")
+    storage = next(tmp_path.glob("a/*/data/0"))
+    assert inside("lint", "--level", "error", "a", cwd=tmp_path).code == 0
+    storage.write_bytes(EVIL.ljust(256, b"\0"))
+
+    done = inside("lint", "--level", "error", "a", cwd=tmp_path)
+
+    assert done.code == 2 and b"data/0: " in done.err, done
+
+
 @pytest.mark.parametrize("kind", ["a pickle", "an archive"])
 def test_a_leftover_that_a_loader_takes_is_judged(kind: str, tmp_path: Path) -> None:
     data = EVIL if kind == "a pickle" else archive("a/data.pkl", "a/version")
