@@ -37,6 +37,8 @@ MOST = 200_000
 """The most regular files of a folder that are looked at."""
 MOST_FAR = 1_000
 """The most objects behind a URL of which the first bytes are read."""
+_DEEPEST = 200
+"""The most folders inside of each other that are entered: Python calls itself for each."""
 _SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)"
 _GIT = ".git"
 """The folder of git, which no checkout can bring along. It is not entered, and named where it is not the one of the PATH.
@@ -159,6 +161,9 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
         folder, onerror=lambda error: refused.append(_unreadable(error))
     ):
         is_top = current_folder == folder
+        if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
+            folders[:] = []
+            yield Found(os.path.normpath(current_folder), error=_nested(current_folder))
         every = sorted((name for name in folders if name != _GIT or not is_top), key=natural)
         folders[:] = []
         cached: list[str] = []
@@ -197,6 +202,12 @@ def _walked(folder: str, plugins: bool) -> Iterator[Found]:
                 return
             yield _of_file(os.path.normpath(os.path.join(current_folder, name)), name, plugins)
     yield from refused
+
+
+def _nested(folder: str) -> CkptError:
+    """Return the error for a folder whose folders are not entered."""
+    problem = f"folders are nested more than {_DEEPEST} deep"
+    return UnreadableError(problem, path=os.path.normpath(folder), hint="name the inner one")
 
 
 def _unreadable(error: OSError) -> Found:
@@ -301,8 +312,7 @@ def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[st
 
 def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Found:
     """A file in a folder, or one whose path was `typed`: one to look at, or another one."""
-    if not typed and re.fullmatch(_LEFTOVER, name):
-        return Found(path, named=False, skipped="a leftover of a write that was interrupted")
+    is_leftover = not typed and re.fullmatch(_LEFTOVER, name) is not None
     is_named_so = name.lower().endswith(CHECKPOINTS)
     try:
         is_file = stat.S_ISREG(os.stat(path).st_mode)
@@ -311,7 +321,12 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
     except OSError:
         is_file = True  # opening it says why it cannot be read
     item = Found(path, named=False, is_other=not is_file)
-    return _by_bytes(item, plugins) if is_file and not is_named_so else item
+    if is_file and not is_named_so:
+        item = _by_bytes(item, plugins)
+    if is_leftover and item.is_other:
+        # What a loader would take is judged: a name alone hides no file.
+        return item._replace(is_other=False, skipped="a leftover of a write that was interrupted")
+    return item
 
 
 def _by_bytes(item: Found, plugins: bool) -> Found:
@@ -376,6 +391,8 @@ def archives(folder: str) -> list[str]:
     """The zip archives below a folder, whatever they are called, in natural order. Links are skipped."""
     archive_paths = []
     for current_folder, folders, names in os.walk(folder):
+        if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
+            raise _nested(current_folder)
         folders.sort(key=natural)
         paths = (os.path.normpath(os.path.join(current_folder, name)) for name in sorted(names, key=natural))
         archive_paths += [path for path in paths if _is_archive(path)]

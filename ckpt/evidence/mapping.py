@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from math import prod
 from shlex import quote
 from typing import Literal
@@ -28,7 +29,7 @@ from ckpt.evidence.dialects import (
 )
 from ckpt.evidence.substitutions import told
 from ckpt.rows import NamedTuple
-from ckpt.text import Json, plural, show
+from ckpt.text import Json, is_number, plural, show
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]
@@ -814,10 +815,12 @@ def shift_of(one: Shapes, two: Shapes, partners: Mapping[str, str]) -> Shift | N
                 groups.setdefault(key, []).append((first, second))
     for (first, second, place), templates in groups.items():
         sides = [
-            [int(numbers[place]) for pair in templates for numbers in side[pair[index]]]
+            [numbers[place] for pair in templates for numbers in side[pair[index]]]
             for index, side in enumerate((mine, other))
         ]
-        begins = min(sides[0]), min(sides[1])
+        if not all(map(is_number, chain(*sides))):
+            continue  # no list of modules is as long
+        begins = min(map(int, sides[0])), min(map(int, sides[1]))
         if begins[0] == begins[1]:
             continue
         now = moved = least = 0
@@ -828,7 +831,7 @@ def shift_of(one: Shapes, two: Shapes, partners: Mapping[str, str]) -> Shift | N
                 moved += other[new].get((*numbers[:place], number, *numbers[place + 1 :])) == shape
             least += min(len(mine[old]), len(other[new]))
         if 0 < now < moved == least:
-            return Shift(first, second, begins, max(sides[0]))
+            return Shift(first, second, begins, max(map(int, sides[0])))
     return None
 
 

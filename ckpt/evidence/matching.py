@@ -25,6 +25,8 @@ from ckpt.tensors import TensorRef
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 
+_LARGEST = 2**63
+"""A number that no parameter of an optimizer reaches. Python refuses to write out one of thousands of digits."""
 _ELEMENTWISE = (
     "exp_avg",
     "exp_avg_sq",
@@ -177,7 +179,7 @@ def groups_of(section: Section) -> list[Group]:
     for _, group in children(parts.get("param_groups")):
         fields = dict(children(group))
         keys, names = look(fields.get("params")), look(fields.get("param_names"))
-        if keys.kind != "sequence":
+        if keys.kind != "sequence" or any(map(_is_huge, keys.children)):
             return []
         named = (
             names.children if names.kind == "sequence" and len(names.children) == len(keys.children) else ()
@@ -187,10 +189,8 @@ def groups_of(section: Section) -> list[Group]:
         for index, key in enumerate(keys.children):
             name = named[index] if named else key
             held = state.get(_key(key))
-            if (
-                held is None and type(key) is int
-            ):  # a distributed checkpoint has the numbers of the state as text
-                held = state.get(str(key))
+            if held is None and type(key) is int:
+                held = state.get(str(key))  # a distributed checkpoint has the numbers of the state as text
             slot = _slot(key, str(name) if isinstance(name, str) else None, held)
             row.append(slot._replace(keeps_state=keeps_state and _key(key) not in lost))
         decay = look(fields.get("weight_decay")).value
@@ -200,6 +200,10 @@ def groups_of(section: Section) -> list[Group]:
 
 def _key(key: Node) -> object:
     return str(key) if isinstance(key, str) else key if type(key) is int else id(key)
+
+
+def _is_huge(key: Node) -> bool:
+    return type(key) is int and abs(key) >= _LARGEST
 
 
 def _slot(key: Node, name: str | None, state: Node) -> Slot:

@@ -60,6 +60,8 @@ def _file(probe: Probe) -> CkptError:
         return UnsupportedError("a zip archive with checkpoints behind other bytes", hint="unzip it first")
     if head.startswith(b"version https://git-lfs"):
         return StandInError("a Git LFS pointer, not the file", hint="git lfs pull")
+    if _is_array_of_objects(head):
+        return UnsupportedError("not a checkpoint: an array of objects of numpy, which is a pickle")
     if head.startswith(b"\x1f\x8b"):
         return UnsupportedError("compressed with gzip", hint=_gunzip(probe.path))
     for magic, what, hint in _MAGICS:
@@ -98,7 +100,11 @@ def _file(probe: Probe) -> CkptError:
     return UnsupportedError("not a checkpoint: its first bytes match no known format")
 
 
-_OURS = (".pth", ".pt", ".safetensors", ".ckpt", *PICKLE)
+_OURS = (".pth", ".pt", ".pt2", ".safetensors", ".ckpt", ".nemo", ".mar", ".distcp", ".metadata", *PICKLE)
+_PACKED = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".lzma", ".zst", ".lz4", ".7z", ".rar")
+"""Endings of archives and streams inside of an archive, which nobody looks into."""
+_BIN = re.compile(r"(?:model|weights|adapter|optimizer|scheduler|scaler|sampler|states?|args)[^/]*\.bin")
+"""The names that frameworks give to files of torch.save. Many others end in .bin too."""
 
 
 def holds_checkpoints(probe: Probe) -> bool:
@@ -106,15 +112,19 @@ def holds_checkpoints(probe: Probe) -> bool:
 
     One that cannot be looked into counts too: nobody knows what is in it.
     """
+    from ckpt.formats.common.following import has_objects, is_object_array  # here: most files are known
+
     if probe.source is None:
         return False
     try:
         if probe.archive is not None:
-            return any(map(_is_ours, probe.archive.records))
+            return any(map(_is_ours, probe.archive.records)) or has_objects(probe.archive)
     except CkptError:  # refused as a whole; the names in it decide
         return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
-    if probe.head.startswith(_CLOSED) or _is_behind(probe):
+    if probe.head.startswith(_CLOSED) or _is_behind(probe) or is_object_array(probe.head):
         return True
+    if probe.head.startswith(b"PK\x05\x06") and probe.size > _EMPTY:
+        return True  # numpy takes it for an archive, which zipfile finds from the end
     if probe.is_tar:
         return probe.size > _INSIDE or _names_checkpoints(probe.file.read(0, probe.size))
     return _holds_inside(probe)
@@ -142,8 +152,19 @@ def _is_behind(probe: Probe) -> bool:
     )
 
 
+def _is_array_of_objects(head: bytes) -> bool:
+    from ckpt.formats.common.following import is_object_array  # here: most files are none
+
+    return is_object_array(head)
+
+
+_EMPTY = 22
+"""Bytes of a zip archive without records and without a comment."""
+
+
 def _is_ours(name: str) -> bool:
-    return name.lower().endswith(_OURS) or name in _OF_TAR
+    lower = name.lower()
+    return lower.endswith((*_OURS, *_PACKED)) or _BIN.search(lower) is not None or name in _OF_TAR
 
 
 _INSIDE = 32 << 20

@@ -62,6 +62,8 @@ _MOST_OBJECTS = 5_000_000
 """The most objects that calls hash, each as often as it is hashed."""
 _DEEPEST = 100
 """The most tuples and sets inside each other that are compared."""
+_LONGEST = 10_000
+"""The most bits of a number that is a key: Python refuses to write out more, and names are made of keys."""
 _FEW_NUMBERS = 5_000
 """Numbers in a dict that cannot lie in each other's way for long."""
 _STEPS, _STEPS_OF_ONE = 3_000_000, 12
@@ -418,6 +420,8 @@ def _refuse_crowd(keys: Sequence[Node], *, linear: int) -> None:
 
     `linear` is how many slots a set looks at one after the other: 9, and a dict none.
     """
+    if any(type(key) is int and key.bit_length() > _LONGEST for key in keys):
+        raise UnreadableError("damaged pickle: a key or an item of a set is a number of thousands of digits")
     if len(keys) <= _FEW_NUMBERS:
         return
     hashes = [number for key in keys if (number := _chosen_hash(key)) is not None]

@@ -355,6 +355,50 @@ def of_stable_baselines() -> bytes:
     return out.getvalue()
 
 
+def renamed(old: str, new: str, version: int = 1) -> zipfile.ZipInfo:
+    """Return a record with a second name in its extra field: that of the Unicode path."""
+    row = zipfile.ZipInfo(old)
+    field = bytes([version]) + zlib.crc32(old.encode()).to_bytes(4, "little") + new.encode()
+    row.extra = b"\x75\x70" + len(field).to_bytes(2, "little") + field
+    return row
+
+
+RENAMED = {
+    "Stable-Baselines3": (of_stable_baselines, "notes", "policy.pth"),
+    "torch": (of_torch, "archive/x", "archive/data.pkl"),
+    "a program": (program, "archive/extra/x", "archive/data.pkl"),
+    "an exported program": (pt2, "archive/extra/x", "serialized_exported_program.json"),
+}
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_record_with_two_names_is_refused(name: str, tmp_path: Path) -> None:
+    """zipfile of Python 3.12 takes the name of the extra field, as soon as its checksum fits."""
+    whole, old, new = RENAMED[name]
+    data = io.BytesIO(whole())
+    with zipfile.ZipFile(data, "a") as archive:
+        archive.writestr(renamed(old, new), evil_archive())
+    (path := tmp_path / "a.zip").write_bytes(data.getvalue())
+    with pytest.raises(CkptError, match="a record has two names"):
+        open(str(path))
+
+
+def test_a_record_whose_second_name_is_the_first_is_read(tmp_path: Path) -> None:
+    """Info-ZIP writes it for names that are not ASCII."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(io.BytesIO(of_torch())) as source, zipfile.ZipFile(path, "w") as target:
+        for row in source.namelist():
+            target.writestr(renamed(row, row), source.read(row))
+    assert is_harmless(path)
+
+
+def test_a_program_with_an_older_one_beside_it_is_refused(tmp_path: Path) -> None:
+    """torch up to 1.10 loads the program of `model.json`, whatever else an archive holds."""
+    (path := tmp_path / "a.pt").write_bytes(put(program(), "model.json", b"{}"))
+    with pytest.raises(CkptError, match=r"two files in one: .*model\.json"):
+        open(str(path))
+
+
 PLACES: dict[str, tuple[Callable[[], bytes], str]] = {
     "the id": (of_torch, ".data/serialization_id"),
     "the format": (of_torch, ".format_version"),

@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 
 import frameworks_dcp as written
+import numpy as np
 import pytest
 import torch
 from inside import inside
@@ -228,6 +229,44 @@ def tar(*names: str, link: bool = False) -> bytes:
     return out.getvalue()
 
 
+def test_a_storage_of_an_unpacked_archive_that_is_a_pickle_is_judged(tmp_path: Path) -> None:
+    saved = io.BytesIO()
+    torch.save({"w": torch.ones(64)}, saved)
+    zipfile.ZipFile(saved).extractall(tmp_path / "a")
+    storage = next(tmp_path.glob("a/*/data/0"))
+    assert inside("lint", "--level", "error", "a", cwd=tmp_path).code == 0
+    storage.write_bytes(EVIL.ljust(256, b"\0"))
+
+    done = inside("lint", "--level", "error", "a", cwd=tmp_path)
+
+    assert done.code == 2 and b"data/0: " in done.err, done
+
+
+@pytest.mark.parametrize("kind", ["a pickle", "an archive"])
+def test_a_leftover_that_a_loader_takes_is_judged(kind: str, tmp_path: Path) -> None:
+    data = EVIL if kind == "a pickle" else archive("a/data.pkl", "a/version")
+    (tmp_path / ".model.pt.0123456789ab.ckpt-tmp").write_bytes(data)
+    done = inside("lint", ".", cwd=tmp_path)
+    assert done.code == 1 and b"builtins.print('runs')" in done.out, done
+
+
+def objects(is_archive: bool) -> bytes:
+    """An array of objects of numpy, or an archive with one, in which each object calls something."""
+    out = io.BytesIO()
+    values = np.array([None, "x"], dtype=object)
+    if is_archive:
+        np.savez_compressed(out, values=values)
+    else:
+        np.save(out, values, allow_pickle=True)
+    return out.getvalue()
+
+
+def numbers(is_archive: bool) -> bytes:
+    out = io.BytesIO()
+    (np.savez if is_archive else np.save)(out, np.arange(3.0))
+    return out.getvalue()
+
+
 TORCH = archive("a/data.pkl", "a/version")
 HIDDEN = {
     "an archive of torch in gzip": gzip.compress(TORCH),
@@ -252,6 +291,16 @@ HIDDEN = {
     "an archive of checkpoints behind a text": b"some words\n" * 9_000
     + archive("policy.pth", "data")
     + bytes(99),
+    "an archive of weights of Hugging Face": archive("pytorch_model-00001-of-00002.bin"),
+    "an archive of an optimizer": archive("state/optimizer.bin"),
+    "an archive of an exported program": archive("a.pt2"),
+    "an archive of a distributed checkpoint": archive("a/.metadata"),
+    "an archive in an archive": archive("inner.zip"),
+    "a compressed file in an archive": archive("a.tar.gz"),
+    "a compressed tar archive in a tar archive": tar("a.tar.gz"),
+    "an array of objects": objects(False),
+    "an archive of arrays of objects": objects(True),
+    "an archive of arrays of objects behind an empty one": b"PK\x05\x06" + bytes(18) + objects(True),
     "a frame of lz4": b"\x04\x22\x4d\x18\x60\x40\x82" + EVIL,
     "a frame of lz4 behind another": b"\x50\x2a\x4d\x18" + bytes(4) + b"\x04\x22\x4d\x18\x60\x40\x82" + EVIL,
     "a frame of zstd": b"\x28\xb5\x2f\xfd" + bytes(60),
@@ -271,6 +320,10 @@ OTHERS = {
     "a text in gzip": gzip.compress(b"some words\n" * 9_000),
     "nothing in gzip": gzip.compress(b""),
     "a tar archive of sources in gzip": gzip.compress(tar("setup.py", "src/x.py", link=True)),
+    "an array": numbers(False),
+    "an archive of arrays": numbers(True),
+    "an archive of other binaries": archive("boot.bin", "data/train.bin"),
+    "an empty archive": b"PK\x05\x06" + bytes(18),
     "an archive of sources": archive("setup.py", "LICENSE", "license"),
     "an archive of sources in xz": lzma.compress(archive("setup.py")),
     "a text that begins as a container": b"ZF is a company, and BZ is not one.\n",
@@ -283,3 +336,16 @@ def test_archives_of_other_things_are_not_looked_at(kind: str, tmp_path: Path) -
     save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
     assert inside("lint", "--skip-others", "--", "x.dat", cwd=tmp_path).code == 0, kind
     assert inside("lint", ".", cwd=tmp_path).code == 0, kind
+
+
+@pytest.mark.parametrize("command", ["lint", "ls", "verify"])
+def test_folders_that_are_nested_too_deep_are_an_error(command: str, tmp_path: Path) -> None:
+    folder = tmp_path
+    for _ in range(250):
+        folder /= "d"
+        folder.mkdir()
+    (folder / "evil.pt").write_bytes(EVIL)
+
+    done = inside(command, ".", cwd=tmp_path)
+
+    assert done.code == 2 and b"folders are nested more than 200 deep" in done.out + done.err, done

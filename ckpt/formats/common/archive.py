@@ -18,6 +18,7 @@ from ckpt.formats.common.directory import (
     ReadAlike,
     Record,
     Records,
+    check_other_names,
     fold_case,
     read_records,
 )
@@ -115,6 +116,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     if trailing and is_appended(source, last):
         raise UnreadableError(f"an in-place rewrite was interrupted, the first {last:,} bytes are intact")
     directory = source.read(offset, size)
+    check_other_names(directory)
     headers = source
     if grounded(source, 0)[0].far is not None:
         from ckpt.formats.common.columns import (

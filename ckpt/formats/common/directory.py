@@ -5,6 +5,7 @@ Layout: PKWARE APPNOTE 6.3; what torch accepts: caffe2/serialize/inline_containe
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -283,6 +284,40 @@ def _decode(raw: bytes) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         raise UnreadableError(f"a record name is not UTF-8: {show(raw.decode('latin-1'), 80)}") from None
+
+
+_UNICODE_PATH = re.compile(rb"\x75\x70..\x01", re.DOTALL)
+"""The beginning of an extra field with another name of its record: tag, length and version."""
+
+
+def check_other_names(directory: bytes) -> None:
+    """Raise UnreadableError for a record with a second name: zipfile of newer Pythons takes it, torch takes the first."""
+    if _UNICODE_PATH.search(directory) is None:
+        return
+    position = 0
+    while position + CENTRAL.size <= len(directory):
+        names, extras, comment = CENTRAL.unpack_from(directory, position)[6:9]
+        begin = position + CENTRAL.size
+        raw = directory[begin : begin + names]
+        other = _unicode_path(directory[begin + names : begin + names + extras])
+        if other is not None and other != raw:
+            both = (
+                f"{show(raw.decode('utf-8', 'replace'), 60)} and {show(other.decode('utf-8', 'replace'), 60)}"
+            )
+            raise UnreadableError(f"a record has two names: {both}; zipfile of Python may take the second")
+        position = begin + names + extras + comment
+
+
+def _unicode_path(extra: bytes) -> bytes | None:
+    """Return the name in the extra fields of a record, or None where they have none."""
+    position = 0
+    while position + 4 <= len(extra):
+        tag = int.from_bytes(extra[position : position + 2], "little")
+        length = int.from_bytes(extra[position + 2 : position + 4], "little")
+        if tag == 0x7075 and length > 5:
+            return extra[position + 9 : position + 4 + length]
+        position += 4 + length
+    return None
 
 
 def zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:

@@ -172,16 +172,37 @@ def judge_records(
 
 def is_array(archive: Archive, record: Record) -> bool:
     """Tell whether a record begins as an array of numpy."""
-    head = archive.source.read(record.offset, min(record.stored, 64))
-    if record.deflated:
-        try:
-            head = decompressobj(-MAX_WBITS).decompress(head, len(_ARRAY))
-        except error:
-            return False
-    return head.startswith(_ARRAY)
+    return _first_bytes(archive, record).startswith(_ARRAY)
 
 
 _ARRAY = b"\x93NUMPY"
+_HEADER = 4096
+"""Bytes of a record that are read to find the dtype of an array."""
+
+
+def is_object_array(head: bytes) -> bool:
+    """Tell whether the first bytes of a file are the header of an array of objects, behind which lies a pickle.
+
+    A header that goes on behind them counts as one: numpy writes less.
+    """
+    begin = _inside(head)
+    return begin > 0 and (begin > len(head) or b"O" in head[:begin])
+
+
+def has_objects(archive: Archive) -> bool:
+    """Tell whether an archive, as of `numpy.savez`, has an array of objects."""
+    return any(is_object_array(_first_bytes(archive, record)) for record in archive.records.values())
+
+
+def _first_bytes(archive: Archive, record: Record) -> bytes:
+    """Return the first bytes of a record, or none of one that is damaged."""
+    head = archive.source.read(record.offset, min(record.stored, _HEADER))
+    if not record.deflated:
+        return head
+    try:
+        return decompressobj(-MAX_WBITS).decompress(head, _HEADER)
+    except error:
+        return b""
 
 
 def is_unpickled(head: bytes, size: int, limits: Limits) -> bool:

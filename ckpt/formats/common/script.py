@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from ckpt.formats.common.branches import find_unwritten
 from ckpt.formats.common.constants import Constants, is_safe_divisor
 from ckpt.formats.common.doubling import find_doubling
 from ckpt.formats.common.lexer import (
@@ -51,6 +52,8 @@ _STEPS = 10_000_000
 """The most calls and tokens that a load may run."""
 _MADE = 100
 """The most copies of data that a load may make."""
+_MEMBERS = 20_000
+"""The most attributes and methods of a class: torch looks through all of them for each."""
 _LONG_TEXT = 200
 """A literal of more letters counts as a value."""
 _ESCAPE = re.compile(r"""\\[^ntr'"\\]""")
@@ -134,6 +137,8 @@ class Script:
         self.texts: dict[str, str] = {}
         self.classes: dict[str, ScriptClass] = {}
         self.functions: dict[str, Body] = {}
+        self.places: dict[str, Place] = {}
+        """The place of each class."""
         self.modules: set[str] = set()
         self.loaders: list[Place] = []
         """The places of `__setstate__`."""
@@ -171,7 +176,7 @@ class Script:
         return reach.dangers, [*self.odd, *reach.unknown]
 
     def _computed(self) -> Iterator[tuple[str, Place]]:
-        """Yield the operators of any body that a load computes, because all they are given is constant."""
+        """Yield what of any body or class a load computes, or compiles for longer than its text is."""
         tuples = frozenset(cls.name for cls in self.classes.values() if cls.base == "NamedTuple")
         methods = (body for cls in self.classes.values() for body in cls.methods.values())
         for body in (*self.functions.values(), *methods):
@@ -181,6 +186,12 @@ class Script:
             doubled = find_doubling(tokens_of(self.texts[body.file], body.begin, body.end), self._budget)
             if doubled is not None:
                 yield "a tuple of many others", Place(body.file, doubled.begin)
+            tokens = tokens_of(self.texts[body.file], body.begin, body.end)
+            for what, token in find_unwritten(tokens, self._budget):
+                yield what, Place(body.file, token.begin)
+        for cls in self.classes.values():
+            if len(cls.attributes) + len(cls.methods) > _MEMBERS:
+                yield f"a class of over {_MEMBERS:,} attributes", self.places[cls.name]
 
     def line_of(self, place: Place) -> str:
         """Return the file and the line of a place, for people."""
@@ -260,6 +271,7 @@ class _FileReader:
         if cls.name in self._script.classes:
             self._odd(line[0])
         self._script.classes[cls.name] = cls
+        self._script.places[cls.name] = Place(self._file, line[0].begin)
         return cls
 
     def _attribute(self, line: Sequence[Token], cls: ScriptClass) -> None:

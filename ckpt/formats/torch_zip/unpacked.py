@@ -9,7 +9,8 @@ from ckpt.checkpoint import Checkpoint, Notice, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record, Records
-from ckpt.formats.format import Format, Probe
+from ckpt.formats.common.early import is_pickle_too
+from ckpt.formats.format import HEAD_BYTES, Format, Probe
 from ckpt.formats.format import no_checksums as checksums  # noqa: F401  (of the verifier)
 from ckpt.io.location import Location
 from ckpt.io.source import Joined, Source, read_limited
@@ -44,16 +45,24 @@ def files(probe: Probe) -> tuple[str, ...] | None:
     inner = "" if folder.name == probe.location.name else f"{_last(folder)}/"
     keys = _keys_of(folder, probe.limits)
     # Any other file is judged by itself.
-    kept = [name for name, file in _members(folder) if keys is None or _is_read(name, file, keys)]
+    kept = [
+        name for name, file in _members(folder) if keys is None or _is_read(name, file, keys, probe.limits)
+    ]
     return tuple(inner + name for name in kept)
 
 
-def _is_read(name: str, file: Location, keys: set[str]) -> bool:
-    """Tell whether a file belongs to the checkpoint: its pickle, a storage that this names, or a few letters of torch."""
-    if name == PICKLE or name.removeprefix("data/") in keys:
+def _is_read(name: str, file: Location, keys: set[str], limits: Limits) -> bool:
+    """Tell whether a file belongs to the checkpoint: its pickle, a storage that this names, or a few letters of torch.
+
+    A storage that is a pickle too is a file of its own: nothing but its name says that nobody unpickles it.
+    """
+    if name == PICKLE:
         return True
     source = file.open()
     try:
+        if name.removeprefix("data/") in keys:
+            head = source.read(0, min(source.size, HEAD_BYTES))
+            return not head or not is_pickle_too(head, source, limits)
         return name in (*_SMALL, *_OF_TORCH) and source.size <= _LETTERS
     finally:
         source.close()

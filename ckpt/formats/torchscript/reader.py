@@ -59,6 +59,8 @@ def read_from(
     contents.is_script = True
     check_small(archive)
     refuse_big(archive, "torch.jit.load")
+    if archive.find("model.json") is not None:
+        raise UnreadableError("two files in one: an older torch loads the program of model.json instead")
     roots: dict[str, Node] = {}
     devices: list[CodeDevice] = []
     folders: dict[str, StorageFolder] = {}

@@ -569,6 +569,71 @@ def test_tuples_that_double_are_said(name: str, tmp_path: Path) -> None:
     assert b"a tuple of many others" in b" ".join(ckpt("inspect", path).out.split())
 
 
+def nested(depth: int, head: str, *lines: str) -> str:
+    """Return lines of a body that stand in blocks inside of each other, with the indentation of `forward`."""
+    rows = [f"{'  ' * level}{head.format(level)}" for level in range(depth)]
+    rows += [f"{'  ' * depth}{line}" for line in lines]
+    return "\n    ".join(rows)
+
+
+ITEMS = ", ".join("1" * 10)
+NAMES = "\n    ".join(f"a{n} = 1" for n in range(60))
+DEAR = {
+    "loops over tuples": ("a loop over a value", nested(6, f"for i{{0}} in ({ITEMS}):", "y = i0")),
+    "a loop in an expression": ("a loop over a value", f"y = [i for i in ({ITEMS})]"),
+    "branches that hand on names": (
+        "blocks that hand on many names",
+        f"{NAMES}\n    {nested(90, 'if True:', *(f'a{n} = 2' for n in range(60)))}",
+    ),
+    "loops that hand on names": (
+        "blocks that hand on many names",
+        f"{NAMES}\n    {nested(90, 'for i{0} in range(2):', *(f'a{n} = 2' for n in range(60)))}",
+    ),
+    "returns in blocks": ("a return in a block", "\n    ".join(["if True:\n      return x"] * 3)),
+    "a return before the end": ("a return before the end", "return x\n    y = 1"),
+    "breaks": ("a break", "for i in range(2):\n      break"),
+    "continues": ("a continue", "for i in range(2):\n      continue"),
+}
+
+
+def with_forward(path: Path, body: str, members: str = "") -> Path:
+    """Write a program with a body of `forward`, and more members of its class, and no `__setstate__`."""
+    torch.jit.script(Plain()).save(path)
+    with zipfile.ZipFile(path) as archive:
+        rows = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in rows.items():
+            if name.endswith(".py"):
+                head, line, rest = data.decode().partition("    return")
+                method, _, _ = head.rpartition("  def forward")
+                data = f"{method}{members}{head[len(method) :]}    {body}\n{line}{rest}".encode()
+            if not name.endswith(".debug_pkl"):
+                archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize("name", DEAR)
+def test_blocks_that_take_torch_far_longer_than_their_text_are_said(name: str, tmp_path: Path) -> None:
+    """torch compiles every method of a program when it is loaded, whether somebody calls it or not."""
+    said, body = DEAR[name]
+    done = ckpt("inspect", with_forward(tmp_path / "a.pt", body))
+    text = b" ".join(done.out.split())
+    assert said.encode() in text and b"torch.jit.load(" not in text
+
+
+def test_a_class_of_many_attributes_is_said(tmp_path: Path) -> None:
+    """torch looks through all of them for each."""
+    members = "".join(f"  q{n} : int\n" for n in range(20_001))
+    done = ckpt("inspect", with_forward(tmp_path / "a.pt", "y = 1", members))
+    assert b"a class of over 20,000 attributes" in b" ".join(done.out.split())
+
+
+def test_blocks_of_usual_methods_are_no_finding(tmp_path: Path) -> None:
+    body = nested(6, "for i{0} in range(9):", "if True:", "  y = i0", "else:", "  pass")
+    done = ckpt("inspect", with_forward(tmp_path / "a.pt", body))
+    assert b"unknown-operator" not in done.out and b"torch.jit.load(" in done.out
+
+
 STEADY = {
     "tuples that are taken apart": "a{0}, b{0}, = t{0}\n    t{1} = (b{0}, a{0})",
     "items of tuples": "t{1} = ((t{0})[1], (t{0})[0])",
