@@ -65,9 +65,10 @@ def _damaged(message: Message, case: Case) -> Iterator[Statement]:
         )
         if load and not load.startswith(f"torch.load({literal(case.survey.path)}"):
             return
-    yield Statement(
-        "If its loader reads it now, the copy that failed was another one, or was still being written."
-    )
+    if case.survey.checkpoint.not_loadable is None:
+        yield Statement(
+            "If its loader reads it now, the copy that failed was another one, or was still being written."
+        )
 
 
 _OF_OTHER_FORMATS = (
@@ -270,6 +271,7 @@ FAMILIES = (
             r"not a ZIP archive",
             r"(?:ReadError|BadGzipFile): [Nn]ot a gzip(?:ped)? file",
             r"file in archive is not in a subdirectory",
+            r"Expected hasRecord\(\"version\"\) to be true",
             r"storage has wrong (?:byte )?size: expected",
             r"Corrupted (?:file|checkpoint|archive)",
             r"File is not a zip file",
