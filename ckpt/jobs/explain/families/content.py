@@ -121,6 +121,8 @@ def _key(message: Message, case: Case) -> Answer:
         rows = list(_first_rates(case))
         return Answer(case.survey.path, tuple(rows)) if rows else looked_at(case)
     found = _KEY.search(message.text)
+    if found is None and _NO_STATES.search(message.text):
+        return Answer(case.survey.path, tuple(_no_states(case)))
     if found is None:
         return looked_at(case)
     name = found[1]
@@ -302,6 +304,8 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         )
         yield Statement(f"This file holds weights alone, by their names at its root: {what}.")
     elif keys:
+        if _OPTIMIZER_WORD.search(name):
+            yield from _where_optimizers_are(case)
         yield Statement(f"The keys of this file are {keys_text(case)}.")
         models = [section.name for section in case.survey.candidates if section.name]
         if models:
@@ -311,6 +315,27 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
             "Lightning did not write this file, or its weights alone were kept. Load the weights by load_state_dict, not by ckpt_path."
         )
     yield from loads(case)
+
+
+_OPTIMIZER_WORD = re.compile(r"(?i)(?:^|_)(?:opt|optim\w*)(?:_|\d|$)|^(?:optim|adam|sgd)")
+"""The names under which programs look for the state of an optimizer."""
+
+
+def _where_optimizers_are(case: Case) -> Iterator[Statement]:
+    """Say under which keys the states of optimizers are, or that the file has none."""
+    names = [show(section.name, 80) or "the root" for section in case.optimizers]
+    if names:
+        shown = and_more(names, 4)
+        yield Statement(
+            f"By another name the file has one: {shown} is the state of an optimizer."
+            if len(names) == 1
+            else f"By other names the file has them: {shown} are the states of optimizers."
+        )
+        return
+    yield Statement(
+        "No state of an optimizer is in this file. A run goes on from its weights alone, with an optimizer that begins anew: leave the load"
+        " of its state out, or take a checkpoint that has one."
+    )
 
 
 _ZERO = frozenset(("base_optimizer_state", "loss_scaler"))
@@ -387,6 +412,19 @@ def _fields(section: Section) -> set[str]:
     return fields - {"params"}
 
 
+_NO_STATES_TEXT = (
+    r"(?i:\bno|without|could not find|unable to find|not find) (?:an? |any |the )?optimizer(?:'s)? states?\b"
+)
+_NO_STATES = re.compile(_NO_STATES_TEXT)
+
+
+def _no_states(case: Case) -> Iterator[Statement]:
+    """Answer a program that finds no state of an optimizer."""
+    yield from _where_optimizers_are(case)
+    yield Statement(f"The keys of this file are {keys_text(case)}.")
+    yield from loads(case)
+
+
 def _no_optimizer(case: Case) -> Iterator[Statement]:
     if case.optimizers:
         names = and_more([show(section.name, 60) for section in case.optimizers], 3)
@@ -441,26 +479,51 @@ def _arguments(message: Message, case: Case) -> Iterator[Statement]:
 
 
 def _finished(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer ultralytics, which finds nothing to resume."""
-    del message
+    """Answer ultralytics, which finds nothing to resume, or no settings to resume with."""
     epochs = [node for name, node in case.finds_value(("epoch",)) if name == "epoch"]
+    planned = [node for name, node in case.finds_value(("epochs",)) if name == "train_args.epochs"]
     has_none = "optimizer" in root_keys(case) and not case.optimizers
+    anew = "Begin a new training from its weights, with as many epochs as are to be added (yolo train model=… epochs=…, or train.py --weights …)."
     if epochs == [-1]:
         more = " and optimizer is None" if has_none else ""
         yield Statement(
-            f"This file is of a finished run: epoch is -1{more}, for ultralytics takes them out at the end. Begin a new training from its"
-            " weights, with as many epochs as are to be added (yolo train model=…, or train.py --weights …)."
+            f"This file is of a finished run: epoch is -1{more}, for ultralytics takes them out at the end. {anew}"
         )
+    elif planned and isinstance(planned[0], (int, float)) and planned[0] < 1:
+        yield Statement(
+            f"In this file train_args.epochs is {planned[0]}, and a resumed run takes the number of its epochs from there: no option changes it."
+            f" {anew}"
+        )
+    elif "train_args" not in root_keys(case) and "nothing to resume" not in message.text:
+        yield Statement(
+            f"This file has no train_args, from which a resumed run of ultralytics takes its settings: its keys are {keys_text(case)}. {anew}"
+        )
+    elif epochs and "not found" in message.text:
+        yield Statement(
+            f"This file has train_args, and epoch is {epochs[0]}: it is not what lacks. ultralytics found no file at the path, or could not load"
+            " it, and says so with the same words. The line that loads it shows the cause:"
+        )
+        yield from loads(case)
     elif epochs:
+        of = f" of {planned[0]}" if planned else ""
         held = "an" if case.optimizers else "no"
         yield Statement(
-            f"In this file epoch is {epochs[0]}, and it holds {held} optimizer: the run reached the epochs that were asked for, or another"
+            f"In this file epoch is {epochs[0]}{of}, and it holds {held} optimizer: the run reached the epochs that were asked for, or another"
             " file was loaded."
         )
 
 
 FAMILIES = (
-    Family("finished", (r"epochs? is finished, nothing to resume",), stating(_finished), needs_open=True),
+    Family(
+        "finished",
+        (
+            r"epochs? is finished, nothing to resume",
+            r"'epochs=-?\d{1,9}' is an invalid value",
+            r"Resume checkpoint not found\. Please pass a valid checkpoint to resume from",
+        ),
+        stating(_finished),
+        needs_open=True,
+    ),
     Family(
         "attribute",
         (
@@ -517,7 +580,9 @@ FAMILIES = (
             )
             + r")['\"]",
             r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g|qweight|lora_A\.weight|weight_scale(?:_inv)?|weight_packed|weight_zero_point|input_scale|scales|qzeros|g_idx)['\"]",
+            r"KeyError: ['\"]\w{0,100}_?optim(?:izers?)?(?:_\w{0,100})?['\"]",
             r"param 'initial_lr' is not specified in param_groups",
+            _NO_STATES_TEXT,
             r"Trying to restore (?:optimizer|learning rate scheduler) state but checkpoint contains only the model",
         ),
         _key,

@@ -80,6 +80,10 @@ _OF_OTHER_FORMATS = (
     "not a gzip",
     "Not a gzip",
     "locating file data.pkl",
+    "a tar archive",
+    "in gzip format",
+    "End-of-central-directory",
+    "tarfile.ReadError",
 )
 """Words of readers that were given a file of another format, whole or not."""
 
@@ -271,6 +275,10 @@ FAMILIES = (
             r"not a ZIP archive",
             r"(?:ReadError|BadGzipFile): [Nn]ot a gzip(?:ped)? file",
             r"file in archive is not in a subdirectory",
+            r"This does not look like a tar archive",
+            r"gzip: [^\n]{1,500}: not in gzip format",
+            r"End-of-central-directory signature not found",
+            r"tarfile\.ReadError: (?:file could not be opened|not a gzip|invalid header|bad checksum|truncated header)",
             r"Expected hasRecord\(\"version\"\) to be true",
             r"storage has wrong (?:byte )?size: expected",
             r"Corrupted (?:file|checkpoint|archive)",
