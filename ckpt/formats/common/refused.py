@@ -39,7 +39,9 @@ def compressed(probe: Probe) -> CkptError:
 
 def tar_refused(what: str, path: str, names: Sequence[str]) -> CkptError:
     """The error for a tar archive: the checkpoints in it, and the command that unpacks them."""
-    held = [show(name, 80) for name in names if name.lower().endswith(WEIGHTS)]
+    held = [show(name, 80) for name in names if name.lower().endswith(WEIGHTS)] or [
+        show(name, 80) for name in names[:1] if len(names) == 1
+    ]
     inside = f" with {and_more(held, 2)}" if held else ""
     word = pasted_path(path)
     hint = "unpack it first" if word is None or is_url(path) else f"tar -xf {word}"

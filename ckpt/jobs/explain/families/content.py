@@ -288,6 +288,10 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield from stated(scaled)
         yield built_by_quantizers(case)
         return
+    if _NAME_OF_A_TENSOR.search(name):
+        yield from _name_of_a_tensor(name, case)
+        yield from loads(case)
+        return
     kinds = {section.kind for section in case.survey.sections}
     if case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
@@ -310,11 +314,39 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         models = [section.name for section in case.survey.candidates if section.name]
         if models:
             yield Statement(f"The weights are in {and_more([show(model, 80) for model in models], 3)}.")
+        elif _OF_RESULTS.issubset(keys):
+            yield Statement(
+                "These are the results of an evaluation, and no weights of a model: take the checkpoint that was evaluated."
+            )
     if name in ("pytorch-lightning_version", "hyper_parameters", "callbacks", "loops"):
         yield Statement(
             "Lightning did not write this file, or its weights alone were kept. Load the weights by load_state_dict, not by ckpt_path."
         )
     yield from loads(case)
+
+
+_OF_RESULTS = frozenset(("precision", "recall"))
+"""Keys of the results that the evaluation of COCO saves."""
+_NAME_OF_A_TENSOR = re.compile(r"\w[._]\d+[._]\w|\.\w+\.(?:weight|bias)$")
+"""A name with a number between its parts, as layers have it."""
+
+
+def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
+    """Say which tensors have a name like the one that a program asks for, with dots or underscores between its parts."""
+    asked = name.replace(".", "_")
+    alike = [entry.name for entry in case.survey.tensors if asked in entry.name.replace(".", "_")]
+    if alike:
+        count = f"{plural(len(alike), 'tensor')} of this file {'has' if len(alike) == 1 else 'have'}"
+        yield Statement(
+            f"{count} {show(name, 120)} in the name, with dots or underscores between its parts: {and_more([show(row, 120) for row in alike], 4)}."
+            " The program asks for another part of the name, so its version does not know these tensors."
+        )
+        return
+    names = [show(entry.name, 120) for entry in case.survey.tensors[:3]]
+    yield Statement(
+        f"No tensor of this file has {show(name, 120)} in its name, with dots or underscores: the program looks for another architecture, or for"
+        f" the names of another library. The names here are {and_more(names, 3)} and so on."
+    )
 
 
 _OPTIMIZER_WORD = re.compile(r"(?i)(?:^|_)(?:opt|optim\w*)(?:_|\d|$)|^(?:optim|adam|sgd)")
@@ -443,8 +475,19 @@ _MANY = 16
 
 
 def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer load_state_dict, which got a module."""
-    del message
+    """Answer load_state_dict, which got a module, or nothing at all."""
+    if "NoneType" in message.text:
+        yield Statement(
+            "load_state_dict got None: the program had read no file. Its own reader gives None where the file is refused or not there, and"
+            " says why above this error. This file is there."
+        )
+        yield from case.damage or stated(case.at_least("warning"))
+        yield from loads(case)
+        return
+    if not case.has_module and not root_keys(case):
+        yield Statement("This file holds weights by their names, which is a dict: another file was loaded.")
+        yield from loads(case)
+        return
     if not case.has_module:
         yield Statement(f"This file holds a dict of {keys_text(case)}: another file was loaded.")
         yield from loads(case)

@@ -29,6 +29,8 @@ from ckpt.jobs.explain.families.spellings import (
     averages_statement,
     cut_names,
     cut_statement,
+    not_trained,
+    not_trained_statement,
     of_modules,
     spelled,
     spelled_statement,
@@ -329,6 +331,9 @@ def _missing(
     if pair is not None and not present:
         yield pair.statement(case)
         return
+    if absent and not here and not_trained(absent, shapes):
+        yield not_trained_statement(absent, shapes)
+        return
     if absent:
         yield Statement(
             f"{plural(len(absent), 'missing key')} {are(absent)} not in this file under a name that ckpt can match.",
@@ -378,6 +383,16 @@ def _missing(
         return
     if rest:
         yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
+    load = survey.load.expression
+    # Half of a list that was cut off would say the same, so most of the file must have a place.
+    is_complete = not missing and not message.mismatched and "loading state_dict" in message.text
+    is_complete = is_complete and load is not None and 2 * len(rest) < len(shapes)
+    if rest and is_complete and not case.is_useless and len(survey.candidates) == 1:
+        yield Statement(
+            "The message names no missing key, so the model gets all that it asks for. strict=False leaves these out, and nothing else:",
+            (),
+            f"model.load_state_dict({load}, strict=False)",
+        )
     if (
         (absent or rest)
         and (met or not unexpected)
