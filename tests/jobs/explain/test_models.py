@@ -155,6 +155,7 @@ def test_two_layers_are_no_pair(tmp_path: Path) -> None:
     right = net(x1=nn.Linear(4, 3), y1=nn.Linear(4, 3))
     assert "guess" not in loaded_into(right, left, tmp_path).said
     assert "guess" not in loaded_into(net(q=nn.Linear(4, 3)), net(z=nn.PReLU(4)), tmp_path).said
+    assert "guess" not in loaded_into(net(q=nn.PReLU(3)), net(z=nn.PReLU(4)), tmp_path).said
 
 
 @pytest.mark.parametrize("with_rest", [False, True])

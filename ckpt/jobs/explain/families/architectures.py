@@ -267,6 +267,8 @@ def likely_pair(
         return None
     parts = sorted(name.rpartition(".")[2] for name in rest)
     ((new,), (old,)) = (lost, left)
+    if len(parts) < 2:  # one weight is like any other
+        return None
     if parts != sorted(name.rpartition(".")[2] for name in absent) or not new or not old:
         return None
     if re.fullmatch(r"[\w.-]{1,200}", new) is None:
