@@ -68,7 +68,7 @@ _RESNETS: dict[tuple[int, ...], str] = {
     (True, 3, 4, 23, 3): "ResNet-101",
     (True, 3, 8, 36, 3): "ResNet-152",
 }
-"""Whether the blocks are bottlenecks, and their numbers -> the model."""
+"""The kind of the blocks (bottlenecks or not) and their numbers -> the model."""
 _LEAST_PARTS = 3
 """Tensors that a block has, at least."""
 _STAGES = ("layer1.", "layer2.", "layer3.", "layer4.")
