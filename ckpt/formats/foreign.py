@@ -1,4 +1,4 @@
-"""Names the files that are not checkpoints, or that ckpt does not read. Only the first bytes and a zip directory are read."""
+"""Names the files that are not checkpoints, or that ckpt does not read. Only first bytes and directories are read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from ckpt.errors import (
 )
 from ckpt.formats.common.archive import FLATBUFFERS, Archive
 from ckpt.formats.common.dcp import AS_DIST, ZARR, has_arrays
+from ckpt.formats.common.refused import COMPRESSED, compressed, repacked, tar_refused
 from ckpt.formats.common.steps import steps_in
+from ckpt.formats.common.tar import names_seen
 from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
+from ckpt.formats.programs import folder_of, keras_of, program_of
 from ckpt.io.location import Location
 from ckpt.limits import Limits
-from ckpt.text import and_more, pasted_path, plural, show
+from ckpt.text import and_more, plural, show
 
 _SMALL = 1 << 20
 
@@ -33,12 +36,8 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
 
 _MAGICS: tuple[tuple[bytes, str, str | None], ...] = (
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
-    (b"BZh", "compressed with bzip2", "bunzip2 it first"),
-    (b"\xfd7zXZ\0", "compressed with xz", "unxz it first"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd", "unzstd it first"),
     (b"Rar!", "a RAR archive", "unpack it first"),
-    (b"\x89HDF\r\n\x1a\n", "not a PyTorch checkpoint: HDF5 (Keras?)", None),
-    (b"GGUF", "not a PyTorch checkpoint: GGUF (llama.cpp)", None),
     (b"\x93NUMPY", "not a checkpoint: a numpy array (.npy)", None),
     (b"\x89PNG", "not a checkpoint: a PNG picture", None),
     (b"\xff\xd8\xff", "not a checkpoint: a JPEG picture", None),
@@ -56,14 +55,16 @@ def _file(probe: Probe) -> CkptError:
         return UnreadableError(
             "an empty file", hint="an unfinished save, or a full disk? use an earlier save"
         )
+    if head[257:262] == b"ustar" or probe.is_tar:
+        return tar_refused("a tar archive", probe.path, names_seen(probe.file))
     if _is_behind(probe):
         return UnsupportedError("a zip archive with checkpoints behind other bytes", hint="unzip it first")
     if head.startswith(b"version https://git-lfs"):
         return StandInError("a Git LFS pointer, not the file", hint="git lfs pull")
     if _is_array_of_objects(head):
         return UnsupportedError("not a checkpoint: an array of objects of numpy, which is a pickle")
-    if head.startswith(b"\x1f\x8b"):
-        return UnsupportedError("compressed with gzip", hint=_gunzip(probe.path))
+    if head.startswith(COMPRESSED):
+        return compressed(probe)
     for magic, what, hint in _MAGICS:
         if head.startswith(magic):
             return UnsupportedError(what, hint=hint)
@@ -71,13 +72,11 @@ def _file(probe: Probe) -> CkptError:
     if other is not None:
         return other
     if probe.archive is not None:
-        return _archive(probe.archive)
+        return _archive(probe.archive, probe.path)
     if not head.strip(b"\0"):
         whole = size <= _SMALL and not probe.file.read(0, size).strip(b"\0")
         what = "all bytes are zero" if whole else f"the first {len(head):,} bytes are zero"
         return UnreadableError(f"not a checkpoint: {what}", hint="an unfinished write?")
-    if head[257:262] == b"ustar" or probe.is_tar:
-        return UnsupportedError("a tar archive", hint="unpack it first")
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:64].lower()
     if text.startswith(_HTML):
         return StandInError("not a checkpoint: an HTML page", hint="a failed download?")
@@ -85,8 +84,9 @@ def _file(probe: Probe) -> CkptError:
         return StandInError("not a checkpoint: XML", hint="the error message of a server?")
     if head[4:8] in FLATBUFFERS:
         return UnsupportedError("not a checkpoint: a flatbuffer of the mobile interpreter")
-    if _is_onnx(head):
-        return UnsupportedError("not a PyTorch checkpoint: ONNX")
+    program = program_of(probe)
+    if program is not None:
+        return UnsupportedError(f"not a PyTorch checkpoint: {program.what}", hint=program.opener)
     if text.startswith((b"{", b"[")):
         what = "JSON"
         hint = None
@@ -223,20 +223,16 @@ def _names_checkpoints(data: bytes) -> bool:
 _LONG_NAME = 4_096
 
 
-def _gunzip(path: str) -> str | None:
-    """The command that unpacks a file into another one beside it."""
-    stem, ending = os.path.splitext(path)
-    words = pasted_path(path), pasted_path(stem if ending == ".gz" else f"{stem}.unpacked{ending}")
-    return None if None in words else f"gunzip -c {words[0]} > {words[1]}"
-
-
-def _archive(archive: Archive) -> CkptError:
+def _archive(archive: Archive, path: str) -> CkptError:
     names = archive.records
     flat = set(names)
     if not names:
         return UnsupportedError("not a checkpoint: an empty zip archive")
     if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
-        return UnreadableError("the torch archive has data.pkl outside its first folder")
+        return repacked(list(names), path)
+    program = keras_of(flat)
+    if program is not None:
+        return UnsupportedError(f"not a PyTorch checkpoint: {program.what}", hint=program.opener)
     if all(name.endswith(".npy") for name in names):
         return UnsupportedError("not a checkpoint: numpy arrays (.npz)")
     if "[Content_Types].xml" in flat:
@@ -244,11 +240,6 @@ def _archive(archive: Archive) -> CkptError:
     if any(name.lower().endswith(WEIGHTS) for name in names):
         return UnsupportedError("a zip archive of checkpoints", hint="unzip it first")
     return UnsupportedError("not a checkpoint: a zip archive without data.pkl")
-
-
-def _is_onnx(head: bytes) -> bool:
-    # A ModelProto begins with field 1 (ir_version, a small varint), then producer_name or graph.
-    return len(head) > 3 and head[0] == 0x08 and head[1] < 0x20 and head[2] in (0x12, 0x3A, 0x42)
 
 
 def _is_text(head: bytes) -> bool:
@@ -288,6 +279,9 @@ def _directory(folder: Location) -> CkptError:
         return jax
     if has_arrays(folder):
         return UnsupportedError("a folder of zarr arrays, which ckpt does not read", hint=AS_DIST)
+    program = folder_of(set(names))
+    if program is not None:
+        return UnsupportedError(f"not a PyTorch checkpoint: {program.what}", hint=program.opener)
     files = [name for name in names if name.endswith(WEIGHTS)]
     if files:
         return FolderError(

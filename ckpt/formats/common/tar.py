@@ -21,6 +21,8 @@ _EXTENSION = 65_536
 """The most bytes of a long name or of the pax records of one member."""
 _TAIL = 1 << 20
 """The most bytes after the last member. Writers fill up to 10,240."""
+_SEEN = 1_000
+"""The most names of an archive that a message counts."""
 _FILES = b"0\07"
 _FOLDER = b"5"
 
@@ -102,6 +104,25 @@ def walk_tar(source: Source, limits: Limits, budget: Budget) -> Iterator[tuple[s
         if kind != _FOLDER:
             yield plain, TarMember(name, position, size)
         position = _padded(position + size)
+
+
+def names_seen(source: Source) -> list[str]:
+    """The names of the files that a tar archive begins with, for a message: up to the first header that cannot be read."""
+    names: list[str] = []
+    position = 0
+    try:
+        while len(names) < _SEEN and (block := _block(source, position)).strip(b"\0"):
+            header = _header(block, position)
+            position += BLOCK
+            name, size = header.name, header.size
+            if header.kind in b"xgL":
+                name, size, header, position = _extended(source, header, position)
+            if header.kind in _FILES:
+                names.append(name.removeprefix("./"))
+            position = _padded(position + size)
+    except UnreadableError:
+        pass  # a message names what it can
+    return names
 
 
 def _extended(source: Source, first: _Header, position: int) -> tuple[str, int, _Header, int]:

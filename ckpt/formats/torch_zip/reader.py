@@ -14,7 +14,7 @@ from ckpt.formats.format import Probe
 from ckpt.formats.torch_zip import FORMAT
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node
-from ckpt.rows import dataclass
+from ckpt.rows import dataclass, replace
 from ckpt.tensors import Range
 from ckpt.text import and_more, show
 
@@ -74,8 +74,8 @@ def read_from(
     if len(archive.records) > folder.count + 1:
         left_out = _judge_others(archive, folder, contents, limits, budget)
     is_whole = not archive.is_partial or (refused is None and not contents.short)
-    origin = ArchiveOrigin(archive, folder, left_out) if is_whole else None
-    return checkpoint(
+    origin = ArchiveOrigin(archive, folder, left_out) if is_whole and not archive.outside else None
+    read = checkpoint(
         path,
         FORMAT.name,
         FORMAT.traits,
@@ -86,6 +86,11 @@ def read_from(
         origin=origin,
         byteorder=byteorder,
     )
+    if not archive.outside:
+        return read
+    # A copy would be refused as well, and so would a file with a new pickle at its end: it is written anew.
+    traits = FORMAT.traits._replace(in_place=False)
+    return replace(read, is_edited=True, traits=traits)
 
 
 _USUAL = ("data.pkl", "byteorder")

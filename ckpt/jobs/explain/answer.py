@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.errors import CkptError
+from ckpt.errors import CkptError, StandInError, UnsupportedError
 from ckpt.findings import Code
 from ckpt.jobs.explain.case import Answer, Case, Statement, looked_at, stated
 from ckpt.jobs.explain.families import FAMILIES
@@ -21,14 +21,23 @@ def answer(message: Message | None, case: Case, text: str = "") -> Answer:
 def damaged(error: CkptError, salvage: str | None = None) -> Answer:
     """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole."""
     text = f"{error.problem[:1].upper()}{error.problem[1:]}" if error.problem else str(error)
-    command = None if (path := pasted_path(error.path or "")) is None else f"ckpt verify {path}"
-    hint = f" ({error.hint})" if error.hint and not error.hint.startswith("ckpt ") else ""
-    rows = [Statement(f"{text}{hint}.", (), command)]
+    hint = error.hint or ""
+    if hint.startswith(_OUT_OF_IT):
+        return Answer(error.path or "", (Statement(f"{text}. This takes it out:", (), hint),))
+    path = pasted_path(error.path or "")
+    is_of_another = isinstance(error, UnsupportedError) and not isinstance(error, StandInError)
+    command = None if path is None or is_of_another else f"ckpt verify {path}"
+    note = f" ({hint})" if hint and not hint.startswith("ckpt ") else ""
+    rows = [Statement(f"{text}{note}.", (), command)]
     if salvage is not None:
         rows.append(
             Statement("What is whole of it can be written, with a list of what is lost:", (), salvage)
         )
     return Answer(error.path or "", tuple(rows))
+
+
+_OUT_OF_IT = ("gunzip ", "bunzip2 ", "unxz ", "tar ", "unzip ")
+"""Beginnings of the commands that take a checkpoint out of what it lies in."""
 
 
 def made_findings(code: Code, case: Case) -> Answer:

@@ -179,7 +179,8 @@ def without_values(case: Case) -> Iterator[Statement]:
 def offered(text: str, way: Way) -> Iterator[Statement]:
     """A sentence that introduces a command, and nothing where no command works."""
     if way.command is not None:
-        yield Statement(text, (), way.text)
+        alone = f"{text.removesuffix(':')} (the weights alone):"
+        yield Statement(alone if way.keeps == "weights" else text, (), way.command)
 
 
 def loads(case: Case, text: str = "It loads so:") -> Iterator[Statement]:

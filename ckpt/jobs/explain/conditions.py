@@ -28,7 +28,10 @@ def _is_wrapped(message: Message) -> bool:
 CONDITIONS: dict[str, Callable[[Message, Case], bool]] = {
     "wrapped": lambda message, case: bool(case.found("prefix")),
     "usable": lambda message, case: not case.is_useless and not case.found("tensor-parallel"),
-    "module": lambda message, case: any(part.is_module and part.entries for part in case.survey.main),
+    "module": lambda message, case: (
+        any(part.is_module and part.entries for part in case.survey.main)
+        and not case.survey.checkpoint.traits.names_are_code
+    ),
     "objects": lambda message, case: bool(case.survey.checkpoint.weights_only),
     "python2": lambda message, case: case.survey.checkpoint.encoding is not None,
     "devices": lambda message, case: _is_on_devices(case),

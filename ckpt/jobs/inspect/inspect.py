@@ -28,6 +28,7 @@ from ckpt.evidence.wrappers import (
     writers,
 )
 from ckpt.findings import Finding, Level, Plan, Way, order
+from ckpt.io.location import beside
 from ckpt.jobs.inspect import unused
 from ckpt.jobs.weights import emptied_findings, scaled_findings
 from ckpt.names import Globs
@@ -366,8 +367,16 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
         yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
     for notice in checkpoint.notices:
         hint = plan(("indexed",)).command if notice.code in _WRITTEN_ANEW else None
+        if notice.code == "container" and checkpoint.is_edited:  # it is written anew in any case
+            hint = _as_it_is(checkpoint, plan)
         hint = hint or notice.hint
         yield Finding(notice.code, notice.message, notice.tensors, hint)
+
+
+def _as_it_is(checkpoint: Checkpoint, plan: Plan) -> str | None:
+    """The command that writes the same checkpoint, in its format, into another file."""
+    to = beside(checkpoint.path, ".converted", ())
+    return None if to is None else plan(("convert", "-o", to)).command
 
 
 _WRITTEN_ANEW = ("no-index", "stale-index", "unpacked")

@@ -466,11 +466,13 @@ def _holds_apart(checkpoint: Checkpoint, section: str | None) -> bool:
 
 
 def _format_change(checkpoint: Checkpoint, format: str, tensors: int) -> list[Change]:
-    return (
-        []
-        if checkpoint.format == format
-        else [Change("format", checkpoint.format, format, tensors, "tensor")]
-    )
+    before = checkpoint.format
+    if before == format:
+        is_anew = checkpoint.is_edited and checkpoint.not_loadable is not None and not checkpoint.parts
+        if not is_anew or checkpoint.damage:
+            return []
+        before = f"{format} that torch refuses"
+    return [Change("format", before, format, tensors, "tensor")]
 
 
 # --- to tensors alone -------------------------------------------------------------------------------------------------

@@ -479,19 +479,24 @@ def droppable(make: Callable[[bool], RewriteReport], drop_other: bool) -> Rewrit
         raise
 
 
+_LEFT_BEHIND = ("trailing-data", "damaged-file", "incomplete", "ranks-differ")
+"""Codes of notices about what no new file has. A file that is written anew lacks the records that torch does not read, too."""
+
+
 def with_unread(report: RewriteReport, *, is_whole: bool = False) -> RewriteReport:
     """The report with what was not read of the source, and a new file therefore lacks: bytes behind the end, damage.
 
     With `is_whole` the new file stands for all of the source, so that it is only a part of it where a file was not read.
     """
     source = report.source
-    if report.share is not None or (report.result is source and not source.traits.is_set):
+    is_copy = report.result is source and not source.traits.is_set and not source.is_edited
+    if report.share is not None or is_copy:
         return report  # it says what is lost, or nothing changes, so the file is copied
     named = {why for _, why in source.left_out}
     rows = [
         Leftover(UNREAD, notice.message)
         for notice in source.notices
-        if notice.code in ("trailing-data", "damaged-file", "incomplete", "ranks-differ")
+        if notice.code in (*_LEFT_BEHIND, *(("unread-file",) if source.is_edited else ()))
         and notice.message not in named
     ]
     if report.is_partial:  # what is missing stands before the long list of what is lost with it

@@ -16,6 +16,7 @@ from ckpt.jobs.explain.families import (
     keys,
     optimizers,
     pipelines,
+    programs,
     readers,
     saving,
     types,
@@ -40,6 +41,7 @@ FAMILIES: dict[str, Family] = {
         types,
         adapters,
         pipelines,
+        programs,
     )
     for family in room.FAMILIES
 }

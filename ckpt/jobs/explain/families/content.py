@@ -121,6 +121,8 @@ def _key(message: Message, case: Case) -> Answer:
         rows = list(_first_rates(case))
         return Answer(case.survey.path, tuple(rows)) if rows else looked_at(case)
     found = _KEY.search(message.text)
+    if found is None and _NO_STATES.search(message.text):
+        return Answer(case.survey.path, tuple(_no_states(case)))
     if found is None:
         return looked_at(case)
     name = found[1]
@@ -286,6 +288,10 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield from stated(scaled)
         yield built_by_quantizers(case)
         return
+    if _NAME_OF_A_TENSOR.search(name):
+        yield from _name_of_a_tensor(name, case)
+        yield from loads(case)
+        return
     kinds = {section.kind for section in case.survey.sections}
     if case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
@@ -302,15 +308,66 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         )
         yield Statement(f"This file holds weights alone, by their names at its root: {what}.")
     elif keys:
+        if _OPTIMIZER_WORD.search(name):
+            yield from _where_optimizers_are(case)
         yield Statement(f"The keys of this file are {keys_text(case)}.")
         models = [section.name for section in case.survey.candidates if section.name]
         if models:
             yield Statement(f"The weights are in {and_more([show(model, 80) for model in models], 3)}.")
+        elif _OF_RESULTS.issubset(keys):
+            yield Statement(
+                "These are the results of an evaluation, and no weights of a model: take the checkpoint that was evaluated."
+            )
     if name in ("pytorch-lightning_version", "hyper_parameters", "callbacks", "loops"):
         yield Statement(
             "Lightning did not write this file, or its weights alone were kept. Load the weights by load_state_dict, not by ckpt_path."
         )
     yield from loads(case)
+
+
+_OF_RESULTS = frozenset(("precision", "recall"))
+"""Keys of the results that the evaluation of COCO saves."""
+_NAME_OF_A_TENSOR = re.compile(r"\w[._]\d+[._]\w|\.\w+\.(?:weight|bias)$")
+"""A name with a number between its parts, as layers have it."""
+
+
+def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
+    """Say which tensors have a name like the one that a program asks for, with dots or underscores between its parts."""
+    asked = name.replace(".", "_")
+    alike = [entry.name for entry in case.survey.tensors if asked in entry.name.replace(".", "_")]
+    if alike:
+        count = f"{plural(len(alike), 'tensor')} of this file {'has' if len(alike) == 1 else 'have'}"
+        yield Statement(
+            f"{count} {show(name, 120)} in the name, with dots or underscores between its parts: {and_more([show(row, 120) for row in alike], 4)}."
+            " The program asks for another part of the name, so its version does not know these tensors."
+        )
+        return
+    names = [show(entry.name, 120) for entry in case.survey.tensors[:3]]
+    yield Statement(
+        f"No tensor of this file has {show(name, 120)} in its name, with dots or underscores: the program looks for another architecture, or for"
+        f" the names of another library. The names here are {and_more(names, 3)} and so on."
+    )
+
+
+_OPTIMIZER_WORD = re.compile(r"(?i)(?:^|_)(?:opt|optim\w*)(?:_|\d|$)|^(?:optim|adam|sgd)")
+"""The names under which programs look for the state of an optimizer."""
+
+
+def _where_optimizers_are(case: Case) -> Iterator[Statement]:
+    """Say under which keys the states of optimizers are, or that the file has none."""
+    names = [show(section.name, 80) or "the root" for section in case.optimizers]
+    if names:
+        shown = and_more(names, 4)
+        yield Statement(
+            f"By another name the file has one: {shown} is the state of an optimizer."
+            if len(names) == 1
+            else f"By other names the file has them: {shown} are the states of optimizers."
+        )
+        return
+    yield Statement(
+        "No state of an optimizer is in this file. A run goes on from its weights alone, with an optimizer that begins anew: leave the load"
+        " of its state out, or take a checkpoint that has one."
+    )
 
 
 _ZERO = frozenset(("base_optimizer_state", "loss_scaler"))
@@ -387,6 +444,19 @@ def _fields(section: Section) -> set[str]:
     return fields - {"params"}
 
 
+_NO_STATES_TEXT = (
+    r"(?i:\bno|without|could not find|unable to find|not find) (?:an? |any |the )?optimizer(?:'s)? states?\b"
+)
+_NO_STATES = re.compile(_NO_STATES_TEXT)
+
+
+def _no_states(case: Case) -> Iterator[Statement]:
+    """Answer a program that finds no state of an optimizer."""
+    yield from _where_optimizers_are(case)
+    yield Statement(f"The keys of this file are {keys_text(case)}.")
+    yield from loads(case)
+
+
 def _no_optimizer(case: Case) -> Iterator[Statement]:
     if case.optimizers:
         names = and_more([show(section.name, 60) for section in case.optimizers], 3)
@@ -405,8 +475,19 @@ _MANY = 16
 
 
 def _dict_like(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer load_state_dict, which got a module."""
-    del message
+    """Answer load_state_dict, which got a module, or nothing at all."""
+    if "NoneType" in message.text:
+        yield Statement(
+            "load_state_dict got None: the program had read no file. Its own reader gives None where the file is refused or not there, and"
+            " says why above this error. This file is there."
+        )
+        yield from case.damage or stated(case.at_least("warning"))
+        yield from loads(case)
+        return
+    if not case.has_module and not root_keys(case):
+        yield Statement("This file holds weights by their names, which is a dict: another file was loaded.")
+        yield from loads(case)
+        return
     if not case.has_module:
         yield Statement(f"This file holds a dict of {keys_text(case)}: another file was loaded.")
         yield from loads(case)
@@ -441,26 +522,51 @@ def _arguments(message: Message, case: Case) -> Iterator[Statement]:
 
 
 def _finished(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer ultralytics, which finds nothing to resume."""
-    del message
+    """Answer ultralytics, which finds nothing to resume, or no settings to resume with."""
     epochs = [node for name, node in case.finds_value(("epoch",)) if name == "epoch"]
+    planned = [node for name, node in case.finds_value(("epochs",)) if name == "train_args.epochs"]
     has_none = "optimizer" in root_keys(case) and not case.optimizers
+    anew = "Begin a new training from its weights, with as many epochs as are to be added (yolo train model=… epochs=…, or train.py --weights …)."
     if epochs == [-1]:
         more = " and optimizer is None" if has_none else ""
         yield Statement(
-            f"This file is of a finished run: epoch is -1{more}, for ultralytics takes them out at the end. Begin a new training from its"
-            " weights, with as many epochs as are to be added (yolo train model=…, or train.py --weights …)."
+            f"This file is of a finished run: epoch is -1{more}, for ultralytics takes them out at the end. {anew}"
         )
+    elif planned and isinstance(planned[0], (int, float)) and planned[0] < 1:
+        yield Statement(
+            f"In this file train_args.epochs is {planned[0]}, and a resumed run takes the number of its epochs from there: no option changes it."
+            f" {anew}"
+        )
+    elif "train_args" not in root_keys(case) and "nothing to resume" not in message.text:
+        yield Statement(
+            f"This file has no train_args, from which a resumed run of ultralytics takes its settings: its keys are {keys_text(case)}. {anew}"
+        )
+    elif epochs and "not found" in message.text:
+        yield Statement(
+            f"This file has train_args, and epoch is {epochs[0]}: it is not what lacks. ultralytics found no file at the path, or could not load"
+            " it, and says so with the same words. The line that loads it shows the cause:"
+        )
+        yield from loads(case)
     elif epochs:
+        of = f" of {planned[0]}" if planned else ""
         held = "an" if case.optimizers else "no"
         yield Statement(
-            f"In this file epoch is {epochs[0]}, and it holds {held} optimizer: the run reached the epochs that were asked for, or another"
+            f"In this file epoch is {epochs[0]}{of}, and it holds {held} optimizer: the run reached the epochs that were asked for, or another"
             " file was loaded."
         )
 
 
 FAMILIES = (
-    Family("finished", (r"epochs? is finished, nothing to resume",), stating(_finished), needs_open=True),
+    Family(
+        "finished",
+        (
+            r"epochs? is finished, nothing to resume",
+            r"'epochs=-?\d{1,9}' is an invalid value",
+            r"Resume checkpoint not found\. Please pass a valid checkpoint to resume from",
+        ),
+        stating(_finished),
+        needs_open=True,
+    ),
     Family(
         "attribute",
         (
@@ -517,7 +623,9 @@ FAMILIES = (
             )
             + r")['\"]",
             r"KeyError: ['\"][\w.-]{1,1000}\.(?:weight|bias|running_mean|weight_g|qweight|lora_A\.weight|weight_scale(?:_inv)?|weight_packed|weight_zero_point|input_scale|scales|qzeros|g_idx)['\"]",
+            r"KeyError: ['\"]\w{0,100}_?optim(?:izers?)?(?:_\w{0,100})?['\"]",
             r"param 'initial_lr' is not specified in param_groups",
+            _NO_STATES_TEXT,
             r"Trying to restore (?:optimizer|learning rate scheduler) state but checkpoint contains only the model",
         ),
         _key,

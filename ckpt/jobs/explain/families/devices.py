@@ -138,6 +138,7 @@ FAMILIES = (
         (
             r"Attempting to deserialize object on ",
             r"invalid device ordinal",
+            r"Could not run 'aten::empty(?:_strided|\.memory_format)?' with arguments from the '(?:CUDA|HIP|MPS|XPU)' backend",
             r"don't know how to restore data location of ",
         ),
         stating(_device),

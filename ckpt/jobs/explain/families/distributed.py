@@ -315,6 +315,9 @@ FAMILIES = (
         "zero",
         (
             r"unknown zero stage \d",
+            r"No ZeRO files found in ",
+            r"Expected \d{1,9} of '\*_optim_states\.pt' under",
+            r"consumed \d{1,20} numels out of \d{1,20} - something is wrong",
             r"zero_to_fp32\.py[\s\S]{0,3000}'NoneType' object is not iterable",
         ),
         stating(_zero),
@@ -323,6 +326,7 @@ FAMILIES = (
         "world",
         (
             r"\w{1,100} value from checkpoint \([^()\n]{0,200}\) is not equal to the input argument value",
+            r"No such file or directory: '[^'\n]{0,2000}zero_pp_rank_\d{1,6}_mp_rank_\d{1,6}_optim_states\.pt'",
             r"Loading a checkpoint for MP=\d{1,6} but world size is \d{1,6}",
             r"checkpoint being loaded used a DP world size of \d{1,6}",
             r"(?:world size|number of ranks|tensor.model.parallel size)[^\n]{0,60}(?:does not match|different from|mismatch)[^\n]{0,60}checkpoint",

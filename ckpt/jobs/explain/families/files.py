@@ -51,6 +51,13 @@ def _damaged(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     traits = case.survey.checkpoint.traits
+    reader = next((text for name, text in _READERS.items() if label.startswith(name)), None)
+    if reader is not None and traits.is_archive:
+        yield Statement(
+            f"torch.load reads no such archive, which holds several files of torch beside others: {reader} does."
+        )
+        yield from loads(case)
+        return
     is_plain_pickle = traits.is_foreign and traits.is_pickle and not traits.is_archive
     if is_plain_pickle and "pickle.load(" not in message.text:
         yield Statement("torch.load reads no plain pickle; pickle.load does, with the code of its classes.")
@@ -65,11 +72,17 @@ def _damaged(message: Message, case: Case) -> Iterator[Statement]:
         )
         if load and not load.startswith(f"torch.load({literal(case.survey.path)}"):
             return
-    yield Statement(
-        "If its loader reads it now, the copy that failed was another one, or was still being written."
-    )
+    if case.survey.checkpoint.not_loadable is None:
+        yield Statement(
+            "If its loader reads it now, the copy that failed was another one, or was still being written."
+        )
 
 
+_READERS = {
+    "Stable-Baselines": "load of the algorithm that saved (PPO.load, SAC.load …)",
+    "NeMo": "restore_from of its class in NeMo",
+}
+"""The libraries that keep an archive of their own -> what reads it."""
 _OF_OTHER_FORMATS = (
     "load key",
     "magic number",
@@ -79,6 +92,10 @@ _OF_OTHER_FORMATS = (
     "not a gzip",
     "Not a gzip",
     "locating file data.pkl",
+    "a tar archive",
+    "in gzip format",
+    "End-of-central-directory",
+    "tarfile.ReadError",
 )
 """Words of readers that were given a file of another format, whole or not."""
 
@@ -224,8 +241,20 @@ _PATH = re.compile(r"file path: ?([^\n(]{0,2000})")
 
 
 def _path(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer libtorch, which finds nothing at a path."""
+    """Answer libtorch, which finds nothing at a path, or reads nothing from a stream."""
     found = _PATH.search(message.text)
+    if found is None:
+        yield Statement(
+            "libtorch read no byte: the stream was not open, for no file is at the path, or it had been read to its end. Give the whole path"
+            " of this file, which is here."
+        )
+        if not case.survey.checkpoint.traits.names_are_code:
+            yield Statement(
+                "It would not load in C++ then either: torch::jit::load takes what torch.jit.save wrote, and this is a"
+                f" {case.survey.checkpoint.traits.label}. Load it in Python, and write torch.jit.script(model).save(…)."
+            )
+        yield from stated(case.at_least("error"))
+        return
     path = "" if found is None else found[1].strip()
     is_relative = bool(path) and not path.startswith(("/", "\\")) and path[1:2] != ":"
     where = (
@@ -270,6 +299,11 @@ FAMILIES = (
             r"not a ZIP archive",
             r"(?:ReadError|BadGzipFile): [Nn]ot a gzip(?:ped)? file",
             r"file in archive is not in a subdirectory",
+            r"This does not look like a tar archive",
+            r"gzip: [^\n]{1,500}: not in gzip format",
+            r"End-of-central-directory signature not found",
+            r"tarfile\.ReadError: (?:file could not be opened|not a gzip|invalid header|bad checksum|truncated header)",
+            r"Expected hasRecord\(\"version\"\) to be true",
             r"storage has wrong (?:byte )?size: expected",
             r"Corrupted (?:file|checkpoint|archive)",
             r"File is not a zip file",
@@ -336,7 +370,11 @@ FAMILIES = (
     ),
     Family(
         "path",
-        (r"open file failed(?: because of errno \d{1,4} on fopen: [\w ]{1,80})?,? file path: ",),
+        (
+            r"istream reader failed: ",
+            r"read_bytes == 8 ASSERT FAILED",
+            r"open file failed(?: because of errno \d{1,4} on fopen: [\w ]{1,80})?,? file path: ",
+        ),
         stating(_path),
     ),
     Family(

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.checkpoint import Checkpoint, Import
-from ckpt.jobs.explain.case import Case, Statement, offered
+from ckpt.jobs.explain.case import Case, Statement, loads, offered
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import LONGEST_LINE, Message
 from ckpt.text import and_more, listed, places_text, plural, show
@@ -49,6 +49,15 @@ def rows_of(checkpoint: Checkpoint, name: str) -> list[Import]:
 
 def _answer(message: Message, case: Case) -> Iterator[Statement]:
     survey = case.survey
+    if survey.checkpoint.traits.names_are_code and any(
+        name.startswith("__torch__") for name in message.names
+    ):
+        yield from loads(
+            case,
+            "This file is a TorchScript program, whose classes lie in the file itself. torch.load of an old torch looks for them as modules;"
+            " torch.jit.load takes it:",
+        )
+        return
     here = False
     for name in message.names:
         rows = rows_of(survey.checkpoint, name)
@@ -59,7 +68,12 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
             yield Statement(f"The file names {show(f'{row.module}.{row.name}', 120)}{at}.{runs}")
         if not rows:
             yield Statement(f"The file does not name {show(name, 120)}.")
-    if message.kind == "code":
+    if message.kind == "code" and not here and _of_another_unpickler(message):
+        yield Statement(
+            "dill writes such a name: it is the script that saved. A file of dill loads with torch.load(…, pickle_module=dill), in a script"
+            " that defines what the other one did. torch.save without pickle_module writes none."
+        )
+    elif message.kind == "code":
         yield from _another_version(message, case)
     refusals = survey.checkpoint.weights_only
     if refusals is None and survey.checkpoint.imports:
@@ -82,7 +96,9 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
         text = "This file then loads with weights_only=True"
         if message.kind == "code" and case.has_module:
             text = "For who wants the weights without the class, this file then loads with weights_only=True"
-        yield Statement(f"{text}:", (), way.text)
+        if way.keeps == "weights" and not text.startswith("For who"):
+            text = "The weights alone"
+        yield Statement(f"{text}:", (), way.command)
     elif way.reason is not None:
         yield Statement(f"No command makes it loadable: {way.reason}.")
 
@@ -146,6 +162,15 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
             (),
             _install(package, versions),
         )
+
+
+def _of_another_unpickler(message: Message) -> bool:
+    """Tell whether what lacks is `__main__` itself, looked for in another module."""
+    found = _LOOKED_UP.search(message.text)
+    return found is not None and found[1] in ("__main__", "__mp_main__")
+
+
+_LOOKED_UP = re.compile(r"Can't get attribute '([\w.]{1,200})'")
 
 
 def _install(package: str, versions: list[tuple[str, str]]) -> str | None:

@@ -15,12 +15,22 @@ from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
 from ckpt.findings import Finding
 from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
+from ckpt.jobs.explain.families.architectures import (
+    architectures,
+    depths,
+    inputs,
+    likely_pair,
+    scaled_rows,
+    sizes,
+)
 from ckpt.jobs.explain.families.spellings import (
     adapter_rank,
     averages,
     averages_statement,
     cut_names,
     cut_statement,
+    not_trained,
+    not_trained_statement,
     of_modules,
     spelled,
     spelled_statement,
@@ -145,7 +155,14 @@ def _answer(message: Message, case: Case) -> Answer:
         name: entry.tensor.shape for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
     # The architecture decides, so it stands before long lists of names.
-    deciding = [] if case.is_useless else list(_architectures(message))
+    deciding = (
+        []
+        if case.is_useless
+        else [
+            *architectures(message, shapes_in_file),
+            *depths(message, shapes_in_file),
+        ]
+    )
     rows = [
         *stated(case.found("tensor-parallel")),
         *deciding,
@@ -286,6 +303,7 @@ def _missing(
     met = rules.partners
     if met:
         yield _renamed(case, chosen, rules, len(missing))
+        yield from _without_beginning(case, rules, here)
     present = [name for name in missing if name not in met and name in shapes]
     absent = [name for name in missing if name not in met and name not in shapes]
     if present:
@@ -308,6 +326,14 @@ def _missing(
     if respelled.partners:
         yield spelled_statement(respelled, len(missing), case)
         absent = [name for name in absent if name not in respelled.partners]
+    met_here = {*met.values(), *respelled.partners.values()}
+    pair = likely_pair(absent, [name for name in _left(here, met_here) if name not in changed.names], shapes)
+    if pair is not None and not present:
+        yield pair.statement(case)
+        return
+    if absent and not here and not_trained(absent, shapes):
+        yield not_trained_statement(absent, shapes)
+        return
     if absent:
         yield Statement(
             f"{plural(len(absent), 'missing key')} {are(absent)} not in this file under a name that ckpt can match.",
@@ -326,7 +352,6 @@ def _missing(
             " trained for a new task. Without training its answers are random."
         )
         return
-    met_here = {*met.values(), *respelled.partners.values()}
     rest = [name for name in _left(here, met_here) if name not in changed.names]
     averaged = averages(rest, shapes)
     if averaged:
@@ -358,6 +383,16 @@ def _missing(
         return
     if rest:
         yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
+    load = survey.load.expression
+    # Half of a list that was cut off would say the same, so most of the file must have a place.
+    is_complete = not missing and not message.mismatched and "loading state_dict" in message.text
+    is_complete = is_complete and load is not None and 2 * len(rest) < len(shapes)
+    if rest and is_complete and not case.is_useless and len(survey.candidates) == 1:
+        yield Statement(
+            "The message names no missing key, so the model gets all that it asks for. strict=False leaves these out, and nothing else:",
+            (),
+            f"model.load_state_dict({load}, strict=False)",
+        )
     if (
         (absent or rest)
         and (met or not unexpected)
@@ -599,6 +634,24 @@ def _renamed(case: Case, chosen: Section, rules: Match, missing: int) -> Stateme
     return Statement(text, (), _live(survey, "").command)
 
 
+def _without_beginning(case: Case, rules: Match, here: Sequence[str]) -> Iterator[Statement]:
+    """Print the line that takes one part of a larger model, whose names begin with the place of the part."""
+    beginnings = {old.removesuffix(new) for new, old in rules.partners.items()}
+    load = case.survey.load.expression
+    if len(beginnings) != 1 or load is None or len(case.survey.candidates) > 1 or _is_wrapper(rules):
+        return
+    (beginning,) = beginnings
+    others = [name for name in here if not name.startswith(beginning)]
+    if not beginning.endswith(".") or not others:
+        return
+    yield Statement(
+        f"The other {plural(len(others), 'key')} of this file belong to the rest of its model. So the part loads without them:",
+        (),
+        f"state = {load}; model.load_state_dict({{name.removeprefix({literal(beginning)}): value for name, value in state.items()"
+        f" if name.startswith({literal(beginning)})}})",
+    )
+
+
 def _is_wrapper(rules: Match) -> bool:
     """Tell whether the only rule takes the prefix of a wrapper away."""
     return all(unwrapped_name(old) == new for new, old in rules.partners.items())
@@ -629,7 +682,7 @@ def _shapes(
     if same and not case.is_useless:
         told = [
             *_of_quantizers(same, shapes),
-            *_architectures(message),
+            *architectures(message, shapes),
             *adapter_rank(message, case),
         ]
         if told:
@@ -662,6 +715,10 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
             f" {_ranks(rows[0])} of tensor parallelism, and no model by itself."
         )
         return
+    wide = scaled_rows(rows)
+    if wide:
+        yield sizes(wide)
+    rows = [row for row in rows if row not in wide]
     words = [row for row in rows if _VOCABULARY.search(row.name) and row.checkpoint[1:] == row.model[1:]]
     if words and len({(row.checkpoint[:1], row.model[:1]) for row in words}) == 1:
         row = words[0]
@@ -699,18 +756,7 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
             f"Position embeddings differ: {counts}. Build the model with the image size, or the greatest length, of the checkpoint,"
             " or interpolate them. A load of what fits leaves them untrained."
         )
-    inputs = [
-        row
-        for row in rows
-        if len(row.checkpoint) == len(row.model) == 4
-        and (row.checkpoint[0], *row.checkpoint[2:]) == (row.model[0], *row.model[2:])
-        and len(rows) == 1
-    ]
-    for row in inputs:
-        yield Statement(
-            f"{show(row.name, 120)} takes {row.checkpoint[1]:,} channels in the checkpoint and {row.model[1]:,} in the model:"
-            " another kind of input."
-        )
+    yield from inputs(rows)
 
 
 def _of_quantizers(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
@@ -732,42 +778,6 @@ def _of_quantizers(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]])
     else:
         yield Statement(
             "They are scales of a quantizer: build the model with the settings that the checkpoint was quantized with."
-        )
-
-
-_TEXT = re.compile(r"(?:^|\.)attn2\.to_[kv]\.weight$")
-_TEXT_WIDTHS = {768: "Stable Diffusion 1", 1024: "Stable Diffusion 2", 2048: "SDXL"}
-"""The width of the text that the cross-attention of a UNet takes -> the models of that width."""
-_THIRD = re.compile(r"(?:^|\.)layer\d+\.\d+\.conv3\.")
-"""The third convolution of a block, which bottlenecks alone have in ResNets."""
-
-
-def _architectures(message: Message) -> Iterator[Statement]:
-    """Name two architectures that people take for one another."""
-    widths = {
-        (row.checkpoint[1], row.model[1])
-        for row in message.mismatched
-        if _TEXT.search(row.name) and len(row.checkpoint) == len(row.model) == 2
-    }
-    if len(widths) == 1:
-        here, there = (
-            f"{width:,} in the {side}{f' ({_TEXT_WIDTHS[width]})' if width in _TEXT_WIDTHS else ''}"
-            for width, side in zip(*widths, ("checkpoint", "model"), strict=True)
-        )
-        yield Statement(
-            f"The cross-attention takes text of width {here} and {there}: another version of the model, with another text encoder."
-            " Build the model with the config of the checkpoint, or take a checkpoint of the same version."
-        )
-    deep = {
-        side
-        for side, names in (("checkpoint", message.unexpected), ("model", message.missing))
-        if any(_THIRD.search(name) for name in names)
-    }
-    if len(deep) == 1:
-        here, there = ("bottleneck", "basic") if "checkpoint" in deep else ("basic", "bottleneck")
-        yield Statement(
-            f"These are two ResNets: the checkpoint has {here} blocks, and the model {there} blocks. Basic ones are of ResNet-18 and"
-            " 34, bottlenecks of ResNet-26, 50, 101 and 152. Build the model of the checkpoint, for little of it fits another."
         )
 
 

@@ -210,7 +210,7 @@ def _plain(case: Case, text: str) -> Iterator[Statement]:
     if way.command is None:
         way = case.plan(("convert",))
     if way.command is not None:
-        yield Statement(text, (), way.text)
+        yield from offered(text, way)
     elif way.reason is not None:
         yield Statement(f"No command makes such a copy: {way.reason}.")
 

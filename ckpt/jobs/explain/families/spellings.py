@@ -192,3 +192,22 @@ def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
     else:
         text += f" Build it with r = {here}."
     yield Statement(text)
+
+
+_LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B|magnitude_vector)\b")
+
+
+def not_trained(absent: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether all that lacks are layers of LoRA, and the file is an adapter."""
+    return all(_LORA.search(name) for name in absent) and any(_LORA.search(name) for name in shapes)
+
+
+def not_trained_statement(absent: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> Statement:
+    """Say that an adapter has no layers at places where PEFT built some."""
+    here = {_LORA.split(name)[0] for name in shapes if _LORA.search(name)}
+    there = list(dict.fromkeys(_LORA.split(name)[0] for name in absent))
+    return Statement(
+        f"The adapter has {plural(len(here), 'layer')} of LoRA, and none at {and_more([show(name, 120) for name in there], 4)}. PEFT builds layers"
+        " where target_modules of adapter_config.json match, and that is at more places than the run that saved had trained. The new ones begin"
+        " without effect (lora_B is zero), so the adapter loads as it was trained. Narrow target_modules to be rid of the warning."
+    )

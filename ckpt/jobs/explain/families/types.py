@@ -132,7 +132,11 @@ FAMILIES = (
     ),
     Family(
         "not-finite",
-        (r"probability tensor contains either `inf`, `nan` or element < 0",),
+        (
+            r"probability tensor contains either `inf`, `nan` or element < 0",
+            r"(?i:\b(?:weights?|state[_ ]dict|checkpoint|model|parameters?|EMA|tensors?) contains? (?:an? )?(?:NaN|inf))",
+            r"[Ll]oss (?:became|is) (?:infinite or )?(?:NaN|nan)\b",
+        ),
         stating(_not_finite),
         needs_open=True,
     ),
@@ -146,6 +150,7 @@ FAMILIES = (
             r"not implemented for '(?:Half|BFloat16)'",
             r"Expected (?:object|tensor) (?:of|to have) scalar type \w{3,20}",
             r"self and mat2 must have the same dtype",
+            r"dtype mismatch between source and target",
             r"Found dtype \w{3,20} but expected \w{3,20}",
         ),
         stating(_answer),
