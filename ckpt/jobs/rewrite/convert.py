@@ -31,6 +31,7 @@ from ckpt.jobs.rewrite.report import (
     weightless,
     weights_of,
     with_ties,
+    without_documents,
 )
 from ckpt.jobs.rewrite.sets import refuse_incomplete, refuse_ranks, with_flattening
 from ckpt.jobs.rewrite.slim import slim
@@ -392,6 +393,9 @@ def _converted(
     dropped: list[Leftover] = []
     checkpoint = survey.checkpoint
     current = with_ties(survey, limits).checkpoint
+    if traits.is_pickle:
+        current, leftovers = without_documents(current, limits)
+        dropped += leftovers
     if current.traits.names_are_code and traits.is_pickle:
         current, leftovers = _script(current, limits, section)
         dropped += leftovers

@@ -385,10 +385,46 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
     for key, child in children(survey.checkpoint.root) if chosen.path or beside else ():
         inside = any(path[:1] == (key,) for path in covered) or key in loose
         if not inside and (chosen.path or key in beside) and not is_metadata((key,)):
-            rows.append(Leftover(str(key), brief(child, 60), is_value=True))
+            rows.append(_document(survey.checkpoint, str(key), child))
         elif inside:
             rows += _beside(child, (key,), covered)
     return rows
+
+
+def documents_of(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the documents beside the weights of a folder, their keys and their files.
+
+    Empty where other files of tensors or of a training have keys too: such a folder is a whole, and its documents belong to it.
+    """
+    keyed = [member for member in checkpoint.members if member.key]
+    if any(member.checkpoint.sources for member in keyed):
+        return {}
+    return {member.key: member.file for member in keyed}
+
+
+def without_documents(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
+    """Return the weights of a folder without the documents beside them, such as config.json, and list these.
+
+    Who loads the result expects the tensors of the model, and nothing among them.
+    """
+    documents = documents_of(checkpoint)
+    if not documents:
+        return checkpoint, []
+    root = Dict()
+    rows: list[Leftover] = []
+    for key, child in children(checkpoint.root):
+        if key in documents:
+            rows.append(_document(checkpoint, str(key), child))
+        else:
+            root.set([key], [child])
+    return edited(checkpoint, root, limits), rows
+
+
+def _document(checkpoint: Checkpoint, key: str, node: Node) -> Leftover:
+    """The row of a document that does not go along, with the option that carries it along."""
+    file = documents_of(checkpoint).get(key, "")
+    hint = f"ckpt slim --with-config keeps {show(file, 80)}" if file.endswith("config.json") else None
+    return Leftover(key, brief(node, 60), hint=hint, is_value=True)
 
 
 def _beside(node: Node, path: Path, covered: Sequence[Path]) -> Iterator[Leftover]:
