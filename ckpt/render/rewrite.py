@@ -69,6 +69,9 @@ def _lines(report: RewriteReport, width: int | None) -> list[Line]:
         out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     for fill in report.filled:
         out.append([(f"filled: {listed(fill.names, _LEFT)}", "")])
+    tied = [f"{show(name, 80)} is {show(first, 80)}" for name, first in report.tied.items()]
+    if tied and report.changes:
+        out.append([(f"tied, held once: {and_more(tied, 3)}", "")])
     if report.carried:
         out.append([(f"carried along: {listed(report.carried, _LEFT)}", "")])
     out += _left("lost", report.lost)

@@ -228,6 +228,7 @@ FREE = {
             "tensors[].change.rms_is",
         ),
     },
+    "sum": {"sums[].tied"},
     "stats": {
         "tensors[].channels",
         "tensors[].histogram",

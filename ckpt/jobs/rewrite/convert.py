@@ -44,7 +44,7 @@ from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Computed, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, show, show_name
 from ckpt.tree.arrays import as_bytes
-from ckpt.tree.find import METADATA, REGISTERED, children, is_metadata, metadata_of, with_metadata
+from ckpt.tree.find import METADATA, REGISTERED, children, is_metadata, metadata_of, tied_names, with_metadata
 from ckpt.tree.quantized import is_quantized
 from ckpt.tree.scalars import class_of
 
@@ -573,7 +573,7 @@ def _to_tensors(
             "convert",
             checkpoint,
             target,
-            (*_format_change(checkpoint, format, len(entries)), *changes),
+            (*_format_change(checkpoint, format, len(entries) - len(tied_names(entries))), *changes),
             (*leftovers, *lost),
             tuple(_uncast(uncast)),
             unchanged_bytes=to is None,

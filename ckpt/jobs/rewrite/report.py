@@ -29,6 +29,7 @@ from ckpt.tree.find import (
     metadata_of,
     node_at,
     places_of,
+    tied_names,
     with_metadata,
     with_unique_names,
 )
@@ -170,6 +171,11 @@ class RewriteReport(NamedTuple):
         return self
 
     @property
+    def tied(self) -> dict[str, str]:
+        """The tensors that the result holds under another name alone, and that name: safetensors hold one once."""
+        return {} if self.result.traits.is_pickle else tied_names(self.result.tensors)
+
+    @property
     def path(self) -> str | None:
         """The path of the file that was written, or None."""
         return None if self.saved is None else self.saved.path
@@ -182,7 +188,7 @@ class RewriteReport(NamedTuple):
 
     def __repr__(self) -> str:
         to = "nothing written" if self.saved is None else show(self.saved.path)
-        tensors = plural(len(self.result.tensors), "tensor")
+        tensors = plural(len(self.result.tensors) - len(self.tied), "tensor")
         return f"<ckpt.RewriteReport {self.command} {show(self.source.path)} → {to}: {tensors}>"
 
     @property
@@ -207,7 +213,7 @@ class RewriteReport(NamedTuple):
             },
             "output": None if saved is None else _saved_json(saved),
             "dry_run": self.is_dry_run,
-            "tensors": len(self.result.tensors),
+            "tensors": len(self.result.tensors) - len(self.tied),
             "changes": [
                 {
                     "kind": change.kind,
@@ -223,6 +229,7 @@ class RewriteReport(NamedTuple):
             "left_out": [_left_json(row) for row in self.left_out],
             "left_alone": [_left_json(row) for row in self.left_alone],
             "carried": list(self.carried),
+            "tied": [{"name": name, "of": first} for name, first in self.tied.items()],
             "damaged": [] if saved is None else list(saved.damaged),
             "overflowed": 0 if saved is None else saved.overflowed,
             "verified": None
