@@ -234,10 +234,14 @@ def _older(older: str, path: str, request: _Request) -> Older:
             limits=request.limits,
             plugins=plugins_allowed(),
         )
-    unchanged = [
-        row.name for row in report.rows if row.status == "same" and row.role.role in ("parameter", "unknown")
-    ]
-    return Older(older, tuple(unchanged))
+    same = [row for row in report.rows if row.status == "same" and row.role.role in ("parameter", "unknown")]
+    unchanged = [row for row in same if row.cause != "stepped"]
+    return Older(
+        older,
+        tuple(row.name for row in unchanged),
+        tuple(row.name for row in same if row.cause == "stepped"),
+        is_sure=all(row.cause not in (None, "unknown") for row in unchanged),
+    )
 
 
 def _verified(path: str, limits: Limits) -> VerifyReport:

@@ -18,6 +18,7 @@ from ckpt.io.executor import Executor, Local
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.optimizers import Keyed, by_parameters, is_same_list, named_by
 from ckpt.jobs.diff.reasons import (
+    Kept,
     Side,
     compared,
     doubt_contradictions,
@@ -249,7 +250,8 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     sides = Side(before), Side(after)
     doubt_contradictions(rows, *sides)
     if not are_ranks(*sides, rows):
-        rows = [with_reason(row, *sides) for row in rows]
+        kept = Kept(rows)
+        rows = [with_reason(row, *sides, kept) for row in rows]
     values: list[ValueRow] = []
     if not options.select and not options.structure:
         values, lonely = differing_values(before, after, aligned, outside=everything_asked)
