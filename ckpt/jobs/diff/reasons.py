@@ -174,13 +174,12 @@ def with_reason(row: Row, before: Side, after: Side, kept: Kept) -> Row:
     if row.before is None or row.after is None:
         return row
     found = _reason(row, before, after)
-    # A state that is another's says nothing, and neither does one of a counter that went back.
-    clocks = before.clock(row.indices[0]) or 0, after.clock(row.indices[1]) or 0
-    if (
-        found in (_CANNOT_TELL, _MAY_BE_BUFFER)
-        and clocks[0] <= clocks[1]
-        and not after.is_doubted(row.indices[1])
-    ):
+    # The state of another parameter says nothing, and where steps are counted they have said it, also by going back.
+    counted = isinstance(before.state(row.indices[0]), float) or isinstance(
+        after.state(row.indices[1]), float
+    )
+    is_open = found in (_CANNOT_TELL, _MAY_BE_BUFFER) and not counted
+    if is_open and not after.is_doubted(row.indices[1]):
         found = kept.reason(row.name, row.after.tensor.dtype.name) or found
     return row._replace(reason=found.text, cause=found.cause)
 
