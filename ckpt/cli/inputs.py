@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     pass
 
 
+STDIN = "-"
+"""The name that stands for stdin."""
 _LONGEST = 1 << 24
 """Bytes of a list of names."""
 
@@ -66,7 +68,11 @@ def listed(
     """
     names = list(paths or ())
     if file is not None:
-        data = _stdin() if file == "-" else _read(file, _LONGEST, f"the list {show(file, 80)}")
+        data = (
+            stdin_bytes("--files-from")
+            if file == STDIN
+            else _read(file, _LONGEST, f"the list {show(file, 80)}")
+        )
         mark = b"\0" if b"\0" in data else b"\n"
         # A file may be called like a blank line.
         names += [
@@ -87,10 +93,11 @@ def may_be_many(names: Sequence[str], jobs: int | None) -> bool:
     return len(names) > 1 or jobs is not None or any(map(os.path.isdir, names))
 
 
-def _stdin() -> bytes:
-    data = sys.stdin.buffer.read(_LONGEST + 1)
-    if len(data) > _LONGEST:
-        raise UsageError(f"--files-from -: the list has over {_LONGEST:,} bytes")
+def stdin_bytes(option: str, limit: int = _LONGEST) -> bytes:
+    """Return all that is on stdin. Raises UsageError where it is more than `limit` bytes."""
+    data = sys.stdin.buffer.read(limit + 1)
+    if len(data) > limit:
+        raise UsageError(f"{option} -: it has over {limit:,} bytes")
     return data
 
 

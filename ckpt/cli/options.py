@@ -114,7 +114,7 @@ Require = Annotated[
     bool,
     typer.Option(
         "--require",
-        help="Exit 2 where there is nothing to check: an empty list, a folder without a checkpoint.",
+        help="Exit 2 where a list is empty, and in lint where a folder holds no checkpoint.",
         rich_help_panel=GATE,
     ),
 ]

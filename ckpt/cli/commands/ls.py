@@ -75,10 +75,11 @@ def command(
 ) -> int:
     """List checkpoints, one row each: format, size, parameters, dtype, device, how to load them, findings.
 
-    Folders are searched; the first bytes of a file say what it is, and links to folders are skipped. Exit code 2 when a file
+    Folders are searched, without a PATH the current one; the first bytes of a file say what it is, and links to folders are skipped. Exit code 2 when a file
     cannot be read.
 
     \b
+    ckpt ls
     ckpt ls runs/
     ckpt ls . --sort size
     ckpt ls models/ --tsv --fail-on called-on-load
@@ -86,7 +87,8 @@ def command(
     limits = limits_of(limit)
     gate = gate_of("ls", select, ignore, level, fail_on)
     check_table(table)
-    names = listed(paths, files_from, require=require)
+    here = [os.curdir] if not paths and files_from is None else paths  # as the ls of every shell does
+    names = listed(here, files_from, require=require)
     fence_in(names, workers=may_be_many(names, jobs))
     listing = Listing(
         names,

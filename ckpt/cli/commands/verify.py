@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from ckpt.api.reading import verify
-from ckpt.api.stored import NOT_WITH_LISTS, Stored, checked_with, recorded_lists
+from ckpt.api.stored import NOT_WITH_LISTS, Stored, checked_with, piped_sums, recorded_lists
 from ckpt.api.walk import Found, is_concern, looked
 from ckpt.cli import output
 from ckpt.cli.fencing import fence_in
-from ckpt.cli.inputs import TROUBLE, Answer, Cluster, listed, look, working, worst
+from ckpt.cli.inputs import STDIN, TROUBLE, Answer, Cluster, listed, look, stdin_bytes, working, worst
 from ckpt.cli.options import (
     Exclude,
     FilesFrom,
@@ -54,7 +54,7 @@ def command(
         typer.Option(
             "--sums",
             metavar="F",
-            help="Compare with the sums in F, as `ckpt sum` or `ckpt sum --recorded` wrote.",
+            help="Compare with the sums in F, or with - on stdin, as `ckpt sum` or `ckpt sum --recorded` wrote.",
         ),
     ] = None,
     like: LikeOption = None,
@@ -84,8 +84,13 @@ def command(
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
     limits = limits_of(limit)
+    is_piped = stored == STDIN
+    if is_piped and files_from == STDIN:
+        raise UsageError("--sums - reads stdin, and so does another -", hint="--sums FILE")
+    if is_piped and part is not None:
+        raise UsageError("--part goes with --sums FILE: each part reads it")
     names = listed(paths, files_from, require=require)
-    fence_in([*names, stored, like], workers=True, cluster=cluster)
+    fence_in([*names, None if is_piped else stored, like], workers=True, cluster=cluster)
     if part is not None:
         if stored is not None and recorded_lists(stored, limits):
             raise UsageError(NOT_WITH_LISTS, path=stored)
@@ -95,7 +100,10 @@ def command(
         return write_part(part, "verify", names, limits, {**options, "stored": stored})
     plugins = plugins_allowed()
     globs = Globs(include or (), exclude or ())
-    expected, other = checked_with(stored, like, globs, section, limits, quick=quick, plugins=plugins)
+    sums_given: str | Stored | None = stored
+    if is_piped:
+        sums_given = piped_sums(stdin_bytes("--sums", limits.index_bytes), globs)
+    expected, other = checked_with(sums_given, like, globs, section, limits, quick=quick, plugins=plugins)
 
     def answer(item: Found) -> Answer:
         # A file in a folder that the list does not name is a problem, and not an error.

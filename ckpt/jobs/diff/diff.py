@@ -328,7 +328,11 @@ def _pairs(
     # A snapshot's record is evidence, not content.
     ours, theirs = ([part for part in side.sections if part.kind != "snapshot"] for side in (before, after))
     if options.section is not None:
-        ours, theirs = ([part for part in side if part.name == options.section] for side in (ours, theirs))
+        wanted = before.section_name(options.section), after.section_name(options.section)
+        ours, theirs = (
+            [part for part in side if part.name == name]
+            for side, name in zip((ours, theirs), wanted, strict=True)
+        )
         for side, parts in ((before, ours), (after, theirs)):
             if not parts:
                 side.section(options.section)  # which raises, with the names that there are
