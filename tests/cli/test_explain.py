@@ -106,3 +106,13 @@ def test_long_names_of_shapes_that_differ_move_no_column(tmp_path: Path) -> None
     seen = inside("explain", text, "a.pth", cwd=tmp_path).lines
     rows = [line for line in seen if line.endswith(tuple(names)) and "[3, 4]" in line]
     assert len(rows) == 2 and len({row.index(names[i]) for i, row in enumerate(rows)}) == 1
+
+
+@pytest.mark.parametrize("older", ["a.pth", "./a.pth", "link.pth"])
+def test_one_file_is_no_older_save(older: str, tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(3)}, tmp_path / "a.pth")
+    (tmp_path / "link.pth").symlink_to("a.pth")
+    text = "Parameter indices which did not receive grad for rank 0: 0"
+    done = inside("explain", text, older, "a.pth", cwd=tmp_path)
+    assert (done.code, done.lines) == (2, [])
+    assert done.complaints == ["ckpt: a.pth: both saves are one file (ckpt explain MESSAGE OLDER FILE)"]

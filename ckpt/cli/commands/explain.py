@@ -223,8 +223,18 @@ def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
         return answered
 
 
+def _are_one(path: str, other: str) -> bool:
+    """Tell whether two paths lead to one file or folder, also through links."""
+    try:
+        return path == other or os.path.samefile(path, other)
+    except OSError:  # one that is far, or is not there: opening it says so
+        return False
+
+
 def _older(older: str, path: str, request: _Request) -> Older:
-    """The parameters that are the same in an older save of the run. Raises CkptError."""
+    """The parameters that are the same in an older save of the run. Raises CkptError, UsageError for one file given twice."""
+    if _are_one(older, path):
+        raise UsageError("both saves are one file", path=path, hint="ckpt explain MESSAGE OLDER FILE")
     with output.meter("comparing") as progress:
         report = diff(
             older,

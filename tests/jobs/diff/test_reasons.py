@@ -198,3 +198,18 @@ def test_explain_does_not_rule_out_a_small_step_without_a_state(tmp_path: Path) 
     done = inside("explain", DDP, "a.pth", "b.pth", cwd=tmp_path)
     text = " ".join(" ".join(done.lines).split())
     assert "they had no gradient, are frozen, or their step was too small" in text
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["equal after the cast", "rounded"])
+def test_a_cast_freezes_nothing(exact: bool, tmp_path: Path) -> None:
+    """One layer as FP8 beside others as they were: a quantization, after which nothing is frozen."""
+    state = {f"{name}.weight": torch.randn(8, 8) for name in "abc"}
+    if exact:
+        state["a.weight"] = torch.ones(8, 8)
+    torch.save(state, tmp_path / "a.pth")
+    torch.save({**state, "a.weight": state["a.weight"].to(torch.float8_e4m3fn)}, tmp_path / "b.pth")
+    done = inside("diff", "a.pth", "b.pth", cwd=tmp_path)
+    text = done.out.decode()
+    assert done.code == 1 and "1 retyped" in text and "frozen" not in text and "stayed unchanged" not in text
+    report = ckpt.diff(tmp_path / "a.pth", tmp_path / "b.pth")
+    assert report.count("retyped") == 1 and report.count("same") == 2 and report.frozen == ()

@@ -232,3 +232,21 @@ def test_a_link_to_a_file_of_yours_is_not_followed(tmp_path: Path) -> None:
     (base / "tokenizer.json").symlink_to(tmp_path / "secret.txt")
     done = inside("slim", "base/pytorch_model.bin", "--with-config", "-o", "out", cwd=tmp_path)
     assert done.code == 2 and "is a link" in " ".join(done.complaints) and not (tmp_path / "out").exists()
+
+
+def test_shards_say_how_they_are_opened(tmp_path: Path) -> None:
+    (a_base(tmp_path) / "training_args.bin").unlink()
+    done = inside("convert", "base", "-o", "small.safetensors", "--shard-size", "60", cwd=tmp_path)
+    line = (
+        "  from_pretrained looks for model.safetensors.index.json in a folder (-o FOLDER/model.safetensors)"
+    )
+    assert done.code == 0 and line in done.lines
+    (tmp_path / "out").mkdir()
+    done = inside("convert", "base", "-o", "out/model.safetensors", "--shard-size", "60", cwd=tmp_path)
+    line = "  from_pretrained opens the folder out once config.json of the model lies in it (--with-config)"
+    assert done.code == 0 and line in done.lines
+    done = inside("convert", "base", "--with-config", "-o", "whole", "--shard-size", "60", cwd=tmp_path)
+    assert done.code == 0 and "  from_pretrained opens the folder whole" in done.lines
+    assert {"config.json", "model.safetensors.index.json"} <= {
+        path.name for path in (tmp_path / "whole").iterdir()
+    }
