@@ -518,7 +518,7 @@ def _without_tied(
 
 
 def _memory(entry: Entry) -> object:
-    """Return the elements of a storage that a tensor shows, to compare; None for one that has none of its own."""
+    """Return the elements of a storage that a tensor shows, or None for an empty tensor."""
     tensor = entry.tensor
     return tensor.view if isinstance(tensor, TensorRef) and tensor.numel else None
 

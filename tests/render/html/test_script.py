@@ -1129,7 +1129,7 @@ def test_a_series_has_a_curve_for_each_number_that_differs() -> None:
       return [yAxis.type, series[0].data];
     }"""
     assert call(see, [2, 1, 0.5]) == ["value", [2, 1, 0.5]]
-    assert call(see, [1, 0.1, 0.0001]) == ["log", [1, 0.1, 0.0001]]
+    assert call(see, [1, 0.1, 0.0001]) == ["value", [0, -1, -4]], "powers of ten"
     assert call(see, [1, 0, 5000]) == ["value", [1, 0, 5000]]
     same = {"names": ["beta"], "values": [0.9, 0.9]}
     short = {"names": ["short"], "values": [1]}
