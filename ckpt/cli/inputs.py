@@ -97,7 +97,7 @@ def stdin_bytes(option: str, limit: int = _LONGEST) -> bytes:
     """Return all that is on stdin. Raises UsageError where it is more than `limit` bytes."""
     data = sys.stdin.buffer.read(limit + 1)
     if len(data) > limit:
-        raise UsageError(f"{option} -: it has over {limit:,} bytes")
+        raise UsageError(f"{option} -: the list has over {limit:,} bytes")
     return data
 
 
