@@ -94,6 +94,10 @@ def blocks(names: Sequence[str]) -> list[Block]:
     return [*result, Block(begin, first, len(names))] if names else result
 
 
+ROOT = "."
+"""The name of the root of a checkpoint, as a person types it."""
+
+
 def natural(text: str) -> tuple[tuple[int, int | str], ...]:
     """A sort key that puts `layers.2` before `layers.10`, and `lr0.005` before `lr0.05`. Each text has its own."""
     parts = _NUMBERS.split(text)  # every second one is a number

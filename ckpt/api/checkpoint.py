@@ -40,7 +40,7 @@ class SectionSummary(NamedTuple):
 
     name: str
     kind: str
-    tensors: int
+    tensor_count: int
     nbytes: int
 
 

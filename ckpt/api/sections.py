@@ -72,7 +72,12 @@ class Section(Part):
         self.kind = section.kind
 
     @property
-    def tensors(self) -> int:
+    def tensors(self) -> tuple[Ref, ...]:
+        """Its tensors, in file order."""
+        return tuple(self.values())
+
+    @property
+    def tensor_count(self) -> int:
         """The number of its tensors."""
         return len(self._indices)
 

@@ -102,11 +102,31 @@ def compared_with(stored: Stored, report: VerifyReport, opened: Checkpoint, *, q
 
 def _text(path: str, limits: Limits) -> str:
     """The text of a file of sums. Raises CkptError."""
-    data = read_file(locate(path), limits, "the sums")
+    return _decoded(read_file(locate(path), limits, "the sums"))
+
+
+def _decoded(data: bytes) -> str:
+    """The text of sums. Raises UnreadableError."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise UnreadableError("is not text", hint="expected the lines of ckpt sum") from None
+
+
+PIPED = "(stdin)"
+"""The name of sums that came on stdin."""
+
+
+def piped_sums(data: bytes, globs: Globs) -> Stored:
+    """The content of sums that came on stdin. Raises CkptError, UsageError."""
+    path = PIPED
+    with about(path):
+        text = _decoded(data)
+        if not is_recorded(text):
+            return Stored(path, sums=_selected(parse(text), globs, path))
+        if globs:
+            raise UsageError(NOT_WITH_LISTS)
+        return Stored(path, parse_recorded(text))
 
 
 def recorded_lists(path: str, limits: Limits) -> list[RecordedList]:

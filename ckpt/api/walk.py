@@ -23,7 +23,7 @@ from ckpt.formats.common.sets import is_shard
 from ckpt.formats.format import CHECKPOINTS, PERHAPS
 from ckpt.io.far import is_url
 from ckpt.io.location import SNAPSHOTS, is_cached_model, locate, read_file
-from ckpt.io.source import beginning
+from ckpt.io.source import beginning, irregular
 from ckpt.limits import Budget, Limits, json_object, parse_json
 from ckpt.names import endings, natural
 from ckpt.rows import NamedTuple
@@ -106,7 +106,8 @@ def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> li
         inside = [Found(path)]
         if error is not None:
             walked = _walked_far(path, plugins) if is_far else _walked(path, plugins)
-            inside = [item._replace(folder=path) for item in walked]
+            in_order = sorted(walked, key=lambda item: natural(item.path))  # as ls lists them
+            inside = [item._replace(folder=path) for item in in_order]
         items += inside
         if all(item.skipped is not None or item.is_other for item in inside):
             items.append(Found(path, error=error))
@@ -315,14 +316,17 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
     is_leftover = not typed and re.fullmatch(_LEFTOVER, name) is not None
     is_named_so = name.lower().endswith(CHECKPOINTS)
     try:
-        is_file = stat.S_ISREG(os.stat(path).st_mode)
+        mode = os.stat(path).st_mode
     except FileNotFoundError:
-        is_file = is_named_so  # a link that leads nowhere
-    except OSError:
-        is_file = True  # opening it says why it cannot be read
-    item = Found(path, named=False, is_other=not is_file)
-    if is_file and not is_named_so:
-        item = _by_bytes(item, plugins)
+        item = Found(path, named=False, is_other=not is_named_so)  # a link that leads nowhere
+    except OSError:  # opening it says why it cannot be read
+        item = Found(path, named=False)
+    else:
+        if is_named_so and not stat.S_ISREG(mode):
+            return Found(path, named=False, skipped=irregular(mode))
+        item = Found(path, named=False, is_other=not stat.S_ISREG(mode))
+        if not is_named_so and not item.is_other:
+            item = _by_bytes(item, plugins)
     if is_leftover and item.is_other:
         # What a loader would take is judged: a name alone hides no file.
         return item._replace(is_other=False, skipped="a leftover of a write that was interrupted")

@@ -141,7 +141,8 @@ def _answered(step: Callable[[], _R]) -> _R:
             output.complain(f"ckpt: {TOO_MANY_TEXT}")
         elif error.errno in _CANNOT_WRITE:
             output.discard()
-            output.complain(f"ckpt: the output cannot be written: {(error.strerror or '').lower()}")
+            why = "stdout is closed" if error.errno == errno.EBADF else (error.strerror or "").lower()
+            output.complain(f"ckpt: the output cannot be written: {why}")
         else:
             raise
         code = TROUBLE

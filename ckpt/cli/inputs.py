@@ -32,6 +32,8 @@ from ckpt.render.text import Line
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, listed, show, show_literal
 
+STDIN = "-"
+"""The name that stands for stdin."""
 _LONGEST = 1 << 24
 """Bytes of a list of names."""
 
@@ -64,7 +66,11 @@ def named_paths(
     """
     names = list(paths or ())
     if file is not None:
-        data = _stdin() if file == "-" else _read(file, _LONGEST, f"the list {show(file, 80)}")
+        data = (
+            stdin_bytes("--files-from")
+            if file == STDIN
+            else _read(file, _LONGEST, f"the list {show(file, 80)}")
+        )
         mark = b"\0" if b"\0" in data else b"\n"
         # A file may be called like a blank line.
         names += [
@@ -85,10 +91,11 @@ def may_be_many(names: Sequence[str], jobs: int | None) -> bool:
     return len(names) > 1 or jobs is not None or any(map(os.path.isdir, names))
 
 
-def _stdin() -> bytes:
-    data = sys.stdin.buffer.read(_LONGEST + 1)
-    if len(data) > _LONGEST:
-        raise UsageError(f"--files-from -: the list has over {_LONGEST:,} bytes")
+def stdin_bytes(option: str, limit: int = _LONGEST) -> bytes:
+    """Return all that is on stdin. Raises UsageError where it is more than `limit` bytes."""
+    data = sys.stdin.buffer.read(limit + 1)
+    if len(data) > limit:
+        raise UsageError(f"{option} -: the list has over {limit:,} bytes")
     return data
 
 

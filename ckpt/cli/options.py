@@ -141,7 +141,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--sums",
             "F",
             "verify",
-            "Compare with the sums in F, as `ckpt sum` or `ckpt sum --recorded` wrote.",
+            "Compare with the sums in F, or with - on stdin, as `ckpt sum` or `ckpt sum --recorded` wrote.",
         ),
         flag("--recorded", "sum", "List sizes and CRC-32 as the files record them; read no tensors."),
         text("--to", "TAG", "rehome", "Move all tensors to this device; cpu without it.", words=_DEVICES),
@@ -513,7 +513,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag(
             "--require",
             "ls lint verify",
-            "Exit 2 where there is nothing to check: an empty list, a folder without a checkpoint.",
+            "Exit 2 where a list is empty, and in lint where a folder holds no checkpoint.",
         ),
         texts(
             "--fail-on",

@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from typing import TextIO
 
 from ckpt.errors import CkptError, Failure, UsageError
-from ckpt.render.text import Line, cut, plain_text, ragged, table_lines, talk_lines
+from ckpt.render.text import Line, Written, as_written, cut, plain_text, ragged, table_lines, talk_lines
 from ckpt.text import STAND_INS, TEXT_LIMIT, Json, show, show_line, show_literal, size_text
 
 _STYLES = {
@@ -84,13 +84,21 @@ def silenced(*, all: bool = False, summary: bool = False) -> Iterator[None]:
 def prepare() -> None:
     """Make both streams take any text: what their encoding lacks has a stand-in or is escaped, never an exception."""
     codecs.register_error(_HANDLER, _stand_in)
-    sys.stdout = _prepared(sys.stdout)
-    sys.stderr = _prepared(sys.stderr)
+    # Whoever started us may have closed them. An answer that goes nowhere is trouble, and a file that is opened later
+    # must not get the number of stdout; talk is dropped.
+    sys.stdout = _prepared(sys.stdout or _nothing(os.O_RDONLY))
+    sys.stderr = _prepared(sys.stderr or _nothing(os.O_WRONLY))
+    encoding = sys.stdout.encoding or "utf-8"
+    if not codecs.lookup(encoding).name.startswith("utf"):
+        Written.form = lambda text: text.encode(encoding, _HANDLER).decode(encoding)
 
 
-def _prepared(stream: TextIO | None) -> TextIO:
-    if stream is None:  # closed by whoever started us
-        return open(os.devnull, "w")  # until the process ends
+def _nothing(flags: int) -> TextIO:
+    """A stream to /dev/null, open until the process ends. Opened for reading, it takes nothing."""
+    return os.fdopen(os.open(os.devnull, flags), "w")
+
+
+def _prepared(stream: TextIO) -> TextIO:
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     if isinstance(stream.buffer, io.RawIOBase):
@@ -233,6 +241,8 @@ def _compact(value: Json) -> str:
 def write_table(rows: Iterable[Sequence[str]], *, tsv: bool, table: str | None, header: bool = True) -> None:
     """Rows, the first of them the header, as TSV, in a format of tabulate, or as aligned columns."""
     if tsv or table is not None:
+        if not tsv:  # which tabulate measures
+            rows = ([as_written(cell) for cell in row] for row in rows)
         for line in table_lines(rows, tsv=tsv, table=table, header=header):
             write_text(line)
         return

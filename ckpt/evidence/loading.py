@@ -139,9 +139,13 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 
 
 def _pretrained(checkpoint: Checkpoint) -> str | None:
-    """Return the line that opens a folder as the model that its config.json names, or None."""
-    from ckpt.evidence.pretrained import pretrained_class  # here: a file alone has no config
+    """Return the line that opens a folder as the model that its config.json names, or as an adapter; or None."""
+    from ckpt.evidence.pretrained import base_of_adapter, pretrained_class  # here: a file alone has no config
 
+    base = base_of_adapter(checkpoint)
+    if base is not None:
+        line = f"peft.PeftModel.from_pretrained(base, {literal(_local(checkpoint.path))})"
+        return f"{line}  # base is {literal(base)}" if base else line
     name = pretrained_class(checkpoint)
     return None if name is None else f"{name}.from_pretrained({literal(_local(checkpoint.path))})"
 

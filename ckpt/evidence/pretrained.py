@@ -1,4 +1,4 @@
-"""The class of the model in a folder that transformers or diffusers wrote, as its config.json says it."""
+"""The class of the model in a folder that transformers, diffusers or PEFT wrote, as its config says it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ _WEIGHTS = {
     "diffusers": LazyPattern(r"diffusion_pytorch_model(?:\..+|-\d{5}-of-.+)"),
 }
 """Package -> the names of weights that its `from_pretrained` looks for."""
+_ADAPTER = LazyPattern(r"adapter_model\.(?:safetensors|bin)")
 
 
 def pretrained_class(checkpoint: Checkpoint) -> str | None:
@@ -33,6 +34,18 @@ def pretrained_class(checkpoint: Checkpoint) -> str | None:
         if weights and all(_WEIGHTS[package].fullmatch(file) for file in weights):
             return f"{package}.{name}"
     return None
+
+
+def base_of_adapter(checkpoint: Checkpoint) -> str | None:
+    """Return the base model that adapter_config.json names, empty where it names none; or None for what is no adapter of PEFT."""
+    config = dict(children(dict(children(checkpoint.root)).get("adapter_config")))
+    weights = [member.file for member in checkpoint.members if member.is_model or not member.key]
+    if not isinstance(config.get("peft_type"), str) or not weights:
+        return None
+    if not all(_ADAPTER.fullmatch(file) for file in weights):
+        return None
+    base = config.get("base_model_name_or_path")
+    return base if isinstance(base, str) else ""
 
 
 def _first(listed: Node) -> Node:

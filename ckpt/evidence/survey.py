@@ -15,7 +15,7 @@ from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles, role_alone
 from ckpt.evidence.scaled import Scaled, config_of, find_scaled, is_shard
 from ckpt.evidence.sections import Section, find_sections
-from ckpt.names import nearest
+from ckpt.names import ROOT, nearest
 from ckpt.tensors import TensorRef
 from ckpt.text import and_more, pasted, show
 
@@ -96,10 +96,15 @@ class Survey:
         roles = self.roles
         return [index for section in self.main for index in section.indices if roles[index].role == role]
 
+    def section_name(self, name: str) -> str:
+        """Return the name of a section as it is asked for: `.` is the root, as in a path, unless a section is called so."""
+        is_root = name == ROOT and all(section.name != ROOT for section in self.sections)
+        return "" if is_root else name
+
     def section(self, name: str) -> Section:
         """The section with this name, or the one that is the same object. Raises UsageError with the nearest names."""
         same = next((row.same_as for row in self.checkpoint.values if row.name == name and row.same_as), None)
-        for wanted in (name, same):
+        for wanted in (self.section_name(name), same):
             for section in self.sections:
                 if section.name == wanted:
                     return section

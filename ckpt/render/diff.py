@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from math import isnan
 
-from ckpt.checkpoint import Value
+from ckpt.checkpoint import Checkpoint, Value
 from ckpt.elements.compare import Change, together
 from ckpt.elements.histogram import Histogram
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.diff.reasons import ranks_of
-from ckpt.jobs.diff.rows import STATUSES, Bars, Row, ValueRow, bars_that_fit, modules
+from ckpt.jobs.diff.rows import STATUSES, Bars, Row, Tied, ValueRow, bars_that_fit, modules
 from ckpt.render.bars import CELLS, spark
 from ckpt.render.tables import value_text
 from ckpt.render.text import (
@@ -77,6 +77,7 @@ _STILL = 24
 _MERGED = 5000
 """Rows of which the same may be said, and that are compared for it."""
 _LOST = 8
+_TIED = 4
 _ROLES = {
     "parameter": "parameters",
     "unknown": "parameters (not sure)",
@@ -109,7 +110,7 @@ def diff_lines(
     if report.findings:
         out += [[], *findings_lines(report.findings, width)]
     end = _values(report, width)
-    notes = [*_apart(report), *(show(note, 200) for note in report.notes[:_ROWS])]
+    notes = [*_tied(report), *_apart(report), *(show(note, 200) for note in report.notes[:_ROWS])]
     if len(report.notes) > _ROWS:
         notes.append(f"… {len(report.notes) - _ROWS:,} more (--json)")
     notes += [f"not compared: {show(name, 120)} (not in the other file)" for name in report.not_compared]
@@ -165,6 +166,23 @@ def _again(report: DiffReport, option: str) -> str:
     if report.options.section is not None:
         words += ["--section", pasted(report.options.section) or "…"]
     return " ".join([*words, option])
+
+
+def _tied(report: DiffReport) -> list[str]:
+    """Return one note for each name of one file that is another name of a tensor that both files hold."""
+    notes = [
+        f"tied: {show(row.name, 80)} is {show(row.of, 80)} in {show(_sides(report, row)[0].path, 80)}; "
+        f"{show(_sides(report, row)[1].path, 80)} has it under one name"
+        for row in report.tied[:_TIED]
+    ]
+    if len(report.tied) > _TIED:
+        notes.append(f"tied: {len(report.tied) - _TIED:,} more (--json)")
+    return notes
+
+
+def _sides(report: DiffReport, row: Tied) -> tuple[Checkpoint, Checkpoint]:
+    """Return the file that has both names of a tied tensor, and the other file."""
+    return (report.before, report.after) if row.is_before else (report.after, report.before)
 
 
 def _apart(report: DiffReport) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ckpt.jobs.explain import Explanation, Page
 from ckpt.jobs.explain.case import Answer, Statement
 from ckpt.render.numbering import numbering_lines
-from ckpt.render.text import Line, hung, pasted_line, ragged, wrapped
+from ckpt.render.text import Line, hung, lined_up, pasted_line, wrapped
 from ckpt.text import and_more, show
 
 _WIDEST = 100
@@ -90,7 +90,7 @@ def _shape_lines(answer: Answer, width: int | None) -> list[Line]:
     for row in answer.shapes:
         in_file = "not there" if row.file is None else str(list(row.file))
         rows.append([show(row.name, None), in_file, str(list(row.model))])
-    return ragged(rows, width=width)
+    return lined_up(rows, 0, width=width)
 
 
 def _statement_lines(statement: Statement, narrow: int, width: int | None) -> list[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ckpt.evidence.numbering import Numbered, Numbering
-from ckpt.render.text import Line, hung, ragged
+from ckpt.render.text import Line, hung, lined_up
 from ckpt.text import folded, plural, show
 
 _FEW = 4
@@ -20,7 +20,7 @@ def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line
     rows = [["INDEX", "NAME", "SHAPE", "DTYPE", "GRADIENT", "RANK"]]
     for row in numbering.rows:
         rows += _rows(row, ", ".join(map(str, row.ranks)) if several else "")
-    out += ragged(rows, right=frozenset((0,)), width=width)
+    out += lined_up(rows, 1, right=frozenset((0,)), width=width)
     for text in _closing(numbering):
         out += hung([], text, width, 2, "dim")
     return out

@@ -69,6 +69,9 @@ def _lines(report: RewriteReport, width: int | None) -> list[Line]:
         out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
     for fill in report.filled:
         out.append([(f"filled: {listed(fill.names, _LEFT)}", "")])
+    tied = [f"{show(name, 80)} is {show(first, 80)}" for name, first in report.tied.items()]
+    if tied and report.changes:
+        out.append([(f"tied, held once: {and_more(tied, 3)}", "")])
     if report.carried:
         out.append([(f"carried along: {listed(report.carried, _LEFT)}", "")])
     out += _left("lost", report.lost)
@@ -185,11 +188,30 @@ def _wrote(report: RewriteReport, saved: SavedFile, width: int | None) -> list[L
         return [[(text, "")], [(f"{kept}; to take it back:", "dim")], pasted_line(whole(undo), width)]
     if saved.shards is not None:
         path += f" and {saved.shards} shards"
+        out_of_shards = _opened_by(saved.path, report.carried)
+    else:
+        out_of_shards = []
     won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0
     less = f", {size_text(won)} less" if won > 0 else ""
-    return [[(f"wrote {path}, {size_text(saved.nbytes)}{less}{same}{checks}", "")]]
+    return [[(f"wrote {path}, {size_text(saved.nbytes)}{less}{same}{checks}", "")], *out_of_shards]
 
 
+def _opened_by(index: str, carried: Sequence[str]) -> list[Line]:
+    """Return the line that says how `from_pretrained` opens shards, which it finds by the name of their index alone."""
+    folder, slash, name = index.rpartition("/")
+    if name not in _INDEXES:
+        return [
+            [(f"  from_pretrained looks for {_INDEXES[0]} in a folder (-o FOLDER/model.safetensors)", "dim")]
+        ]
+    text = f"  from_pretrained opens the folder {whole(show(folder or slash or '.', None))}"
+    is_whole = any(file.endswith("config.json") for file in carried)
+    return [
+        [(text if is_whole else f"{text} once config.json of the model lies in it (--with-config)", "dim")]
+    ]
+
+
+_INDEXES = ("model.safetensors.index.json", "diffusion_pytorch_model.safetensors.index.json")
+"""The indexes that transformers and diffusers look for."""
 _LISTED = 6
 _MODULES = 40
 _RULES = 12

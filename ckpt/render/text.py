@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ckpt.findings import Finding
 from ckpt.names import are_series, labels
@@ -171,6 +171,32 @@ def ragged(
     return lines
 
 
+def lined_up(
+    rows: Sequence[Sequence[str]], name: int, *, right: frozenset[int] = frozenset(), width: int | None = None
+) -> list[Line]:
+    """Rows as columns that always line up; the first row is the header. No text is shortened or broken.
+
+    Where the columns do not fit, the column of names, `name`, comes last: a long name is whole, and moves nothing.
+    """
+    sizes = [
+        max(cells(row[i]) for row in rows) if any(row[i] for row in rows[1:]) else 0
+        for i in range(len(rows[0]))
+    ]
+    kept = [i for i, size in enumerate(sizes) if size]
+    fits = sizes[name] <= NAME if width is None else sum(sizes) + 2 * (len(kept) - 1) <= width
+    if fits or name not in kept:
+        return ragged(rows, right=right, width=width)
+    order = [*(i for i in kept if i != name), name]
+    lines: list[Line] = []
+    for number, row in enumerate(rows):
+        text = ""
+        for i in order[:-1]:
+            blanks = " " * (sizes[i] - cells(row[i]))
+            text += f"{blanks}{row[i]}  " if i in right else f"{row[i]}{blanks}  "
+        lines.append([(text + row[name], "" if number else "head")])
+    return lines
+
+
 def _ragged_widths(sizes: Sequence[Sequence[int]], width: int | None) -> list[int]:
     """Widths of columns, whose cells have these sizes: all of each, or where that is too much, what most of it needs."""
     widest = [max(column) for column in sizes]
@@ -193,10 +219,22 @@ def _most(sizes: Sequence[int]) -> int:
     return some[(3 * len(some)) // 4 - (len(some) % 4 == 0)] if some else 0
 
 
+class Written:
+    """The function that gives a text as stdout will write it, where its encoding lacks characters; or None."""
+
+    form: Callable[[str], str] | None = None
+
+
+def as_written(text: str) -> str:
+    """Return a text with the stand-ins and escapes of what the encoding of stdout lacks."""
+    return text if Written.form is None or text.isascii() else Written.form(text)
+
+
 def cells(text: str) -> int:
-    """Cells of a terminal that a text takes: two for wide characters."""
+    """Cells of a terminal that a text takes when it is written: two for wide characters."""
     if text.isascii():
         return len(text)
+    text = as_written(text)
     far = [char for char in text if char >= _WIDE]
     if not far:
         return len(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 from ckpt.checkpoint import Checkpoint, Entries, Entry, Role, Value
@@ -227,6 +227,22 @@ def with_metadata(root: Node, texts: Mapping[str, str]) -> Dict:
 def is_alias(other: str, name: str) -> bool:
     """Tell whether a text of the metadata can be the name of a tied tensor: such names have a dot."""
     return "." in other and other != name
+
+
+def tied_names(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the names of tensors that are another name of an earlier one: other name -> first name.
+
+    Such tensors show the same elements of one storage. Empty ones have no memory to share.
+    """
+    first: dict[object, str] = {}
+    found: dict[str, str] = {}
+    for entry in entries:
+        tensor = entry.tensor
+        if isinstance(tensor, TensorRef) and tensor.numel:
+            name = first.setdefault(tensor.view, entry.name)
+            if name != entry.name:
+                found[entry.name] = name
+    return found
 
 
 def aliases(checkpoint: Checkpoint) -> dict[str, str]:

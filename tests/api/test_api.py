@@ -124,8 +124,8 @@ def test_plain_values(tmp_path: Path) -> None:
         assert len(values) == 7 and "none" not in values
         assert [ref.name for ref in values()] == ["w"]
         assert repr(values) == "<7 values: best, big, args, args.lr and 3 more>"
-        assert [(part.kind, part.tensors) for part in opened.sections] == [
-            (part.kind, part.tensors) for part in ckpt.inspect(opened).sections
+        assert [(part.kind, part.tensor_count) for part in opened.sections] == [
+            (part.kind, part.tensor_count) for part in ckpt.inspect(opened).sections
         ]
 
 

@@ -349,11 +349,12 @@ def test_sections(samples: Path) -> None:
     with ckpt.open(samples / "train_cuda.pth") as opened:
         summary = ckpt.inspect(opened).sections
         sections = opened.sections
-        assert [(row.name, row.kind, row.tensors, row.nbytes) for row in sections] == [
+        assert [(row.name, row.kind, row.tensor_count, row.nbytes) for row in sections] == [
             tuple(row) for row in summary
         ]
         model = opened.section("model")
-        assert isinstance(model, ckpt.Section) and len(model) == model.tensors and model in sections
+        assert isinstance(model, ckpt.Section) and len(model) == model.tensor_count and model in sections
+        assert [ref.name for ref in model.tensors] == [model[name].name for name in model]
         assert model["module.fc.weight"] == opened["model.module.fc.weight"]
         assert {f"model.{name}" for name in model} < set(opened) and model.nbytes == sum(
             r.nbytes for r in model.values()

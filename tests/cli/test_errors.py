@@ -13,6 +13,7 @@ from pathlib import Path
 import hostile
 import opcodes as op
 import pytest
+import torch
 from process import ROOT, SAMPLES, TIMEOUT, as_nobody, check_error, ckpt, environment, python, raw_controls
 
 from ckpt import __version__
@@ -316,6 +317,56 @@ def test_output_on_a_full_disk(arguments: tuple[str, ...]) -> None:
         )
     assert done.returncode == 2
     assert done.stderr.count(b"\n") == 1 and b"Traceback" not in done.stderr, done.stderr
+
+
+ANSWERS = (
+    *(
+        "--version",
+        "--help",
+        "inspect --help",
+        "explain frozen",
+        "get a.pth epoch",
+        "diff b.pth c.pth",
+        "stats a.pth",
+    ),
+    *(
+        "inspect a.pth",
+        "inspect a.pth --json",
+        "inspect a.pth --tsv",
+        "ls a.pth",
+        "ls . -j 2",
+        "lint a.pth --level info",
+    ),
+    *("verify a.pth", "sum a.pth", "report a.pth -o -", "slim a.pth -o out.pth", "salvage a.pth -o out.pth"),
+    *("convert a.pth -o out.safetensors", "rehome a.pth --to cpu -o out.pth", "verify a.pth --part 0/2"),
+)
+
+
+def without_stdout(arguments: str, redirected: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
+    """Run a command whose shell has redirected its stdout, such as `>&-`, which closes it."""
+    words = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "ckpt", *arguments.split()]
+    return subprocess.run(words, capture_output=True, env=environment(), timeout=TIMEOUT, cwd=cwd)
+
+
+@pytest.mark.parametrize("arguments", ANSWERS)
+def test_an_answer_to_a_closed_stdout_is_trouble(arguments: str, tmp_path: Path) -> None:
+    """It went nowhere, and the exit code was 0."""
+    (tmp_path / "a.pth").write_bytes(GOOD.read_bytes())
+    for name in ("b.pth", "c.pth"):
+        torch.save({"w": torch.ones(2)}, tmp_path / name)
+    done = without_stdout(arguments, ">&-", tmp_path)
+    last = done.stderr.decode().splitlines()[-1]
+    assert (done.returncode, last) == (2, "ckpt: the output cannot be written: stdout is closed"), done
+    assert b"Traceback" not in done.stderr
+    if os.path.exists("/dev/full"):
+        done = without_stdout(arguments, ">/dev/full", tmp_path)
+        assert done.returncode == 2 and b"Traceback" not in done.stderr, done
+
+
+@pytest.mark.parametrize("redirected", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_who_asks_for_the_exit_code_alone_may_close_stdout(redirected: str, tmp_path: Path) -> None:
+    done = without_stdout(f"verify {GOOD} -q", redirected, tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

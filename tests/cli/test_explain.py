@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
-from process import Run
+import torch
+from inside import inside
+from process import Run, terminal
 
 from ckpt.findings import CATALOGUE
 from ckpt.jobs.explain import pages
@@ -69,3 +72,47 @@ def test_json(ckpt: Run) -> None:
     assert [page["code"] for page in document["pages"] if page["code"]] == list(CATALOGUE)
     assert one["pages"] == [page for page in document["pages"] if page["code"] == "prefix"]
     assert one["pages"][0]["level"] == "warning" and one["pages"][0]["made_by"] == ["inspect"]
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+
+LONG = "transformer.encoder.a_module_with_a_long_name.{}.another_module_with_a_long_name.projection"
+
+
+@pytest.mark.parametrize("on_terminal", [True, False], ids=["terminal", "pipe"])
+def test_long_names_of_candidates_stay_whole_and_move_no_column(on_terminal: bool, tmp_path: Path) -> None:
+    names = [LONG.format(number) for number in range(3)] + ["short"]
+    torch.save({name: torch.zeros(3, 4) for name in names}, tmp_path / "a.pth")
+    text = "Parameter indices which did not receive grad for rank 0: 1 2 3"
+    if on_terminal:
+        seen = terminal("explain", text, "a.pth", cwd=tmp_path, NO_COLOR="1", TERM="dumb").split("\n")
+    else:
+        seen = inside("explain", text, "a.pth", cwd=tmp_path).lines
+    rows = [line for line in seen if "[3, 4]" in line]
+    head = next(line for line in seen if "SHAPE" in line)
+    assert [row.split()[-1] for row in rows] == names[1:]
+    assert {row.index("[3, 4]") for row in rows} == {head.index("SHAPE")}
+    assert {row.index("float32") for row in rows} == {head.index("DTYPE")}
+
+
+def test_long_names_of_shapes_that_differ_move_no_column(tmp_path: Path) -> None:
+    names = [LONG.format(number) for number in range(2)]
+    torch.save({name: torch.zeros(3, 4) for name in names}, tmp_path / "a.pth")
+    text = "".join(
+        f"size mismatch for {name}: copying a param with shape torch.Size([3, 4]) from checkpoint, "
+        f"the shape in current model is torch.Size([{rows}, 4]).\\n"
+        for name, rows in zip(names, (5, 15), strict=True)
+    )
+    seen = inside("explain", text, "a.pth", cwd=tmp_path).lines
+    rows = [line for line in seen if line.endswith(tuple(names)) and "[3, 4]" in line]
+    assert len(rows) == 2 and len({row.index(names[i]) for i, row in enumerate(rows)}) == 1
+
+
+@pytest.mark.parametrize("older", ["a.pth", "./a.pth", "link.pth"])
+def test_one_file_is_no_older_save(older: str, tmp_path: Path) -> None:
+    torch.save({"w": torch.zeros(3)}, tmp_path / "a.pth")
+    (tmp_path / "link.pth").symlink_to("a.pth")
+    text = "Parameter indices which did not receive grad for rank 0: 0"
+    done = inside("explain", text, older, "a.pth", cwd=tmp_path)
+    assert (done.code, done.lines) == (2, [])
+    assert done.complaints == ["ckpt: a.pth: both saves are one file (ckpt explain MESSAGE OLDER FILE)"]

@@ -302,7 +302,7 @@ def test_a_list_on_stdin_is_read_whole_or_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_to_look_at(ckpt: Run) -> None:
-    done = ckpt("ls")
+    done = ckpt("verify")  # ls alone lists the folder
 
     assert (done.returncode, done.stderr) == (2, "ckpt: nothing to look at (PATH..., or --files-from FILE)\n")
 

@@ -135,3 +135,39 @@ def test_every_character_of_our_own_has_a_stand_in() -> None:
 
     assert used == set(output._ASCII)
     assert all(stand_in.isascii() for stand_in in output._ASCII.values())
+
+
+# --- an encoding that lacks characters ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "inspect a.pth",
+        "stats a.pth",
+        "ls .",
+        "inspect a.pth --table github",
+        "inspect a.pth --storages",
+        "get a.pth",
+    ],
+)
+def test_columns_line_up_where_names_are_escaped(words: str, tmp_path: Path) -> None:
+    state = {
+        "\u540d\u5b57.weight": torch.ones(2, 2),
+        "\xe9mbed.bias": torch.ones(3),
+        "x.weight": torch.ones(3),
+    }
+    torch.save(state, tmp_path / "a.pth")
+    torch.save(state, tmp_path / "\u540d.pth")
+    done = ckpt(*words.split(), cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert done.code == 0 and done.out.isascii() and b"Traceback" not in done.err
+    lines = done.out.decode().split("\n")
+    assert any("\\u540d" in line for line in lines)
+    if "github" in words:
+        assert len({len(line) for line in lines if line.startswith("|")}) == 1, lines
+    column = {"inspect a.pth": "[", "stats a.pth": "[", "ls .": "torch-zip", "get a.pth": "float32"}.get(
+        words
+    )
+    if column is not None:
+        rows = [line for line in lines if column in line]
+        assert len({line.index(column) for line in rows}) == 1, lines

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import oracle
 import pytest
 import torch
-from inside import inside
+from inside import folder_of, inside
 from process import ckpt
 
 pytestmark = oracle.QUIET
@@ -31,7 +33,7 @@ def test_an_empty_list_is_green(command: str, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("\n")
     done = inside(command, "--files-from", "list", cwd=tmp_path)
     assert done.code == 0 and done.complaints[0].startswith("ckpt: list: an empty list, nothing to ")
-    assert inside(command, cwd=tmp_path).code == 2, "no PATH and no list is a mistake"
+    assert inside(command, cwd=tmp_path).code == 2, "no PATH and no list is a mistake, or an empty folder"
 
 
 @pytest.mark.parametrize("command", ["ls", "lint", "verify"])
@@ -50,6 +52,31 @@ def test_a_folder_without_a_checkpoint_is_green_for_the_gate(tmp_path: Path) -> 
     done = inside("lint", "docs", "--require", cwd=tmp_path)
     assert (done.code, done.complaints[0]) == (2, "ckpt: docs: no checkpoint in this folder")
     assert inside("lint", "gone", cwd=tmp_path).code == 2, "a name that leads nowhere is a mistake"
+
+
+@pytest.mark.parametrize("content", ["", "hello"], ids=["empty", "other files"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("ls",), ("inspect",), ("verify",), ("stats",), ("sum",), ("report", "-o", "page.html")),
+        *(
+            ("rehome", "--to", "cpu", "-o", "out"),
+            ("rehome", "-r", "--to", "cpu", "-o", "out/"),
+            ("slim", "-o", "out"),
+        ),
+        ("diff", "docs"),
+        ("get",),
+    ],
+    ids=" ".join,
+)
+def test_a_folder_without_a_checkpoint_is_trouble_for_who_names_it(
+    words: tuple[str, ...], content: str, tmp_path: Path
+) -> None:
+    (tmp_path / "docs").mkdir()
+    if content:
+        (tmp_path / "docs" / "a.txt").write_text(content)
+    done = inside(words[0], "docs", *words[1:], cwd=tmp_path)
+    assert done.code == 2 and any("docs" in line for line in (*done.lines, *done.complaints)), done
 
 
 def test_the_report_of_nothing_is_whole(tmp_path: Path) -> None:
@@ -172,3 +199,107 @@ def test_a_format_in_the_place_of_a_device_is_told(tmp_path: Path) -> None:
     for command in ("slim", "convert"):
         done = inside(command, "a.pt", "--to", "safetensors", "-o", "b.pt", cwd=tmp_path)
         assert done.code == 2 and "a format, and not a device (--format safetensors)" in done.complaints[0]
+
+
+# --- what a person types ------------------------------------------------------------------------------------------------
+
+
+def specials(folder: Path) -> None:
+    """A FIFO and a socket with the names of checkpoints, beside one, and a FIFO with another name."""
+    save(folder, "good.pth")
+    os.mkfifo(folder / "pipe.pth")
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as one, folder_of(folder):
+        one.bind("socket.pth")
+
+
+@pytest.mark.parametrize("command", ["ls", "inspect", "lint", "verify", "stats", "sum", "slim"])
+def test_a_pipe_that_is_called_like_a_checkpoint_is_named_with_its_reason(
+    command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "runs").mkdir()
+    specials(tmp_path / "runs")
+    words = ("-r", "-o", "out/") if command == "slim" else ()
+    done = inside(command, "runs", *words, cwd=tmp_path)
+    assert done.code == 0, done
+    said = [line for line in done.complaints if ": skipped: " in line]
+    assert said == [
+        "ckpt: runs/pipe.pth: skipped: not a regular file: a FIFO",
+        "ckpt: runs/socket.pth: skipped: not a regular file: a socket",
+    ]
+
+
+@pytest.mark.parametrize("options", [(), ("--recorded",)], ids=["sums", "recorded"])
+def test_sums_come_on_stdin(options: tuple[str, ...], tmp_path: Path) -> None:
+    save(tmp_path, "a.pth")
+    sums = inside("sum", "a.pth", *options, cwd=tmp_path).out
+    assert ckpt("verify", "a.pth", "--sums", "-", cwd=tmp_path, input=sums).code == 0
+    digit = re.search(rb"(?m)^(?:crc32:)?([0-9a-f])", sums)
+    assert digit is not None
+    at = digit.start(1)
+    other = b"0" if sums[at : at + 1] != b"0" else b"1"
+    done = ckpt("verify", "a.pth", "--sums", "-", cwd=tmp_path, input=sums[:at] + other + sums[at + 1 :])
+    assert done.code == 1 and b"damaged" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--files-from", "-"), "--sums - reads stdin, and so does another -"),
+        (("a.pth", "--part", "0/2"), "--part goes with --sums FILE"),
+        (("a.pth",), "ckpt: (stdin): holds no sums"),
+    ],
+)
+def test_what_does_not_go_with_sums_on_stdin(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    save(tmp_path, "a.pth")
+    done = ckpt("verify", *words, "--sums", "-", cwd=tmp_path, input=b"")
+    assert done.code == 2 and said in done.err.decode() and len(done.complaints) == 1
+
+
+def test_ls_alone_lists_the_current_folder(tmp_path: Path) -> None:
+    save(tmp_path, "a.pth", "b.pth")
+    done = inside("ls", cwd=tmp_path)
+    assert done.code == 0 and done == inside("ls", ".", cwd=tmp_path) and b"a.pth" in done.out
+    (tmp_path / "list").write_text("")
+    assert b"a.pth" not in inside("ls", "--files-from", "list", cwd=tmp_path).out, "a list names all there is"
+
+
+@pytest.mark.parametrize("command", ["verify", "stats", "sum", "slim"])
+def test_files_come_in_the_order_of_ls(command: str, tmp_path: Path) -> None:
+    for name in ("b.pth", "a/x.pth", "c/y.pth", "run10/e.pth", "run2/e.pth", "last.pth"):
+        (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
+        save(tmp_path, f"runs/{name}")
+    rows = inside("ls", "runs", "--tsv", "--no-header", cwd=tmp_path).lines
+    words = ("-r", "-o", "out/") if command == "slim" else ()
+    done = inside(command, "runs", *words, cwd=tmp_path)
+    seen = re.findall(r"(?:runs|wrote out)/(\S+?\.pth)", done.out.decode())
+    listed = [row.split("\t")[0].removeprefix("runs/") for row in rows]
+    assert list(dict.fromkeys(seen)) == listed
+    given = [f"runs/{name}" for name in reversed(listed)]
+    if command == "verify":
+        done = inside(command, *given, cwd=tmp_path)
+        assert [line.split(":")[0] for line in done.lines[: len(given)]] == given
+
+
+def test_a_dot_is_the_root(tmp_path: Path) -> None:
+    save(tmp_path, "a.pth")
+    assert (
+        inside("get", "a.pth", ".", "--json", cwd=tmp_path).out
+        == inside("get", "a.pth", "--json", cwd=tmp_path).out
+    )
+    for words in (
+        ("inspect", "a.pth"),
+        ("stats", "a.pth"),
+        ("sum", "a.pth"),
+        ("diff", "a.pth", "a2.pth"),
+        ("slim", "a.pth", "-o", "out.pth", "--dry-run"),
+        ("rename", "a.pth", "--sub", "s/^/m./", "-o", "out.pth", "--dry-run"),
+    ):
+        save(tmp_path, "a2.pth")
+        done = inside(*words, "--section", ".", cwd=tmp_path)
+        assert done == inside(*words, "--section", "", cwd=tmp_path) and done.code == 0, done
+    torch.save(
+        {"model": {"w": torch.ones(2)}, "optimizer": {"state": {}, "param_groups": []}}, tmp_path / "b.pth"
+    )
+    done = inside("stats", "b.pth", "--section", ".", cwd=tmp_path)
+    assert done.code == 2 and "no section . (sections: model" in done.complaints[0]

@@ -225,6 +225,7 @@ FREE = {
             "tensors[].change.rms_is",
         ),
     },
+    "sum": {"sums[].tied"},
     "stats": {
         "tensors[].channels",
         "tensors[].histogram",

@@ -73,3 +73,42 @@ def test_what_names_no_class_of_the_package(config: dict[str, Any], tmp_path: Pa
 def test_names_that_the_class_does_not_have(tmp_path: Path) -> None:
     a_folder(tmp_path / "base", LLAMA, prefix="_orig_mod.")
     assert line_of(tmp_path / "base") is None
+
+
+def an_adapter(path: Path, config: dict[str, Any], file: str = "adapter_model.safetensors") -> None:
+    path.mkdir()
+    weights = {
+        "base_model.model.q.lora_A.weight": torch.ones(2, 4),
+        "base_model.model.q.lora_B.weight": torch.ones(4, 2),
+    }
+    if file.endswith(".bin"):
+        torch.save(weights, path / file)
+    else:
+        save_file(weights, path / file)
+    (path / "adapter_config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_needs_its_base(file: str, tmp_path: Path) -> None:
+    config = {"peft_type": "LORA", "r": 2, "base_model_name_or_path": "meta-llama/Llama-2-7b"}
+    an_adapter(tmp_path / "lora", config, file)
+    line = 'peft.PeftModel.from_pretrained(base, "lora")  # base is "meta-llama/Llama-2-7b"'
+    assert line_of(tmp_path / "lora") == line
+    assert f"          {line}" in inside("inspect", "lora", cwd=tmp_path).lines
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ({"peft_type": "LORA"}, 'peft.PeftModel.from_pretrained(base, "lora")'),
+        ({"peft_type": "LORA", "base_model_name_or_path": 3}, 'peft.PeftModel.from_pretrained(base, "lora")'),
+        (
+            {"peft_type": "LORA", "base_model_name_or_path": "x\nimport os"},
+            'peft.PeftModel.from_pretrained(base, "lora")  # base is "x\\nimport os"',
+        ),
+        ({"r": 2}, None),
+    ],
+)
+def test_the_base_of_an_adapter(config: dict[str, Any], line: str | None, tmp_path: Path) -> None:
+    an_adapter(tmp_path / "lora", config)
+    assert line_of(tmp_path / "lora") == line

@@ -159,6 +159,8 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         ("nothing.pth", "ddp_before.pth"),
         ("ddp_before.pth", "lfs_pointer.pth"),
         ("ddp_before.pth", "prefixed.pth"),
+        ("tied.pth", "untied.pth"),
+        ("untied.pth", "tied.pth"),
     ):
         for form in ((), ("--stat",), ("--quick",), ("--histogram",)):
             yield "diff", *pair, *form
@@ -185,6 +187,8 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         yield "average", first, second, "--ratios", "1,3", "--dry-run"
     yield "rehome", "train_cuda.pth", "-o", "moved.pth", "--verify", "crc"
     yield "convert", "ddp_after.pth", "-o", "model.safetensors"
+    yield "convert", "tied.pth", "-o", "tied.safetensors"
+    yield "sum", "tied.pth"
     yield "convert", "llama_bf16.pth", "-o", "float16.pth", "--dtype", "float16", "--verify", "torch"
     yield "convert", "llama_bf16.pth", "-o", "shards.safetensors", "--shard-size", "20KB"
     yield "rehome", "in_place.pth", "--in-place"
@@ -242,6 +246,9 @@ def documents(folder: Path) -> Documents:
     shutil.copy(folder / "train_cuda.pth", folder / "in_place.pth")
     (folder / "model.sums").write_bytes(inside("sum", "legacy.pth", cwd=folder).out)
     state = torch.load(folder / "ddp_before.pth", map_location="cpu", weights_only=True)["model"]
+    weight = torch.ones(3)
+    torch.save({"embed.weight": weight, "head.weight": weight}, folder / "tied.pth")
+    torch.save({"embed.weight": weight}, folder / "untied.pth")
     torch.save(
         {f"backbone.{name.removeprefix('module.')}": state[name] for name in state}, folder / "prefixed.pth"
     )

@@ -197,8 +197,18 @@ def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
         return answered
 
 
+def _are_one(path: str, other: str) -> bool:
+    """Tell whether two paths lead to one file or folder, also through links."""
+    try:
+        return path == other or os.path.samefile(path, other)
+    except OSError:  # one that is far, or is not there: opening it says so
+        return False
+
+
 def _older(older: str, path: str, request: _Request) -> Older:
-    """The parameters that are the same in an older save of the run. Raises CkptError."""
+    """The parameters that are the same in an older save of the run. Raises CkptError, UsageError for one file given twice."""
+    if _are_one(older, path):
+        raise UsageError("both saves are one file", path=path, hint="ckpt explain MESSAGE OLDER FILE")
     with output.meter("comparing") as progress:
         report = diff(
             older,
@@ -208,10 +218,14 @@ def _older(older: str, path: str, request: _Request) -> Older:
             limits=request.limits,
             plugins=plugins_allowed(),
         )
-    unchanged = [
-        row.name for row in report.rows if row.status == "same" and row.role.role in ("parameter", "unknown")
-    ]
-    return Older(older, tuple(unchanged))
+    same = [row for row in report.rows if row.status == "same" and row.role.role in ("parameter", "unknown")]
+    unchanged = [row for row in same if row.cause != "stepped"]
+    return Older(
+        older,
+        tuple(row.name for row in unchanged),
+        tuple(row.name for row in same if row.cause == "stepped"),
+        is_sure=all(row.cause not in (None, "unknown") for row in unchanged),
+    )
 
 
 def _verified(path: str, limits: Limits) -> VerifyReport:

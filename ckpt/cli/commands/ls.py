@@ -38,17 +38,19 @@ def command(
 ) -> int:
     """List checkpoints, one row each: format, size, parameters, dtype, device, how to load them, findings.
 
-    Folders are searched; the first bytes of a file say what it is, and links to folders are skipped. Exit code 2 when a file
+    Folders are searched, without a PATH the current one; the first bytes of a file say what it is, and links to folders are skipped. Exit code 2 when a file
     cannot be read.
 
     \b
+    ckpt ls
     ckpt ls runs/
     ckpt ls . --sort size
     ckpt ls models/ --tsv --fail-on called-on-load
     """
     gate = gate_given("ls", keywords)
     check_table(table)
-    names = named_paths(paths, files_from, require=require)
+    here = [os.curdir] if not paths and files_from is None else paths  # as the ls of every shell does
+    names = named_paths(here, files_from, require=require)
     fence_in(names, workers=may_be_many(names, jobs))
     listing = Listing(
         names,

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.api.reading import verify
-from ckpt.api.stored import Stored, checked_with
+from ckpt.api.stored import Stored, checked_with, piped_sums
 from ckpt.api.walk import Found, is_concern, looked
 from ckpt.cli import output
 from ckpt.cli.fencing import fence_in
-from ckpt.cli.inputs import TROUBLE, Answer, look, named_paths, plugins_allowed, working, worst
-from ckpt.errors import CkptError, UnsupportedError
+from ckpt.cli.inputs import (
+    STDIN,
+    TROUBLE,
+    Answer,
+    look,
+    named_paths,
+    plugins_allowed,
+    stdin_bytes,
+    working,
+    worst,
+)
+from ckpt.errors import CkptError, UnsupportedError, UsageError
 from ckpt.jobs.check.recorded import list_of
 from ckpt.jobs.check.verify import EXIT_CODES, Problem, unreadable, with_recorded
 from ckpt.limits import Limits
@@ -48,11 +58,17 @@ def command(
     ckpt verify runs/
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
+    is_piped = sums == STDIN
+    if is_piped and files_from == STDIN:
+        raise UsageError("--sums - reads stdin, and so does another -", hint="--sums FILE")
     names = named_paths(paths, files_from, require=require)
-    fence_in([*names, sums, like], workers=True, cluster=cluster)
+    fence_in([*names, None if is_piped else sums, like], workers=True, cluster=cluster)
     plugins = plugins_allowed()
     globs = Globs(include or (), exclude or ())
-    expected, other = checked_with(sums, like, globs, section, limits, quick=quick, plugins=plugins)
+    stored: str | Stored | None = sums
+    if is_piped:
+        stored = piped_sums(stdin_bytes("--sums", limits.index_bytes), globs)
+    expected, other = checked_with(stored, like, globs, section, limits, quick=quick, plugins=plugins)
 
     def answer(item: Found) -> Answer:
         # A file in a folder that the list does not name is a problem, and not an error.

@@ -307,10 +307,14 @@ class SumReport(NamedTuple):
             "section": self.section,
             "sums": None
             if self.recorded is not None
-            else [{"name": row.name, "sha256": row.digest} for row in self.sums if row.unread is None],
+            else [_sum_json(row) for row in self.sums if row.unread is None],
             "recorded": None if self.recorded is None else [_file_json(file) for file in self.recorded.files],
             "unread": [{"name": name, "why": why} for name, why in self.unread],
         }
+
+
+def _sum_json(row: Sum) -> dict[str, Json]:
+    return {"name": row.name, "sha256": row.digest, **({} if row.tied is None else {"tied": row.tied})}
 
 
 def _file_json(file: ListedFile) -> dict[str, Json]:

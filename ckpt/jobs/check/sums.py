@@ -22,6 +22,7 @@ from ckpt.names import Globs
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef, parts_of, unwrapped
 from ckpt.text import and_more, plural, show
+from ckpt.tree.find import tied_names
 
 
 class Sum(NamedTuple):
@@ -33,6 +34,8 @@ class Sum(NamedTuple):
     """The file of the tensor, where a list holds the sums of several."""
     unread: str | None = None
     """The reason why its bytes could not be read. `digest` is empty then."""
+    tied: str | None = None
+    """The name of the tensor that it is another name of, if it shares the memory of an earlier one."""
 
 
 def sums(
@@ -52,6 +55,12 @@ def sums(
     chosen = survey.everything if everything else survey.model_or_all(section)
     rows = [(chosen.relative(entry.name), entry) for entry in chosen.selected(select, survey.path)]
     records = _sums(survey, rows, progress, executor)
+    others = tied_names([entry for _, entry in rows])
+    first = {entry.name: name for name, entry in rows}
+    records = [
+        row._replace(tied=first[others[entry.name]]) if entry.name in others else row
+        for row, (_, entry) in zip(records, rows, strict=True)
+    ]
     damaged = are_damaged([entry.tensor for _, entry in rows], executor or Local())
     return [
         row._replace(digest="", unread=DAMAGED) if bad and row.unread is None else row
@@ -163,12 +172,19 @@ _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
 
 FILE = "# file: "
 """The text before the name of a file, above its sums."""
+TIED = "# tied to: "
+"""The text before the first name of a tensor, below the sum of its other name."""
 
 
 def lines(records: Sequence[Sum], file: str | None = None) -> list[str]:
     """The sums as text, a line each, as `sha256sum` has them, below the name of their `file`; names escaped."""
     head = [] if file is None else [f"{FILE}{show(file, None)}"]
-    return head + [f"{row.digest}  {show(row.name, None)}" for row in records if row.unread is None]
+    for row in records:
+        if row.unread is None:
+            head.append(f"{row.digest}  {show(row.name, None)}")
+            if row.tied is not None:
+                head.append(f"{TIED}{show(row.tied, None)}")
+    return head
 
 
 def unescaped(text: str) -> str:
@@ -186,11 +202,13 @@ def _character(match: re.Match[str]) -> str:
 
 def parse(text: str) -> list[Sum]:
     """The sums of a text as `lines` makes it. Raises UnreadableError."""
-    rows = []
+    rows: list[Sum] = []
     file = None
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(FILE):
             file = unescaped(line.removeprefix(FILE))
+        if line.startswith(TIED) and rows:
+            rows[-1] = rows[-1]._replace(tied=unescaped(line.removeprefix(TIED)))
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)
@@ -218,6 +236,8 @@ class Like(NamedTuple):
     every: Mapping[str, Shape | None]
     model: Mapping[str, Shape | None]
     sections: frozenset[str] = frozenset()
+    tied: Mapping[str, str] = {}
+    """The names that are other names of a tensor, and its first name."""
 
 
 class Likeness(NamedTuple):
@@ -263,14 +283,18 @@ def like_of(survey: Survey, section: str | None = None) -> Like:
     """Return the tensors of another save. Raises UsageError if it has no such section."""
     chosen = survey.section(section) if section is not None else _model(survey)
     every = survey.everything
-    return Like(survey.path, _shapes(every), _shapes(chosen), _sections(survey))
+    tied = _tied(every) | _tied(chosen)
+    return Like(survey.path, _shapes(every), _shapes(chosen), _sections(survey), tied)
 
 
 def like_of_sums(path: str, rows: Iterable[Sum]) -> Like:
     """Return the tensors that a file of sums names."""
-    own = [row.name for row in rows]
-    names: dict[str, Shape | None] = dict.fromkeys(map(unwrapping(own), own))
-    return Like(path, names, names)
+    stored = list(rows)
+    own = [row.name for row in stored]
+    plain = unwrapping(own)
+    names: dict[str, Shape | None] = dict.fromkeys(map(plain, own))
+    tied = {plain(row.name): plain(row.tied) for row in stored if row.tied is not None}
+    return Like(path, names, names, tied=tied)
 
 
 def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness:
@@ -300,10 +324,14 @@ def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness
         for name, shape in own.items()
         if (other := theirs.get(name)) is not None and shape is not None and shape != other
     }
+    # A name of one memory stands for all of its names, for many writers save it once.
+    tied = _tied(part)
+    ours = {like.tied.get(name, name) for name in own}
+    others = {tied.get(name, name) for name in theirs}
     return Likeness(
         like.path,
-        tuple(name for name in theirs if name not in own),
-        tuple(full[name] for name in own if name not in theirs),
+        tuple(name for name in theirs if name not in own and like.tied.get(name, name) not in ours),
+        tuple(full[name] for name in own if name not in theirs and tied.get(name, name) not in others),
         reshaped,
         bool(like.sections),
     )
@@ -315,6 +343,17 @@ def _model(survey: Survey) -> Section:
 
 def _sections(survey: Survey) -> frozenset[str]:
     return frozenset(section.name for section in survey.sections if section.tensors)
+
+
+def _tied(part: Section) -> dict[str, str]:
+    """The tensors of a section that are other names of an earlier one, by their names in it, and the first name."""
+    others = tied_names(part.entries)
+    if not others:
+        return others
+    names = part.names()
+    plain = unwrapping(names)
+    short = {entry.name: plain(name) for entry, name in zip(part.entries, names, strict=True)}
+    return {short[name]: short[first] for name, first in others.items()}
 
 
 def _shapes(part: Section) -> dict[str, Shape | None]:

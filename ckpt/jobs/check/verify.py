@@ -15,6 +15,7 @@ from ckpt.jobs.weights import valueless
 from ckpt.rows import NamedTuple
 from ckpt.tensors import parts_of
 from ckpt.text import Json, and_more, folded, plural, show, size_text
+from ckpt.tree.find import tied_names
 
 Verdict = Literal["intact", "damaged", "unreadable"]
 """`unreadable`: the file is missing, may not be read, is not a checkpoint, or some of its bytes could not be read."""
@@ -249,12 +250,15 @@ def with_likeness(checkpoint: Checkpoint, report: VerifyReport, comparison: Like
 def unnamed_tensors(survey: Survey, expected: Sequence[Sum]) -> list[str]:
     """Return the tensors that the sums do not name, of the sections of which they name some."""
     named = {row.name for row in expected}
+    others = tied_names(survey.tensors)
+    # The sum of one name is that of all names of one memory.
+    known = named | {others.get(name, name) for name in named}
     return [
         entry.name
         for section in survey.sections
         if any(entry.name in named for entry in section.entries)
         for entry in section.entries
-        if entry.name not in named
+        if entry.name not in named and others.get(entry.name, entry.name) not in known
     ]
 
 
@@ -273,13 +277,16 @@ def against(
         for row in expected
         if row.name in matches and matches[row.name].unread is None and matches[row.name].digest != row.digest
     )
-    gone = tuple(row.name for row in expected if row.name not in matches)
+    held = {_memory(row) for row in expected if row.name in matches}
+    gone = tuple(row.name for row in expected if row.name not in matches and _memory(row) not in held)
     problems = [
         Problem(f"{plural(len(names), 'tensor')} {what}", names)
         for names, what in ((other, "with another sum"), (gone, "missing"))
         if names
     ]
     done = [] if problems or unread else [f"{plural(len(expected), 'stored sum')} match"]
+    if done and (tied := [row.name for row in expected if row.name not in matches]):
+        done.append(f"{folded(tied, 3)} by a tied name")
     rest = (
         [f"{plural(len(unnamed), 'tensor')} that the sums do not name ({folded(unnamed, 3)})"]
         if unnamed
@@ -287,6 +294,14 @@ def against(
     )
     report = _judged(checkpoint, [*shown.problems, *problems], done, rest)
     return _doubted(report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts), unread)
+
+
+def _memory(row: Sum) -> tuple[str, str]:
+    """Return the same for the stored sums of all names of one tensor.
+
+    A file of safetensors, or transformers when it saves, writes such a tensor once, under one of them.
+    """
+    return row.tied or row.name, row.digest
 
 
 def with_recorded(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 
-from ckpt.checkpoint import Checkpoint
+from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.compare import Tolerance
 from ckpt.errors import UnreadableError, UsageError
 from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
@@ -18,6 +18,7 @@ from ckpt.io.executor import Executor, Local
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.optimizers import Keyed, by_parameters, is_same_list, named_by
 from ckpt.jobs.diff.reasons import (
+    Kept,
     Side,
     compared,
     doubt_contradictions,
@@ -25,12 +26,13 @@ from ckpt.jobs.diff.reasons import (
     strict_notes,
     with_reason,
 )
-from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, ValueRow, lost_of, with_moves, without_lost
+from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, Tied, ValueRow, lost_of, with_moves, without_lost
 from ckpt.jobs.diff.values import differing_values, holds_values
 from ckpt.jobs.weights import codes_finding, codes_of, emptied_findings
 from ckpt.names import Globs
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
+from ckpt.tensors import TensorRef
 from ckpt.text import Json, and_more, listed, pasted_path, plural, show
 
 
@@ -87,6 +89,8 @@ class DiffReport(NamedTuple):
     unjoined: tuple[str, ...] = ()
     """The optimizers that were not compared, and why."""
     gate: Gate = Gate()
+    tied: tuple[Tied, ...] = ()
+    """The names of one file that are other names of tensors that both files hold. They differ only under `strict`."""
 
     @property
     def same(self) -> bool:
@@ -222,25 +226,30 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     alone = _listed(before, after, ours, theirs)
     pairs, keyed, unjoined = by_parameters(before, after, pairs)
     rows: list[Row] = []
+    tied: list[Tied] = []
     aligned: list[Pair] = []
     weights = [pair for pair in pairs if pair.after.kind in ("model", "ema", "other")]
     several = len(weights) > 1 or any(len(side.models) > 1 for side in (before, after))
     names = _names(before, after, pairs, options, keyed)
     for pair, each in zip(pairs, names, strict=True):
         whole, found = _rows(before, after, pair, each, options)
+        found, others = _without_tied(before, after, each, found)
+        tied += others
         if several or pair not in weights:
             found = [row._replace(labels=_full(row)) for row in found]
         aligned.append(whole)
         rows += [row._replace(kind=pair.after.kind) for row in found]
     rows = [_with_optimizer(row, before, after) for row in rows]
-    _refuse_nothing(before, after, rows, options)
+    if not tied:
+        _refuse_nothing(before, after, rows, options)
     rows = compared(rows, options, after.path)
     if not (options.structure or options.quick):
         rows = with_moves(rows, options.executor or Local())
     sides = Side(before), Side(after)
     doubt_contradictions(rows, *sides)
     if not are_ranks(*sides, rows):
-        rows = [with_reason(row, *sides) for row in rows]
+        kept = Kept(rows)
+        rows = [with_reason(row, *sides, kept) for row in rows]
     values: list[ValueRow] = []
     if not options.select and not options.structure:
         values, lonely = differing_values(before, after, aligned, outside=everything_asked)
@@ -253,6 +262,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
     notes: list[str] = []
     if options.strict:
         notes = [f"only on one side: {name}" for name in alone] + strict_notes(rows)
+        notes += [f"only on one side: {row.name}, another name of {row.of}" for row in tied]
         notes += [f"not compared: {name}" for name in unjoined]
         notes += [
             f"renamed: {rename.text[0]} to {rename.text[1]}" for pair in aligned for rename in pair.renames
@@ -281,6 +291,7 @@ def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffR
         options,
         (*undecided, *(lost if everything_asked and not options.structure else ())),
         tuple(unjoined),
+        tied=tuple(tied),
     )
 
 
@@ -315,7 +326,11 @@ def _pairs(
     # A snapshot's record is evidence, not content.
     ours, theirs = ([part for part in side.sections if part.kind != "snapshot"] for side in (before, after))
     if options.section is not None:
-        ours, theirs = ([part for part in side if part.name == options.section] for side in (ours, theirs))
+        wanted = before.section_name(options.section), after.section_name(options.section)
+        ours, theirs = (
+            [part for part in side if part.name == name]
+            for side, name in zip((ours, theirs), wanted, strict=True)
+        )
         for side, parts in ((before, ours), (after, theirs)):
             if not parts:
                 side.section(options.section)  # which raises, with the names that there are
@@ -468,6 +483,42 @@ def _rows(
             role = before.roles[index]
             rows.append(Row("removed", entry, None, role, labels=(name, ""), indices=(index, None)))
     return pair._replace(prefixes=names.prefixes, renames=names.renames, suggested=names.suggested), rows
+
+
+def _without_tied(
+    before: Survey, after: Survey, names: Paired, rows: list[Row]
+) -> tuple[list[Row], list[Tied]]:
+    """Split off the tensors of one side that share the memory of a tensor that both sides hold.
+
+    A file of safetensors, or transformers when it saves, writes such a tensor once.
+    """
+    if all(row.status not in ("added", "removed") for row in rows):
+        return rows, []
+    both = (
+        {before.tensors[names.one[partner]].name for partner in names.partners.values()},
+        {after.tensors[names.two[name]].name for name in names.partners},
+    )
+    shared: list[dict[object, str]] = []
+    for survey, held in zip((before, after), both, strict=True):
+        entries = [entry for entry in survey.tensors if entry.name in held]
+        shared.append({_memory(entry): entry.name for entry in reversed(entries)})
+    left: list[Row] = []
+    tied: list[Tied] = []
+    for row in rows:
+        side = 0 if row.after is None else 1
+        entry = row.before if row.after is None else row.after
+        other = None if entry is None or _memory(entry) is None else shared[side].get(_memory(entry))
+        if other is None or row.status not in ("added", "removed"):
+            left.append(row)
+        else:
+            tied.append(Tied(row.name, other, side == 0))
+    return left, tied
+
+
+def _memory(entry: Entry) -> object:
+    """Return the elements of a storage that a tensor shows, or None for an empty tensor."""
+    tensor = entry.tensor
+    return tensor.view if isinstance(tensor, TensorRef) and tensor.numel else None
 
 
 def _with_optimizer(row: Row, before: Survey, after: Survey) -> Row:

@@ -55,6 +55,14 @@ def document(report: DiffReport) -> dict[str, Json]:
         "suggested": [each.suggestion() for each in report.suggested],
         "tensors": [_row(row) for row in report.rows],
         **({"modules": [_module(row) for row in modules(report.rows)]} if report.options.norms else {}),
+        "tied": [
+            {
+                "before": row.name if row.is_before else None,
+                "after": None if row.is_before else row.name,
+                "of": row.of,
+            }
+            for row in report.tied
+        ],
         "values": [_value(row) for row in report.values],
         "findings": [finding.to_json() for finding in report.findings],
         "notes": list(report.notes),

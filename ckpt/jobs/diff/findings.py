@@ -87,7 +87,8 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     # Averages follow the model, so they are asked only where it is missing.
     parameters = [row for row in parameters if row.kind != "ema"] or parameters
     # A parameter that is equal within the tolerance did not change.
-    changed = [row for row in parameters if row.moved and row.status != "same"]
+    # A cast is no step, so what is retyped says nothing about the others.
+    changed = [row for row in parameters if row.moved and row.status not in ("same", "retyped")]
     moved = [row for row in changed if row.role.role == "parameter"]
     if not any(row.role.role == "parameter" for row in parameters):
         moved = changed

@@ -58,6 +58,7 @@ class Side:
         self._survey = survey
         self._states: dict[int, State] = {}
         self._clocks: dict[int, float] = {}
+        self._doubted: set[int] = set()
         self.is_disordered = False
         """True where the optimizer got its parameters in another order than the model has."""
         self._recorded = {} if survey.record is None else survey.record.known()
@@ -82,6 +83,7 @@ class Side:
                     other = use.match.indices[number]
                     if other is not None:
                         self._states[other] = None
+                        self._doubted.add(other)
 
     @property
     def record(self) -> ModelRecord | None:
@@ -96,6 +98,10 @@ class Side:
     def state(self, index: int | None) -> State:
         """Return the state of a tensor in the optimizers."""
         return None if index is None else self._states.get(index)
+
+    def is_doubted(self, index: int | None) -> bool:
+        """Tell whether another tensor may own the state that the optimizer holds for this one."""
+        return index in self._doubted
 
     def clock(self, index: int | None) -> float | None:
         """The steps that the optimizer of a tensor has made; 0 where it counts none."""
@@ -130,13 +136,51 @@ def doubt_contradictions(rows: Sequence[Row], before: Side, after: Side) -> None
             after.doubt(row.indices[1])
 
 
-def with_reason(row: Row, before: Side, after: Side) -> Row:
+class Kept:
+    """The state that optimizers hold for each parameter, such as `momentum_buffer`: which of it changed."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._moved: dict[str, str] = {}
+        self._stayed: dict[str, list[str]] = {}
+        for row in rows:
+            if row.parameter is None or row.after is None or row.status == "unchecked":
+                continue
+            key = str(row.after.path[-1])
+            if row.moved or row.status == "added":
+                self._moved.setdefault(row.parameter, key)
+            elif row.after.tensor.numel:
+                self._stayed.setdefault(row.parameter, []).append(key)
+
+    def reason(self, name: str, dtype: str) -> Reason | None:
+        """Return the reason why a parameter did not change, or None where no state says it."""
+        if name in self._moved:
+            return Reason(
+                "stepped",
+                f"stepped, for its {show(self._moved[name], 40)} changed, but the update is smaller than {dtype} can represent,"
+                " or lr is 0",
+            )
+        if name in self._stayed and self._moved:
+            return Reason(
+                "not-stepped",
+                f"had no gradient in between, its {listed([show(key, 40) for key in self._stayed[name]])} stayed",
+            )
+        return None
+
+
+def with_reason(row: Row, before: Side, after: Side, kept: Kept) -> Row:
     """The row of a parameter that did not move, with the reason."""
     if row.status != "same" or row.moved or row.role.role not in ("parameter", "unknown"):
         return row
     if row.before is None or row.after is None:
         return row
     found = _reason(row, before, after)
+    # The state of another parameter says nothing, and where steps are counted they have said it, also by going back.
+    counted = isinstance(before.state(row.indices[0]), float) or isinstance(
+        after.state(row.indices[1]), float
+    )
+    is_open = found in (_CANNOT_TELL, _MAY_BE_BUFFER) and not counted
+    if is_open and not after.is_doubted(row.indices[1]):
+        found = kept.reason(row.name, row.after.tensor.dtype.name) or found
     return row._replace(reason=found.text, cause=found.cause)
 
 

@@ -105,6 +105,16 @@ class Row(NamedTuple):
         return self.labels[1] or self.labels[0]
 
 
+class Tied(NamedTuple):
+    """A tensor of one file that is another name of one that both files hold: nothing that the other file lacks."""
+
+    name: str
+    of: str
+    """The name of the tensor that both files hold."""
+    is_before: bool
+    """A flag: the first file has the name, and not the second."""
+
+
 class ValueRow(NamedTuple):
     """A value that differs and is not a tensor; None on the side that lacks it."""
 

@@ -70,6 +70,10 @@ class Older(NamedTuple):
 
     path: str
     unchanged: tuple[str, ...]
+    stepped: tuple[str, ...] = ()
+    """The parameters that are the same although the optimizer stepped: they had a gradient."""
+    is_sure: bool = False
+    """A flag: the optimizer rules out a step that was too small to see for each of the unchanged ones."""
 
 
 class Case:

@@ -10,7 +10,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.document import tensor_json
 from ckpt.jobs.inspect.inspect import Row
 from ckpt.limits import Limits
-from ckpt.names import Path, nearest
+from ckpt.names import ROOT, Path, nearest
 from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef, unwrapped
@@ -58,6 +58,9 @@ def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
     lookups: list[Lookup] = []
     for name in names:
         matches = find(checkpoint.root, name, limits)
+        if not matches and name == ROOT:
+            lookups.append(whole(survey))
+            continue
         if not matches and checkpoint.beside is not None:
             matches = find(checkpoint.beside, name, limits)
         if not matches and "#" in name:  # the mark of a second path with one name

@@ -223,8 +223,8 @@ def inspect(
     entries, values = checkpoint.tensors, checkpoint.values
     indices: Sequence[int] = range(len(entries))
     if section is not None:
-        survey.section(section)
-        chosen = [part for part in parts if part.name == section]
+        name = survey.section(section).name
+        chosen = [part for part in parts if part.name == name]
         indices = [index for part in chosen for index in part.indices]
         values = tuple(
             value for value in values if any(value.path[: len(part.path)] == part.path for part in chosen)

@@ -31,6 +31,7 @@ from ckpt.jobs.rewrite.report import (
     weightless,
     weights_of,
     with_ties,
+    without_documents,
 )
 from ckpt.jobs.rewrite.sets import refuse_incomplete, refuse_ranks, with_flattening
 from ckpt.jobs.rewrite.slim import slim
@@ -43,7 +44,7 @@ from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Computed, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, show, show_name
 from ckpt.tree.arrays import as_bytes
-from ckpt.tree.find import METADATA, REGISTERED, children, is_metadata, metadata_of, with_metadata
+from ckpt.tree.find import METADATA, REGISTERED, children, is_metadata, metadata_of, tied_names, with_metadata
 from ckpt.tree.quantized import is_quantized
 from ckpt.tree.scalars import class_of
 
@@ -392,6 +393,9 @@ def _converted(
     dropped: list[Leftover] = []
     checkpoint = survey.checkpoint
     current = with_ties(survey, limits).checkpoint
+    if traits.is_pickle:
+        current, leftovers = without_documents(current, limits)
+        dropped += leftovers
     if current.traits.names_are_code and traits.is_pickle:
         current, leftovers = _script(current, limits, section)
         dropped += leftovers
@@ -571,7 +575,7 @@ def _to_tensors(
             "convert",
             checkpoint,
             target,
-            (*_format_change(checkpoint, format, len(entries)), *changes),
+            (*_format_change(checkpoint, format, len(entries) - len(tied_names(entries))), *changes),
             (*leftovers, *lost),
             tuple(_uncast(uncast)),
             unchanged_bytes=to is None,

@@ -29,6 +29,7 @@ from ckpt.tree.find import (
     metadata_of,
     node_at,
     places_of,
+    tied_names,
     with_metadata,
     with_unique_names,
 )
@@ -170,6 +171,11 @@ class RewriteReport(NamedTuple):
         return self
 
     @property
+    def tied(self) -> dict[str, str]:
+        """The tensors that the result holds under another name alone, and that name: safetensors hold one once."""
+        return {} if self.result.traits.is_pickle else tied_names(self.result.tensors)
+
+    @property
     def path(self) -> str | None:
         """The path of the file that was written, or None."""
         return None if self.saved is None else self.saved.path
@@ -182,7 +188,7 @@ class RewriteReport(NamedTuple):
 
     def __repr__(self) -> str:
         to = "nothing written" if self.saved is None else show(self.saved.path)
-        tensors = plural(len(self.result.tensors), "tensor")
+        tensors = plural(len(self.result.tensors) - len(self.tied), "tensor")
         return f"<ckpt.RewriteReport {self.command} {show(self.source.path)} → {to}: {tensors}>"
 
     @property
@@ -207,7 +213,7 @@ class RewriteReport(NamedTuple):
             },
             "output": None if saved is None else _saved_json(saved),
             "dry_run": self.is_dry_run,
-            "tensors": len(self.result.tensors),
+            "tensors": len(self.result.tensors) - len(self.tied),
             "changes": [
                 {
                     "kind": change.kind,
@@ -223,6 +229,7 @@ class RewriteReport(NamedTuple):
             "left_out": [_left_json(row) for row in self.left_out],
             "left_alone": [_left_json(row) for row in self.left_alone],
             "carried": list(self.carried),
+            "tied": [{"name": name, "of": first} for name, first in self.tied.items()],
             "damaged": [] if saved is None else list(saved.damaged),
             "overflowed": 0 if saved is None else saved.overflowed,
             "verified": None
@@ -385,10 +392,46 @@ def rest_of(survey: Survey, chosen: Section) -> list[Leftover]:
     for key, child in children(survey.checkpoint.root) if chosen.path or beside else ():
         inside = any(path[:1] == (key,) for path in covered) or key in loose
         if not inside and (chosen.path or key in beside) and not is_metadata((key,)):
-            rows.append(Leftover(str(key), brief(child, 60), is_value=True))
+            rows.append(_document(survey.checkpoint, str(key), child))
         elif inside:
             rows += _beside(child, (key,), covered)
     return rows
+
+
+def documents_of(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the documents beside the weights of a folder, their keys and their files.
+
+    Empty where other files of tensors or of a training have keys too: such a folder is a whole, and its documents belong to it.
+    """
+    keyed = [member for member in checkpoint.members if member.key]
+    if any(member.checkpoint.sources for member in keyed):
+        return {}
+    return {member.key: member.file for member in keyed}
+
+
+def without_documents(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
+    """Return the weights of a folder without the documents beside them, such as config.json, and list these.
+
+    Who loads the result expects the tensors of the model, and nothing among them.
+    """
+    documents = documents_of(checkpoint)
+    if not documents:
+        return checkpoint, []
+    root = Dict()
+    rows: list[Leftover] = []
+    for key, child in children(checkpoint.root):
+        if key in documents:
+            rows.append(_document(checkpoint, str(key), child))
+        else:
+            root.set([key], [child])
+    return edited(checkpoint, root, limits), rows
+
+
+def _document(checkpoint: Checkpoint, key: str, node: Node) -> Leftover:
+    """The row of a document that does not go along, with the option that carries it along."""
+    file = documents_of(checkpoint).get(key, "")
+    hint = f"ckpt slim --with-config keeps {show(file, 80)}" if file.endswith("config.json") else None
+    return Leftover(key, brief(node, 60), hint=hint, is_value=True)
 
 
 def _beside(node: Node, path: Path, covered: Sequence[Path]) -> Iterator[Leftover]:

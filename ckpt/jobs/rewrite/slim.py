@@ -46,7 +46,7 @@ from ckpt.tensors import (
     tensor_ref,
 )
 from ckpt.text import show
-from ckpt.tree.find import find
+from ckpt.tree.find import find, tied_names
 from ckpt.tree.view import Known
 
 _VIEWS = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3")
@@ -109,8 +109,10 @@ def _weights(
     edit.leave_out(weights, objects)
     traits = checkpoint.traits._replace(names_are_code=False)  # the code stays behind
     result = replace(edited(checkpoint, root, limits, traits=traits, origin=None), copies=())
-    held = sum(entry.tensor.nbytes for entry in result.tensors)
-    changes = [Change("kept", f"kept {chosen.name or 'model'}", None, len(result.tensors), "tensor", held)]
+    tied = {} if traits.is_pickle else tied_names(result.tensors)  # safetensors hold a tied tensor once
+    stored = [entry for entry in result.tensors if entry.name not in tied]
+    held = sum(entry.tensor.nbytes for entry in stored)
+    changes = [Change("kept", f"kept {chosen.name or 'model'}", None, len(stored), "tensor", held)]
     if edit.packed:
         changes.append(Change("packed", "packed, held by views", None, edit.packed, "storage", edit.won))
     changes += made_plain(edit)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import oracle
 import pytest
 import torch
+from inside import inside
 from torch import nn
 
 import ckpt
@@ -129,3 +131,85 @@ def test_the_optimizer_of_the_file_after_is_asked(tmp_path: Path) -> None:
 
     found = reasons(tmp_path / "a.pth", tmp_path / "b.pth")
     assert found["slow"][0] == "not-in-optimizer" and found["outside"][0] == "stepped"
+
+
+# --- what the state of an optimizer says ------------------------------------------------------------------------------
+
+
+def two_saves(folder: Path, optimizer_of: Callable[[nn.Module], torch.optim.Optimizer]) -> tuple[Path, Path]:
+    """Two steps of a net in bfloat16: `small` moves by less than its values can show, `still` has no gradient in the second."""
+    net = nn.ModuleDict(
+        {name: nn.Linear(2, 2, bias=False) for name in ("large", "small", "still")}
+    ).bfloat16()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(1.0)
+        net["small"].weight.fill_(1024.0)
+    optimizer = optimizer_of(net)
+    paths = folder / "a.pth", folder / "b.pth"
+    ones = torch.ones(1, 2, dtype=torch.bfloat16)
+    for step, path in enumerate(paths):
+        optimizer.zero_grad()
+        loss = net["large"](ones).sum() + 1e-3 * net["small"](ones).sum()
+        (loss + net["still"](ones).sum() if step == 0 else loss).backward()
+        optimizer.step()
+        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    return paths
+
+
+def momentum(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+
+def test_a_state_that_moved_says_that_the_step_was_too_small(tmp_path: Path) -> None:
+    rows = ckpt.diff(*two_saves(tmp_path, momentum)).rows
+    texts = {row.name.split(".")[1]: (row.cause, row.reason) for row in rows if row.reason}
+    assert texts["small"] == (
+        "stepped",
+        "stepped, for its momentum_buffer changed, but the update is smaller than bfloat16 can represent, or lr is 0",
+    )
+    assert texts["still"] == ("not-stepped", "had no gradient in between, its momentum_buffer stayed")
+
+
+DDP = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
+    "Parameter indices which did not receive grad for rank 0: 2"
+)
+
+
+@pytest.mark.parametrize(
+    "optimizer_of",
+    [momentum, lambda net: torch.optim.AdamW(net.parameters(), lr=1e-4, weight_decay=0)],
+    ids=["SGD", "AdamW"],
+)
+def test_explain_counts_a_step_that_was_too_small_as_a_gradient(
+    optimizer_of: Callable[[nn.Module], torch.optim.Optimizer], tmp_path: Path
+) -> None:
+    two_saves(tmp_path, optimizer_of)
+    done = inside("explain", DDP, "a.pth", "b.pth", cwd=tmp_path)
+    text = " ".join(" ".join(done.lines).split())
+    assert "model.still.weight" in text and "do not fit" not in text
+    assert "1 parameter did not change since a.pth: they had no gradient, or are frozen." in text
+    assert "although the optimizer stepped" in text
+
+
+def test_explain_does_not_rule_out_a_small_step_without_a_state(tmp_path: Path) -> None:
+    two_saves(tmp_path, lambda net: torch.optim.SGD(net.parameters(), lr=0.01))
+    done = inside("explain", DDP, "a.pth", "b.pth", cwd=tmp_path)
+    text = " ".join(" ".join(done.lines).split())
+    assert "they had no gradient, are frozen, or their step was too small" in text
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["equal after the cast", "rounded"])
+def test_a_cast_freezes_nothing(exact: bool, tmp_path: Path) -> None:
+    """One layer as FP8 beside others as they were: a quantization, after which nothing is frozen."""
+    state = {f"{name}.weight": torch.randn(8, 8) for name in "abc"}
+    if exact:
+        state["a.weight"] = torch.ones(8, 8)
+    torch.save(state, tmp_path / "a.pth")
+    torch.save({**state, "a.weight": state["a.weight"].to(torch.float8_e4m3fn)}, tmp_path / "b.pth")
+    done = inside("diff", "a.pth", "b.pth", cwd=tmp_path)
+    text = done.out.decode()
+    assert done.code == 1 and "1 retyped" in text and "frozen" not in text and "stayed unchanged" not in text
+    report = ckpt.diff(tmp_path / "a.pth", tmp_path / "b.pth")
+    assert report.count("retyped") == 1 and report.count("same") == 2 and report.frozen == ()

@@ -78,6 +78,39 @@ def test_stripped_weights_load(command: str, ending: str, tmp_path: Path) -> Non
     assert list(loaded) == list(model.state_dict()) if ending == "pth" else set(loaded)
 
 
+@pytest.mark.parametrize("command", ["convert", "slim", "salvage"])
+@pytest.mark.parametrize("weights", ["pytorch_model.bin", "model.safetensors"])
+def test_a_folder_of_hugging_face_becomes_its_weights_alone(
+    command: str, weights: str, tmp_path: Path
+) -> None:
+    base = a_base(tmp_path)
+    if weights == "model.safetensors":
+        (base / "pytorch_model.bin").unlink()
+        safetensors.torch.save_file(net().state_dict(), base / weights)
+    for name in ("training_args.bin", "tokenizer.json"):
+        (base / name).unlink()
+    with ckpt.open(base) as opened:
+        names = set(opened)
+    line = "left out: config = {'model_type': 'net'}  (ckpt slim --with-config keeps config.json)"
+    done = inside(command, "base", "-o", "out.pth", cwd=tmp_path)
+    assert done.code == 0 and line in done.lines
+    assert set(torch.load(tmp_path / "out.pth", weights_only=True)) == names
+    if command == "convert":
+        done = inside(command, "base", "-o", "out.dcp", cwd=tmp_path)
+        assert done.code == 0 and line in done.lines
+        with ckpt.open(tmp_path / "out.dcp") as opened:
+            assert set(opened) == names
+
+
+def test_a_training_in_a_folder_keeps_its_documents(tmp_path: Path) -> None:
+    base = a_base(tmp_path)
+    torch.save(torch.optim.AdamW(net().parameters()).state_dict(), base / "optimizer.pt")
+    (base / "training_args.bin").unlink()
+    assert inside("convert", "base", "-o", "out.pth", cwd=tmp_path).code == 0
+    loaded = torch.load(tmp_path / "out.pth", weights_only=True)
+    assert {"config", "optimizer"} < set(loaded)
+
+
 def test_a_prefix_of_ones_own(tmp_path: Path) -> None:
     training(tmp_path, "model.")
     done = inside("slim", "train.pt", "--strip", "-o", "out.pth", cwd=tmp_path)
@@ -199,3 +232,21 @@ def test_a_link_to_a_file_of_yours_is_not_followed(tmp_path: Path) -> None:
     (base / "tokenizer.json").symlink_to(tmp_path / "secret.txt")
     done = inside("slim", "base/pytorch_model.bin", "--with-config", "-o", "out", cwd=tmp_path)
     assert done.code == 2 and "is a link" in " ".join(done.complaints) and not (tmp_path / "out").exists()
+
+
+def test_shards_say_how_they_are_opened(tmp_path: Path) -> None:
+    (a_base(tmp_path) / "training_args.bin").unlink()
+    done = inside("convert", "base", "-o", "small.safetensors", "--shard-size", "60", cwd=tmp_path)
+    line = (
+        "  from_pretrained looks for model.safetensors.index.json in a folder (-o FOLDER/model.safetensors)"
+    )
+    assert done.code == 0 and line in done.lines
+    (tmp_path / "out").mkdir()
+    done = inside("convert", "base", "-o", "out/model.safetensors", "--shard-size", "60", cwd=tmp_path)
+    line = "  from_pretrained opens the folder out once config.json of the model lies in it (--with-config)"
+    assert done.code == 0 and line in done.lines
+    done = inside("convert", "base", "--with-config", "-o", "whole", "--shard-size", "60", cwd=tmp_path)
+    assert done.code == 0 and "  from_pretrained opens the folder whole" in done.lines
+    assert {"config.json", "model.safetensors.index.json"} <= {
+        path.name for path in (tmp_path / "whole").iterdir()
+    }

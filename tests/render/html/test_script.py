@@ -1129,7 +1129,7 @@ def test_a_series_has_a_curve_for_each_number_that_differs() -> None:
       return [yAxis.type, series[0].data];
     }"""
     assert call(see, [2, 1, 0.5]) == ["value", [2, 1, 0.5]]
-    assert call(see, [1, 0.1, 0.0001]) == ["log", [1, 0.1, 0.0001]]
+    assert call(see, [1, 0.1, 0.0001]) == ["value", [0, -1, -4]], "powers of ten"
     assert call(see, [1, 0, 5000]) == ["value", [1, 0, 5000]]
     same = {"names": ["beta"], "values": [0.9, 0.9]}
     short = {"names": ["short"], "values": [1]}
@@ -1229,3 +1229,41 @@ def test_what_may_be_no_parameter_is_not_called_one() -> None:
     still, counts = call(see, next(view for view in views("evil") if view["kind"] == "diff"))
 
     assert "(not sure that they are parameters)" in still and "Parameters (not sure)" in counts
+
+
+# --- the axis of a curve ----------------------------------------------------------------------------------------------
+
+TICKS = """(values) => {
+  const { to, min, max, step, label } = curve_axis(values);
+  const count = Math.round((max - min) / step);
+  const ticks = Array.from({ length: count + 1 }, (_, at) => min + at * step);
+  return { ticks: ticks.map(label), low: to(Math.min(...values)) >= min - step * 1e-6, high: to(Math.max(...values)) <= max + step * 1e-6 };
+}"""
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([2.3001, 2.3004, 2.3002], ["2.3001", "2.3002", "2.3003", "2.3004"]),
+        ([2.31, 0.4, 0.07], ["0", "1", "2", "3"]),
+        ([0.0, 100.0], ["0", "50", "100"]),
+        ([1e-3, 3e-4, 1e-4], ["0", "0.0005", "0.0010"]),
+        ([1e5, 3e5], ["1e+5", "2e+5", "3e+5"]),
+        ([1e-8, 1.0, 1e4], ["1e-10", "1e-5", "1", "1e+5"]),
+        ([-1.0, 1.0], ["-1", "0", "1"]),
+    ],
+)
+def test_ticks_of_a_curve_are_round_and_few_and_differ(values: list[float], ticks: list[str]) -> None:
+    found = call(TICKS, values)
+    assert found == {"ticks": ticks, "low": True, "high": True}
+
+
+def test_ticks_of_random_curves_never_say_the_same() -> None:
+    pick = random.Random(3)
+    for _ in range(300):
+        base = pick.choice([-1, 1]) * 10 ** pick.uniform(-12, 12)
+        values = [base * (1 + pick.uniform(0, 10 ** pick.uniform(-6, 3))) for _ in range(5)]
+        found = call(TICKS, values)
+        assert found["low"] and found["high"] and 1 <= len(found["ticks"]) <= 6, (values, found)
+        assert len(set(found["ticks"])) == len(found["ticks"]), (values, found)
+        assert all(len(text) <= 14 for text in found["ticks"]), (values, found)

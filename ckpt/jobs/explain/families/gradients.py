@@ -67,9 +67,23 @@ def _answer(message: Message, case: Case) -> Answer:
 def _unchanged(older: Older, *, fits: bool) -> Statement:
     """The parameters that did not change since an older save."""
     since = f"since {show(older.path, 80)}"
+    stepped = ""
+    if older.stepped:
+        verb = "is" if len(older.stepped) == 1 else "are"
+        stepped = f"{plural(len(older.stepped), 'parameter')} {verb} the same although the optimizer stepped: a zero gradient, lr 0, or too small a step."
     if not older.unchanged:
-        return Statement(f"Every parameter changed {since}, so each of them had a gradient in between.")
-    text = f"{plural(len(older.unchanged), 'parameter')} did not change {since}: they had no gradient, or are frozen."
+        text = f"Every parameter changed {since}, so each of them had a gradient in between."
+        return Statement(
+            text if not stepped else f"No parameter lacked a gradient {since}. {stepped}", older.stepped
+        )
+    why = (
+        "they had no gradient, or are frozen"
+        if older.is_sure
+        else "they had no gradient, are frozen, or their step was too small"
+    )
+    text = f"{plural(len(older.unchanged), 'parameter')} did not change {since}: {why}."
+    if stepped:
+        text = f"{text} {stepped}"
     if not fits:
         text += " The numbers do not fit them: are the saves of the run that stopped?"
     return Statement(text, older.unchanged)

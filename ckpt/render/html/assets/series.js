@@ -78,15 +78,39 @@ function curve_of({ names, values }, files, labels) {
   return el("figure", { class: "curve" }, title, drawn.element);
 }
 
+const CURVE_TICKS = 3;
+
+// The axis of a curve: round numbers, few, and each with a text of its own. `to` places a value on it.
+function curve_axis(values) {
+  const numbers = values.filter((value) => typeof value === "number" && Number.isFinite(value));
+  const is_log = numbers.length === values.length && smallest_of(numbers) > 0 && largest_of(numbers) >= 1000 * smallest_of(numbers);
+  const to = is_log ? Math.log10 : (value) => value;
+  const [low, high] = [to(smallest_of(numbers)), to(largest_of(numbers))];
+  const nice = nice_step(high - low || Math.abs(high) || 1, CURVE_TICKS);
+  const step = is_log ? Math.max(Math.ceil(nice), 1) : nice;
+  const [min, max] = [Math.floor(low / step) * step, Math.ceil(high / step) * step];
+  const decimals = Math.min(Math.max(-Math.floor(Math.log10(step) + 1e-9), 0), 20);
+  const size = Math.max(Math.abs(min), Math.abs(max));
+  const is_plain = size < 1e5 && (step >= 1e-4 || size >= 1);
+  const label = (value) => {
+    if (is_log) return number_text(10 ** Math.round(value));
+    const near = Math.round(value / step) * step;
+    if (near === 0) return "0";
+    if (is_plain) return near.toFixed(decimals);
+    const digits = Math.floor(Math.log10(Math.abs(near)) + 1e-9) - Math.floor(Math.log10(step) + 1e-9);
+    return near.toExponential(Math.min(Math.max(digits, 0), 20)).replace(/\.?0+e/, "e");
+  };
+  return { to, min, max, step, label };
+}
+
 function curve_option(values, files, labels, palette, width) {
-  const numbers = values.filter((value) => value > 0);
-  const is_log = numbers.length === values.length && largest_of(numbers) >= 1000 * smallest_of(numbers);
+  const { to, min, max, step, label } = curve_axis(values);
   return {
     grid: { left: 64, right: 14, top: 10, bottom: 24 },
     tooltip: tooltip(palette, ({ dataIndex }) => `${show(files[dataIndex])}\n${number_text(values[dataIndex])}`, { trigger: "item" }),
     xAxis: { ...axis(palette), type: "category", data: labels.map((_, at) => String(at)), axisLabel: { color: palette.soft, fontSize: 10, interval: Math.max(Math.ceil(labels.length / Math.max(Math.floor(width / 90), 1)) - 1, 0), formatter: (at) => shortened(labels[Number(at)], 14) } },
-    yAxis: { ...axis(palette), type: is_log ? "log" : "value", scale: true, splitNumber: 3, axisLabel: { color: palette.soft, fontSize: 10, formatter: number_text } },
-    series: [{ type: "line", data: values, symbolSize: 5, lineStyle: { color: palette.accent, width: 2 }, itemStyle: { color: palette.accent } }],
+    yAxis: { ...axis(palette), type: "value", min, max: max > min ? max : min + step, interval: step, axisLabel: { color: palette.soft, fontSize: 10, formatter: label, hideOverlap: true } },
+    series: [{ type: "line", data: values.map((value) => (typeof value === "number" && Number.isFinite(value) ? to(value) : null)), symbolSize: 5, lineStyle: { color: palette.accent, width: 2 }, itemStyle: { color: palette.accent } }],
   };
 }
 
