@@ -338,7 +338,7 @@ ANSWERS = (
         "lint a.pth --level info",
     ),
     *("verify a.pth", "sum a.pth", "report a.pth -o -", "slim a.pth -o out.pth", "salvage a.pth -o out.pth"),
-    *("convert a.pth -o out.safetensors", "rehome a.pth --to cpu -o out.pth", "verify a.pth --part 0/2"),
+    *("convert a.pth -o out.safetensors", "rehome a.pth --to cpu -o out.pth"),
 )
 
 

@@ -246,7 +246,6 @@ def test_sums_come_on_stdin(options: tuple[str, ...], tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--files-from", "-"), "--sums - reads stdin, and so does another -"),
-        (("a.pth", "--part", "0/2"), "--part goes with --sums FILE"),
         (("a.pth",), "ckpt: (stdin): holds no sums"),
     ],
 )
