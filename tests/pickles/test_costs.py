@@ -139,6 +139,57 @@ def test_keys_of_real_files_are_read(tmp_path: Path) -> None:
     assert groups(tmp_path / "x.pth", program) == {}
 
 
+def range_with_hash(wanted: int, length: int) -> bytes:
+    """A range with a hash, which is that of (its length, its start, its step)."""
+    first, second, fifth, mask = 11400714785074694791, 14029467366897019727, 2870177450012600261, 2**64 - 1
+
+    def turned(number: int, bits: int) -> int:
+        return ((number << bits) | (number >> (64 - bits))) & mask
+
+    def before(mixed: int) -> int:
+        return turned(mixed * pow(first, -1, 2**64) & mask, 33)
+
+    mixed = turned((fifth + length * second) & mask, 31) * first & mask
+    last = before((wanted - (3 ^ (fifth ^ 3527539))) & mask)
+    start = (before((last - second) & mask) - mixed) * pow(second, -1, 2**64) & mask
+    start -= 2**64 * (start >> 63)
+    if not -PRIME < start < PRIME or start == -1:
+        return b""
+    assert hash(range(start, start + length)) == wanted
+    return call(glob("builtins", "range"), start, start + length)
+
+
+def in_set(items: list[bytes]) -> bytes:
+    return op.empty_set() + op.mark() + b"".join(items) + op.additems()
+
+
+def frozensets(kind: bytes, *, texts: bool) -> bytes:
+    """3,000 small frozensets, as protocol 2 writes them. Numbers can be chosen so that all have one hash."""
+    pairs = [[f"a{number}", "b"] if texts else [number, number + 1] for number in range(3_000)]
+    calls = [call(glob("builtins", "frozenset"), pair) for pair in pairs]
+    return in_set(calls) if kind == b"set" else call(glob("builtins", kind.decode()), calls)
+
+
+RANGES = [each for length in range(2, 20_000) if (each := range_with_hash(777, length))][:3_000]
+CROWDED: dict[str, Callable[[], bytes]] = {
+    "ranges of one hash in a set": lambda: in_set(RANGES),
+    "ranges of one hash in a set that a call makes": lambda: call(glob("builtins", "set"), RANGES),
+    "ranges of one hash in tuples": lambda: in_set([value((each, 1)) for each in RANGES]),
+    "frozensets of numbers in a set": lambda: frozensets(b"set", texts=False),
+    "frozensets of numbers in a set that a call makes": lambda: frozensets(b"frozenset", texts=False),
+}
+
+
+@pytest.mark.parametrize("name", CROWDED)
+def test_many_objects_whose_hash_a_file_chooses_are_an_error(name: str, tmp_path: Path) -> None:
+    assert "called" in groups(tmp_path / "x.pth", CROWDED[name]()).values()
+
+
+def test_some_objects_whose_hash_a_file_chooses_are_no_alarm(tmp_path: Path) -> None:
+    assert groups(tmp_path / "x.pth", in_set(RANGES[:100])) == {}
+    assert groups(tmp_path / "x.pth", frozensets(b"set", texts=True)) == {}
+
+
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 WIDE = op.tensor((2**24,), (0,))

@@ -280,18 +280,19 @@ class Grammar:
         if rule is None or origin is None:
             return True
         name = python3_name(origin[0].module, origin[0].name)
-        if rule.makes == "instance":
+        if rule.makes == "instance" and name != _RANGE:
             return _hashes_itself(name) or (name == _INDEX and _is_index(call))
+        if name in _RECORDS:
+            return False
         if rule.makes == "value":
             dtype = call.args[0] if name == "numpy.core.multiarray.scalar" and call.args else call
             is_record = type(dtype) is Opaque and dtype.states and _has_parts(dtype.states[0])
-            if name in _RECORDS or (is_record and name.startswith("numpy.")):
+            if is_record and name.startswith("numpy."):
                 return False
-            self._keys += not _hashes_apart(name, call)
-            return self._keys <= _FEW_KEYS
-        items = call.args[0] if call.args else ()
-        is_flat = type(items) is list or is_tuple(items)
-        return is_flat and not any(type(item) not in _SCALARS and not _is_flat(item) for item in items)  # type: ignore[union-attr]
+        elif rule.makes == "container" and not _is_shallow(call):
+            return False
+        self._keys += not _hashes_apart(name, call)
+        return self._keys <= _FEW_KEYS
 
     def may_compile(self, pattern: Node) -> bool:
         """Tell whether a regular expression is short, with all others of the pickle: compiling takes long."""
@@ -496,6 +497,7 @@ _RECORDS = frozenset(
 
 
 _INDEX = "torch.distributed.checkpoint.metadata.MetadataIndex"
+_RANGE = "builtins.range"
 _CHOSEN = (
     "uuid.UUID",
     "decimal.Decimal",
@@ -515,9 +517,11 @@ def _hashes_apart(name: str, call: Opaque) -> bool:
         return name not in _CHOSEN and len(call.args) == 1
     if name == "numpy.core.multiarray.scalar":
         return number_of(call) is not None or _scalar_code(call)[:1] in ("S", "U")
+    if name == "builtins.frozenset":
+        return all(holds_text(item) for arg in call.args for item in _items_of(arg))
     if name.endswith("Tensor") or name in _CHOSEN or name.startswith("torch.distributed."):
         return False
-    return name != "torch.Size"
+    return name not in ("torch.Size", _RANGE)
 
 
 def _scalar_code(call: Opaque) -> str:
@@ -532,7 +536,7 @@ def _hashes_itself(name: str) -> bool:
 
 
 _ALONE = (
-    *("builtins.getattr", "builtins.range", "builtins.type", "functools.partial", "random.Random"),
+    *("builtins.getattr", "builtins.type", "functools.partial", "random.Random"),
     *("itertools.count", "io.BytesIO", "_io.BytesIO", "io.StringIO", "_io.StringIO"),
     "torch.nn.parallel.distributed.DistributedDataParallel",
     "torch.utils.hooks.RemovableHandle",
@@ -557,6 +561,17 @@ def _is_index(call: Opaque) -> bool:
                 if not (holds_text(value) or is_short):
                     return False
     return not call.args or all(map(holds_text, call.args))
+
+
+def _is_shallow(call: Opaque) -> bool:
+    """Tell whether a container holds scalars, and tuples of them, alone."""
+    items = call.args[0] if call.args else ()
+    is_flat = type(items) is list or is_tuple(items)
+    return is_flat and not any(type(item) not in _SCALARS and not _is_flat(item) for item in items)  # type: ignore[union-attr]
+
+
+def _items_of(node: Node) -> list[Node] | tuple[Node, ...]:
+    return node if type(node) is list or is_tuple(node) else ()
 
 
 def _is_flat(node: Node) -> bool:
