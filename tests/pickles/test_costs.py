@@ -272,7 +272,30 @@ COPIES = {
     + value((1, (2_500,), call(glob("numpy", "dtype"), "f4", False, True)
              + value((3, ">", None, None, None, -1, -1, 0)) + build(), False, op.get(7))) + build(),
 }  # fmt: skip
+RECORD = glob("torch.nn.modules.module", "_IncompatibleKeys")
+
+
+def doubled(levels: int, record: bytes = RECORD) -> bytes:
+    """Records that each hold the next twice."""
+    return inside_each_other(value(1), lambda inner: call(record, inner, inner), levels)
+
+
+def adam_of(*parameters: Any) -> bytes:
+    """An optimizer hashes each of its parameters when it is loaded."""
+    return made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": list(parameters)}]})
+
+
+SIZES = call(glob("torch", "Size"), [1] * 10_000) + op.put(6)
+SHARD = glob("torch.distributed.tensor.placement_types", "Shard")
 COSTLY: dict[str, Callable[[], bytes]] = {
+    "records in each other as a parameter": lambda: adam_of(doubled(40)),
+    "entries of an order as a parameter": lambda: adam_of(
+        doubled(40, glob("torch.distributed.tensor._dtensor_spec", "ShardOrderEntry"))
+    ),
+    "sizes as parameters": lambda: adam_of(SIZES, *[op.get(6)] * 2_000),
+    "a placement of records": lambda: call(SHARD, doubled(40)),
+    "a placement of tensors": lambda: call(SHARD, [op.tensor() + op.put(6), *[op.get(6)] * 100]),
+    "a placement whose state is records": lambda: SHARD + value(()) + op.newobj() + value({"dim": doubled(40)}) + build(),
     "a tensor as a size": lambda: call(glob("torch", "Size"), WIDE),
     "a tensor as groups": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": WIDE}),
     "a tensor as parameters": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": WIDE}]}),
@@ -352,6 +375,11 @@ def test_what_costs_too_much_is_an_error(name: str, tmp_path: Path) -> None:
 
 
 CHEAP: dict[str, Callable[[], bytes]] = {
+    "records": lambda: adam_of(doubled(3)) + op.pop() + call(RECORD, [], ["a"]),
+    "placements": lambda: call(SHARD, 1) + op.pop() + call(
+        glob("torch.distributed._tensor.placement_types", "_Partial"), call(glob("torch._C._distributed_c10d", "RedOpType"), 0)
+    ),
+    "sizes as some parameters": lambda: adam_of(SIZES, op.get(6)),
     "sizes": lambda: call(glob("torch", "Size"), (1, 2)) + op.pop() + call(glob("torch", "Size"), []),
     "groups": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": [op.tensor()]}]}),
     "names of a mesh": lambda: made("torch.distributed.device_mesh", "DeviceMesh", {"_dim_group_names": ["0", "1"]}),

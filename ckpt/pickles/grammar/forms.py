@@ -34,7 +34,7 @@ from ckpt.tensors import Composite, Storage, TensorRef
 Kind = Literal["value", "container", "instance"]
 """The kind of a call's result, for other calls that take it.
 
-A value has no parts of the file's choice. A container is a list, set or dict, as plain as its parts. An
+A value has no parts of the file's choice. A container is a list, set, dict or record, as plain as its parts. An
 instance is an object whose attributes the file sets: nothing may be given one.
 """
 

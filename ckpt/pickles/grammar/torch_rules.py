@@ -38,6 +38,7 @@ from ckpt.pickles.grammar.forms import (
     is_plain,
     is_raw,
     is_series,
+    is_short,
     is_short_text,
     is_tensor,
     made_by,
@@ -291,6 +292,8 @@ def _data_of(name: str) -> dict[str, Form]:
 _PROPERTIES = ("dtype", "layout", "requires_grad", "memory_format", "pin_memory")
 _PLACED = ("dim", "reduce_op", "split_factor", "norm_type")
 """The attributes of placements: Shard, Partial, _StridedShard, _NormPartial."""
+_OF_PLACEMENT = either(is_short, result_of("torch._C._distributed_c10d.RedOpType"))
+"""What a placement is made of. The error of anything else shows all of it, each part as often as it is reached."""
 _PLACEMENTS = result_of(
     *(
         f"torch.distributed.{module}.placement_types.{name}"
@@ -376,7 +379,7 @@ _ADJUSTED = {
     "torch.nn.parameter.UninitializedBuffer": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state),
     "torch.Tensor": Rule(_oldest, "value", _legacy_state, work=_numbers_given),
-    "torch.Size": Rule(takes(_are_sizes, least=0)),
+    "torch.Size": Rule(takes(_are_sizes, least=0), "container"),
     "torch.device": Rule(_DEVICE),
     "torch._C.Generator": Rule(
         takes(either(is_short_text, result_of("torch.device")), least=0),
@@ -411,8 +414,8 @@ _ADJUSTED = {
             stands_closed,
         ),
     ),
-    "torch.nn.modules.module._IncompatibleKeys": Rule(takes(is_plain, is_plain), "value"),
-    "torch._dynamo.decorators._DimRange": Rule(takes_nothing, "value", _listed_plain),
+    "torch.nn.modules.module._IncompatibleKeys": Rule(takes(is_plain, is_plain), "container"),
+    "torch._dynamo.decorators._DimRange": Rule(takes_nothing, "container", _listed_plain),
     "torch.distributed.device_mesh.DeviceMesh": Rule(
         takes_nothing, "instance", State(_OF_MESH, stands_closed)
     ),
@@ -456,7 +459,7 @@ _ADJUSTED = {
         for module in ("_shard.sharded_tensor.metadata", "checkpoint.metadata")
     },
     **{
-        f"torch.distributed.{module}.{name}": Rule(takes(*[is_plain] * count), "value")
+        f"torch.distributed.{module}.{name}": Rule(takes(*[is_plain] * count), "container")
         for module, name, count in (
             ("tensor._dtensor_spec", "TensorMeta", 3),
             ("_tensor._dtensor_spec", "TensorMeta", 3),
@@ -466,9 +469,9 @@ _ADJUSTED = {
     },
     **{
         f"torch.distributed.{module}.placement_types.{name}": Rule(
-            takes_many(is_plain),
+            takes_many(_OF_PLACEMENT),
             "value",
-            either(_legacy_state, State(dict.fromkeys(_PLACED, is_plain), stands_closed)),
+            either(_few(_OF_PLACEMENT), State(dict.fromkeys(_PLACED, _OF_PLACEMENT), stands_closed)),
         )
         for module in ("tensor", "_tensor")
         for name in ("Partial", "Replicate", "Shard", "_Partial", "_StridedShard")
