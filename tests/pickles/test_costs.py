@@ -286,6 +286,17 @@ def adam_of(*parameters: Any) -> bytes:
 
 
 SIZES = call(glob("torch", "Size"), [1] * 10_000) + op.put(6)
+NO_NUMBERS = {
+    "bytes": binary(bytes(1_000)),
+    "a bytearray": call(glob("builtins", "bytearray"), binary(bytes(1_000))),
+    "arrays": call(glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b"))
+    + value((1, (1_000,), call(glob("numpy", "dtype"), "u1", False, True), False, binary(bytes(1_000)))) + build(),
+    "sizes": call(glob("torch", "Size"), [1] * 1_000),
+    "records": call(RECORD, 1, 2),
+    "tensors": op.tensor(),
+    "sets": frozen(1, 2),
+}  # fmt: skip
+"""Values of which torch reads each part as a number."""
 SHARD = glob("torch.distributed.tensor.placement_types", "Shard")
 COSTLY: dict[str, Callable[[], bytes]] = {
     "records in each other as a parameter": lambda: adam_of(doubled(40)),
@@ -293,6 +304,12 @@ COSTLY: dict[str, Callable[[], bytes]] = {
         doubled(40, glob("torch.distributed.tensor._dtensor_spec", "ShardOrderEntry"))
     ),
     "sizes as parameters": lambda: adam_of(SIZES, *[op.get(6)] * 2_000),
+    **{
+        f"a tensor of {name}": lambda one=one: call(glob("torch", "FloatTensor"), [one + op.put(7), *[op.get(7)] * 20])
+        for name, one in NO_NUMBERS.items()
+    },
+    "a storage of bytes": lambda: call(glob("torch", "FloatStorage"), [binary(bytes(100))]),
+    "bytes of bytes": lambda: call(glob("builtins", "bytes"), [binary(b"a")]),
     "a placement of records": lambda: call(SHARD, doubled(40)),
     "a placement of tensors": lambda: call(SHARD, [op.tensor() + op.put(6), *[op.get(6)] * 100]),
     "a placement whose state is records": lambda: SHARD + value(()) + op.newobj() + value({"dim": doubled(40)}) + build(),

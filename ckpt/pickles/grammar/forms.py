@@ -39,6 +39,7 @@ instance is an object whose attributes the file sets: nothing may be given one.
 """
 
 _SCALARS = frozenset((type(None), bool, int, float, str, ByteStr, bytes, bytearray))
+_NUMBERS = frozenset((bool, int, float))
 _HEAVY = 10_000_000
 """The most entries of nested tuples and lists, each counted as often as it is reached, that a call is given."""
 _LONG = 2_000
@@ -93,10 +94,18 @@ class _Search:
 
     `leaf` tells of a node without parts if it has the form, and is None for one whose parts must have it. A node has at most
     `most` entries, each counted as often as it is reached, because a hash or a text of it takes as long. With `cycles`,
-    a node may hold itself.
+    a node may hold itself. `scalars` are the types whose values have the form.
     """
 
-    def __init__(self, leaf: Callable[[Node], bool | None], most: int, *, cycles: bool) -> None:
+    def __init__(
+        self,
+        leaf: Callable[[Node], bool | None],
+        most: int,
+        *,
+        cycles: bool,
+        scalars: frozenset[type] = _SCALARS,
+    ) -> None:
+        self._scalars = scalars
         self._leaf = leaf
         self._most = most
         self._cycles = cycles
@@ -124,7 +133,7 @@ class _Search:
             for part in parts:
                 if type(part) is int:
                     of = 1 + (part.bit_length() >> 6)  # a hash visits all of it
-                elif type(part) in _SCALARS:
+                elif type(part) in self._scalars:
                     of = 1
                 elif id(part) in is_open:  # one of those around it
                     is_cyclic, of = True, int(self._cycles)
@@ -216,6 +225,7 @@ class Grammar:
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._answers: dict[tuple[int, int], tuple[bool, tuple[str, ...], tuple[str, ...]]] = {}
         self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
+        self._numbers = _Search(_is_numbers, _HEAVY, cycles=False, scalars=_NUMBERS)
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
         self._nesting = _Nesting()
@@ -381,6 +391,10 @@ class Grammar:
         """
         return self._plain.has(node)
 
+    def numbers_in(self, node: Node) -> int:
+        """The numbers in a list, in its lists and so on, each as often as it is reached; 0 where there is anything else."""
+        return self._numbers.size(node)
+
     def is_type_expression(self, node: Node) -> bool:
         """Tell whether a node can stand in brackets behind a type.
 
@@ -443,6 +457,10 @@ class Grammar:
         if type(node) in (list, tuple, Dict):
             return None
         return is_function(self, node) or PARTIALS(self, node) or self.is_plain(node)
+
+
+def _is_numbers(node: Node) -> bool | None:
+    return None if type(node) in (list, tuple) else type(node) in _NUMBERS
 
 
 def _length_of_text(node: Node) -> int:
@@ -1043,8 +1061,8 @@ def is_function(grammar: Grammar, node: Node) -> bool:
 
 
 def is_numbers(grammar: Grammar, node: Node) -> bool:
-    """A list of numbers, of lists of numbers, and so on."""
-    return (type(node) is list or type(node) is tuple) and grammar.is_plain(node)
+    """A list of numbers, of lists of numbers, and so on. Other values have parts that a call reads as numbers too."""
+    return (type(node) is list or type(node) is tuple) and grammar.numbers_in(node) > 0
 
 
 def holds_flag(node: Node) -> bool:

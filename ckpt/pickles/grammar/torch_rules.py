@@ -264,7 +264,7 @@ def _oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 def _numbers_given(grammar: Grammar, call: Opaque) -> int:
     """The number of entries that a tensor of given numbers reads, each as often as it is reached."""
-    return sum(grammar.weight(arg) for arg in call.args if type(arg) is list or is_tuple(arg))
+    return sum(grammar.numbers_in(arg) for arg in call.args if type(arg) is list or is_tuple(arg))
 
 
 def _parameter(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
