@@ -234,7 +234,9 @@ class Rebuilder:
         _arity(args, 6)
         data = _view(args[0], args[2], args[3], args[1])
         scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
-        name = scheme[0].name if type(scheme[0]) is Global else "quantized"
+        if type(scheme[0]) is not Global or not all(map(_is_of_scheme, scheme[1:])):
+            raise BadCallError("its scheme is not a name, numbers, tensors, and lists of numbers")
+        name = scheme[0].name
         _refuse_expanded(data, data.dtype)
         parts = [("int_repr", data)]
         for label, node in zip(("scales", "zero_points"), scheme[1:], strict=False):
@@ -629,6 +631,14 @@ def _refuse_expanded(tensor: TensorRef, dtype: DType) -> None:
     """Refuse a tensor of which torch makes far more elements than its storage has. Raises BadCallError."""
     if tensor.numel * dtype.bits > 64 * max(tensor.storage.nbytes, 16):
         raise BadCallError("its tensor has more elements than its storage")
+
+
+def _is_of_scheme(node: Node) -> bool:
+    """Tell whether a node can say how a tensor is quantized: torch shows, or makes tensors of, whatever is there."""
+    numbers = node if type(node) is list else (node,)
+    return tensor_of(node) is not None or all(
+        type(number) is float or (type(number) is int and number.bit_length() < 64) for number in numbers
+    )
 
 
 def _is_dict(node: Opaque) -> bool:

@@ -425,6 +425,73 @@ def test_what_real_files_hold_is_no_alarm(name: str, tmp_path: Path) -> None:
     assert groups(tmp_path / "x.pth", CHEAP[name]()) == {}
 
 
+def many_tensors(path: Path, function: bytes, *arguments: Any, count: int) -> set[str]:
+    """The groups of the names of a file in which a call makes many tensors of the same arguments. All storages are `QUINT`, `LONGS`, `FLOATS`."""
+    path.write_bytes(torch_zip(pickled({"x": again(count, function, *arguments)}), STORAGES))
+    with open(str(path)) as checkpoint:
+        return {row.group for row in checkpoint.imports}
+
+
+MANY = 10_000
+STORAGES = {"0": bytes(MANY), "1": bytes(8 * MANY), "2": bytes(4 * MANY)}
+QUINT = op.storage_id("0", "QUInt8Storage", MANY, "cpu")
+LONGS = op.tensor((MANY,), (1,), key="1", cls="LongStorage", numel=MANY)
+FLOATS = op.tensor((MANY,), (1,), key="2", numel=MANY)
+ROWS = op.tensor((MANY, 1), (1, 1), key="1", cls="LongStorage", numel=MANY)
+PER_CHANNEL = glob("torch", "per_channel_affine")
+
+
+def quantized(*scheme: Any) -> tuple[Any, ...]:
+    return QUINT, 0, (MANY,), (1,), scheme, False, op.ordered_dict()
+
+
+def sparse(layout: str, *parts: Any) -> tuple[Any, ...]:
+    return call(glob("torch.serialization", "_get_layout"), f"torch.{layout}"), parts
+
+
+REBUILT: dict[str, tuple[bytes, tuple[Any, ...]]] = {
+    "scales": (glob("torch._utils", "_rebuild_qtensor"), quantized(PER_CHANNEL, FLOATS, LONGS, 0)),
+    "scales in lists": (
+        glob("torch._utils", "_rebuild_qtensor"),
+        quantized(PER_CHANNEL, [1.0] * MANY, [0] * MANY, 0),
+    ),
+    "indices": (glob("torch._utils", "_rebuild_sparse_tensor"), sparse("sparse_coo", ROWS, FLOATS, (MANY, 1), True)),
+    "indices of rows": (
+        glob("torch._utils", "_rebuild_sparse_tensor"),
+        sparse("sparse_csr", LONGS, LONGS, FLOATS, (MANY - 1, 1)),
+    ),
+    "rows": (glob("torch._utils", "_rebuild_nested_tensor"), (FLOATS, ROWS, ROWS, LONGS)),
+    "a copy": (
+        glob("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"),
+        (FLOATS, glob("torch", "float64"), "cpu", False),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_inner", [False, True], ids=["plain", "of a class"])
+@pytest.mark.parametrize("name", REBUILT)
+def test_what_many_tensors_copy_is_counted(name: str, is_inner: bool, tmp_path: Path) -> None:
+    function, arguments = REBUILT[name]
+    if is_inner:
+        arguments = (function, glob("torch.nn.parameter", "Parameter"), tuple(arguments), {})
+        function = glob("torch._tensor", "_rebuild_from_type_v2")
+    assert "called" in many_tensors(tmp_path / "x.pth", function, *arguments, count=500)
+    assert "called" not in many_tensors(tmp_path / "y.pth", function, *arguments, count=10)
+
+
+def test_a_scheme_of_a_quantized_tensor_is_short(tmp_path: Path) -> None:
+    for scheme in (
+        (doubled(40), 1.0, 0),
+        ("a", 1.0, 0),
+        (PER_CHANNEL, [binary(b"a")], [0], 0),
+        (PER_CHANNEL, [[1.0]], [0], 0),
+    ):
+        program = call(glob("torch._utils", "_rebuild_qtensor"), *quantized(*scheme))
+        (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"x": program}), STORAGES))
+        with pytest.raises(CkptError, match="its scheme is not"):
+            open(str(tmp_path / "x.pth"))
+
+
 def test_a_quantized_tensor_has_no_more_elements_than_its_storage(tmp_path: Path) -> None:
     storage = op.storage_id("0", "QUInt8Storage", 24, "cpu")
     scheme = (glob("torch", "per_tensor_affine"), 1.0, 0)

@@ -89,13 +89,37 @@ def _with_state(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     )
 
 
-def _bytes_made(grammar: Grammar, call: Opaque) -> int:
-    """A tensor of another type is a copy of all elements, also of a storage or an array that another call was given."""
+def _work_of_tensor(grammar: Grammar, call: Opaque) -> int:
+    """The elements that a rebuild call copies or looks through, of a storage or an array that another call was given.
+
+    A tensor of another type is a copy of all. torch copies the scales of a quantized tensor, looks through the indices of a
+    sparse one, and makes rows of a nested one. Other tensors are views.
+    """
     made = call.meaning
     if not isinstance(made, Composite):
         return 0
-    of = made.parts[0][1].storage if made.parts else call.args[0]
-    return made.dtype.nbytes(prod(made.shape)) if grammar.is_again(of) else 0
+    if made.layout == "strided":
+        of = made.parts[0][1].storage if made.parts else _inner_arguments(call)[0]
+        return made.dtype.nbytes(prod(made.shape)) if grammar.is_again(of) else 0
+    given = sum(len(node) for node in _lists_of_scheme(call) if grammar.is_again(node))
+    read = [part for label, part in made.parts if label not in _VIEWED]
+    return _NUMBER * (given + sum(part.numel for part in read if grammar.is_again(part.storage)))
+
+
+_VIEWED = ("int_repr", "values")
+_NUMBER = 8
+
+
+def _inner_arguments(call: Opaque) -> tuple[Node, ...]:
+    """The arguments of a rebuild call, also of one that `_rebuild_from_type_v2` makes."""
+    is_inner = type(call.func) is Global and call.func.name.startswith("_rebuild_from_type")
+    inner = call.args[2] if is_inner else call.args
+    return inner if is_tuple(inner) else ()
+
+
+def _lists_of_scheme(call: Opaque) -> list[list[Node]]:
+    """The scales and zero points of a quantized tensor that are lists."""
+    return [part for arg in _inner_arguments(call) if is_tuple(arg) for part in arg if type(part) is list]
 
 
 def _wrapper(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -368,8 +392,8 @@ def _all_sizes(grammar: Grammar, node: Node) -> bool:
 
 
 _ADJUSTED = {
-    "torch._tensor._rebuild_from_type": Rule(_from_type, "value"),
-    "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value"),
+    "torch._tensor._rebuild_from_type": Rule(_from_type, "value", work=_work_of_tensor),
+    "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value", work=_work_of_tensor),
     "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value"),
     "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_DTENSOR),
     "torch.storage._load_from_bytes": Rule(_nested, "container"),
@@ -499,19 +523,9 @@ _ADJUSTED = {
         for name in ("dictconfig.DictConfig", "listconfig.ListConfig")
     },
 }
-_COPIES = [
-    f"torch._utils._rebuild_{name}"
-    for name in (
-        "device_tensor_from_cpu_tensor",
-        "device_tensor_from_numpy",
-        "xla_tensor",
-        "mlc_tensor",
-    )
-]
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE]
 TORCH = {
-    **{name: Rule(_rebuilt, "value") for name in REBUILD_CALLS},
-    **{name: Rule(_rebuilt, "value", work=_bytes_made) for name in _COPIES},
+    **{name: Rule(_rebuilt, "value", work=_work_of_tensor) for name in REBUILD_CALLS},
     **{
         f"torch.jit._pickle.{name}": Rule(_tagged, "container")
         for name in (
