@@ -285,6 +285,50 @@ def adam_of(*parameters: Any) -> bytes:
     return made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": list(parameters)}]})
 
 
+def adam_with(state: Any) -> bytes:
+    return made("torch.optim.adam", "Adam", {**ADAM, "state": state})
+
+
+def default_dict(state: dict[Any, Any]) -> bytes:
+    return call(glob("collections", "defaultdict"), glob("builtins", "dict")) + op.mark() + b"".join(
+        value(key) + value(entry) for key, entry in state.items()
+    ) + op.setitems()  # fmt: skip
+
+
+STEPS: dict[str, tuple[Any, bool]] = {
+    "a number": ({0: {"step": 1, "eta": 0.5}}, True),
+    "a tensor": ({0: {"step": op.tensor((), ())}, 1: {}}, True),
+    "a scalar of numpy": (
+        {0: {"step": call(glob("numpy.core.multiarray", "scalar"), call(glob("numpy", "dtype"), "f4", False, True),
+                          binary(bytes(4)))}},
+        True,
+    ),
+    "by default": (default_dict({0: {"step": 1}}), True),
+    "in order": ({0: call(glob("collections", "OrderedDict"), [["step", 1]])}, True),
+    "other entries": ({0: {"step": 1, "old_dirs": ["a" * 20_000], "name": "a" * 20_000}}, True),
+    "a text": ({0: {"step": "1" * 20_000}}, False),
+    "a text by default": (default_dict({0: {"step": "1" * 20_000}}), False),
+    "a text in order": ({0: call(glob("collections", "OrderedDict"), [["step", "1" * 20_000]])}, False),
+    "bytes": ({0: {"step": 1, "eta": binary(bytes(20_000))}}, False),
+    "a list": ({0: {"step": 1, "mu_product": [1.0] * 20_000}}, False),
+    "a text by another key": (
+        {0: {call(glob("numpy.core.multiarray", "scalar"), call(glob("numpy", "dtype"), "U4", False, True),
+                  binary("step".encode("utf-32-le"))): "1" * 20_000}},
+        False,
+    ),
+    "a dict of a nested pickle": (
+        {0: call(glob("torch.storage", "_load_from_bytes"), binary(op.legacy(pickled({"step": "1" * 20_000}), ())))}, False
+    ),
+}  # fmt: skip
+"""States of an optimizer, and whether they are fine. torch makes tensors of some entries when it loads."""
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_an_optimizer_turns_into_a_tensor_is_a_number(name: str, tmp_path: Path) -> None:
+    state, is_fine = STEPS[name]
+    assert ("called" not in groups(tmp_path / "x.pth", adam_with(state)).values()) is is_fine
+
+
 SIZES = call(glob("torch", "Size"), [1] * 10_000) + op.put(6)
 NO_NUMBERS = {
     "bytes": binary(bytes(1_000)),

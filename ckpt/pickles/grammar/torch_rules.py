@@ -51,6 +51,7 @@ from ckpt.pickles.grammar.forms import (
     takes_nothing,
     tuple_of,
 )
+from ckpt.pickles.keys import number_of
 from ckpt.pickles.known import MODULES, is_own, python3_name
 from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
 from ckpt.tensors import Composite
@@ -153,16 +154,8 @@ def _table_of(form: Form) -> Form:
     """A dict of a layer, in which it looks up its attributes: each value has the form, and no name is one of Python's."""
 
     def judge(grammar: Grammar, node: Node) -> bool:
-        assert type(node) is Dict or type(node) is Opaque
-        pairs: list[tuple[Node, Node]] = list(zip(node.keys, node.values, strict=True))
-        for arg in node.args if type(node) is Opaque else ():
-            if type(arg) is Dict:
-                pairs += zip(arg.keys, arg.values, strict=True)
-            elif is_pairs(grammar, arg):
-                pairs += [(pair[0], pair[1]) for pair in arg]  # type: ignore[index,union-attr,misc]
-            else:
-                return False
-        return all(
+        pairs = _pairs_of(grammar, node)
+        return pairs is not None and all(
             holds_text(key) and not str(key).startswith("__") and form(grammar, value) for key, value in pairs
         )
 
@@ -244,7 +237,51 @@ def _is_group(group: Node) -> bool:
     )
 
 
-GROUPS: dict[str, Form] = {**dict.fromkeys(("defaults", "state"), is_plain), "param_groups": _are_groups}
+def _is_state(grammar: Grammar, node: Node) -> bool:
+    """A dict of dicts, in which what torch turns into a tensor is short: a long text can be that of a million states."""
+    return grammar.is_plain(node) and grammar.once(_all_states, node)
+
+
+def _all_states(grammar: Grammar, node: Node) -> bool:
+    pairs = _pairs_of(grammar, node)
+    return pairs is not None and all(_is_state_of_one(grammar, value) for _, value in pairs)
+
+
+def _is_state_of_one(grammar: Grammar, node: Node) -> bool:
+    if type(node) is not Dict and (type(node) is not Opaque or tensor_of(node) is not None):
+        return True  # torch finds no name in it
+    pairs = _pairs_of(grammar, node)
+    if pairs is None:
+        return number_of(node) is not None
+    return all(
+        value is None
+        or is_number(grammar, value)
+        or is_tensor(grammar, value)
+        or number_of(value) is not None
+        for key, value in pairs
+        if key in _TURNED or type(key) is Opaque  # a scalar of numpy may be equal to a text
+    )
+
+
+def _pairs_of(grammar: Grammar, node: Node) -> list[tuple[Node, Node]] | None:
+    """The keys and values of a dict of Python, or None for anything else."""
+    if type(node) is not Dict and (type(node) is not Opaque or not _DICT_OF_PYTHON(grammar, node)):
+        return None
+    pairs: list[tuple[Node, Node]] = list(zip(node.keys, node.values, strict=True))
+    for arg in node.args if type(node) is Opaque else ():
+        if type(arg) is Dict:
+            pairs += zip(arg.keys, arg.values, strict=True)
+        elif is_pairs(grammar, arg):
+            pairs += [(pair[0], pair[1]) for pair in arg]  # type: ignore[index,union-attr,misc]
+        elif arg is not None and class_of(arg) is None:  # of a defaultdict
+            return None
+    return pairs
+
+
+_DICT_OF_PYTHON = result_of("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
+_TURNED = ("step", "eta", "mu", "mu_product")
+"""Entries in the state of a parameter that `__setstate__` of one optimizer or another makes a tensor of."""
+GROUPS: dict[str, Form] = {"defaults": is_plain, "state": _is_state, "param_groups": _are_groups}
 """The state that `Optimizer.__getstate__` gives. `__setstate__` reads the groups and the state of each parameter."""
 
 
