@@ -238,7 +238,7 @@ def _is_group(group: Node) -> bool:
 
 
 def _is_state(grammar: Grammar, node: Node) -> bool:
-    """A dict of dicts, in which what torch turns into a tensor is short: a long text can be that of a million states."""
+    """A dict of dicts with numbers and tensors where torch makes tensors: a million states can share one long text."""
     return grammar.is_plain(node) and grammar.once(_all_states, node)
 
 
