@@ -354,7 +354,7 @@ _PROPERTIES = ("dtype", "layout", "requires_grad", "memory_format", "pin_memory"
 _PLACED = ("dim", "reduce_op", "split_factor", "norm_type")
 """The attributes of placements: Shard, Partial, _StridedShard, _NormPartial."""
 _OF_PLACEMENT = either(is_short, result_of("torch._C._distributed_c10d.RedOpType"))
-"""What a placement is made of. The error of anything else shows all of it, each part as often as it is reached."""
+"""A part of a placement. The error of anything else shows all of it, each part as often as it is reached."""
 _PLACEMENTS = result_of(
     *(
         f"torch.distributed.{module}.placement_types.{name}"
