@@ -236,7 +236,7 @@ class Rebuilder:
         data = _view(args[0], args[2], args[3], args[1])
         scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
         if type(scheme[0]) is not Global or not all(map(_is_of_scheme, scheme[1:])):
-            raise BadCallError("its scheme is not a name, numbers, tensors, and lists of numbers")
+            raise BadCallError("its scheme is not a name, numbers, tensors, and lists")
         name = scheme[0].name
         _refuse_expanded(data, data.dtype)
         parts = [("int_repr", data)]
@@ -644,10 +644,10 @@ def _refuse_expanded(tensor: TensorRef, dtype: DType) -> None:
 
 def _is_of_scheme(node: Node) -> bool:
     """Tell whether a node can say how a tensor is quantized: torch shows, or makes tensors of, whatever is there."""
-    numbers = node if type(node) is list else (node,)
-    return tensor_of(node) is not None or all(
-        type(number) is float or (type(number) is int and number.bit_length() < 64) for number in numbers
-    )
+    is_number = type(node) is float or (type(node) is int and node.bit_length() < 64)
+    return (
+        is_number or type(node) is list or tensor_of(node) is not None
+    )  # the grammar looks into lists, once
 
 
 def _is_dict(node: Opaque) -> bool:

@@ -59,13 +59,16 @@ from ckpt.tensors import Composite
 
 def _rebuilt(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """A call that torch turns into a tensor: its parts, its hooks and what else it is given are data."""
-    return grammar.is_plain(call.args)
+    lists = _lists_of_scheme(call)
+    return grammar.is_plain(call.args) and all(is_numbers(grammar, node) for node in lists)
 
 
 def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`_rebuild_from_type_v2(func, type, args, state)`: the tensor of another call, with a class and attributes."""
     cls = class_of(args[1]) if len(args) == 4 else None
     if tensor_of(call) is None or cls is None or not is_tuple(args[2]):
+        return False
+    if not all(is_numbers(grammar, node) for node in _lists_of_scheme(call)):
         return False
     inner = args[2]
     if type(args[0]) is Global and args[0].name == "_rebuild_wrapper_subclass":
@@ -120,6 +123,8 @@ def _inner_arguments(call: Opaque) -> tuple[Node, ...]:
 
 def _lists_of_scheme(call: Opaque) -> list[list[Node]]:
     """The scales and zero points of a quantized tensor that are lists."""
+    if not isinstance(call.meaning, Composite) or call.meaning.layout != "quantized":
+        return []
     return [part for arg in _inner_arguments(call) if is_tuple(arg) for part in arg if type(part) is list]
 
 
