@@ -899,8 +899,8 @@ def _decimal(text: bytes | bytearray, offset: int) -> int:
 
 
 def _no_number(text: bytes | bytearray, offset: int) -> MachineError:
-    """The error for a number that no pickler writes so. Python takes blanks around it, a sign, `0x10` and `1_000`."""
-    plain = text.strip()
+    """The error for a number that no pickler writes so. Python takes blanks around it, a sign, `0x10`, `1_000`, and anything behind a NUL."""
+    plain = text.partition(b"\0")[0].strip()
     digits = plain.lstrip(b"+-").replace(b"_", b"")
     is_taken = digits.isdigit()
     for base in (0, 10):
@@ -914,9 +914,9 @@ def _no_number(text: bytes | bytearray, offset: int) -> MachineError:
 
 
 def _usual_decimal(text: bytes | bytearray, offset: int) -> int:
-    """A number as Python writes it: one with zeros in front is octal to the unpickler in C."""
+    """A number as Python writes it: one with zeros in front is octal to the unpickler in C, and `-0` is False."""
     digits = text.removeprefix(b"-")
-    if text[:1] == b"+" or (digits[:1] == b"0" and digits != b"0"):
+    if text[:1] == b"+" or (digits[:1] == b"0" and text != b"0"):
         raise _no_number(text, offset)
     return _decimal(text, offset)
 
@@ -968,10 +968,10 @@ def _literal(op: int, data: bytes | bytearray, pos: int, offset: int) -> tuple[M
     if op == UNICODE:
         return str(text, "raw-unicode-escape"), pos
     try:
-        value = float(text)
+        value = float(text.partition(b"\0")[0])
     except ValueError:
         raise MachineError("invalid number", offset) from None
-    if len(text) > 64:
+    if len(text) > 64 or b"\0" in text:
         raise OddPickleError("invalid number", offset)
     return value, pos
 

@@ -22,6 +22,7 @@ from ckpt.nodes import (
     Node,
     Opaque,
     PersistentId,
+    Set,
     Tagged,
     inside,
     is_tuple,
@@ -234,7 +235,9 @@ class Rebuilder:
         _arity(args, 6)
         data = _view(args[0], args[2], args[3], args[1])
         scheme = args[4] if type(args[4]) is tuple and args[4] else (None,)
-        name = scheme[0].name if type(scheme[0]) is Global else "quantized"
+        if type(scheme[0]) is not Global or not all(map(_is_of_scheme, scheme[1:])):
+            raise BadCallError("its scheme is not a name, numbers, tensors, and lists")
+        name = scheme[0].name
         _refuse_expanded(data, data.dtype)
         parts = [("int_repr", data)]
         for label, node in zip(("scales", "zero_points"), scheme[1:], strict=False):
@@ -442,8 +445,8 @@ _REPLACED = (
 def refuse_odd_containers(pickle: Pickle) -> None:
     """Refuse containers that Python makes in another way than they read.
 
-    A container that is made without its `__init__` is empty, whatever it is given. A list of a dict has its keys alone, and
-    a deque with a length drops what was there first. One that gets items by their numbers has others than it is given, and
+    A container that is made without its `__init__` is empty, whatever it is given. A list of a dict has its keys alone, one of a
+    set has its items in an order that is not in the file, and a deque with a length drops what was there first. One that gets items by their numbers has others than it is given, and
     so has an array of numpy. No writer makes one of these. Raises UnreadableError.
     """
     for call in pickle.calls:
@@ -472,11 +475,19 @@ def refuse_odd_containers(pickle: Pickle) -> None:
             type(args[0]) is Dict or (type(args[0]) is Opaque and args[0].class_name in _DICTS)
         ):
             problem = "it takes the keys of a dict, and not its values"
+        elif name.endswith(_OF_ITEMS) and _is_set_of_some(args[0]):
+            problem = "it is given a set, whose order is another one each time"
         elif name.endswith(".deque") and len(args) > 1 and type(args[1]) is int:
             items = args[0] if type(args[0]) is list or is_tuple(args[0]) else ()
             problem = "it is longer than it may be" if len(items) + len(call.items) > args[1] else None
         if problem is not None:
             raise UnreadableError(f"damaged pickle: {name} at byte {call.offset:,}: {problem}")
+
+
+def _is_set_of_some(node: Node) -> bool:
+    if type(node) is Opaque:
+        return node.class_name.rpartition(".")[2] in ("set", "frozenset")
+    return type(node) is Set and len(node.items) > 1
 
 
 class BadCallError(Exception):
@@ -629,6 +640,14 @@ def _refuse_expanded(tensor: TensorRef, dtype: DType) -> None:
     """Refuse a tensor of which torch makes far more elements than its storage has. Raises BadCallError."""
     if tensor.numel * dtype.bits > 64 * max(tensor.storage.nbytes, 16):
         raise BadCallError("its tensor has more elements than its storage")
+
+
+def _is_of_scheme(node: Node) -> bool:
+    """Tell whether a node can say how a tensor is quantized: torch shows, or makes tensors of, whatever is there."""
+    is_number = type(node) is float or (type(node) is int and node.bit_length() < 64)
+    return (
+        is_number or type(node) is list or tensor_of(node) is not None
+    )  # the grammar looks into lists, once
 
 
 def _is_dict(node: Opaque) -> bool:

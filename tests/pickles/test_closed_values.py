@@ -158,3 +158,40 @@ def test_axes_in_another_order_show_no_other_values(tmp_path: Path) -> None:
     assert values(tmp_path / "x.pkl") == []
     with open(str(tmp_path / "x.pkl")) as checkpoint:
         assert "called" not in {row.group for row in checkpoint.imports}
+
+
+# --- items of a set ---------------------------------------------------------------------------------------------------
+
+
+def items(kind: str, given: bytes, *, is_new: bool = False) -> bytes:
+    made = glob("builtins" if kind != "deque" else "collections", kind) + value((given,))
+    return made + (op.newobj() if is_new else op.reduce())
+
+
+TENSORS = [op.tensor((4,), (1,), numel=4), op.tensor((4,), (1,), key="1", numel=4)]
+SET = op.empty_set() + op.mark() + b"".join(TENSORS) + op.additems()
+UNORDERED = {
+    "a list of a set": items("list", SET),
+    "a tuple of a set": items("tuple", SET),
+    "a deque of a set": items("deque", SET),
+    "a new tuple of a set": items("tuple", SET, is_new=True),
+    "a list of a frozenset": items("list", op.mark() + b"".join(TENSORS) + op.frozenset_()),
+    "a list of a set that a call makes": items("list", items("set", value(TENSORS))),
+}
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_items_in_the_order_of_a_set_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    path.write_bytes(torch_zip(pickled({"w": UNORDERED[name]}), {"0": ONES, "1": TWOS}))
+    with pytest.raises(CkptError, match="whose order is another one each time"):
+        open(str(path))
+
+
+def test_items_in_the_order_of_a_file_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    one = op.empty_set() + op.mark() + TENSORS[0] + op.additems()
+    for given, count in ((value(TENSORS), 2), (value(tuple(TENSORS)), 2), (one, 1)):
+        path.write_bytes(torch_zip(pickled({"w": items("list", given)}), {"0": ONES, "1": TWOS}))
+        with api.open(str(path)) as checkpoint:
+            assert list(checkpoint) == [f"w.{number}" for number in range(count)]

@@ -139,6 +139,57 @@ def test_keys_of_real_files_are_read(tmp_path: Path) -> None:
     assert groups(tmp_path / "x.pth", program) == {}
 
 
+def range_with_hash(wanted: int, length: int) -> bytes:
+    """A range with a hash, which is that of (its length, its start, its step)."""
+    first, second, fifth, mask = 11400714785074694791, 14029467366897019727, 2870177450012600261, 2**64 - 1
+
+    def turned(number: int, bits: int) -> int:
+        return ((number << bits) | (number >> (64 - bits))) & mask
+
+    def before(mixed: int) -> int:
+        return turned(mixed * pow(first, -1, 2**64) & mask, 33)
+
+    mixed = turned((fifth + length * second) & mask, 31) * first & mask
+    last = before((wanted - (3 ^ (fifth ^ 3527539))) & mask)
+    start = (before((last - second) & mask) - mixed) * pow(second, -1, 2**64) & mask
+    start -= 2**64 * (start >> 63)
+    if not -PRIME < start < PRIME or start == -1:
+        return b""
+    assert hash(range(start, start + length)) == wanted
+    return call(glob("builtins", "range"), start, start + length)
+
+
+def in_set(items: list[bytes]) -> bytes:
+    return op.empty_set() + op.mark() + b"".join(items) + op.additems()
+
+
+def frozensets(kind: bytes, *, texts: bool) -> bytes:
+    """3,000 small frozensets, as protocol 2 writes them. Numbers can be chosen so that all have one hash."""
+    pairs = [[f"a{number}", "b"] if texts else [number, number + 1] for number in range(3_000)]
+    calls = [call(glob("builtins", "frozenset"), pair) for pair in pairs]
+    return in_set(calls) if kind == b"set" else call(glob("builtins", kind.decode()), calls)
+
+
+RANGES = [each for length in range(2, 20_000) if (each := range_with_hash(777, length))][:3_000]
+CROWDED: dict[str, Callable[[], bytes]] = {
+    "ranges of one hash in a set": lambda: in_set(RANGES),
+    "ranges of one hash in a set that a call makes": lambda: call(glob("builtins", "set"), RANGES),
+    "ranges of one hash in tuples": lambda: in_set([value((each, 1)) for each in RANGES]),
+    "frozensets of numbers in a set": lambda: frozensets(b"set", texts=False),
+    "frozensets of numbers in a set that a call makes": lambda: frozensets(b"frozenset", texts=False),
+}
+
+
+@pytest.mark.parametrize("name", CROWDED)
+def test_many_objects_whose_hash_a_file_chooses_are_an_error(name: str, tmp_path: Path) -> None:
+    assert "called" in groups(tmp_path / "x.pth", CROWDED[name]()).values()
+
+
+def test_some_objects_whose_hash_a_file_chooses_are_no_alarm(tmp_path: Path) -> None:
+    assert groups(tmp_path / "x.pth", in_set(RANGES[:100])) == {}
+    assert groups(tmp_path / "x.pth", frozensets(b"set", texts=True)) == {}
+
+
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 WIDE = op.tensor((2**24,), (0,))
@@ -221,7 +272,91 @@ COPIES = {
     + value((1, (2_500,), call(glob("numpy", "dtype"), "f4", False, True)
              + value((3, ">", None, None, None, -1, -1, 0)) + build(), False, op.get(7))) + build(),
 }  # fmt: skip
+RECORD = glob("torch.nn.modules.module", "_IncompatibleKeys")
+
+
+def doubled(levels: int, record: bytes = RECORD) -> bytes:
+    """Records that each hold the next twice."""
+    return inside_each_other(value(1), lambda inner: call(record, inner, inner), levels)
+
+
+def adam_of(*parameters: Any) -> bytes:
+    """An optimizer hashes each of its parameters when it is loaded."""
+    return made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": list(parameters)}]})
+
+
+def adam_with(state: Any) -> bytes:
+    return made("torch.optim.adam", "Adam", {**ADAM, "state": state})
+
+
+def default_dict(state: dict[Any, Any]) -> bytes:
+    return call(glob("collections", "defaultdict"), glob("builtins", "dict")) + op.mark() + b"".join(
+        value(key) + value(entry) for key, entry in state.items()
+    ) + op.setitems()  # fmt: skip
+
+
+STEPS: dict[str, tuple[Any, bool]] = {
+    "a number": ({0: {"step": 1, "eta": 0.5}}, True),
+    "a tensor": ({0: {"step": op.tensor((), ())}, 1: {}}, True),
+    "a scalar of numpy": (
+        {0: {"step": call(glob("numpy.core.multiarray", "scalar"), call(glob("numpy", "dtype"), "f4", False, True),
+                          binary(bytes(4)))}},
+        True,
+    ),
+    "by default": (default_dict({0: {"step": 1}}), True),
+    "in order": ({0: call(glob("collections", "OrderedDict"), [["step", 1]])}, True),
+    "other entries": ({0: {"step": 1, "old_dirs": ["a" * 20_000], "name": "a" * 20_000}}, True),
+    "a text": ({0: {"step": "1" * 20_000}}, False),
+    "a text by default": (default_dict({0: {"step": "1" * 20_000}}), False),
+    "a text in order": ({0: call(glob("collections", "OrderedDict"), [["step", "1" * 20_000]])}, False),
+    "bytes": ({0: {"step": 1, "eta": binary(bytes(20_000))}}, False),
+    "a list": ({0: {"step": 1, "mu_product": [1.0] * 20_000}}, False),
+    "a text by another key": (
+        {0: {call(glob("numpy.core.multiarray", "scalar"), call(glob("numpy", "dtype"), "U4", False, True),
+                  binary("step".encode("utf-32-le"))): "1" * 20_000}},
+        False,
+    ),
+    "a dict of a nested pickle": (
+        {0: call(glob("torch.storage", "_load_from_bytes"), binary(op.legacy(pickled({"step": "1" * 20_000}), ())))}, False
+    ),
+}  # fmt: skip
+"""States of an optimizer, and whether they are fine. torch makes tensors of some entries when it loads."""
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_an_optimizer_turns_into_a_tensor_is_a_number(name: str, tmp_path: Path) -> None:
+    state, is_fine = STEPS[name]
+    assert ("called" not in groups(tmp_path / "x.pth", adam_with(state)).values()) is is_fine
+
+
+SIZES = call(glob("torch", "Size"), [1] * 10_000) + op.put(6)
+NO_NUMBERS = {
+    "bytes": binary(bytes(1_000)),
+    "a bytearray": call(glob("builtins", "bytearray"), binary(bytes(1_000))),
+    "arrays": call(glob("numpy.core.multiarray", "_reconstruct"), glob("numpy", "ndarray"), (0,), binary(b"b"))
+    + value((1, (1_000,), call(glob("numpy", "dtype"), "u1", False, True), False, binary(bytes(1_000)))) + build(),
+    "sizes": call(glob("torch", "Size"), [1] * 1_000),
+    "records": call(RECORD, 1, 2),
+    "tensors": op.tensor(),
+    "sets": frozen(1, 2),
+}  # fmt: skip
+"""Values of which torch reads each part as a number."""
+SHARD = glob("torch.distributed.tensor.placement_types", "Shard")
 COSTLY: dict[str, Callable[[], bytes]] = {
+    "records in each other as a parameter": lambda: adam_of(doubled(40)),
+    "entries of an order as a parameter": lambda: adam_of(
+        doubled(40, glob("torch.distributed.tensor._dtensor_spec", "ShardOrderEntry"))
+    ),
+    "sizes as parameters": lambda: adam_of(SIZES, *[op.get(6)] * 2_000),
+    **{
+        f"a tensor of {name}": lambda one=one: call(glob("torch", "FloatTensor"), [one + op.put(7), *[op.get(7)] * 20])
+        for name, one in NO_NUMBERS.items()
+    },
+    "a storage of bytes": lambda: call(glob("torch", "FloatStorage"), [binary(bytes(100))]),
+    "bytes of bytes": lambda: call(glob("builtins", "bytes"), [binary(b"a")]),
+    "a placement of records": lambda: call(SHARD, doubled(40)),
+    "a placement of tensors": lambda: call(SHARD, [op.tensor() + op.put(6), *[op.get(6)] * 100]),
+    "a placement whose state is records": lambda: SHARD + value(()) + op.newobj() + value({"dim": doubled(40)}) + build(),
     "a tensor as a size": lambda: call(glob("torch", "Size"), WIDE),
     "a tensor as groups": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": WIDE}),
     "a tensor as parameters": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": WIDE}]}),
@@ -248,6 +383,9 @@ COSTLY: dict[str, Callable[[], bytes]] = {
     "dicts with a factory in each other": lambda: inside_each_other(op.none(), in_defaultdict, 300),
     "arrays in deques": lambda: inside_each_other(op.none(), in_array, 150),
     "settings that are copied at each level": lambda: config(3),
+    "settings that OBJ copies": lambda: op.mark() + glob("yacs.config", "CfgNode") + value({"x": {"x": [1]}}) + op.obj(),
+    "settings that INST copies": lambda: op.mark() + value({"x": {"x": [1]}}) + op.inst("yacs.config", "CfgNode"),
+    "settings that are given to NEWOBJ": lambda: glob("easydict", "EasyDict") + value(({"x": 1},)) + op.newobj(),
     "settings that unfold": lambda: easydict(19),
     "many generators": lambda: again(20_000, glob("torch._C", "Generator")),
     "many generators of numpy": lambda: again(20_000, glob("numpy.random._pickle", "__randomstate_ctor")),
@@ -301,6 +439,11 @@ def test_what_costs_too_much_is_an_error(name: str, tmp_path: Path) -> None:
 
 
 CHEAP: dict[str, Callable[[], bytes]] = {
+    "records": lambda: adam_of(doubled(3)) + op.pop() + call(RECORD, [], ["a"]),
+    "placements": lambda: call(SHARD, 1) + op.pop() + call(
+        glob("torch.distributed._tensor.placement_types", "_Partial"), call(glob("torch._C._distributed_c10d", "RedOpType"), 0)
+    ),
+    "sizes as some parameters": lambda: adam_of(SIZES, op.get(6)),
     "sizes": lambda: call(glob("torch", "Size"), (1, 2)) + op.pop() + call(glob("torch", "Size"), []),
     "groups": lambda: made("torch.optim.adam", "Adam", {**ADAM, "param_groups": [{"params": [op.tensor()]}]}),
     "names of a mesh": lambda: made("torch.distributed.device_mesh", "DeviceMesh", {"_dim_group_names": ["0", "1"]}),
@@ -327,6 +470,71 @@ CHEAP: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", CHEAP)
 def test_what_real_files_hold_is_no_alarm(name: str, tmp_path: Path) -> None:
     assert groups(tmp_path / "x.pth", CHEAP[name]()) == {}
+
+
+def many_tensors(path: Path, function: bytes, *arguments: Any, count: int) -> set[str]:
+    """The groups of the names of a file in which a call makes many tensors of the same arguments. All storages are `QUINT`, `LONGS`, `FLOATS`."""
+    path.write_bytes(torch_zip(pickled({"x": again(count, function, *arguments)}), STORAGES))
+    with open(str(path)) as checkpoint:
+        return {row.group for row in checkpoint.imports}
+
+
+MANY = 10_000
+STORAGES = {"0": bytes(MANY), "1": bytes(8 * MANY), "2": bytes(4 * MANY)}
+QUINT = op.storage_id("0", "QUInt8Storage", MANY, "cpu")
+LONGS = op.tensor((MANY,), (1,), key="1", cls="LongStorage", numel=MANY)
+FLOATS = op.tensor((MANY,), (1,), key="2", numel=MANY)
+ROWS = op.tensor((MANY, 1), (1, 1), key="1", cls="LongStorage", numel=MANY)
+PER_CHANNEL = glob("torch", "per_channel_affine")
+
+
+def quantized(*scheme: Any) -> tuple[Any, ...]:
+    return QUINT, 0, (MANY,), (1,), scheme, False, op.ordered_dict()
+
+
+def sparse(layout: str, *parts: Any) -> tuple[Any, ...]:
+    return call(glob("torch.serialization", "_get_layout"), f"torch.{layout}"), parts
+
+
+REBUILT: dict[str, tuple[bytes, tuple[Any, ...]]] = {
+    "scales": (glob("torch._utils", "_rebuild_qtensor"), quantized(PER_CHANNEL, FLOATS, LONGS, 0)),
+    "scales in lists": (
+        glob("torch._utils", "_rebuild_qtensor"),
+        quantized(PER_CHANNEL, [1.0] * MANY, [0] * MANY, 0),
+    ),
+    "indices": (glob("torch._utils", "_rebuild_sparse_tensor"), sparse("sparse_coo", ROWS, FLOATS, (MANY, 1), True)),
+    "indices of rows": (
+        glob("torch._utils", "_rebuild_sparse_tensor"),
+        sparse("sparse_csr", LONGS, LONGS, FLOATS, (MANY - 1, 1)),
+    ),
+    "rows": (glob("torch._utils", "_rebuild_nested_tensor"), (FLOATS, ROWS, ROWS, LONGS)),
+    "a copy": (
+        glob("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"),
+        (FLOATS, glob("torch", "float64"), "cpu", False),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_inner", [False, True], ids=["plain", "of a class"])
+@pytest.mark.parametrize("name", REBUILT)
+def test_what_many_tensors_copy_is_counted(name: str, is_inner: bool, tmp_path: Path) -> None:
+    function, arguments = REBUILT[name]
+    if is_inner:
+        arguments = (function, glob("torch.nn.parameter", "Parameter"), tuple(arguments), {})
+        function = glob("torch._tensor", "_rebuild_from_type_v2")
+    assert "called" in many_tensors(tmp_path / "x.pth", function, *arguments, count=500)
+    assert "called" not in many_tensors(tmp_path / "y.pth", function, *arguments, count=10)
+
+
+def test_a_scheme_of_a_quantized_tensor_is_short(tmp_path: Path) -> None:
+    rebuild = glob("torch._utils", "_rebuild_qtensor")
+    for scheme in ((doubled(40), 1.0, 0), ("a", 1.0, 0), (PER_CHANNEL, binary(b"a"), [0], 0)):
+        program = call(rebuild, *quantized(*scheme))
+        (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"x": program}), STORAGES))
+        with pytest.raises(CkptError, match="its scheme is not"):
+            open(str(tmp_path / "x.pth"))
+    of_bytes = quantized(PER_CHANNEL, [binary(b"a")], [0], 0)
+    assert "called" in many_tensors(tmp_path / "y.pth", rebuild, *of_bytes, count=1)
 
 
 def test_a_quantized_tensor_has_no_more_elements_than_its_storage(tmp_path: Path) -> None:

@@ -79,9 +79,10 @@ _OPTIMIZER_RULE = Rule(
 
 
 def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
-    """Nothing, or the pairs of a dict that is made without a call of its class.
+    """Nothing, or the pairs of a dict that `copyreg._reconstructor` fills without a call of its class.
 
-    A class of these copies what it is given, all below it at each level, and no pickler writes such a call.
+    A class of these copies what it is given, all below it at each level, and no pickler writes such a call. NEWOBJ with
+    pairs makes an empty dict.
     """
     if len(args) > 1 or not all(is_pairs(grammar, arg) for arg in args):
         return False
@@ -93,8 +94,8 @@ def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) ->
         if not _are_attributes(grammar, pairs):
             return False
     name = class_of(call.func)
-    is_called = call.how == "reduce" and (name is None or name.module not in COPYREG)
-    return not args or (not is_called and all(map(grammar.is_plain, args)))
+    is_filled = name is not None and name.module in COPYREG and name.name == "_reconstructor"
+    return not args or (is_filled and all(map(grammar.is_plain, args)))
 
 
 def _steps_of_settings(grammar: Grammar, call: Opaque) -> int:

@@ -34,11 +34,12 @@ from ckpt.tensors import Composite, Storage, TensorRef
 Kind = Literal["value", "container", "instance"]
 """The kind of a call's result, for other calls that take it.
 
-A value has no parts of the file's choice. A container is a list, set or dict, as plain as its parts. An
+A value has no parts of the file's choice. A container is a list, set, dict or record, as plain as its parts. An
 instance is an object whose attributes the file sets: nothing may be given one.
 """
 
 _SCALARS = frozenset((type(None), bool, int, float, str, ByteStr, bytes, bytearray))
+_NUMBERS = frozenset((bool, int, float))
 _HEAVY = 10_000_000
 """The most entries of nested tuples and lists, each counted as often as it is reached, that a call is given."""
 _LONG = 2_000
@@ -93,10 +94,18 @@ class _Search:
 
     `leaf` tells of a node without parts if it has the form, and is None for one whose parts must have it. A node has at most
     `most` entries, each counted as often as it is reached, because a hash or a text of it takes as long. With `cycles`,
-    a node may hold itself.
+    a node may hold itself. `scalars` are the types whose values have the form.
     """
 
-    def __init__(self, leaf: Callable[[Node], bool | None], most: int, *, cycles: bool) -> None:
+    def __init__(
+        self,
+        leaf: Callable[[Node], bool | None],
+        most: int,
+        *,
+        cycles: bool,
+        scalars: frozenset[type] = _SCALARS,
+    ) -> None:
+        self._scalars = scalars
         self._leaf = leaf
         self._most = most
         self._cycles = cycles
@@ -124,7 +133,7 @@ class _Search:
             for part in parts:
                 if type(part) is int:
                     of = 1 + (part.bit_length() >> 6)  # a hash visits all of it
-                elif type(part) in _SCALARS:
+                elif type(part) in self._scalars:
                     of = 1
                 elif id(part) in is_open:  # one of those around it
                     is_cyclic, of = True, int(self._cycles)
@@ -216,6 +225,7 @@ class Grammar:
         self._rules: dict[tuple[str, str], Rule | None] = {}
         self._answers: dict[tuple[int, int], tuple[bool, tuple[str, ...], tuple[str, ...]]] = {}
         self._plain = _Search(self._is_plain, _HEAVY, cycles=True)
+        self._numbers = _Search(_is_numbers, _HEAVY, cycles=False, scalars=_NUMBERS)
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
         self._nesting = _Nesting()
@@ -280,18 +290,19 @@ class Grammar:
         if rule is None or origin is None:
             return True
         name = python3_name(origin[0].module, origin[0].name)
-        if rule.makes == "instance":
+        if rule.makes == "instance" and name != _RANGE:
             return _hashes_itself(name) or (name == _INDEX and _is_index(call))
+        if name in _RECORDS:
+            return False
         if rule.makes == "value":
             dtype = call.args[0] if name == "numpy.core.multiarray.scalar" and call.args else call
             is_record = type(dtype) is Opaque and dtype.states and _has_parts(dtype.states[0])
-            if name in _RECORDS or (is_record and name.startswith("numpy.")):
+            if is_record and name.startswith("numpy."):
                 return False
-            self._keys += not _hashes_apart(name, call)
-            return self._keys <= _FEW_KEYS
-        items = call.args[0] if call.args else ()
-        is_flat = type(items) is list or is_tuple(items)
-        return is_flat and not any(type(item) not in _SCALARS and not _is_flat(item) for item in items)  # type: ignore[union-attr]
+        elif rule.makes == "container" and not _is_shallow(call):
+            return False
+        self._keys += not _hashes_apart(name, call)
+        return self._keys <= _FEW_KEYS
 
     def may_compile(self, pattern: Node) -> bool:
         """Tell whether a regular expression is short, with all others of the pickle: compiling takes long."""
@@ -380,6 +391,10 @@ class Grammar:
         """
         return self._plain.has(node)
 
+    def numbers_in(self, node: Node) -> int:
+        """The numbers in a list, in its lists and so on, each as often as it is reached; 0 where there is anything else."""
+        return self._numbers.size(node)
+
     def is_type_expression(self, node: Node) -> bool:
         """Tell whether a node can stand in brackets behind a type.
 
@@ -444,6 +459,10 @@ class Grammar:
         return is_function(self, node) or PARTIALS(self, node) or self.is_plain(node)
 
 
+def _is_numbers(node: Node) -> bool | None:
+    return None if type(node) in (list, tuple) else type(node) in _NUMBERS
+
+
 def _length_of_text(node: Node) -> int:
     """The length of a text or of bytes, also of those that a call makes of others, or that stay in the file."""
     for _ in range(_MADE):
@@ -496,6 +515,7 @@ _RECORDS = frozenset(
 
 
 _INDEX = "torch.distributed.checkpoint.metadata.MetadataIndex"
+_RANGE = "builtins.range"
 _CHOSEN = (
     "uuid.UUID",
     "decimal.Decimal",
@@ -515,9 +535,11 @@ def _hashes_apart(name: str, call: Opaque) -> bool:
         return name not in _CHOSEN and len(call.args) == 1
     if name == "numpy.core.multiarray.scalar":
         return number_of(call) is not None or _scalar_code(call)[:1] in ("S", "U")
+    if name == "builtins.frozenset":
+        return all(holds_text(item) for arg in call.args for item in _items_of(arg))
     if name.endswith("Tensor") or name in _CHOSEN or name.startswith("torch.distributed."):
         return False
-    return name != "torch.Size"
+    return name not in ("torch.Size", _RANGE)
 
 
 def _scalar_code(call: Opaque) -> str:
@@ -532,7 +554,7 @@ def _hashes_itself(name: str) -> bool:
 
 
 _ALONE = (
-    *("builtins.getattr", "builtins.range", "builtins.type", "functools.partial", "random.Random"),
+    *("builtins.getattr", "builtins.type", "functools.partial", "random.Random"),
     *("itertools.count", "io.BytesIO", "_io.BytesIO", "io.StringIO", "_io.StringIO"),
     "torch.nn.parallel.distributed.DistributedDataParallel",
     "torch.utils.hooks.RemovableHandle",
@@ -557,6 +579,17 @@ def _is_index(call: Opaque) -> bool:
                 if not (holds_text(value) or is_short):
                     return False
     return not call.args or all(map(holds_text, call.args))
+
+
+def _is_shallow(call: Opaque) -> bool:
+    """Tell whether a container holds scalars, and tuples of them, alone."""
+    items = call.args[0] if call.args else ()
+    is_flat = type(items) is list or is_tuple(items)
+    return is_flat and not any(type(item) not in _SCALARS and not _is_flat(item) for item in items)  # type: ignore[union-attr]
+
+
+def _items_of(node: Node) -> list[Node] | tuple[Node, ...]:
+    return node if type(node) is list or is_tuple(node) else ()
 
 
 def _is_flat(node: Node) -> bool:
@@ -1028,8 +1061,8 @@ def is_function(grammar: Grammar, node: Node) -> bool:
 
 
 def is_numbers(grammar: Grammar, node: Node) -> bool:
-    """A list of numbers, of lists of numbers, and so on."""
-    return (type(node) is list or type(node) is tuple) and grammar.is_plain(node)
+    """A list of numbers, of lists of numbers, and so on. Other values have parts that a call reads as numbers too."""
+    return (type(node) is list or type(node) is tuple) and grammar.numbers_in(node) > 0
 
 
 def holds_flag(node: Node) -> bool:

@@ -38,6 +38,7 @@ from ckpt.pickles.grammar.forms import (
     is_plain,
     is_raw,
     is_series,
+    is_short,
     is_short_text,
     is_tensor,
     made_by,
@@ -50,6 +51,7 @@ from ckpt.pickles.grammar.forms import (
     takes_nothing,
     tuple_of,
 )
+from ckpt.pickles.keys import number_of
 from ckpt.pickles.known import MODULES, is_own, python3_name
 from ckpt.pickles.rebuild import REBUILD_CALLS, UNTYPED
 from ckpt.tensors import Composite
@@ -57,13 +59,16 @@ from ckpt.tensors import Composite
 
 def _rebuilt(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """A call that torch turns into a tensor: its parts, its hooks and what else it is given are data."""
-    return grammar.is_plain(call.args)
+    lists = _lists_of_scheme(call)
+    return grammar.is_plain(call.args) and all(is_numbers(grammar, node) for node in lists)
 
 
 def _from_type(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     """`_rebuild_from_type_v2(func, type, args, state)`: the tensor of another call, with a class and attributes."""
     cls = class_of(args[1]) if len(args) == 4 else None
     if tensor_of(call) is None or cls is None or not is_tuple(args[2]):
+        return False
+    if not all(is_numbers(grammar, node) for node in _lists_of_scheme(call)):
         return False
     inner = args[2]
     if type(args[0]) is Global and args[0].name == "_rebuild_wrapper_subclass":
@@ -88,13 +93,39 @@ def _with_state(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
     )
 
 
-def _bytes_made(grammar: Grammar, call: Opaque) -> int:
-    """A tensor of another type is a copy of all elements, also of a storage or an array that another call was given."""
+def _work_of_tensor(grammar: Grammar, call: Opaque) -> int:
+    """The elements that a rebuild call copies or looks through, of a storage or an array that another call was given.
+
+    A tensor of another type is a copy of all. torch copies the scales of a quantized tensor, looks through the indices of a
+    sparse one, and makes rows of a nested one. Other tensors are views.
+    """
     made = call.meaning
     if not isinstance(made, Composite):
         return 0
-    of = made.parts[0][1].storage if made.parts else call.args[0]
-    return made.dtype.nbytes(prod(made.shape)) if grammar.is_again(of) else 0
+    if made.layout == "strided":
+        of = made.parts[0][1].storage if made.parts else _inner_arguments(call)[0]
+        return made.dtype.nbytes(prod(made.shape)) if grammar.is_again(of) else 0
+    given = sum(len(node) for node in _lists_of_scheme(call) if grammar.is_again(node))
+    read = [part for label, part in made.parts if label not in _VIEWED]
+    return _NUMBER * (given + sum(part.numel for part in read if grammar.is_again(part.storage)))
+
+
+_VIEWED = ("int_repr", "values")
+_NUMBER = 8
+
+
+def _inner_arguments(call: Opaque) -> tuple[Node, ...]:
+    """The arguments of a rebuild call, also of one that `_rebuild_from_type_v2` makes."""
+    is_inner = type(call.func) is Global and call.func.name.startswith("_rebuild_from_type")
+    inner = call.args[2] if is_inner else call.args
+    return inner if is_tuple(inner) else ()
+
+
+def _lists_of_scheme(call: Opaque) -> list[list[Node]]:
+    """The scales and zero points of a quantized tensor that are lists."""
+    if not isinstance(call.meaning, Composite) or call.meaning.layout != "quantized":
+        return []
+    return [part for arg in _inner_arguments(call) if is_tuple(arg) for part in arg if type(part) is list]
 
 
 def _wrapper(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -128,16 +159,8 @@ def _table_of(form: Form) -> Form:
     """A dict of a layer, in which it looks up its attributes: each value has the form, and no name is one of Python's."""
 
     def judge(grammar: Grammar, node: Node) -> bool:
-        assert type(node) is Dict or type(node) is Opaque
-        pairs: list[tuple[Node, Node]] = list(zip(node.keys, node.values, strict=True))
-        for arg in node.args if type(node) is Opaque else ():
-            if type(arg) is Dict:
-                pairs += zip(arg.keys, arg.values, strict=True)
-            elif is_pairs(grammar, arg):
-                pairs += [(pair[0], pair[1]) for pair in arg]  # type: ignore[index,union-attr,misc]
-            else:
-                return False
-        return all(
+        pairs = _pairs_of(grammar, node)
+        return pairs is not None and all(
             holds_text(key) and not str(key).startswith("__") and form(grammar, value) for key, value in pairs
         )
 
@@ -219,7 +242,51 @@ def _is_group(group: Node) -> bool:
     )
 
 
-GROUPS: dict[str, Form] = {**dict.fromkeys(("defaults", "state"), is_plain), "param_groups": _are_groups}
+def _is_state(grammar: Grammar, node: Node) -> bool:
+    """A dict of dicts with numbers and tensors where torch makes tensors: a million states can share one long text."""
+    return grammar.is_plain(node) and grammar.once(_all_states, node)
+
+
+def _all_states(grammar: Grammar, node: Node) -> bool:
+    pairs = _pairs_of(grammar, node)
+    return pairs is not None and all(_is_state_of_one(grammar, value) for _, value in pairs)
+
+
+def _is_state_of_one(grammar: Grammar, node: Node) -> bool:
+    if type(node) is not Dict and (type(node) is not Opaque or tensor_of(node) is not None):
+        return True  # torch finds no name in it
+    pairs = _pairs_of(grammar, node)
+    if pairs is None:
+        return number_of(node) is not None
+    return all(
+        value is None
+        or is_number(grammar, value)
+        or is_tensor(grammar, value)
+        or number_of(value) is not None
+        for key, value in pairs
+        if key in _TURNED or type(key) is Opaque  # a scalar of numpy may be equal to a text
+    )
+
+
+def _pairs_of(grammar: Grammar, node: Node) -> list[tuple[Node, Node]] | None:
+    """The keys and values of a dict of Python, or None for anything else."""
+    if type(node) is not Dict and (type(node) is not Opaque or not _DICT_OF_PYTHON(grammar, node)):
+        return None
+    pairs: list[tuple[Node, Node]] = list(zip(node.keys, node.values, strict=True))
+    for arg in node.args if type(node) is Opaque else ():
+        if type(arg) is Dict:
+            pairs += zip(arg.keys, arg.values, strict=True)
+        elif is_pairs(grammar, arg):
+            pairs += [(pair[0], pair[1]) for pair in arg]  # type: ignore[index,union-attr,misc]
+        elif arg is not None and class_of(arg) is None:  # of a defaultdict
+            return None
+    return pairs
+
+
+_DICT_OF_PYTHON = result_of("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
+_TURNED = ("step", "eta", "mu", "mu_product")
+"""Entries in the state of a parameter that `__setstate__` of one optimizer or another makes a tensor of."""
+GROUPS: dict[str, Form] = {"defaults": is_plain, "state": _is_state, "param_groups": _are_groups}
 """The state that `Optimizer.__getstate__` gives. `__setstate__` reads the groups and the state of each parameter."""
 
 
@@ -263,7 +330,7 @@ def _oldest(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
 
 def _numbers_given(grammar: Grammar, call: Opaque) -> int:
     """The number of entries that a tensor of given numbers reads, each as often as it is reached."""
-    return sum(grammar.weight(arg) for arg in call.args if type(arg) is list or is_tuple(arg))
+    return sum(grammar.numbers_in(arg) for arg in call.args if type(arg) is list or is_tuple(arg))
 
 
 def _parameter(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
@@ -291,6 +358,8 @@ def _data_of(name: str) -> dict[str, Form]:
 _PROPERTIES = ("dtype", "layout", "requires_grad", "memory_format", "pin_memory")
 _PLACED = ("dim", "reduce_op", "split_factor", "norm_type")
 """The attributes of placements: Shard, Partial, _StridedShard, _NormPartial."""
+_OF_PLACEMENT = either(is_short, result_of("torch._C._distributed_c10d.RedOpType"))
+"""A part of a placement. The error of anything else shows all of it, each part as often as it is reached."""
 _PLACEMENTS = result_of(
     *(
         f"torch.distributed.{module}.placement_types.{name}"
@@ -365,8 +434,8 @@ def _all_sizes(grammar: Grammar, node: Node) -> bool:
 
 
 _ADJUSTED = {
-    "torch._tensor._rebuild_from_type": Rule(_from_type, "value"),
-    "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value"),
+    "torch._tensor._rebuild_from_type": Rule(_from_type, "value", work=_work_of_tensor),
+    "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value", work=_work_of_tensor),
     "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value"),
     "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_DTENSOR),
     "torch.storage._load_from_bytes": Rule(_nested, "container"),
@@ -376,7 +445,7 @@ _ADJUSTED = {
     "torch.nn.parameter.UninitializedBuffer": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state),
     "torch.Tensor": Rule(_oldest, "value", _legacy_state, work=_numbers_given),
-    "torch.Size": Rule(takes(_are_sizes, least=0)),
+    "torch.Size": Rule(takes(_are_sizes, least=0), "container"),
     "torch.device": Rule(_DEVICE),
     "torch._C.Generator": Rule(
         takes(either(is_short_text, result_of("torch.device")), least=0),
@@ -411,8 +480,8 @@ _ADJUSTED = {
             stands_closed,
         ),
     ),
-    "torch.nn.modules.module._IncompatibleKeys": Rule(takes(is_plain, is_plain), "value"),
-    "torch._dynamo.decorators._DimRange": Rule(takes_nothing, "value", _listed_plain),
+    "torch.nn.modules.module._IncompatibleKeys": Rule(takes(is_plain, is_plain), "container"),
+    "torch._dynamo.decorators._DimRange": Rule(takes_nothing, "container", _listed_plain),
     "torch.distributed.device_mesh.DeviceMesh": Rule(
         takes_nothing, "instance", State(_OF_MESH, stands_closed)
     ),
@@ -456,7 +525,7 @@ _ADJUSTED = {
         for module in ("_shard.sharded_tensor.metadata", "checkpoint.metadata")
     },
     **{
-        f"torch.distributed.{module}.{name}": Rule(takes(*[is_plain] * count), "value")
+        f"torch.distributed.{module}.{name}": Rule(takes(*[is_plain] * count), "container")
         for module, name, count in (
             ("tensor._dtensor_spec", "TensorMeta", 3),
             ("_tensor._dtensor_spec", "TensorMeta", 3),
@@ -466,9 +535,9 @@ _ADJUSTED = {
     },
     **{
         f"torch.distributed.{module}.placement_types.{name}": Rule(
-            takes_many(is_plain),
+            takes_many(_OF_PLACEMENT),
             "value",
-            either(_legacy_state, State(dict.fromkeys(_PLACED, is_plain), stands_closed)),
+            either(_few(_OF_PLACEMENT), State(dict.fromkeys(_PLACED, _OF_PLACEMENT), stands_closed)),
         )
         for module in ("tensor", "_tensor")
         for name in ("Partial", "Replicate", "Shard", "_Partial", "_StridedShard")
@@ -496,19 +565,9 @@ _ADJUSTED = {
         for name in ("dictconfig.DictConfig", "listconfig.ListConfig")
     },
 }
-_COPIES = [
-    f"torch._utils._rebuild_{name}"
-    for name in (
-        "device_tensor_from_cpu_tensor",
-        "device_tensor_from_numpy",
-        "xla_tensor",
-        "mlc_tensor",
-    )
-]
 _KINDS = [name.removesuffix("Storage") for name in BY_STORAGE]
 TORCH = {
-    **{name: Rule(_rebuilt, "value") for name in REBUILD_CALLS},
-    **{name: Rule(_rebuilt, "value", work=_bytes_made) for name in _COPIES},
+    **{name: Rule(_rebuilt, "value", work=_work_of_tensor) for name in REBUILD_CALLS},
     **{
         f"torch.jit._pickle.{name}": Rule(_tagged, "container")
         for name in (
