@@ -281,15 +281,16 @@ def verify(
         if not isinstance(error, UnreadableError) or isinstance(error, (LinkError, NotOpenedError)):
             return job.unreadable(path, error.failure(path))
         plan = partial(_salvage, limits=limits)
-        executor = (
-            None if quick else Local()
-        )  # what is left of a file is no part of a plan for several machines
+        executor = None if quick else Local()
         rest = remainder(error.path or path, limits, plan, plugins=plugins, executor=executor)
         if rest is None:
             return job.damaged(path, error.said_of(path), None, None)
         if rest.damage is not None and rest.damage != error.problem:
             error.problem, error.hint = rest.damage, None
         report = job.damaged(path, error.said_of(path), rest.whole, rest.lost, rest.rows, rest.unsound)
+        report = report._replace(
+            problems=(*report.problems, *(job.Problem(what, names) for what, names in rest.unproved))
+        )
         left = (job.UNREAD,) if quick and rest.whole else ()
         return report._replace(hint=rest.hint, not_checked=left)
 

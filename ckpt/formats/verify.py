@@ -104,6 +104,8 @@ class Remainder(NamedTuple):
     """The damage, where more is known of it than the reader says that found it."""
     unsound: tuple[str, ...] = ()
     """The lost tensors whose bytes are there and do not match their checksums."""
+    unproved: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Sentences on whole tensors whose bytes no checksum proves, each with their names."""
 
 
 def remainder(
@@ -131,7 +133,9 @@ def remainder(
             nowhere = gone.keys() - there  # an index lists them, and no shard that is there holds them
             lost = (*there, *(name for name in gone if name in nowhere))
             hint = plan(checkpoint) if plan is not None and whole else None
-            return Remainder(whole, lost, (), hint, checkpoint.damage, tuple(bad))
+            rows = (row for row in checkpoint.notices if row.code == "damaged-file" and row.tensors)
+            unproved = tuple((row.message, row.tensors) for row in rows)
+            return Remainder(whole, lost, (), hint, checkpoint.damage, tuple(bad), unproved)
     except CkptError:
         pass
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ckpt.checkpoint import Entry, Notice
 from ckpt.dtypes import UINT8
@@ -19,16 +19,32 @@ def hole(nbytes: int, why: str, there: Range | None = None) -> Place:
 
 
 def lost_notices(entries: Iterable[Entry], short: Mapping[Storage, int]) -> list[Notice]:
-    """Return the notice about tensors that need more than the first bytes that are there of each `short` storage.
+    """Return the notices about tensors over `short` storages, of which only so many first bytes are there.
 
-    There is none where all tensors are whole.
+    Some need more bytes than these. The bytes of the others are there, and nothing proves them: a checksum is of a
+    whole storage, and of one that is cut off bytes may be missing in the middle too.
     """
-    names = [entry.name for entry in entries if not _is_whole(entry, short)] if short else []
-    if not names:
-        return []
-    listed = and_more([show(name, 80) for name in names], _LISTED)
-    verb = "is" if len(names) == 1 else "are"
-    return [Notice("incomplete", f"{plural(len(names), 'tensor')} {verb} not whole: {listed}", tuple(names))]
+    lost: list[str] = []
+    unproved: list[str] = []
+    for entry in entries if short else ():
+        if not _is_whole(entry, short):
+            lost.append(entry.name)
+        elif any(part.numel and part.storage in short for part in parts_of(entry.tensor)):
+            unproved.append(entry.name)
+    notices = []
+    if lost:
+        verb = "is" if len(lost) == 1 else "are"
+        text = f"{plural(len(lost), 'tensor')} {verb} not whole: {_listed(lost)}"
+        notices.append(Notice("incomplete", text, tuple(lost)))
+    if unproved:
+        verb = "lies" if len(unproved) == 1 else "lie"
+        text = f"{plural(len(unproved), 'tensor')} {verb} in a storage that is cut off, and no checksum proves the bytes: {_listed(unproved)}"
+        notices.append(Notice("damaged-file", text, tuple(unproved)))
+    return notices
+
+
+def _listed(names: Sequence[str]) -> str:
+    return and_more([show(name, 80) for name in names], _LISTED)
 
 
 def _is_whole(entry: Entry, short: Mapping[Storage, int]) -> bool:
