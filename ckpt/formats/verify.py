@@ -133,8 +133,8 @@ def remainder(
             nowhere = gone.keys() - there  # an index lists them, and no shard that is there holds them
             lost = (*there, *(name for name in gone if name in nowhere))
             hint = plan(checkpoint) if plan is not None and whole else None
-            rows = (row for row in checkpoint.notices if row.code == "damaged-file" and row.tensors)
-            unproved = tuple((row.message, row.tensors) for row in rows)
+            doubts = (row for row in checkpoint.notices if row.code == "damaged-file" and row.tensors)
+            unproved = tuple((row.message, row.tensors) for row in doubts)
             return Remainder(whole, lost, (), hint, checkpoint.damage, tuple(bad), unproved)
     except CkptError:
         pass
