@@ -162,11 +162,13 @@ def _lacks_bytes(checkpoint: Checkpoint) -> bool:
 def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:
     """Tell whether a command certainly works, without loading what writes.
 
-    It works for the usual file, which `weights_only` takes. It holds no code then, and nothing that a writer
-    of pickles has to take apart. False says nothing.
+    It works for the usual file, whose tensors are plain and whose pickle calls nothing that a writer would refuse to
+    pass on. Other objects are written as they were read, and `slim` leaves them out. False says nothing.
     """
     checkpoint = survey.checkpoint
-    if checkpoint.weights_only != () or checkpoint.parts or checkpoint.members or checkpoint.not_loadable:
+    if checkpoint.parts or checkpoint.members or checkpoint.not_loadable:
+        return False
+    if any(row.group == "called" for row in checkpoint.imports):
         return False
     if not checkpoint.traits.in_place or not all(type(row.tensor) is TensorRef for row in checkpoint.tensors):
         return False

@@ -354,6 +354,10 @@ def test_a_proof_is_never_wrong(name: str, tmp_path: Path) -> None:
         ("ddp_after.pth", ("strip",)),
         ("ddp_after.pth", ("slim",)),
         ("tied_and_bloated.pth", ("slim",)),
+        ("train_cuda.pth", ("rehome",)),
+        ("train_cuda.pth", ("strip",)),
+        ("train_cuda.pth", ("slim",)),
+        ("yolo_style.pt", ("rehome",)),
     ],
 )
 def test_usual_files_need_nothing_that_writes(name: str, words: tuple[str, ...]) -> None:
