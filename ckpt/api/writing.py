@@ -101,8 +101,18 @@ def _options(writing: Writing, source: object, command: str, **more: Any) -> Wri
 
 _WRITING = frozenset(
     [
-        *("in_place", "copy", "force", "parents", "dry_run", "verify", "keep_damaged", "keep_code"),
-        *("partial", "plugins", "progress", "tell"),
+        "in_place",
+        "copy",
+        "force",
+        "parents",
+        "dry_run",
+        "verify",
+        "keep_damaged",
+        "keep_code",
+        "partial",
+        "plugins",
+        "progress",
+        "tell",
     ]
 )
 

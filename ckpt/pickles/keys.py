@@ -30,13 +30,14 @@ NEVER_KEYS = frozenset(
             for module in ("builtins", "__builtin__")
             for name in ("str", "int", "float", "bool", "tuple")
         ),
-        *("__builtin__.unicode", "__builtin__.long", "builtins.complex", "__builtin__.complex"),
-        *(
-            "collections.UserString",
-            "UserString.UserString",
-            "torch.torch_version.TorchVersion",
-            "numpy.str_",
-        ),
+        "__builtin__.unicode",
+        "__builtin__.long",
+        "builtins.complex",
+        "__builtin__.complex",
+        "collections.UserString",
+        "UserString.UserString",
+        "torch.torch_version.TorchVersion",
+        "numpy.str_",
         *(f"numpy.{kind}{bits}" for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64)),
         *(f"torch.jit._pickle.{name}" for name in ("restore_type_tag", "build_intlist", "build_doublelist")),
     ]
@@ -375,7 +376,10 @@ def _is_equal_to_itself(name: str) -> bool:
 
 
 _ITSELF = (
-    *("functools.partial", "random.Random", "torch._C.Generator", "torch.utils.hooks.RemovableHandle"),
+    "functools.partial",
+    "random.Random",
+    "torch._C.Generator",
+    "torch.utils.hooks.RemovableHandle",
     "torch.nn.parallel.distributed.DistributedDataParallel",
 )
 """Further names whose objects are equal to themselves alone."""

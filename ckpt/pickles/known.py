@@ -494,8 +494,17 @@ _PLAIN_OBJECTS = (
 _REMOTE = ("torch.distributed.nn.", "torch.distributed.rpc.")
 _OWN = frozenset(
     [
-        *("torch", "functorch", "torchgen", "numpy", "pip", "setuptools", "pkg_resources", "_distutils_hack"),
-        *("cloudpickle", "dill", "joblib"),
+        "torch",
+        "functorch",
+        "torchgen",
+        "numpy",
+        "pip",
+        "setuptools",
+        "pkg_resources",
+        "_distutils_hack",
+        "cloudpickle",
+        "dill",
+        "joblib",
     ]
 )
 _STANDARD = stdlib_module_names | {

@@ -437,7 +437,9 @@ _DICTS = (
 _OF_ITEMS = (".list", ".tuple", ".deque")
 _REPLACED = (
     *(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in ("list", "bytearray")),
-    *("collections.deque", ".multiarray._reconstruct", ".numeric._frombuffer"),
+    "collections.deque",
+    ".multiarray._reconstruct",
+    ".numeric._frombuffer",
 )
 """Calls that make what has items by their numbers."""
 
@@ -655,7 +657,10 @@ def _is_dict(node: Opaque) -> bool:
 
 
 _OF_VALUES = (
-    *("torch.Tensor", "torch._tensor.Tensor", "torch.tensor.Tensor", "torch.autograd.variable.Variable"),
+    "torch.Tensor",
+    "torch._tensor.Tensor",
+    "torch.tensor.Tensor",
+    "torch.autograd.variable.Variable",
     *(f"torch.nn.parameter.{name}" for name in ("Parameter", "Buffer")),
     *(f"torch.nn.parameter.{name}" for name in ("UninitializedParameter", "UninitializedBuffer")),
 )

@@ -198,9 +198,9 @@ FUNCTIONS = [
 SEEN_TO = {"color", "no_summary", "help_all"}
 """Options of all commands that no function has to do with."""
 ELSEWHERE = {
-    *("json", "tsv", "table", "no_header", "quiet", "limit", "output", "output_format", "files_from", "recursive"),
-    *("cluster", "textconv", "show", "name_only", "html", "depth", "bars", "values", "imports", "storages"),
-    *("modules", "others", "statistics", "undo", "no_config", "jobs", "hide_intact", "require"),
+    "json", "tsv", "table", "no_header", "quiet", "limit", "output", "output_format", "files_from", "recursive",
+    "cluster", "textconv", "show", "name_only", "html", "depth", "bars", "values", "imports", "storages",
+    "modules", "others", "statistics", "undo", "no_config", "jobs", "hide_intact", "require",
 }  # fmt: skip
 """Options that say how something is printed, and by whom it is done."""
 

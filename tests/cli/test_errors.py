@@ -320,25 +320,26 @@ def test_output_on_a_full_disk(arguments: tuple[str, ...]) -> None:
 
 
 ANSWERS = (
-    *(
-        "--version",
-        "--help",
-        "inspect --help",
-        "explain frozen",
-        "get a.pth epoch",
-        "diff b.pth c.pth",
-        "stats a.pth",
-    ),
-    *(
-        "inspect a.pth",
-        "inspect a.pth --json",
-        "inspect a.pth --tsv",
-        "ls a.pth",
-        "ls . -j 2",
-        "lint a.pth --level info",
-    ),
-    *("verify a.pth", "sum a.pth", "report a.pth -o -", "slim a.pth -o out.pth", "salvage a.pth -o out.pth"),
-    *("convert a.pth -o out.safetensors", "rehome a.pth --to cpu -o out.pth"),
+    "--version",
+    "--help",
+    "inspect --help",
+    "explain frozen",
+    "get a.pth epoch",
+    "diff b.pth c.pth",
+    "stats a.pth",
+    "inspect a.pth",
+    "inspect a.pth --json",
+    "inspect a.pth --tsv",
+    "ls a.pth",
+    "ls . -j 2",
+    "lint a.pth --level info",
+    "verify a.pth",
+    "sum a.pth",
+    "report a.pth -o -",
+    "slim a.pth -o out.pth",
+    "salvage a.pth -o out.pth",
+    "convert a.pth -o out.safetensors",
+    "rehome a.pth --to cpu -o out.pth",
 )
 
 

@@ -79,7 +79,10 @@ RUNS: list[tuple[str, ...]] = [
     *(
         ("lint", FILE, CUT, *form)
         for form in (
-            *((), ("--json",), ("--statistics",), ("--read-values", "--level", "info")),
+            (),
+            ("--json",),
+            ("--statistics",),
+            ("--read-values", "--level", "info"),
             *(("--output-format", name) for name in ("github", "sarif", "junit")),
         )
     ),

@@ -378,8 +378,16 @@ def test_first_bytes_say_what_a_folder_holds(runs: Path, samples: Path) -> None:
     shards = [item.path for item in found([str(samples / "sharded")])]
 
     assert names == {
-        *("epoch_9.pth", "epoch_10.pth", "export/model.safetensors", "old/best.pth.tar", "stranger.pt"),
-        *(".cache/hidden", "BEST.PTH", "epoch_9.pth.bak", "best", "tokens.bin"),
+        "epoch_9.pth",
+        "epoch_10.pth",
+        "export/model.safetensors",
+        "old/best.pth.tar",
+        "stranger.pt",
+        ".cache/hidden",
+        "BEST.PTH",
+        "epoch_9.pth.bak",
+        "best",
+        "tokens.bin",
     }
     assert [Path(path).name for path in shards] == ["sharded"]  # one checkpoint
 

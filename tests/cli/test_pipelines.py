@@ -58,12 +58,15 @@ def test_a_folder_without_a_checkpoint_is_green_for_the_gate(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "words",
     [
-        *(("ls",), ("inspect",), ("verify",), ("stats",), ("sum",), ("report", "-o", "page.html")),
-        *(
-            ("rehome", "--to", "cpu", "-o", "out"),
-            ("rehome", "-r", "--to", "cpu", "-o", "out/"),
-            ("slim", "-o", "out"),
-        ),
+        ("ls",),
+        ("inspect",),
+        ("verify",),
+        ("stats",),
+        ("sum",),
+        ("report", "-o", "page.html"),
+        ("rehome", "--to", "cpu", "-o", "out"),
+        ("rehome", "-r", "--to", "cpu", "-o", "out/"),
+        ("slim", "-o", "out"),
         ("diff", "docs"),
         ("get",),
     ],

@@ -422,7 +422,10 @@ def test_every_exit_code_stands_on_the_page_of_scripting() -> None:
 
 PAGES = [
     *FIRST_PAGES,
-    *("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "sample_checkpoints/README.md"),
+    "SECURITY.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "sample_checkpoints/README.md",
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
 ]
 

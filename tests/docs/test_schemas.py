@@ -205,25 +205,23 @@ ANY = {
 """Fields that hold any value: they may have any type, but they must be there. With a dot at the end: all fields inside."""
 FREE = {
     "inspect": {
-        *(
-            "tensors[].optimizer_state",
-            "tensors[].parameter",
-            "tensors[].sharding",
-            "tensors[].piece",
-            "index",
-        ),
-        *("values[].value_is", "values[].fields", "values[].same_as"),
+        "tensors[].optimizer_state",
+        "tensors[].parameter",
+        "tensors[].sharding",
+        "tensors[].piece",
+        "index",
+        "values[].value_is",
+        "values[].fields",
+        "values[].same_as",
     },
     "get": {"value_is", "sharding", "piece"},
     "diff": {
-        *(
-            "tensors[].change.histogram",
-            "modules",
-            "modules[].rel_l2_is",
-            "tensors[].apart",
-            "tensors[].parameter",
-            "tensors[].change.rms_is",
-        ),
+        "tensors[].change.histogram",
+        "modules",
+        "modules[].rel_l2_is",
+        "tensors[].apart",
+        "tensors[].parameter",
+        "tensors[].change.rms_is",
     },
     "sum": {"sums[].tied"},
     "stats": {

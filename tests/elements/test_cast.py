@@ -54,8 +54,18 @@ def test_gathering_several_megabytes(nbytes: int) -> None:
 
 
 CASTABLE = (
-    *("float64", "float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn"),
-    *("int64", "int32", "int16", "int8", "uint8", "bool"),
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
 )
 
 

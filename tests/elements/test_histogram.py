@@ -26,8 +26,14 @@ from ckpt.io.executor import Serial, Threads
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn)
 DTYPES = (
     *FLOATS,
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-    *(torch.complex64, torch.complex128),
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
 )
 
 

@@ -13,9 +13,25 @@ from ckpt.elements.cast import numbers
 from ckpt.elements.measure import Difference, Summary
 
 NAMES = (
-    *("float64", "float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz"),
-    *("float8_e5m2fnuz", "float8_e8m0fnu", "int64", "uint64", "int32", "int16", "int8", "uint8", "bool"),
-    *("complex64", "complex128", "complex32"),
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e5m2",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "int64",
+    "uint64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+    "complex64",
+    "complex128",
+    "complex32",
 )
 COUNT = 20_011
 TOLERANCE = 1e-6
@@ -104,8 +120,13 @@ def test_a_kernel_counts_as_the_formula_does(name: str, step: int, how: str) -> 
 @pytest.mark.parametrize(
     ("name", "other"),
     [
-        *(("float8_e4m3fn", "float8_e5m2"), ("int8", "uint8"), ("bool", "float8_e4m3fnuz")),
-        *(("float32", "float64"), ("float16", "bfloat16"), ("int64", "int32"), ("complex64", "float32")),
+        ("float8_e4m3fn", "float8_e5m2"),
+        ("int8", "uint8"),
+        ("bool", "float8_e4m3fnuz"),
+        ("float32", "float64"),
+        ("float16", "bfloat16"),
+        ("int64", "int32"),
+        ("complex64", "float32"),
     ],
 )
 def test_two_types_are_compared_by_their_values(name: str, other: str, step: int) -> None:
@@ -343,13 +364,17 @@ def test_of_many_changes_that_are_equal_in_float32_the_largest_is_named(name: st
 @pytest.mark.parametrize(
     ("first", "rest", "spread"),
     [
-        *[(0.0, 1000.0, 0.1), (1000.0, 0.0, 0.1), (1000.0, 1000.0, 0.1), (-5.0, 5.0, 1.0), (0.5, 0.5, 0.28)],
-        *[(1e20, 1.0, 0.1), (1.0, 1e14, 1e13), (3e-16, 3e-16, 1e-16)],
-        *[
-            (0.0, 1.1, 0.0),
-            (0.0, 1.7, 0.0),
-            (0.0, 0.3, 0.0),
-        ],  # the squares of equal numbers are all rounded one way
+        (0.0, 1000.0, 0.1),
+        (1000.0, 0.0, 0.1),
+        (1000.0, 1000.0, 0.1),
+        (-5.0, 5.0, 1.0),
+        (0.5, 0.5, 0.28),
+        (1e20, 1.0, 0.1),
+        (1.0, 1e14, 1e13),
+        (3e-16, 3e-16, 1e-16),
+        (0.0, 1.1, 0.0),
+        (0.0, 1.7, 0.0),
+        (0.0, 0.3, 0.0),  # the squares of equal numbers are all rounded one way
     ],
 )
 def test_the_first_numbers_of_a_block_may_mislead(first: float, rest: float, spread: float) -> None:

@@ -458,8 +458,15 @@ def test_files_that_keep_no_order_are_refused(tmp_path: Path) -> None:
 def llama(layers: int) -> dict[str, torch.Tensor]:
     """The names of a model without a bias, in its order."""
     parts = [
-        *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
-        *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"),
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+        "input_layernorm",
+        "post_attention_layernorm",
     ]
     rows = ["embed_tokens", *(f"layers.{layer}.{part}" for layer in range(layers) for part in parts), "norm"]
     return {f"model.{row}.weight": torch.ones(2) for row in rows}

@@ -172,8 +172,12 @@ def test_in_the_optimizer_or_not_or_open(tmp_path: Path) -> None:
     model = {"a.weight": a, "tied.weight": a, "b.weight": b, "n.steps": INT}
     whole = {"model": model, "optimizer": adam([(2, 3)]), "mean": c, "ema": {"a.weight": a.clone()}}
     assert held(whole, tmp_path) == {
-        **{"a.weight": True, "tied.weight": True, "b.weight": False, "n.steps": False},
-        **{"mean": None, "ema.a.weight": None},
+        "a.weight": True,
+        "tied.weight": True,
+        "b.weight": False,
+        "n.steps": False,
+        "mean": None,
+        "ema.a.weight": None,
     }
     # One of b and c is the optimizer's: of neither it is known.
     either = {"model": {"a.weight": a, "b.weight": b, "c.weight": b + 1}, "optimizer": adam([(2, 3), (4,)])}

@@ -24,7 +24,10 @@ LINES = [
     shlex.split(line)
     for line in (
         *(line for lines in compare.stories() for line in lines),
-        *(*compare.READERS, *compare.WRITERS, *compare.FOLDER, *compare.OF_PAIRS),
+        *compare.READERS,
+        *compare.WRITERS,
+        *compare.FOLDER,
+        *compare.OF_PAIRS,
     )
 ]
 

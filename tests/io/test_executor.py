@@ -222,7 +222,9 @@ print(os.getpid() in made)
             False,
             marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of all threads"),
         ),
-        *[("little", True), ("thread", True), ("far", True)],
+        ("little", True),
+        ("thread", True),
+        ("far", True),
     ],
 )
 def test_much_work_is_done_by_copies_of_a_process_without_threads(how: str, is_here: bool) -> None:
@@ -402,9 +404,20 @@ def test_a_tensor_of_many_gigabytes_is_many_tasks() -> None:
 # --- the law: figures are the same whoever does the work --------------------------------------------------------------
 
 DTYPES = (
-    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-    *(torch.complex64, torch.complex128),
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e5m2,
+    torch.float8_e4m3fn,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
 )
 NUMEL = 203
 """Elements of a tensor: with small blocks dozens of tasks, the last of them not full."""

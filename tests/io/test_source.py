@@ -77,8 +77,21 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
 
 
 RANGES = [
-    *((0, SIZE), (0, 0), (SIZE, 0), (17, 0), (0, 1), (SIZE - 1, 1), (1, SIZE - 1), (0, SIZE - 1)),
-    *((CUT, 0), (CUT - 1, 1), (CUT, 1), (CUT - 1, 2), (0, CUT), (CUT, SIZE - CUT), (CUT - 40, 80)),
+    (0, SIZE),
+    (0, 0),
+    (SIZE, 0),
+    (17, 0),
+    (0, 1),
+    (SIZE - 1, 1),
+    (1, SIZE - 1),
+    (0, SIZE - 1),
+    (CUT, 0),
+    (CUT - 1, 1),
+    (CUT, 1),
+    (CUT - 1, 2),
+    (0, CUT),
+    (CUT, SIZE - CUT),
+    (CUT - 40, 80),
 ]
 OUTSIDE = [(-1, 1), (-1, 0), (0, -1), (SIZE, 1), (SIZE + 1, 0), (SIZE - 1, 2), (0, SIZE + 1), (2**63, 1)]
 
@@ -317,9 +330,26 @@ def test_identities_tell_states_of_a_file_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("fifo", "folder", "folder/", "socket", "dangling", "loop", "to the fifo", "to the folder"),
-        *("missing", "missing/data.bin", "data.bin/x", "", "a\0b", "\0", "x" * 300, "a\ud800b"),
-        *("/dev/zero", "/dev/null", "/dev/stdin", "/dev/full"),
+        "fifo",
+        "folder",
+        "folder/",
+        "socket",
+        "dangling",
+        "loop",
+        "to the fifo",
+        "to the folder",
+        "missing",
+        "missing/data.bin",
+        "data.bin/x",
+        "",
+        "a\0b",
+        "\0",
+        "x" * 300,
+        "a\ud800b",
+        "/dev/zero",
+        "/dev/null",
+        "/dev/stdin",
+        "/dev/full",
     ],
     ids=ascii,
 )

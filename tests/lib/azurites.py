@@ -103,9 +103,16 @@ def running() -> Iterator[Azurite]:
     if reason:
         pytest.skip(reason)
     command = [
-        *(str(shutil.which("node")), str(folder / "node_modules/azurite/dist/src/blob/main.js")),
-        *("--blobHost", "127.0.0.1", "--blobPort", "0", "--inMemoryPersistence"),
-        *("--disableTelemetry", "--skipApiVersionCheck", "--silent"),
+        str(shutil.which("node")),
+        str(folder / "node_modules/azurite/dist/src/blob/main.js"),
+        "--blobHost",
+        "127.0.0.1",
+        "--blobPort",
+        "0",
+        "--inMemoryPersistence",
+        "--disableTelemetry",
+        "--skipApiVersionCheck",
+        "--silent",
     ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
     assert process.stdout is not None

@@ -30,8 +30,17 @@ _ONE = {"items", "additionalProperties", "if", "then", "else"}
 _LISTED = {"anyOf", "allOf"}
 _NAMED = {"properties", "$defs"}
 _PLAIN = {
-    *("type", "const", "enum", "required", "pattern", "minimum", "maximum", "minItems", "maxItems"),
-    *("dependentRequired", "$ref"),
+    "type",
+    "const",
+    "enum",
+    "required",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minItems",
+    "maxItems",
+    "dependentRequired",
+    "$ref",
 }
 
 Problems = list[tuple[str, str]]

@@ -44,8 +44,11 @@ def test_a_view_of_another_storage_keeps_all_but_the_dtype() -> None:
     assert isinstance(new, TensorRef) and new.dtype is HALF and new.storage.nbytes == 16
     assert (new.shape, new.stride, new.offset, new.extent) == ((2, 3), (3, 1), 1, (2, 14))
     assert (new.requires_grad, new.is_parameter, new.is_buffer, new.conj, new.neg) == (
-        *(True, True, False),
-        *(True, True),
+        True,
+        True,
+        False,
+        True,
+        True,
     )
     assert Edit().copy(old) is old
 

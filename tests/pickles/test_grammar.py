@@ -445,9 +445,15 @@ def test_items_set_on_a_tensor_are_an_error(tensor: bytes, more: bytes) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_parameter", "_rebuild_parameter_with_state"),
-        *("_rebuild_qtensor", "_rebuild_sparse_tensor", "_rebuild_meta_tensor_no_storage"),
-        *("_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_cpu_tensor"),
+        "_rebuild_tensor",
+        "_rebuild_tensor_v2",
+        "_rebuild_parameter",
+        "_rebuild_parameter_with_state",
+        "_rebuild_qtensor",
+        "_rebuild_sparse_tensor",
+        "_rebuild_meta_tensor_no_storage",
+        "_rebuild_wrapper_subclass",
+        "_rebuild_device_tensor_from_cpu_tensor",
     ],
 )
 def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(name: str) -> None:
@@ -463,16 +469,15 @@ def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(name: s
         "_rebuild_sparse_tensor": (glob("torch", "sparse_coo"), (op.tensor(), op.tensor(), (2,)), 1),
         "_rebuild_meta_tensor_no_storage": (glob("torch", "float32"), (2,), (1,), False, 1),
         "_rebuild_wrapper_subclass": (
-            *(
-                glob("torch", "Tensor"),
-                glob("torch", "float32"),
-                (2,),
-                (1,),
-                0,
-                glob("torch", "strided"),
-                "cpu",
-            ),
-            *(False, 1),
+            glob("torch", "Tensor"),
+            glob("torch", "float32"),
+            (2,),
+            (1,),
+            0,
+            glob("torch", "strided"),
+            "cpu",
+            False,
+            1,
         ),
         "_rebuild_device_tensor_from_cpu_tensor": (op.tensor(), glob("torch", "float32"), "cpu", False, 1),
     }

@@ -127,23 +127,19 @@ def test_python_runs_what_is_odd(kind: str, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     "first",
     [
-        *(
-            b"Title,Name\n",
-            b"XML\n",
-            b"Begin\n",
-            b"cat\ndog\n",
-            b"(a)\n",
-            b"In\n",
-            b"Zz\n",
-            b"I18n\n",
-            b"Float\n",
-        ),
-        *(
-            b"V1,V2," + b"V3," * 30_000 + b"\n",
-            b"S" * 100_000 + b"\n",
-            b"String," * 20_000 + b"\n",
-            b"Id," * 30_000,
-        ),
+        b"Title,Name\n",
+        b"XML\n",
+        b"Begin\n",
+        b"cat\ndog\n",
+        b"(a)\n",
+        b"In\n",
+        b"Zz\n",
+        b"I18n\n",
+        b"Float\n",
+        b"V1,V2," + b"V3," * 30_000 + b"\n",
+        b"S" * 100_000 + b"\n",
+        b"String," * 20_000 + b"\n",
+        b"Id," * 30_000,
     ],
 )
 def test_a_text_is_no_pickle(first: bytes, suffix: str, tmp_path: Path) -> None:

@@ -17,25 +17,33 @@ PLAIN_CLASSES = ("torch.distributions.", "torch.utils.data.dataset.", "torch.uti
 """Modules whose classes are values with attributes: each class that somebody has written is known."""
 OF_MODULES = frozenset(
     [
-        *("_parameters", "_buffers", "_modules", "_state_dict_hooks", "_state_dict_pre_hooks"),
-        *(
-            "_load_state_dict_pre_hooks",
-            "_load_state_dict_post_hooks",
-            "_forward_hooks",
-            "_forward_pre_hooks",
-        ),
-        *("_backward_hooks", "_backward_pre_hooks"),
+        "_parameters",
+        "_buffers",
+        "_modules",
+        "_state_dict_hooks",
+        "_state_dict_pre_hooks",
+        "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_backward_hooks",
+        "_backward_pre_hooks",
     ]
 )
 """Attributes of every layer that `grammar` has rules for."""
 HARMLESS = ("torch.nn.parameter.", "torch.Size", "torch.device", "torch.is_tensor")
 WRITTEN_BY_CALLS = frozenset(
     [
-        *("torch.distributed.device_mesh.DeviceMesh", "torch.nn.modules.module._WrappedHook"),
-        *("torch._dynamo.decorators._DimRange", "torch.backends.cudnn.rnn.Unserializable"),
-        *("torch.distributed.tensor._api.DTensor", "torch.distributed._tensor.api.DTensor"),
-        *("torch.distributed.tensor.DTensor", "joblib.numpy_pickle.NumpyArrayWrapper"),
-        *("omegaconf.dictconfig.DictConfig", "omegaconf.listconfig.ListConfig"),
+        "torch.distributed.device_mesh.DeviceMesh",
+        "torch.nn.modules.module._WrappedHook",
+        "torch._dynamo.decorators._DimRange",
+        "torch.backends.cudnn.rnn.Unserializable",
+        "torch.distributed.tensor._api.DTensor",
+        "torch.distributed._tensor.api.DTensor",
+        "torch.distributed.tensor.DTensor",
+        "joblib.numpy_pickle.NumpyArrayWrapper",
+        "omegaconf.dictconfig.DictConfig",
+        "omegaconf.listconfig.ListConfig",
     ]
 )
 """Classes with a rule of their own whose objects have attributes."""

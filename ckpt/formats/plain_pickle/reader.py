@@ -252,9 +252,17 @@ def _may_be_magic(root: Node) -> bool:
 
 _CONTAINERS = frozenset(
     [
-        *("collections.OrderedDict", "collections.Counter", "collections.defaultdict", "collections.deque"),
-        *("builtins.dict", "builtins.list", "builtins.set", "builtins.tuple", "builtins.frozenset"),
-        *("argparse.Namespace", "types.SimpleNamespace"),
+        "collections.OrderedDict",
+        "collections.Counter",
+        "collections.defaultdict",
+        "collections.deque",
+        "builtins.dict",
+        "builtins.list",
+        "builtins.set",
+        "builtins.tuple",
+        "builtins.frozenset",
+        "argparse.Namespace",
+        "types.SimpleNamespace",
     ]
 )
 """Classes whose objects differ from every number."""

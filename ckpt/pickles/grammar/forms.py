@@ -505,10 +505,8 @@ _RECORDS = frozenset(
     [
         "torch.nn.modules.module._IncompatibleKeys",
         *(f"torch.distributed.tensor._dtensor_spec.{name}" for name in ("TensorMeta", "ShardOrderEntry")),
-        *(
-            "torch.distributed._tensor._dtensor_spec.TensorMeta",
-            "torch.distributed._tensor.placement_types.TensorMeta",
-        ),
+        "torch.distributed._tensor._dtensor_spec.TensorMeta",
+        "torch.distributed._tensor.placement_types.TensorMeta",
     ]
 )
 """Tuples by another name, whose parts are hashed too."""
@@ -554,8 +552,15 @@ def _hashes_itself(name: str) -> bool:
 
 
 _ALONE = (
-    *("builtins.getattr", "builtins.type", "functools.partial", "random.Random"),
-    *("itertools.count", "io.BytesIO", "_io.BytesIO", "io.StringIO", "_io.StringIO"),
+    "builtins.getattr",
+    "builtins.type",
+    "functools.partial",
+    "random.Random",
+    "itertools.count",
+    "io.BytesIO",
+    "_io.BytesIO",
+    "io.StringIO",
+    "_io.StringIO",
     "torch.nn.parallel.distributed.DistributedDataParallel",
     "torch.utils.hooks.RemovableHandle",
     "torch._C.Generator",
@@ -1034,15 +1039,17 @@ def is_inner(name: str) -> bool:
 
 _TYPES = frozenset(
     [
-        *(
-            "builtins.int",
-            "builtins.float",
-            "builtins.complex",
-            "builtins.bool",
-            "builtins.str",
-            "builtins.bytes",
-        ),
-        *("builtins.list", "builtins.tuple", "builtins.dict", "builtins.set", "builtins.frozenset"),
+        "builtins.int",
+        "builtins.float",
+        "builtins.complex",
+        "builtins.bool",
+        "builtins.str",
+        "builtins.bytes",
+        "builtins.list",
+        "builtins.tuple",
+        "builtins.dict",
+        "builtins.set",
+        "builtins.frozenset",
         "collections.OrderedDict",
     ]
 )

@@ -381,8 +381,19 @@ NUMPY = {
     **{
         f"numpy.{name}": Rule(takes(either(is_short, _is_short_bytes), least=0))
         for name in (
-            *("bool_", "float16", "float32", "float64", "int8", "int16", "int32", "int64"),
-            *("uint8", "uint16", "uint32", "uint64", "str_"),
+            "bool_",
+            "float16",
+            "float32",
+            "float64",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "str_",
         )
     },
     "joblib.numpy_pickle.NumpyArrayWrapper": Rule(

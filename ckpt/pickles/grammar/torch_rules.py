@@ -198,8 +198,14 @@ def _is_weight(grammar: Grammar, node: Node) -> bool:
 _HOOKS = [
     f"_{name}_hooks"
     for name in (
-        *("state_dict", "state_dict_pre", "load_state_dict_pre", "load_state_dict_post"),
-        *("forward", "forward_pre", "backward", "backward_pre"),
+        "state_dict",
+        "state_dict_pre",
+        "load_state_dict_pre",
+        "load_state_dict_post",
+        "forward",
+        "forward_pre",
+        "backward",
+        "backward_pre",
     )
 ]
 _WEIGHTS = _table_of(_is_weight)
