@@ -25,7 +25,7 @@ from ckpt.errors import (
 )
 from ckpt.findings import DOUBTS, Gate
 from ckpt.io.location import locate, shown
-from ckpt.io.source import read_limited
+from ckpt.io.source import read_limited, read_pipe
 from ckpt.limits import Limits
 from ckpt.names import labels
 from ckpt.render.text import Line
@@ -58,32 +58,38 @@ def unskipped(items: Iterable[Found]) -> list[Found]:
 
 
 def named_paths(
-    paths: Sequence[str] | None, file: str | None, what: str = "look at", *, require: bool = False
+    paths: Sequence[str], lists: Sequence[str] | None, what: str = "look at", *, require: bool = False
 ) -> list[str]:
-    """The PATHs, and the names in a file, or on stdin for `-`: one a line, or with a NUL after each.
+    """The PATHs, and the names in lists, each a file, or stdin for `-`: one a line, or with a NUL after each.
 
     Raises UsageError when there is neither, and with `require` for an empty list. Else that raises NothingListedError.
     """
-    names = list(paths or ())
-    if file is not None:
-        data = (
-            stdin_bytes("--files-from")
-            if file == STDIN
-            else _read(file, _LONGEST, f"the list {show(file, 80)}")
-        )
-        mark = b"\0" if b"\0" in data else b"\n"
-        # A file may be called like a blank line.
-        names += [
-            shown(os.fsdecode(name)) for name in data.split(mark) if name.strip() or os.path.lexists(name)
-        ]
+    lists = lists or ()
+    if lists.count(STDIN) > 1:
+        raise UsageError("--files-from -: given twice, and stdin is read once")
+    names = [*paths]
+    for path in lists:
+        names += _names_in(path)
     if names:
         return names
-    if file is None:
+    if not lists:
         raise UsageError(f"nothing to {what}", hint="PATH..., or --files-from FILE")
-    place = "stdin" if file == "-" else show(file, None)
+    place = ", ".join("stdin" if path == STDIN else show(path, None) for path in lists)
     if require:
         raise UsageError(f"{place}: an empty list, and --require asks for a checkpoint")
     raise NothingListedError(f"{place}: an empty list, nothing to {what}")
+
+
+def _names_in(path: str) -> list[str]:
+    """The names in a list."""
+    if path == STDIN:
+        data = stdin_bytes("--files-from")
+    else:
+        with about(path):
+            data = _list_bytes(path)
+    mark = b"\0" if b"\0" in data else b"\n"
+    # A file may be called like a blank line.
+    return [shown(os.fsdecode(name)) for name in data.split(mark) if name.strip() or os.path.lexists(name)]
 
 
 def may_be_many(names: Sequence[str], jobs: int | None) -> bool:
@@ -99,10 +105,16 @@ def stdin_bytes(option: str, limit: int = _LONGEST) -> bytes:
     return data
 
 
-def _read(path: str, limit: int, what: str) -> bytes:
+def _list_bytes(path: str) -> bytes:
+    """All that is in a list. `<(find …)` of a shell is a pipe, which is read to its end."""
+    piped = read_pipe(path, _LONGEST + 1)
+    if piped is not None:
+        if len(piped) > _LONGEST:
+            raise UsageError(f"the list has over {_LONGEST:,} bytes")
+        return piped
     source = locate(path).open()
     try:
-        return read_limited(source, limit, "", what)
+        return read_limited(source, _LONGEST, "", f"the list {show(path, 80)}")
     finally:
         source.close()
 

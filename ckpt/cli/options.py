@@ -57,6 +57,8 @@ class Option(NamedTuple):
     required: bool = False
     words: tuple[str, ...] = ()
     """The values that a shell offers."""
+    is_once: bool = False
+    """True where a second one is refused: it names what is read or written. Of a setting the last one counts."""
 
     @property
     def is_negative(self) -> bool:
@@ -88,6 +90,7 @@ def _row(
     high: float | None = None,
     required: bool = False,
     words: tuple[str, ...] = (),
+    once: bool = False,
 ) -> Option:
     metavar, (commands, text) = (None, texts) if kind == "flag" else (texts[0], texts[1:])
     starred = [command for command in commands.split() if rare or command.endswith("*")]
@@ -106,6 +109,7 @@ def _row(
         high,
         required,
         words,
+        once,
     )
 
 
@@ -135,13 +139,20 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag("--stats", "report", "Read and measure the tensors of each file."),
         flag("--quick", "report", "List several files as ckpt ls does, and read no tensors."),
         flag("--read-values", "lint", "Read the tensors too, for NaN, Inf and dead channels."),
-        text("--model", "FILE.py:FACTORY", "lint", "Check a live model too, built with your own code."),
+        text(
+            "--model",
+            "FILE.py:FACTORY",
+            "lint",
+            "Check a live model too, built with your own code.",
+            once=True,
+        ),
         flag("--quick", "verify", "Check the structure only; read no tensors."),
         text(
             "--sums",
             "F",
             "verify",
             "Compare with the sums in F, or with - on stdin, as `ckpt sum` or `ckpt sum --recorded` wrote.",
+            once=True,
         ),
         flag("--recorded", "sum", "List sizes and CRC-32 as the files record them; read no tensors."),
         text("--to", "TAG", "rehome", "Move all tensors to this device; cpu without it.", words=_DEVICES),
@@ -204,15 +215,23 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "OTHER",
             "salvage",
             "Take lost tensors of the same name, shape and dtype from another save.",
+            once=True,
         ),
         text(
             "--names-from",
             "OTHER",
             "salvage",
             "Name the items of a DCP without .metadata after another save of the same run.",
+            once=True,
         ),
-        text("--into", "TARGET", "warmstart", "Fill this checkpoint of the model."),
-        text("--into-model", "FILE.py:FACTORY", "warmstart", "Fill the model that your own code builds."),
+        text("--into", "TARGET", "warmstart", "Fill this checkpoint of the model.", once=True),
+        text(
+            "--into-model",
+            "FILE.py:FACTORY",
+            "warmstart",
+            "Fill the model that your own code builds.",
+            once=True,
+        ),
         texts("--sub", "S/A/B/", "warmstart", "Rename pretrained tensors, as ckpt rename does. Repeatable."),
         text(
             "--ratios",
@@ -255,6 +274,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "FILE.py:FACTORY",
             "inspect* diff* explain convert*",
             "Build the model with your own code, on the meta device, so that roles are certain.",
+            once=True,
         ),
         text(
             "--on-mismatch",
@@ -295,6 +315,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "OTHER",
             "verify slim* convert*",
             "Compare names and shapes with another checkpoint, or names with the sums that `ckpt sum` wrote.",
+            once=True,
         ),
         flag("--drop-other", "slim convert average", "Drop what the result cannot hold, and list it."),
         flag(
@@ -302,11 +323,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "rehome strip rename slim convert salvage",
             "Change the checkpoints in folders too; OUT is a folder that keeps their relative paths.",
         ),
-        text(
+        texts(
             "--files-from",
             "FILE",
             "inspect ls stats report lint verify sum rehome strip rename slim convert salvage",
-            "Read further PATHs from a file, - for stdin.",
+            "Read further PATHs from a file, - for stdin. Repeatable.",
             rare=True,
         ),
         flag(
@@ -335,7 +356,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag("--json", "ls", "Print one JSON document per checkpoint."),
         flag("--json", "get", "Print JSON, one line per NAME."),
-        text("-o/--output", "OUT", "report", "Write the page to this file, - for stdout."),
+        text("-o/--output", "OUT", "report", "Write the page to this file, - for stdout.", once=True),
         flag("--force", "report", "Replace the page if it exists."),
         flag("--hide-intact", "verify", "Print only files that are not intact."),
         flag(
@@ -349,7 +370,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "slim convert*",
             "Make OUT a folder, with config.json and the tokenizer from beside the weights.",
         ),
-        text("-o/--output", "OUT", _WRITERS, "Write to this file or folder."),
+        text("-o/--output", "OUT", _WRITERS, "Write to this file or folder.", once=True),
         flag(
             "--in-place",
             "rehome strip rename",
@@ -426,7 +447,9 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--depth", "N", "diff*", "Cut the names of modules after N parts, with --stat.", low=1, high=64
         ),
         flag("--histogram", "diff", "Draw the histogram of the differences of each tensor.", rare=True),
-        text("--html", "OUT", "diff", "Draw the comparison as a page too, - for stdout and no text."),
+        text(
+            "--html", "OUT", "diff", "Draw the comparison as a page too, - for stdout and no text.", once=True
+        ),
         flag("--force", "diff*", "Replace the page of --html if it exists."),
         flag("--channels", "stats", "Show the dead output channels of each layer."),
         flag("--modules", "stats", "Show the share of zeros per module."),
@@ -478,10 +501,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "PATH",
             "inspect diff stats report explain verify sum strip rename slim convert average",
             "Use one part of the checkpoint, such as optimizer.",
+            once=True,
         ),
         flag("--all", "sum", "Print every tensor of the file, by its full name."),
-        text("--section", "PATH", "warmstart", "Use this part of PRETRAINED, such as ema."),
-        text("--into-section", "PATH", "warmstart*", "Fill this part of TARGET."),
+        text("--section", "PATH", "warmstart", "Use this part of PRETRAINED, such as ema.", once=True),
+        text("--into-section", "PATH", "warmstart*", "Fill this part of TARGET.", once=True),
     ),
     GATE: (
         texts(
@@ -552,6 +576,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "diff stats verify sum",
             "Work on a Dask cluster: tcp://HOST:PORT, or local[:N] for N processes.",
             rare=True,
+            once=True,
         ),
         texts(
             "--limit", "NAME=N", _EVERY, "Raise a limit of the reader, such as pickle-bytes=1GiB.", rare=True

@@ -46,7 +46,7 @@ class ResultOptions(NamedTuple):
     """The options that decide on the places of the results."""
     json: bool = False
     recursive: bool = False
-    files_from: str | None = None
+    files_from: list[str] | None = None
 
 
 class Job(NamedTuple):

@@ -55,6 +55,7 @@ def assembled(name: str, command: Command) -> Command:
     rows = options_of(name)
 
     def run(**values: Any) -> int:
+        values |= {row.parameter: _only_value(row, values) for row in rows if row.is_once}
         _refuse_exclusions(name, rows, values)
         output.set_color(values["color"])
         with output.silenced(all=values["quiet"], summary=values.get("no_summary", False)):
@@ -84,6 +85,14 @@ def _option_value(row: Option, values: dict[str, Any]) -> Any:
     return not value if row.is_negative else value
 
 
+def _only_value(row: Option, values: dict[str, Any]) -> Any:
+    """The value of an option that may be given once. Raises UsageError where it is given again."""
+    given = values[row.parameter] or [None]
+    if len(given) > 1:
+        raise UsageError(f"{row.name}: given {len(given)} times, and takes one value")
+    return given[0]
+
+
 def _argument_parameter(row: Argument) -> Parameter:
     kind: Any = list[str] if row.is_list else str
     argument = typer.Argument(
@@ -101,9 +110,10 @@ def _option_parameter(row: Option) -> Parameter:
     if row.name == "--help-all":
         settings |= {"callback": _show_all_help, "is_eager": True}
     names = [row.short, row.name] if row.short else [row.name]
+    kind = "texts" if row.is_once else row.kind
     default: Any = ... if row.required else False if row.kind == "flag" else row.default
     option = typer.Option(default, *names, **settings)
-    return Parameter(row.parameter, Parameter.KEYWORD_ONLY, default=option, annotation=_TYPES[row.kind])
+    return Parameter(row.parameter, Parameter.KEYWORD_ONLY, default=option, annotation=_TYPES[kind])
 
 
 def _refuse_exclusions(name: str, rows: list[Option], values: dict[str, Any]) -> None:

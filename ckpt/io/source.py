@@ -529,6 +529,24 @@ def read_limited(source: Source, limit: int, limit_name: str, what: str) -> byte
     return source.read(0, source.size)
 
 
+_DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+
+
+def read_pipe(path: str, most: int) -> bytes | None:
+    """Read the first `most` bytes of a pipe of this process, as `<(…)` of a shell makes it, or of a device.
+
+    Return None for any other path. A FIFO with a name is one: without a writer reading it would not end.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:  # opening it says why
+        return None
+    if not stat.S_ISCHR(mode) and not (stat.S_ISFIFO(mode) and path.startswith(_DESCRIPTORS)):
+        return None
+    with open(path, "rb") as stream:
+        return stream.read(most)
+
+
 def _read_into(fd: int, buffer: memoryview, offset: int) -> int:
     """Read into a buffer, and return the number of bytes that were read."""
     if hasattr(os, "preadv"):

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import oracle
 import pytest
 import torch
 from inside import folder_of, inside
-from process import ckpt
+from process import TIMEOUT, ckpt, environment
 
 pytestmark = oracle.QUIET
 
@@ -305,3 +307,54 @@ def test_a_dot_is_the_root(tmp_path: Path) -> None:
     )
     done = inside("stats", "b.pth", "--section", ".", cwd=tmp_path)
     assert done.code == 2 and "no section . (sections: model" in done.complaints[0]
+
+
+def test_each_list_of_files_is_read(tmp_path: Path) -> None:
+    """A second list was read instead of the first, so the damaged file of the first passed a gate."""
+    for name in ("whole.pth", "cut.pth"):
+        torch.save({"w": torch.ones(100)}, tmp_path / name)
+    data = (tmp_path / "cut.pth").read_bytes()
+    (tmp_path / "cut.pth").write_bytes(data[: len(data) // 2])
+    (tmp_path / "a.txt").write_text("cut.pth\n")
+    (tmp_path / "b.txt").write_text("whole.pth\n")
+
+    for command in ("lint", "verify", "stats", "sum", "inspect", "ls"):
+        done = ckpt(command, "--files-from", "a.txt", "--files-from", "b.txt", cwd=tmp_path)
+        assert done.code == (1 if command == "verify" else 2), command
+        assert b"cut.pth" in done.out + done.err and b"whole.pth" in done.out + done.err + b"whole.pth", (
+            command
+        )
+    done = ckpt("lint", "--files-from", "-", "--files-from", "-", cwd=tmp_path)
+    assert done.code == 2 and done.err == b"ckpt: --files-from -: given twice, and stdin is read once\n"
+
+
+def test_a_list_from_a_pipe_of_the_shell(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "a.pth")
+    program = f"{sys.executable} -m ckpt ls --tsv --no-header --no-summary --files-from"
+    script = f"{program} <(echo a.pth); {program} /dev/null; {program} no.txt"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment(), capture_output=True, timeout=TIMEOUT
+    )
+    assert done.stdout.startswith(b"a.pth\t") and done.stdout.count(b"\n") == 1
+    assert done.stderr.splitlines() == [
+        b"ckpt: /dev/null: an empty list, nothing to look at",
+        b"ckpt: no.txt: no such file",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "verify a.pth --sums a --sums b",
+        "verify a.pth --like a --like b",
+        "slim a.pth -o b.pth -o c.pth",
+        "inspect a.pth --section a --section b",
+        "warmstart a.pth --into b --into c -o d.pth",
+    ],
+)
+def test_what_is_read_or_written_is_named_once(words: str, tmp_path: Path) -> None:
+    """The first was dropped without a word. Of settings the last one counts, as everywhere."""
+    torch.save({"w": torch.ones(2)}, tmp_path / "a.pth")
+    done = ckpt(*words.split(), cwd=tmp_path)
+    assert done.code == 2 and b"given 2 times, and takes one value\n" in done.err
+    assert ckpt("ls", ".", "--sort", "size", "--sort", "name", cwd=tmp_path).code == 0

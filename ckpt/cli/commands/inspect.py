@@ -44,7 +44,7 @@ def command(
     textconv: bool,
     model: str | None,
     arg: list[str] | None,
-    files_from: str | None,
+    files_from: list[str] | None,
     limits: Limits,
     **keywords: Any,
 ) -> int:

@@ -32,7 +32,7 @@ def command(
     read_values: bool,
     model: str | None,
     arg: list[str] | None,
-    files_from: str | None,
+    files_from: list[str] | None,
     skip_unreadable: bool,
     skip_others: bool,
     require: bool,
@@ -99,7 +99,7 @@ def command(
     return report.exit_code
 
 
-def _names(paths: list[str], files_from: str | None, *, require: bool) -> list[str]:
+def _names(paths: list[str], files_from: list[str] | None, *, require: bool) -> list[str]:
     """The PATHs. A list without a name is said, and gives a report of nothing: SARIF and JUnit are files that others read."""
     try:
         return named_paths(paths, files_from, require=require)

@@ -28,7 +28,7 @@ def command(
     tsv: bool,
     table: str | None,
     header: bool,
-    files_from: str | None,
+    files_from: list[str] | None,
     others: bool,
     skip_unreadable: bool,
     require: bool,
@@ -49,7 +49,7 @@ def command(
     """
     gate = gate_given("ls", keywords)
     check_table(table)
-    here = [os.curdir] if not paths and files_from is None else paths  # as the ls of every shell does
+    here = [os.curdir] if not paths and not files_from else paths  # as the ls of every shell does
     names = named_paths(here, files_from, require=require)
     fence_in(names, workers=may_be_many(names, jobs))
     listing = Listing(

@@ -48,7 +48,7 @@ def command(
     force: bool,
     quick: bool,
     section: str | None,
-    files_from: str | None,
+    files_from: list[str] | None,
     limits: Limits,
     **keywords: Any,
 ) -> int:

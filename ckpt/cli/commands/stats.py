@@ -35,7 +35,7 @@ def command(
     table: str | None,
     header: bool,
     modules: bool,
-    files_from: str | None,
+    files_from: list[str] | None,
     jobs: int | None,
     cluster: str | None,
     limits: Limits,

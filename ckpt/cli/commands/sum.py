@@ -29,7 +29,7 @@ def command(
     *,
     recorded: bool,
     json: bool,
-    files_from: str | None,
+    files_from: list[str] | None,
     jobs: int | None,
     cluster: str | None,
     limits: Limits,

@@ -42,7 +42,7 @@ def command(
     section: str | None,
     json: bool,
     hide_intact: bool,
-    files_from: str | None,
+    files_from: list[str] | None,
     require: bool,
     jobs: int | None,
     cluster: str | None,
@@ -59,7 +59,7 @@ def command(
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
     """
     is_piped = sums == STDIN
-    if is_piped and files_from == STDIN:
+    if is_piped and STDIN in (files_from or ()):
         raise UsageError("--sums - reads stdin, and so does another -", hint="--sums FILE")
     names = named_paths(paths, files_from, require=require)
     fence_in([*names, None if is_piped else sums, like], workers=True, cluster=cluster)
