@@ -71,6 +71,11 @@ def test_both_are_refused(command: str, pair: tuple[str, str]) -> None:
     assert "exclude each other" in line and all(option in line for option in pair)
 
 
+def test_a_value_of_zero_is_given() -> None:
+    done = ckpt("diff", "a", "b", "--close", "--atol", "0")
+    assert (done.code, done.complaints) == (2, ["ckpt: --close and --atol exclude each other"])
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_is_that_of_the_page_whichever_typer_prints_it(command: str) -> None:
     done = ckpt(command, "--help-all", COLUMNS="100")
