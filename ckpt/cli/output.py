@@ -88,7 +88,9 @@ def prepare() -> None:
     # must not get the number of stdout; talk is dropped.
     sys.stdout = _prepared(sys.stdout or _nothing(os.O_RDONLY))
     sys.stderr = _prepared(sys.stderr or _nothing(os.O_WRONLY))
-    encoding = sys.stdout.encoding or "utf-8"
+    encoding = (
+        getattr(sys.stdout, "encoding", None) or "utf-8"
+    )  # who calls us may have put another stream there
     if not codecs.lookup(encoding).name.startswith("utf"):
         Written.form = lambda text: text.encode(encoding, _HANDLER).decode(encoding)
 

@@ -447,9 +447,10 @@ _REPLACED = (
 def refuse_odd_containers(pickle: Pickle) -> None:
     """Refuse containers that Python makes in another way than they read.
 
-    A container that is made without its `__init__` is empty, whatever it is given. A list of a dict has its keys alone, one of a
-    set has its items in an order that is not in the file, and a deque with a length drops what was there first. One that gets items by their numbers has others than it is given, and
-    so has an array of numpy. No writer makes one of these. Raises UnreadableError.
+    A container that is made without its `__init__` is empty, whatever it is given. A list of a dict has its keys
+    alone, one of a set has its items in an order that is not in the file, and a deque with a length drops what was
+    there first. One that gets items by their numbers has others than it is given, and so has an array of numpy. No
+    writer makes one of these. Raises UnreadableError.
     """
     for call in pickle.calls:
         if not call.keys:
@@ -465,11 +466,10 @@ def refuse_odd_containers(pickle: Pickle) -> None:
     for call in pickle.calls if names else ():
         func, args = call.func, call.args
         is_new = call.how.startswith("newobj")
-        if func in makers and args:
+        if type(func) is Global and func in makers and args:
             func, args, is_new = args[0], args[1:], True
-        if func not in names or not args:
+        if type(func) is not Global or func not in names or not args:
             continue
-        assert type(func) is Global
         name, problem = func.qualified, None
         if is_new and name.endswith(_FILLED_BY_INIT):
             problem = "it is made without the call that fills it"
@@ -487,9 +487,13 @@ def refuse_odd_containers(pickle: Pickle) -> None:
 
 
 def _is_set_of_some(node: Node) -> bool:
-    if type(node) is Opaque:
-        return node.class_name.rpartition(".")[2] in ("set", "frozenset")
-    return type(node) is Set and len(node.items) > 1
+    """Tell whether a node may be a set of more than one item, in either spelling."""
+    if type(node) is not Opaque:
+        return type(node) is Set and len(node.items) > 1
+    if node.class_name.rpartition(".")[2] not in ("set", "frozenset"):
+        return False
+    given = node.args[0] if node.args else []
+    return not (type(given) is list or is_tuple(given)) or len(given) + len(node.items) > 1
 
 
 class BadCallError(Exception):

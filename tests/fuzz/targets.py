@@ -26,7 +26,7 @@ from ckpt.api import listing as listing_functions
 from ckpt.api.rewriting import WriteOptions
 from ckpt.api.writing import with_format
 from ckpt.checkpoint import Checkpoint
-from ckpt.cli import options
+from ckpt.cli import inputs
 from ckpt.errors import CkptError
 from ckpt.evidence.numbering import Numbers, numbering, numbers
 from ckpt.evidence.survey import Survey
@@ -602,7 +602,7 @@ LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "--to": (_to, ("cpu", "cuda", "cuda:0", "meta", "mps:0", "")),
     "--shard-size": (_shard_size, ("5GB", "1", "0", "2MiB", "KB", "9" * 30)),
     "--format": (_format, ("torch-zip", "safetensors", "x", "")),
-    "--table": (options.check_table, ("github", "plain", "", "x")),
+    "--table": (inputs.check_table, ("github", "plain", "", "x")),
     "settings": (_settings, (_TOML, "[tool]\nckpt = 1\n", 'tool.ckpt.lint.select = "x"', "[tool.ckpt.lint]\nx = 1\n", "a = [", "a.b.c = 1\n[a.b]\n", "x = 0x" + "f" * 99)),
     "--fail-on": (_codes, ("nan,inf", "called-on-load", " , ", "x")),
     "--select": (_select, ("nan", "called-on-load,nan", "x")),

@@ -286,13 +286,10 @@ def _decode(raw: bytes) -> str:
         raise UnreadableError(f"a record name is not UTF-8: {show(raw.decode('latin-1'), 80)}") from None
 
 
-_UNICODE_PATH = re.compile(rb"\x75\x70..\x01", re.DOTALL)
-"""The beginning of an extra field with another name of its record: tag, length and version."""
-
-
 def check_other_names(directory: bytes) -> None:
     """Raise UnreadableError for a record with a second name: zipfile of newer Pythons takes it, torch takes the first."""
-    if _UNICODE_PATH.search(directory) is None:
+    # The field begins with its tag, `up`, its length and its version. Few directories have these letters anywhere.
+    if b"up" not in directory or re.search(rb"up..\x01", directory, re.DOTALL) is None:
         return
     position = 0
     while position + CENTRAL.size <= len(directory):
