@@ -37,11 +37,11 @@ from ckpt.io.far import is_url
 from ckpt.io.location import beside
 from ckpt.io.target import make_parents
 from ckpt.jobs.check.sums import Like, likeness
-from ckpt.jobs.rewrite.report import Leftover, RewriteReport, with_ties, with_unread
+from ckpt.jobs.rewrite.report import Filled, Leftover, RewriteReport, with_ties, with_unread
 from ckpt.jobs.rewrite.sets import is_partial, weights_file, whole_part, with_files, without_copies
 from ckpt.jobs.weights import emptied_findings
 from ckpt.limits import Limits
-from ckpt.pickles.calls import code_of
+from ckpt.pickles.calls import Code, code_of
 from ckpt.rows import NamedTuple
 from ckpt.text import and_more, pasted_path, show, show_literal, size_text
 
@@ -496,7 +496,13 @@ def _rewritten(
     if options.link:
         _check_link(report, _format(report.result, to, options))
     if _is_pickle(report, to, options):
-        _check_code(report, survey, limits, talk, keep=options.keep_code)
+        effects = code_of(report.source, report.result)
+        if effects.runs and not options.keep_code:
+            raise _code_error(report, survey, limits, effects)
+        if to is not None:
+            # Before the warnings: a refusal is one line.
+            save.refuse_losses(report.result, _format(report.result, to, options))
+        _tell_code(report, effects, talk)
     carried: list[ConfigFile] = []
     if options.with_config and options.out is not None:
         from ckpt.api.config_files import config_files
@@ -564,29 +570,37 @@ def _is_pickle(report: RewriteReport, to: target.Target | None, options: WriteOp
     return save.traits_of(name).is_pickle if save.is_written(name) else report.result.traits.is_pickle
 
 
-def _check_code(report: RewriteReport, survey: Survey, limits: Limits, talk: Talk, *, keep: bool) -> None:
-    """Tell what loading the result does beyond what ckpt knows.
+def _filled_values(report: RewriteReport) -> Filled | None:
+    """The other file that gave values, which may be what is strange."""
+    return next((row for row in report.filled if row.has_values), None)
 
-    Raises CodeError where loading runs code, unless it is kept.
-    """
-    code = code_of(report.source, report.result)
-    path = report.source.path
-    filled = next((row for row in report.filled if row.has_values), None)
+
+def _strange_path(report: RewriteReport) -> str:
+    """The path of the file that what is strange comes from."""
+    filled = _filled_values(report)
     if filled is not None and all(row.group == "known" for row in report.source.imports):
-        path = filled.path  # what is strange comes with its values
-    runs = and_more(list(code.runs), 1)
-    if runs and not keep:
-        from ckpt.api.advice import Ways  # here: only an error pays for it
+        return filled.path
+    return report.source.path
 
-        way = Ways(survey, limits).way(("weights",)).command if filled is None else None
-        weights = "" if way is None else f"; for the weights alone: {way}"
-        raise CodeError(
-            f"loading the result would run {runs}",
-            path=path,
-            hint=f"--keep-code writes it all the same{weights}",
-        )
-    if runs:
-        talk.about(path, [f"DANGER: loading the result runs {runs}"])
+
+def _code_error(report: RewriteReport, survey: Survey, limits: Limits, code: Code) -> CodeError:
+    """The error for a result that runs code when it is loaded."""
+    from ckpt.api.advice import Ways  # here: only an error pays for it
+
+    way = Ways(survey, limits).way(("weights",)).command if _filled_values(report) is None else None
+    weights = "" if way is None else f"; for the weights alone: {way}"
+    return CodeError(
+        f"loading the result would run {and_more(list(code.runs), 1)}",
+        path=_strange_path(report),
+        hint=f"--keep-code writes it all the same{weights}",
+    )
+
+
+def _tell_code(report: RewriteReport, code: Code, talk: Talk) -> None:
+    """Tell what loading the result does beyond what ckpt knows."""
+    path = _strange_path(report)
+    if code.runs:
+        talk.about(path, [f"DANGER: loading the result runs {and_more(list(code.runs), 1)}"])
     for verb, texts in (("calls", code.calls), ("imports", code.imports), ("sets", code.sets)):
         if texts:
             listed = and_more(list(texts), 2)
