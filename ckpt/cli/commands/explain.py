@@ -185,7 +185,10 @@ def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
             survey = with_model(checkpoint, request.model)
             verified = None if is_url(path) else lambda: _verified(path, limits)
             older = None if request.older is None else _older(request.older, path, request)
-            return explain_with(found, Case(survey, planning(survey), request.section, verified, older))
+            case = Case(
+                survey, planning(survey), request.section, verified, older, is_folder=os.path.isdir(path)
+            )
+            return explain_with(found, case)
     except (UnreadableError, UnsupportedError) as error:
         answered = (
             None

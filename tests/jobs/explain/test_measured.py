@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import deepspeeds
@@ -10,7 +11,7 @@ import pytest
 import torch
 from answered import Answered
 from inside import inside
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 pytestmark = oracle.QUIET
 
@@ -43,3 +44,69 @@ def test_the_call_that_raised_is_no_answer(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "run")
     assert "another folder was given" in found.said and "get_fp32_state_dict" not in found.page
     assert found.commands == ["ckpt convert run -o run.safetensors"]
+
+
+# --- adapters ---------------------------------------------------------------------------------------------------------
+
+_NO_CONFIG = "ValueError: Can't find 'adapter_config.json' at '/home/code/lora/'"
+_NO_MODEL = (
+    "OSError: Error no file named model.safetensors, or pytorch_model.bin, found in directory /data/llm."
+)
+
+
+def adapter(folder: Path, *, with_config: bool) -> Path:
+    """A folder of PEFT."""
+    folder.mkdir()
+    layer = "base_model.model.layers.0.q_proj"
+    state = {f"{layer}.lora_{part}.weight": torch.ones(2, 2) for part in "AB"}
+    save_file(state, folder / "adapter_model.safetensors")
+    if with_config:
+        config = {"peft_type": "LORA", "r": 2, "base_model_name_or_path": "org/llama"}
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_config_that_is_here_was_looked_for_elsewhere(tmp_path: Path) -> None:
+    found = Answered(_NO_CONFIG, adapter(tmp_path / "lora", with_config=True))
+    assert found.said.startswith(
+        "adapter_config.json is here, so the path of the message (/home/code/lora/) is not this folder"
+    )
+    assert found.commands == ['peft.PeftModel.from_pretrained(model, "lora")'] and "org/llama" in found.said
+
+
+def test_a_config_that_lacks_is_missing(tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "lora", with_config=False)
+    found = Answered(_NO_CONFIG, folder)
+    assert "and no adapter_config.json" in found.said and "Copy it" in found.said
+    assert not any("convert" in command for command in found.commands)
+    alone = Answered(_NO_CONFIG, folder / "adapter_model.safetensors")
+    assert "no adapter_config.json" not in alone.said and "adapter_config.json beside them" in alone.said
+
+
+def test_an_adapter_is_no_model_without_names(tmp_path: Path) -> None:
+    found = Answered(_NO_MODEL, adapter(tmp_path / "lora", with_config=True))
+    assert found.said.startswith("This folder is an adapter of PEFT, and no model")
+    assert found.commands == ['peft.PeftModel.from_pretrained(model, "lora")']
+
+
+def test_a_model_is_no_adapter(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(2)}, tmp_path / "m.safetensors")
+    found = Answered(_NO_CONFIG, tmp_path / "m.safetensors")
+    assert found.said.startswith("This is a whole model (safetensors), and no adapter of PEFT")
+
+
+def test_weights_that_are_here_were_looked_for_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "llm"
+    folder.mkdir()
+    save_file({"weight": torch.ones(2)}, folder / "model.safetensors")
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    found = Answered(_NO_MODEL, folder)
+    assert found.said.startswith(
+        "model.safetensors is here, so the path of the message (/data/llm) is not this folder"
+    )
+    text = "OSError: org/llm does not appear to have a file named {}. Checkout the page for available files."
+    here = Answered(text.format("config.json"), folder)
+    assert "the path of the message (org/llm) is not" in here.said
+    lacking = Answered(text.format("preprocessor_config.json"), folder)
+    assert "preprocessor_config.json is not among the files" in lacking.said
+    assert not any("convert" in command for command in lacking.commands)
