@@ -56,6 +56,9 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("unexpected", _pattern(r"were not used when initializing \w{1,200}:")),
     ("missing", _pattern(r"are newly initialized:")),
     ("missing", _pattern(r"because the following keys are missing:")),
+    # transformers 2 and pytorch-pretrained-bert, in logs
+    ("missing", _pattern(r"Weights of \w{1,200} not initialized from pretrained model:")),
+    ("unexpected", _pattern(r"Weights from pretrained model not used in \w{1,200}:")),
     # peft
     ("missing", _pattern(r"[Ff]ound missing adapter keys while loading the checkpoint:")),
     # vLLM, llama.cpp

@@ -11,6 +11,7 @@ import pytest
 import torch
 from answered import Answered
 from inside import inside
+from process import ckpt
 from safetensors.torch import load_file, save_file
 
 pytestmark = oracle.QUIET
@@ -110,3 +111,74 @@ def test_weights_that_are_here_were_looked_for_elsewhere(tmp_path: Path) -> None
     lacking = Answered(text.format("preprocessor_config.json"), folder)
     assert "preprocessor_config.json is not among the files" in lacking.said
     assert not any("convert" in command for command in lacking.commands)
+
+
+# --- classes of transformers ------------------------------------------------------------------------------------------
+
+_BUILT = (
+    "You are using a model of type `camembert` to instantiate a model of type `bert`. This may be expected.\n"
+)
+_LAYER = "encoder.layer.0.output.dense.weight"
+
+
+def camembert(folder: Path) -> Path:
+    """A folder of transformers, whose class puts `roberta.` before its names."""
+    folder.mkdir()
+    save_file(
+        {f"roberta.{_LAYER}": torch.ones(2, 2), "lm_head.bias": torch.ones(2)}, folder / "model.safetensors"
+    )
+    config = {
+        "model_type": "camembert",
+        "architectures": ["CamembertForMaskedLM"],
+        "transformers_version": "5.0",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("warning", [_BUILT, ""])
+@pytest.mark.parametrize(
+    "report",
+    [
+        "BertForSequenceClassification LOAD REPORT from: cam\n"
+        f"bert.{_LAYER} | MISSING |\nclassifier.weight | MISSING |\nroberta.{_LAYER} | UNEXPECTED |\nlm_head.bias | UNEXPECTED |\n",
+        f"04/28/2020 00:56:31 - INFO - transformers.modeling_utils -   Weights of BertForSequenceClassification not initialized from"
+        f" pretrained model: ['bert.{_LAYER}', 'classifier.weight']\n"
+        f"04/28/2020 00:56:31 - INFO - transformers.modeling_utils -   Weights from pretrained model not used in BertForSequenceClassification:"
+        f" ['roberta.{_LAYER}', 'lm_head.bias']\n",
+    ],
+)
+def test_another_architecture_is_never_renamed(warning: str, report: str, tmp_path: Path) -> None:
+    found = Answered(warning + report, camembert(tmp_path / "cam"))
+    assert found.said.startswith("The checkpoint is a model of type camembert, and the class")
+    assert found.commands == ['transformers.AutoModelForSequenceClassification.from_pretrained("cam")']
+
+
+def test_a_file_alone_has_the_warning_alone(tmp_path: Path) -> None:
+    path = camembert(tmp_path / "cam") / "model.safetensors"
+    report = f"bert.{_LAYER} | MISSING |\nroberta.{_LAYER} | UNEXPECTED |\n"
+    found = Answered(_BUILT + report, path)
+    assert "another architecture" in found.said and not found.commands
+    alone = ckpt("explain", "-", cwd=tmp_path, input=(_BUILT + report).encode()).out.decode()
+    assert "another architecture" in alone and "rename FILE" not in alone
+
+
+def test_the_same_architecture_is_renamed(tmp_path: Path) -> None:
+    folder = tmp_path / "cam"
+    camembert(folder)
+    layers = [f"encoder.layer.{number}.output.dense.weight" for number in range(3)]
+    save_file({name: torch.ones(2, 2) for name in layers}, folder / "model.safetensors")
+    rows = [f"{name} | UNEXPECTED |\nroberta.{name} | MISSING |\n" for name in layers]
+    found = Answered("".join(rows), folder)
+    assert any(command.startswith("ckpt rename cam") for command in found.commands)
+
+
+def test_a_log_of_older_transformers_has_keys(tmp_path: Path) -> None:
+    save_file({"bert.weight": torch.ones(2), "cls.bias": torch.ones(2)}, tmp_path / "m.safetensors")
+    text = (
+        "INFO:pytorch_pretrained_bert.modeling:Weights of BertForX not initialized from pretrained model: ['classifier.weight']\n"
+        "INFO:pytorch_pretrained_bert.modeling:Weights from pretrained model not used in BertForX: ['cls.bias']\n"
+    )
+    found = Answered(text, tmp_path / "m.safetensors")
+    assert found.kind == "keys" and "classifier.weight" in found.names
+    assert "head for a task" in found.said
