@@ -50,9 +50,9 @@ def task_of(text: str) -> str | None:
 
 
 def of_another_class(message: Message, case: Case) -> Statement | None:
-    """Say that the model was built by a class of another architecture, by config.json or by transformers' own warning.
+    """Say that a model was built by a class of another architecture, as config.json or a warning of transformers has it.
 
-    Names of one architecture renamed to those of another would load, and compute something else.
+    The weights of one architecture would load under the names of another, and compute something else.
     """
     config = dict(children(dict(children(case.survey.checkpoint.root)).get("config")))
     said = config.get("model_type")
