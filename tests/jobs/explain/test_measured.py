@@ -182,3 +182,55 @@ def test_a_log_of_older_transformers_has_keys(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "m.safetensors")
     assert found.kind == "keys" and "classifier.weight" in found.names
     assert "head for a task" in found.said
+
+
+# --- folders ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "names", [("pytorch_model.bin.3", "pytorch_opt.bin.3"), ("model_5000", "model_6000")]
+)
+def test_a_folder_of_checkpoints_by_any_names_is_listed(names: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in names:
+        torch.save({"weight": torch.ones(2)}, folder / name)
+    done = inside("inspect", "run", cwd=tmp_path)
+    assert done.code == 0 and all(name.encode() in done.out for name in names)
+    shown = inside(
+        "explain", "ValueError: No adapter loaded. Please load an adapter first.", "run", cwd=tmp_path
+    )
+    assert shown.code == 0 and b"This folder is not one checkpoint" in shown.out
+    assert b"Trainers name the layers" in shown.out and b"ckpt ls run" in shown.out
+
+
+def test_the_only_checkpoint_of_a_folder_answers(tmp_path: Path) -> None:
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    layer = "transformer_blocks.0.to_q"
+    state = {f"{layer}.lora_{part}.weight": torch.ones(2, 2) for part in "AB"}
+    save_file(state, folder / "pytorch_lora_weights.safetensors")
+    found = Answered("ValueError: No adapter loaded. Please load an adapter and try again.", folder)
+    assert found.kind == "adapter" and "prefix=None" in found.said
+
+
+# --- readers of other formats -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.pt"])
+def test_a_message_of_another_reader_is_no_older_copy(name: str, tmp_path: Path) -> None:
+    if name == "m.pt":
+        torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / name))
+    else:
+        save_file({"weight": torch.ones(2)}, tmp_path / name)
+    text = "RuntimeError: unexpected EOF, expected 129070 more bytes. The file might be corrupted."
+    found = Answered(text, tmp_path / name)
+    assert "was still being written" not in found.said and "a reader of another format" in found.said
+    assert found.loaded() is not None
+
+
+def test_a_copy_that_torch_reads_now_was_another_one(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(2)}, tmp_path / "m.pth")
+    text = "RuntimeError: unexpected EOF, expected 129070 more bytes. The file might be corrupted."
+    found = Answered(text, tmp_path / "m.pth")
+    assert "the copy that failed was another one" in found.said

@@ -66,14 +66,17 @@ def _damaged(message: Message, case: Case) -> Iterator[Statement]:
         yield from offered("A copy that torch.load reads:", case.plan(("plain",)))
         return
     load = case.survey.load.expression or ""
-    is_foreign = any(words in message.text for words in _OF_OTHER_FORMATS)
-    if is_foreign:
+    is_of_torch = load.startswith(f"torch.load({literal(case.survey.path)}")
+    if any(words in message.text for words in _OF_OTHER_FORMATS):
         yield from loads(
             case, f"A reader of another format gives this message too. This one is {label}, and loads so:"
         )
-        if load and not load.startswith(f"torch.load({literal(case.survey.path)}"):
-            return
-    if case.survey.checkpoint.not_loadable is None:
+    elif load and not is_of_torch:
+        yield from loads(
+            case,
+            f"The message is of a reader of another format, or of another file. This one is {label}, and loads so:",
+        )
+    if is_of_torch and case.survey.checkpoint.not_loadable is None:
         yield Statement(
             "If its loader reads it now, the copy that failed was another one, or was still being written."
         )
