@@ -117,6 +117,12 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (_pattern(rf"Size mismatch between saved {_SIZE} and current: {_SIZE} for (\S{{1,2000}})"), True),
     (
         _pattern(
+            rf"The shape of the parameters of key (\S{{1,2000}}) is not the same\. Pretrained model: {_SIZE}; your network: {_SIZE}"
+        ),
+        True,
+    ),
+    (
+        _pattern(
             rf"shape mismatch for ([^\s:,]{{1,2000}}):? {{1,3}}(?:checkpoint|ckpt)[^\[(\n]{{0,40}}{_SIZE}[^\[(\n]{{0,40}}{_SIZE}"
         ),
         True,

@@ -9,10 +9,13 @@ import deepspeeds
 import oracle
 import pytest
 import torch
-from answered import Answered
+from answered import Answered, raised
 from inside import inside
 from process import ckpt
 from safetensors.torch import load_file, save_file
+
+from ckpt import CkptError
+from ckpt import open as opened
 
 pytestmark = oracle.QUIET
 
@@ -234,3 +237,58 @@ def test_a_copy_that_torch_reads_now_was_another_one(tmp_path: Path) -> None:
     text = "RuntimeError: unexpected EOF, expected 129070 more bytes. The file might be corrupted."
     found = Answered(text, tmp_path / "m.pth")
     assert "the copy that failed was another one" in found.said
+
+
+# --- keys and shapes --------------------------------------------------------------------------------------------------
+
+
+def wide(width: int) -> torch.nn.Module:
+    return torch.nn.ModuleDict({"a": torch.nn.Linear(4, width), "b": torch.nn.Linear(width, width)})
+
+
+def test_nothing_that_fits_is_not_loaded(tmp_path: Path) -> None:
+    torch.save(wide(8).state_dict(), tmp_path / "m.pth")
+    text = raised(lambda: wide(4).load_state_dict(torch.load(tmp_path / "m.pth")))
+    found = Answered(text, tmp_path / "m.pth")
+    assert found.kind == "sizes" and not any("load_into" in command for command in found.commands)
+    with pytest.raises(CkptError):
+        opened(tmp_path / "m.pth").load_into(wide(4))
+    head = torch.nn.ModuleDict({"body": torch.nn.Linear(9, 9), "head": torch.nn.Linear(9, 2)})
+    torch.save(head.state_dict(), tmp_path / "m.pth")
+    other = torch.nn.ModuleDict({"body": torch.nn.Linear(9, 9), "head": torch.nn.Linear(9, 3)})
+    text = raised(lambda: other.load_state_dict(torch.load(tmp_path / "m.pth")))
+    assert any("load_into" in command for command in Answered(text, tmp_path / "m.pth").commands)
+    opened(tmp_path / "m.pth").load_into(other)
+
+
+@pytest.mark.parametrize("word", ["weight", "bias"])
+def test_a_part_by_the_last_word_of_tensors_is_no_place(word: str, tmp_path: Path) -> None:
+    torch.save(wide(4).state_dict(), tmp_path / "m.pth")
+    found = Answered(f"KeyError: '{word}'", tmp_path / "m.pth")
+    assert f"the whole file is the state dict, and the program asked for a part called {word}" in found.said
+    assert "at another place" not in found.said and found.loaded().keys() == wide(4).state_dict().keys()
+
+
+def test_a_method_of_the_class_is_called_on_the_class(tmp_path: Path) -> None:
+    torch.save(
+        {"state_dict": wide(4).state_dict(), "pytorch-lightning_version": "2.5"}, tmp_path / "last.ckpt"
+    )
+    text = (
+        "TypeError: The classmethod `Net.load_from_checkpoint` cannot be called on an instance. Please call it on the class type and make sure"
+        " the return value is used."
+    )
+    found = Answered(text, tmp_path / "last.ckpt")
+    assert found.commands[0] == 'model = Net.load_from_checkpoint("last.ckpt")'
+    assert found.loaded().keys() == wide(4).state_dict().keys()
+
+
+def test_shapes_of_nnunet_are_of_other_plans(tmp_path: Path) -> None:
+    state = {"decoder.up.weight": torch.ones(3, 3, 2, 2, 2), "encoder.weight": torch.ones(90)}
+    torch.save({"network_weights": state}, tmp_path / "checkpoint_final.pth")
+    text = (
+        "AssertionError: The shape of the parameters of key decoder.up.weight is not the same. Pretrained model: torch.Size([3, 3, 2, 2, 2]);"
+        " your network: torch.Size([3, 3, 2, 2, 1]). The pretrained model does not seem to be compatible with your network."
+    )
+    found = Answered(text, tmp_path / "checkpoint_final.pth")
+    assert found.kind == "sizes" and "by the plans of its dataset" in found.said
+    assert "[3, 3, 2, 2, 1]" in found.page

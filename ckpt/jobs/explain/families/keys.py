@@ -682,14 +682,31 @@ def _shapes(
         if told:
             yield from told
             return
+        if "your network:" in message.text:
+            yield Statement(
+                "nnU-Net builds a network by the plans of its dataset, and these were made from other plans (patch size, spacing): kernels and"
+                " strides differ. Give both the same plans: nnUNetv2_move_plans_between_datasets copies those of the target to the dataset of the"
+                " pretraining, which is then preprocessed and trained with them."
+            )
         yield from _reasons(same, shapes)
         if all(_is_reshaped(row) for row in same):
             yield from _reshaped(same, case)
             return
     if case.found("tensor-parallel") or any(_ADDED.search(row.name) for row in rows):
         return
+    if not _is_enough(message, shapes):
+        return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
         yield _live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
+
+
+def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether more fits than what load_into refuses: a tenth of the elements of the model."""
+    differing = {row.name for row in message.mismatched}
+    left_over = differing.union(message.unexpected)
+    fitting = sum(_numel(shape) for name, shape in shapes.items() if name not in left_over)
+    others = sum(_numel(row.model) for row in message.mismatched)
+    return 0 < fitting + others <= 10 * fitting
 
 
 def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
@@ -876,6 +893,7 @@ _PATTERNS = (
     r"Some weights of (?:the model checkpoint at )?\S{1,2000} were not (?:used|initialized)",
     r"Weights of \w{1,200} not initialized from pretrained model:",
     r"Weights from pretrained model not used in \w{1,200}:",
+    r"The shape of the parameters of key \S{1,2000} is not the same",
     r"LOAD REPORT",
     r"\| (?:UNEXPECTED|MISSING|MISMATCH) *\|",
     r"because the following keys are missing:",
