@@ -701,7 +701,7 @@ def _shapes(
 
 
 def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Tell whether more fits than what load_into refuses: a tenth of the elements of the model."""
+    """Tell whether more fits than what load_into refuses: a tenth of the parameters of the model."""
     differing = {row.name for row in message.mismatched}
     left_over = differing.union(message.unexpected)
     fitting = sum(_numel(shape) for name, shape in shapes.items() if name not in left_over)
