@@ -274,6 +274,8 @@ class Traits(NamedTuple):
     """True if its parts are members of one file. Then `load` has the field `part`, the name of a member."""
     is_set: bool = False
     """True if its parts are files of ranks. Its loader, if it has one, opens them by their folder."""
+    no_load: str = ""
+    """The reason why a set has no `load`, where the format knows it."""
 
 
 class Origin:

@@ -6,7 +6,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ckpt.dtypes import DType
 from ckpt.elements import boxes, cast, mean
@@ -42,8 +42,10 @@ SMALL = 64 << 10
 """Records up to this size are read in passing, because combining the CRCs of two costs more than computing one."""
 
 
-Tally = Callable[[int], None]
-"""Is told how many finite elements a cast made infinite."""
+class Tally(Protocol):
+    """Is told how many finite elements a cast made infinite, and how many it made 0."""
+
+    def __call__(self, overflowed: int, vanished: int = 0) -> None: ...
 
 
 def blocks(
@@ -366,9 +368,9 @@ def _made(place: Computed, tally: Tally | None) -> Iterator[bytes]:
         yield from elements(place.of, tally)
         return
     for block in _whole_elements(elements(place.of, tally), max(1, place.of.dtype.bits // 8)):
-        converted, overflowed = cast.cast(block, place.of.dtype, place.dtype)
-        if overflowed and tally is not None:
-            tally(overflowed)
+        converted, overflowed, vanished = cast.counted(block, place.of.dtype, place.dtype)
+        if (overflowed or vanished) and tally is not None:
+            tally(overflowed, vanished)
         yield converted
 
 

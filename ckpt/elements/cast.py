@@ -96,21 +96,33 @@ def cast(block: bytes, source: DType, to: DType) -> tuple[bytes, int]:
 
     Rounds to nearest, ties to even; float64 goes through float32. Ints wrap around.
     """
+    converted, overflowed, _ = counted(block, source, to)
+    return converted, overflowed
+
+
+def counted(block: bytes, source: DType, to: DType) -> tuple[bytes, int, int]:
+    """As `cast`, with the number of elements that became 0."""
     import numpy as np
 
     if to.kind == "int":
-        return numbers(block, source).astype(
-            f"<{'u' if to.name.startswith('u') else 'i'}{to.bits // 8}"
-        ).tobytes(), 0
+        return (
+            numbers(block, source)
+            .astype(f"<{'u' if to.name.startswith('u') else 'i'}{to.bits // 8}")
+            .tobytes(),
+            0,
+            0,
+        )
     if to.name == "float64":
-        return numbers(block, source).astype("<f8").tobytes(), 0
+        return numbers(block, source).astype("<f8").tobytes(), 0, 0
     values = numbers(block, source)
     with np.errstate(over="ignore", invalid="ignore"):
         result, infinite = _narrowed(values.astype("<f4", copy=False), to)
     overflowed = int(np.count_nonzero(infinite))
     if overflowed and source.kind == "float":
         overflowed -= int(np.count_nonzero(np.isinf(values)))
-    return result.tobytes(), overflowed
+    held = result & 0x7FFF if to.name == "bfloat16" else result  # its bits, where -0 has one
+    vanished = int(np.count_nonzero(values)) - int(np.count_nonzero(held))
+    return result.tobytes(), overflowed, vanished
 
 
 def _narrowed(values: Array, to: DType) -> tuple[Array, Array]:

@@ -79,7 +79,7 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         fill = f"import torch.distributed.checkpoint; state is your model's state dict{runs}"
         return Load(template.format(path=literal(_local(checkpoint.path))), fill)
     if checkpoint.traits.is_set and not template:
-        return Load(None, reason=_OF_RANKS)
+        return Load(None, reason=checkpoint.traits.no_load or _OF_RANKS)
     refused = checkpoint.weights_only
     options = ['map_location="cpu"']
     if refused:

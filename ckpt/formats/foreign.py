@@ -282,7 +282,9 @@ def _directory(folder: Location) -> CkptError:
     program = folder_of(set(names))
     if program is not None:
         return UnsupportedError(f"not a PyTorch checkpoint: {program.what}", hint=program.opener)
-    files = [name for name in names if name.endswith(WEIGHTS)]
+    files = [name for name in names if name.endswith(WEIGHTS)] or [
+        name for name in names if _NUMBERED.search(name)
+    ]
     if files:
         return FolderError(
             f"a directory without an index; it holds {plural(len(files), 'checkpoint file')}",
@@ -291,6 +293,8 @@ def _directory(folder: Location) -> CkptError:
     return _steps(folder) or UnsupportedError("a directory without a checkpoint")
 
 
+_NUMBERED = re.compile(r"\.(?:safetensors|bin|pt|pth|ckpt)[._-]\w{1,40}$", re.IGNORECASE)
+"""The ending of a checkpoint and more behind it: `pytorch_model.bin.3`, `last.pth.bak`."""
 _WHOLE = (
     r"\.metadata|__\d+\.metadata|.*\.(?:safetensors|bin)(?:\.index\.json)?|.*\.(?:pt|pth|ckpt)|latest|mp_rank_\d+(?:_\d+)*/"
     r"|(?:pytorch_model_fsdp|optimizer)_\d+/"

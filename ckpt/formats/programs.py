@@ -7,6 +7,7 @@ import re
 
 from ckpt.formats.format import Probe
 from ckpt.rows import NamedTuple
+from ckpt.text import plural
 
 
 class Program(NamedTuple):
@@ -51,6 +52,19 @@ _DARKNET = re.compile(rb"\0\0\0\0[\x01\x02]\0\0\0[\0-\x05]\0\0\0")
 _ENGINE = (".engine", ".plan", ".trt")
 
 
+def _darknet(head: bytes, size: int) -> Program:
+    """The weights of Darknet, which have no names and no shapes: all that tells them is their number."""
+    header = 16 if head[4] == 1 else 20  # from version 0.2 on the number of pictures has 8 bytes
+    count, more = divmod(max(0, size - header), 4)
+    text = f"Darknet (YOLO), {count:,} float32 numbers behind a header of {header} bytes"
+    if more:
+        return Program(f"{text} and {plural(more, 'byte')} more", "an unfinished download")
+    return Program(
+        text,
+        "darknet and cv2.dnn.readNet open it, with its .cfg: one that asks for another number is of another model, or the download is unfinished",
+    )
+
+
 def program_of(probe: Probe) -> Program | None:
     """Return what another program has written, or None for a file that is none of those known here."""
     head = probe.head
@@ -65,7 +79,7 @@ def program_of(probe: Probe) -> Program | None:
     if _SPEC.match(head):
         return Program("CTranslate2", "ctranslate2 and faster-whisper open the folder that it lies in")
     if name.endswith(".weights") and _DARKNET.match(head):
-        return Program("Darknet (YOLO)", "darknet and cv2.dnn.readNet open it, with its .cfg")
+        return _darknet(head, probe.size)
     if name.endswith(".msgpack") and _MAP.match(head):
         return Program("msgpack (Flax?)", "flax.serialization.msgpack_restore opens it")
     return _of_tensorflow(probe, name) or _protobuf(head, name)

@@ -73,6 +73,8 @@ class SavedFile(NamedTuple):
     """Tensors that were written although their bytes do not match the recorded checksums."""
     relisted: tuple[str, ...] = ()
     """The files that were written into a folder in place: the one that lists the items, and new ones."""
+    vanished: int = 0
+    """Elements that a cast made 0."""
 
 
 ENDINGS = (".pth", ".safetensors")
@@ -204,7 +206,9 @@ def save(
         with about(to.path):
             done = _checked(sink.path, checkpoint, format, limits, checks)
     result = SavedFile(to.path, format, drafted.size, None, tuple(done), written - start)
-    return result._replace(overflowed=sink.overflowed, warnings=tuple(sink.warnings), damaged=damaged)
+    return result._replace(
+        overflowed=sink.overflowed, vanished=sink.vanished, warnings=tuple(sink.warnings), damaged=damaged
+    )
 
 
 def _check_carried(checkpoint: Checkpoint, audit: Audit, checks: dict[str, Check] | None) -> None:
@@ -393,6 +397,7 @@ def save_shards(
         overflowed,
         tuple(warnings),
         damaged,
+        vanished=sum(sink.vanished for sink in sinks),
     )
 
 

@@ -240,6 +240,8 @@ class Sink:
         self._block = 0  # bytes of the blocks that it shares with its sources
         self.overflowed = 0
         """Finite elements that a cast made infinite on the way here."""
+        self.vanished = 0
+        """Elements that a cast made 0 on the way here."""
         self.audit: Audit | None = None
         """The audit that is told of bytes that do not keep their recorded checksum."""
         self.is_placed = False
@@ -249,9 +251,10 @@ class Sink:
         self.warnings: list[str] = []
         """The failures after the file had taken its place."""
 
-    def tally(self, count: int) -> None:
-        """Count elements that a cast made infinite."""
-        self.overflowed += count
+    def tally(self, overflowed: int, vanished: int = 0) -> None:
+        """Count elements that a cast made infinite, and those that it made 0."""
+        self.overflowed += overflowed
+        self.vanished += vanished
 
     @property
     def position(self) -> int:
@@ -423,7 +426,7 @@ class FolderSink(Sink):
             sink.audit = self.audit
             yield sink
             sink.sync()
-            self.tally(sink.overflowed)
+            self.tally(sink.overflowed, sink.vanished)
         finally:
             self.warnings += closed(fd)
 

@@ -86,6 +86,10 @@ def _lines(report: RewriteReport, width: int | None) -> list[Line]:
         if report.sources:  # some types of 8 bits have no infinity
             text = f"{plural(overflowed, 'mean')} beyond the range of {names}"
         out.append([(text, "warning")])
+    if saved is not None and saved.vanished:
+        names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
+        text = f"{plural(saved.vanished, 'element')} became 0, because {names or 'the new dtype'} has no number so small"
+        out.append([(text, "warning")])
     if saved is not None:
         out += _wrote(report, saved, width)
     elif report.is_dry_run:

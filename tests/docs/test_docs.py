@@ -313,6 +313,7 @@ def test_the_errors_of_the_page_are_torchs() -> None:
         "RNG state must be",
         "disabled instance of GradScaler",
         "unknown zero stage",
+        "is not a zero checkpoint",
         "open file failed",
         "valuehead",
         "value from checkpoint",

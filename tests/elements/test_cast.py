@@ -28,6 +28,11 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+def into(overflows: list[int]) -> Callable[..., None]:
+    """A tally that keeps the counts of what overflowed."""
+    return lambda overflowed, vanished=0: overflows.append(overflowed)
+
+
 @pytest.mark.parametrize("block", [1, 16, 20, 64, 1000])
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=str)
@@ -83,7 +88,7 @@ def test_casts_are_those_of_torch(to: str, source: str, nbytes: int) -> None:
         wanted = tensor.float()  # by way of float32, as torch does
 
     overflows: list[int] = []
-    assert b"".join(blocks(place, tally=overflows.append)) == refs.expected(wanted.to(getattr(torch, to)))
+    assert b"".join(blocks(place, tally=into(overflows))) == refs.expected(wanted.to(getattr(torch, to)))
     assert sum(overflows) == 0
 
 
@@ -105,7 +110,7 @@ def test_what_overflows_is_counted_over_all_blocks(nbytes: int) -> None:
 
     for _ in range(2):  # each time anew
         overflows: list[int] = []
-        assert b"".join(blocks(place, tally=overflows.append)) == refs.expected(tensor.half())
+        assert b"".join(blocks(place, tally=into(overflows))) == refs.expected(tensor.half())
         assert sum(overflows) == 3
 
 
@@ -174,7 +179,7 @@ def test_overflows_are_counted_through_a_place_that_is_made_of_another(outer: st
     }[outer]
     overflows: list[int] = []
 
-    assert len(b"".join(blocks(place, tally=overflows.append))) == 8
+    assert len(b"".join(blocks(place, tally=into(overflows)))) == 8
     assert sum(overflows) == 2
 
 

@@ -76,6 +76,19 @@ def test_a_file_of_another_program_is_named(kind: str, tmp_path: Path) -> None:
     assert what in found.page.lower() and "damaged" not in found.page and not found.commands
 
 
+@pytest.mark.parametrize(
+    ("head", "more", "said"),
+    [
+        (struct.pack("<iiii", 0, 1, 0, 7), 40, "10 float32 numbers behind a header of 16 bytes (darknet and"),
+        (struct.pack("<iiiq", 0, 2, 5, 7), 40, "10 float32 numbers behind a header of 20 bytes (darknet and"),
+        (struct.pack("<iiiq", 0, 2, 5, 7), 42, "and 2 bytes more (an unfinished download)"),
+    ],
+)
+def test_weights_of_darknet_are_counted(head: bytes, more: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / "yolo.weights").write_bytes(head + bytes(range(more)))
+    check_error(ckpt("inspect", "yolo.weights", cwd=tmp_path), said)
+
+
 @pytest.mark.parametrize("name", ["m.bin", "m.ckpt", "m.weights", "m.msgpack", "m.engine", "m.meta"])
 def test_a_name_alone_says_nothing(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"\xee\x01\x02" + bytes(range(200)))

@@ -155,6 +155,7 @@ LIMITS = [
     "jobs.rewrite.average._TRIES",
     "jobs.rewrite.warmstart.HALF",
     "jobs.rewrite.warmstart.LEAST",
+    "formats.common.holes.LEAST_ZEROS",
     "jobs.rewrite.warmstart._NOTES",
     "evidence.devices._LISTED",
     "evidence.gradients._MOMENT_BYTES",

@@ -130,6 +130,7 @@ SMALL = {
     "ckpt.formats.common.appended._STEP": 64,
     "ckpt.formats.common.placed._STEP": 64,
     "ckpt.formats.common.recovered._STEP": 64,
+    "ckpt.formats.common.holes._STEP": 64,
 }
 """Module and constant -> bytes of a block so small that a few elements are many; of `spans.ELEMENTS` elements.
 

@@ -12,6 +12,8 @@ from ckpt.api.advice import planning
 from ckpt.api.keywords import model_of
 from ckpt.api.opening import with_model
 from ckpt.api.reading import diff, verify
+from ckpt.api.walk import found as walked
+from ckpt.api.walk import parted
 from ckpt.cli import output
 from ckpt.cli.inputs import each, opened, plugins_allowed
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
@@ -22,6 +24,7 @@ from ckpt.jobs.check.verify import VerifyReport
 from ckpt.jobs.explain import (
     Case,
     Explanation,
+    beside_folder,
     document,
     explain_damaged,
     explain_with,
@@ -185,16 +188,26 @@ def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
             survey = with_model(checkpoint, request.model)
             verified = None if is_url(path) else lambda: _verified(path, limits)
             older = None if request.older is None else _older(request.older, path, request)
-            return explain_with(found, Case(survey, planning(survey), request.section, verified, older))
+            case = Case(
+                survey, planning(survey), request.section, verified, older, is_folder=os.path.isdir(path)
+            )
+            return explain_with(found, case)
     except (UnreadableError, UnsupportedError) as error:
         answered = (
             None
             if isinstance(error, NotOpenedError)
             else explain_damaged(found, error, _salvage(path, limits))
         )
-        if answered is None:
+        if answered is not None:
+            return answered
+        if not os.path.isdir(path):
             raise
-        return answered
+        items, _ = parted(walked([path], plugins=plugins_allowed()))
+        if len(items) == 1 and items[0].path != path and items[0].error is None:
+            return _answered(found, items[0].path, request)  # the only checkpoint of the folder
+        if found.page is None:
+            raise
+        return beside_folder(found, error, path)
 
 
 def _are_one(path: str, other: str) -> bool:

@@ -22,6 +22,7 @@ from ckpt.formats.common.directory import (
     fold_case,
     read_records,
 )
+from ckpt.formats.common.holes import zeros_text
 from ckpt.io.source import Source, grounded, inflate
 from ckpt.limits import RECORD_BYTES, Budget, Limits
 from ckpt.names import LazyPattern
@@ -170,8 +171,9 @@ def find_end(source: Source) -> tuple[int, int, int, int, int]:
         tail = source.read(source.size - span, span)
     position = tail.rfind(END_MAGIC, 0, max(0, span - END_RECORD.size + len(END_MAGIC)))
     if position < 0:
+        ends = zeros_text(source) or f"the file ends at {source.size:,} bytes"
         raise CutOffError(
-            f"cut off: the zip archive has no directory, the file ends at {source.size:,} bytes",
+            f"cut off: the zip archive has no directory, {ends}",
             hint="an unfinished download or save?",
         )
     end = source.size - span + position

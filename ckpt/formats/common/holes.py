@@ -6,10 +6,47 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ckpt.checkpoint import Entry, Notice
 from ckpt.dtypes import UINT8
+from ckpt.io.source import Source
 from ckpt.tensors import Boxes, Patched, Place, Range, Storage, parts_of
 from ckpt.text import and_more, plural, show
 
 _LISTED = 5
+
+
+_STEP = 1 << 20
+"""Bytes that are read at once where zeros are counted."""
+LEAST_ZEROS = 512
+"""Zero bytes at the end of a file that is damaged that are no values: the smallest block of a disk."""
+
+
+def zeros_before(source: Source, end: int, begin: int = 0) -> int:
+    """Return the number of zero bytes right before `end`, counted down to `begin`."""
+    position = end
+    while position > begin:
+        step = min(_STEP, position - begin)
+        data = source.read(position - step, step)
+        held = len(data.rstrip(b"\0"))
+        position -= step - held
+        if held:
+            break
+    return end - position
+
+
+def written(source: Source, begin: int = 0) -> int:
+    """Return where the zeros begin that a damaged file ends in, or its size where it does not end in zeros.
+
+    A download that reserves its place, and a file system after a crash, leave zeros where the bytes never arrived.
+    """
+    zeros = zeros_before(source, source.size, begin)
+    return source.size - zeros if zeros >= LEAST_ZEROS else source.size
+
+
+def zeros_text(source: Source, position: int | None = None, begin: int = 0) -> str | None:
+    """The words on a file that ends in zeros, where `position` lies among them, or None for one that does not."""
+    start = written(source, begin)
+    if start == source.size or (position is not None and position < start):
+        return None
+    return f"the file ends in {source.size - start:,} zero bytes"
 
 
 def hole(nbytes: int, why: str, there: Range | None = None) -> Place:

@@ -25,6 +25,7 @@ from ckpt.formats.common.directory import (
     Records,
     zip64,
 )
+from ckpt.formats.common.holes import written
 from ckpt.formats.common.pickled import run
 from ckpt.formats.common.placed import FOLDERS, by_directory
 from ckpt.io.source import Source
@@ -142,6 +143,8 @@ class _Walk:
 
     def __init__(self, source: Source, limits: Limits) -> None:
         self._source = source
+        self._size = written(source)
+        """The end of the bytes that were written: an unfinished download may end in zeros."""
         self._limits = limits
         self._sizes: dict[str, int] = {}
         """The bytes of the storages that the pickles so far name, by the names of their records below the root."""
@@ -178,11 +181,11 @@ class _Walk:
         """Return the local header at an offset, or None if there is none, or not all of it. Raises UnreadableError."""
         source = self._source
         begin = position + LOCAL_HEADER.size
-        if begin > source.size:
+        if begin > self._size:
             return None
         fields = LOCAL_HEADER.unpack(source.read(position, LOCAL_HEADER.size))
         magic, flags, method, stored, size, names, extras = fields
-        if magic != LOCAL_MAGIC or begin + names + extras > source.size:
+        if magic != LOCAL_MAGIC or begin + names + extras > self._size:
             return None
         raw = source.read(begin, names)
         if flags & REFUSED_FLAGS or method not in (0, 8) or b"\0" in raw:
@@ -217,7 +220,7 @@ class _Walk:
     def _told(self, head: _Head, stored: int, size: int) -> Record | None:
         """The record whose header has its sizes. Of one that is cut off and not deflated, what is there."""
         crc = head.crc if head.crc or not size else None
-        if head.offset + stored <= self._source.size:
+        if head.offset + stored <= self._size:
             if head.method == 0 and stored != size:
                 return None
             return Record(
@@ -225,14 +228,17 @@ class _Walk:
             )
         return None if head.method else self._cut(head)
 
-    def _cut(self, head: _Head) -> Record:
-        there = self._source.size - head.offset
+    def _cut(self, head: _Head) -> Record | None:
+        """The record whose end the file lacks. In front of zeros it is none: they may begin anywhere in it."""
+        if self._size < self._source.size:
+            return None
+        there = self._size - head.offset
         return Record(head.name, head.offset, there, there, False, None, head.header, head.flags)
 
     def _known(self, head: _Head, size: int) -> tuple[Record | None, int | None]:
         """A storage of `size` bytes. What follows it must be its descriptor, or the end of the file within that."""
         end = head.offset + size
-        if end > self._source.size:
+        if end > self._size:
             return self._cut(head), None
         if self._is_last(head, end):
             return self._stored(head, size, None), None
@@ -248,7 +254,7 @@ class _Walk:
     def _descriptor(self, head: _Head, end: int) -> tuple[int, int] | None:
         """Return (checksum, offset of the next record) of a record that ends at `end`, or None if it does not end there."""
         size = end - head.offset
-        tail = self._source.read(end, min(24, self._source.size - end))
+        tail = self._source.read(end, min(24, self._size - end))
         if not size and tail[:4] in (LOCAL_MAGIC, CENTRAL_MAGIC):
             return 0, end  # an empty record has no descriptor
         for form, width in (("<IQQ", 24), ("<III", 16)):
@@ -259,8 +265,10 @@ class _Walk:
         return None
 
     def _is_last(self, head: _Head, end: int) -> bool:
-        """Tell whether the file ends within the descriptor of a record that ends at `end`."""
-        rest = self._source.size - end
+        """Tell whether the file ends within the descriptor of a record that ends at `end`. Zeros are no end of a file."""
+        if self._size < self._source.size:
+            return False
+        rest = self._size - end
         wide = end - head.offset >= MARK or head.header >= MARK
         return rest < (24 if wide else 16) and DESCRIPTOR_MAGIC.startswith(
             self._source.read(end, min(rest, 4))
@@ -273,8 +281,8 @@ class _Walk:
         if descriptor is not None:
             return self._stored(head, 0, None), descriptor[1]
         crc, summed = 0, begin
-        for position in range(begin, source.size, _STEP):
-            data = source.read(position, min(_STEP + 3, source.size - position))
+        for position in range(begin, self._size, _STEP):
+            data = source.read(position, min(_STEP + 3, self._size - position))
             mark = data.find(DESCRIPTOR_MAGIC)
             while mark >= 0:
                 end = position + mark
@@ -286,7 +294,7 @@ class _Walk:
                         summed += step
                     after = descriptor[1]
                     # torch writes 0 where it computes no checksum: then a record, or the directory, must follow.
-                    follows = source.read(after, min(4, source.size - after)) in (LOCAL_MAGIC, CENTRAL_MAGIC)
+                    follows = source.read(after, min(4, self._size - after)) in (LOCAL_MAGIC, CENTRAL_MAGIC)
                     if descriptor[0] == crc or (not descriptor[0] and follows):
                         return self._stored(head, end - begin, descriptor[0]), after
                 mark = data.find(DESCRIPTOR_MAGIC, mark + 1)
@@ -298,8 +306,8 @@ class _Walk:
         source, machine = self._source, zlib.decompressobj(-15)
         position, size, crc = head.offset, 0, 0
         try:
-            while not machine.eof and position < source.size:
-                data = source.read(position, min(_STEP, source.size - position))
+            while not machine.eof and position < self._size:
+                data = source.read(position, min(_STEP, self._size - position))
                 position += len(data)
                 while data and not machine.eof:
                     inflated = machine.decompress(data, _STEP)
@@ -319,7 +327,7 @@ class _Walk:
 
     def _behind(self, end: int, stored: int, size: int) -> int | None:
         """The offset behind the descriptor of a deflated record."""
-        tail = self._source.read(end, min(24, self._source.size - end))
+        tail = self._source.read(end, min(24, self._size - end))
         for form, width in (("<QQ", 24), ("<II", 16)):
             if len(tail) >= width and unpack_from(form, tail, 8) == (stored, size):
                 return end + width

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ckpt.dtypes import DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError
-from ckpt.formats.common.holes import hole
+from ckpt.formats.common.holes import hole, written, zeros_before, zeros_text
 from ckpt.formats.common.pickled import Contents, interpret, run, seen_as
 from ckpt.io.source import Memory, Source, Window, grounded
 from ckpt.limits import Limits
@@ -105,6 +105,10 @@ class Stream:
         self._buffer = b""
         self._made: dict[str, Storage] = {}
         self._views: dict[str, tuple[str, Node, Node]] = {}
+        self._ends: dict[str, int] = {}
+        """Storage -> the end of the bytes of it that were written, where zeros follow them to the next header."""
+        self._written = source.size
+        """The end of the bytes that were written. Behind it a damaged file has zeros alone."""
         self.end = 0
 
     def read(self) -> Node:
@@ -179,6 +183,9 @@ class Stream:
                 widths.setdefault(str(pid[2]), (dtype, pid[4]))
         places: dict[str, tuple[int, int]] = {}
         position = self.end
+        if self._is_cut:
+            self._written = written(self._source, self.end)
+        before: tuple[str, int] | None = None
         counts = self._counts(keys, widths) if self._source.far is not None else {}
         for key in keys:
             text = str(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else ""
@@ -188,7 +195,11 @@ class Stream:
                 raise UnreadableError(f"storage {show(text, 80)} is listed, but no tensor uses it")
             dtype, expected = widths[text]
             if self._is_cut:
-                places[text] = (position + 8, self._whole(position, expected))
+                count = self._whole(position, expected)
+                if count < 0 and before is not None and self._is_zero(position):
+                    self._ends[before[0]] = position - zeros_before(self._source, position, before[1])
+                places[text] = (position + 8, count)
+                before = (text, position + 8)
                 position += 8 + storage_bytes(dtype, expected)
                 continue
             if position + 8 > self._source.size:
@@ -196,6 +207,12 @@ class Stream:
                     f"cut off: storage {show(text, 80)} is missing, the file ends at {self._source.size:,}"
                 )
             numel = int.from_bytes(counts.get(position) or self._source.read(position, 8), "little")
+            zeros = None if numel or not expected else zeros_text(self._source, position, self.end)
+            if zeros is not None:
+                raise CutOffError(
+                    f"cut off: {zeros}, where storage {show(text, 80)} should be",
+                    hint="an unfinished download or save?",
+                )
             if numel != expected:
                 raise UnreadableError(
                     f"storage {show(text, 80)} has {numel:,} elements, its tensors need {_count(expected)}"
@@ -223,6 +240,10 @@ class Stream:
             return 0
         numel = int.from_bytes(self._source.read(position, 8), "little")
         return numel if numel == expected else -1
+
+    def _is_zero(self, position: int) -> bool:
+        """Tell whether the count at a position is zero, as in bytes that were never written."""
+        return self._source.read(position, 8) == bytes(8)
 
     def _counts(
         self, keys: Sequence[object], widths: dict[str, tuple[DType | None, Node]]
@@ -284,7 +305,8 @@ class Stream:
         offset, elements = places[key]
         offset = min(offset, self._source.size)  # of one that is cut off, and of empty ones behind it
         place: Place = Range(*grounded(self._source, offset), nbytes)
-        available = max(0, self._source.size - offset) if elements >= 0 else 0
+        end = min(self._written, self._ends.get(key, self._written))
+        available = max(0, end - offset) if elements >= 0 else 0
         if available < nbytes:
             there = Range(*grounded(self._source, offset), available) if available else None
             place = hole(nbytes, f"storage {show(key, 80)} is not whole", there)

@@ -10,7 +10,7 @@ from ckpt.checkpoint import Notice
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.pickled import refuse_mixed
-from ckpt.formats.deepspeed.states import ModelState, OptimizerState, header, is_flat, same_dtype
+from ckpt.formats.deepspeed.states import ModelState, OptimizerState, fields, header, is_flat, same_dtype
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.tensors import Patched, Place, Range, Storage, TensorRef, noted, tensor_ref
@@ -91,7 +91,17 @@ class Partitions:
     def stage(self) -> int:
         if self._first is not None and self._first.stage is not None and 0 <= self._first.stage <= 3:
             return self._first.stage
-        return 3 if self.is_shared else 1
+        if self.is_shared:
+            return 3
+        # BF16_Optimizer writes no stage, and divides the weights among the ranks without ZeRO too.
+        config = fields(self._main.rest.get("ds_config"))
+        stage = look(fields(config.get("zero_optimization")).get("stage")).value
+        return stage if type(stage) is int and 0 <= stage <= 2 else 1
+
+    @property
+    def has_stage(self) -> bool:
+        """Tell whether the optimizer states name their stage: `zero_to_fp32.py` refuses those that do not."""
+        return self._first is None or self._first.stage is not None
 
     @property
     def has_optimizer(self) -> bool:

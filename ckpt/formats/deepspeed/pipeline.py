@@ -50,6 +50,10 @@ class Stages:
         return self._stages[0].stage if self._stages else 1
 
     @property
+    def has_stage(self) -> bool:
+        return all(stage.has_stage for stage in self._stages)
+
+    @property
     def rest(self) -> dict[str, Node]:
         """The other fields of the first rank of the first stage."""
         return self._stages[0].rest if self._stages else {}

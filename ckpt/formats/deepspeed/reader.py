@@ -460,7 +460,7 @@ def assembled(
     kind = "universal checkpoint" if plan.universal is not None else f"ZeRO-{stage} checkpoint"
     kind += " of a pipeline" if plan.layers else ""
     is_whole = not any(row.code in _LOSSES for row in files.notices)
-    traits = _traits(plan, stage, main)
+    traits = _traits(plan, stage, main, has_stage=partitions is None or partitions.has_stage)
     whole = checkpoint(plan.path, FORMAT.name, traits, root, contents, limits)
     ranks = main.rest.get("dp_world_size") if partitions is None else partitions.saved_by
     facts: list[tuple[str, Node]] = [("step", main.rest.get("global_steps")), ("ranks", ranks)]
@@ -587,7 +587,10 @@ def _roled(entry: Entry, main: ModelState) -> Entry:
     return entry._replace(kind=kind, source=FORMAT.name)  # type: ignore[arg-type]
 
 
-def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
+_NO_STAGE = "DeepSpeed's zero_to_fp32.py refuses states that name no ZeRO stage (of BF16_Optimizer); ckpt convert puts them together"
+
+
+def _traits(plan: Plan, stage: int, main: ModelState, *, has_stage: bool) -> Traits:
     """The traits with the expression that loads this folder.
 
     DeepSpeed's own function leaves the frozen parameters of ZeRO 1 out, which the module has.
@@ -598,6 +601,8 @@ def _traits(plan: Plan, stage: int, main: ModelState) -> Traits:
     name = next(iter(plan.models.values()))
     if any(letter in f"{tag}{name}" for letter in "{}"):
         return FORMAT.traits._replace(load="")
+    if not has_stage and plan.universal is None:
+        return FORMAT.traits._replace(load="", no_load=_NO_STAGE)
     inside = f" + {json.dumps('/' + plan.prefix + name)}"
     if stage == 0:
         return FORMAT.traits._replace(load=f'torch.load({{path}}{inside}, {{options}})["module"]')

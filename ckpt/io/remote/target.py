@@ -153,7 +153,7 @@ class ObjectFolder(FolderSink):
             self._made.append((to, sink))
             sink.audit = self.audit
             yield sink
-        self.tally(sink.overflowed)
+        self.tally(sink.overflowed, sink.vanished)
 
     def clone(self, name: str, source: Source) -> None:
         """An object with the bytes of a source."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ckpt.errors import CkptError, CutOffError, UsageError
-from ckpt.jobs.explain.answer import answer, damaged, made_findings
+from ckpt.jobs.explain.answer import answer, damaged, folder, made_findings
 from ckpt.jobs.explain.case import Answer, Case
 from ckpt.jobs.explain.conditions import holds, may_hold
 from ckpt.jobs.explain.families import FAMILIES, last_message
@@ -111,6 +111,14 @@ def explain_damaged(found: Explanation, error: CkptError, command: str | None = 
     return found._replace(page=page, answer=damaged(error, command))
 
 
+def beside_folder(found: Explanation, error: CkptError, path: str) -> Explanation:
+    """The page of an error, and why a folder cannot answer it: it is no checkpoint, or holds several."""
+    page = found.page
+    if page is not None:
+        page = page._replace(body=tuple(row for row in page.body if row.condition in ("", "no-file")))
+    return found._replace(page=page, answer=folder(error, path))
+
+
 def document(shown: Sequence[Page]) -> dict[str, Json]:
     """Pages as plain data; docs/json.md is the contract."""
     from ckpt import __version__
@@ -139,6 +147,7 @@ __all__ = [
     "Case",
     "Explanation",
     "Page",
+    "beside_folder",
     "document",
     "explain",
     "explain_damaged",

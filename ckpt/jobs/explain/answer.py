@@ -36,6 +36,14 @@ def damaged(error: CkptError, salvage: str | None = None) -> Answer:
     return Answer(error.path or "", tuple(rows))
 
 
+def folder(error: CkptError, path: str) -> Answer:
+    """Say that a folder is not one checkpoint, with the command that lists what it holds."""
+    name = pasted_path(path)
+    hint = f" ({error.hint})" if error.hint else ""
+    text = f"This folder is not one checkpoint: {error.problem}{hint}. Name the one that was loaded. What it holds:"
+    return Answer(path, (Statement(text, (), None if name is None else f"ckpt ls {name}"),))
+
+
 _OUT_OF_IT = ("gunzip ", "bunzip2 ", "unxz ", "tar ", "unzip ")
 """Beginnings of the commands that take a checkpoint out of what it lies in."""
 

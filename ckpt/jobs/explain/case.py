@@ -79,7 +79,8 @@ class Older(NamedTuple):
 class Case:
     """A checkpoint that is asked about an error. `verify` reads all of its bytes; `plan` finds the commands that work.
 
-    `older` is an earlier save of the run, where one was given.
+    `older` is an earlier save of the run, where one was given. `is_folder` is true where the user named a folder, also one in which
+    a single file is the checkpoint.
     """
 
     def __init__(
@@ -89,11 +90,14 @@ class Case:
         section: str | None = None,
         verify: Callable[[], VerifyReport] | None = None,
         older: Older | None = None,
+        *,
+        is_folder: bool = False,
     ) -> None:
         self.survey = survey
         self.older = older
         self.plan = plan
         self.section = section
+        self.is_folder = is_folder
         self._verify = verify
 
     @cached_property

@@ -56,6 +56,9 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("unexpected", _pattern(r"were not used when initializing \w{1,200}:")),
     ("missing", _pattern(r"are newly initialized:")),
     ("missing", _pattern(r"because the following keys are missing:")),
+    # transformers 2 and pytorch-pretrained-bert, in logs
+    ("missing", _pattern(r"Weights of \w{1,200} not initialized from pretrained model:")),
+    ("unexpected", _pattern(r"Weights from pretrained model not used in \w{1,200}:")),
     # peft
     ("missing", _pattern(r"[Ff]ound missing adapter keys while loading the checkpoint:")),
     # vLLM, llama.cpp
@@ -112,6 +115,12 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
         True,
     ),
     (_pattern(rf"Size mismatch between saved {_SIZE} and current: {_SIZE} for (\S{{1,2000}})"), True),
+    (
+        _pattern(
+            rf"The shape of the parameters of key (\S{{1,2000}}) is not the same\. Pretrained model: {_SIZE}; your network: {_SIZE}"
+        ),
+        True,
+    ),
     (
         _pattern(
             rf"shape mismatch for ([^\s:,]{{1,2000}}):? {{1,3}}(?:checkpoint|ckpt)[^\[(\n]{{0,40}}{_SIZE}[^\[(\n]{{0,40}}{_SIZE}"

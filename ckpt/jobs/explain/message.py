@@ -35,6 +35,10 @@ class Message(NamedTuple):
     unexpected: tuple[str, ...] = ()
     mismatched: tuple[Mismatch, ...] = ()
     device: str | None = None
+    types: tuple[str, str] | None = None
+    """The model types that transformers names where they differ: of the checkpoint, and of the class that was built."""
+    task: str | None = None
+    """The task of the class of transformers that was built: `ForSequenceClassification`."""
 
     @property
     def fields(self) -> dict[str, str]:

@@ -232,6 +232,7 @@ class RewriteReport(NamedTuple):
             "tied": [{"name": name, "of": first} for name, first in self.tied.items()],
             "damaged": [] if saved is None else list(saved.damaged),
             "overflowed": 0 if saved is None else saved.overflowed,
+            "vanished": 0 if saved is None else saved.vanished,
             "verified": None
             if saved is None
             else {name: round(seconds, 6) for name, seconds in saved.checks},

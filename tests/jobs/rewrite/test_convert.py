@@ -1164,3 +1164,23 @@ def test_sparse_csr_of_torch_1_13_keeps_its_layout(command: str, tmp_path: Path)
 
     found = torch.load(tmp_path / "b.pth")["a.weight"]
     assert found.layout == torch.sparse_csr and torch.equal(found.to_dense(), eye.to_dense())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "to", "lost"),
+    [
+        (torch.bfloat16, "float16", 2),
+        (torch.float32, "float16", 2),
+        (torch.float64, "float32", 0),
+        (torch.float32, "bfloat16", 0),
+    ],
+)
+def test_what_a_cast_makes_zero_is_counted(dtype: torch.dtype, to: str, lost: int, tmp_path: Path) -> None:
+    """As many elements as torch makes 0: a zero, also with a sign, is none of them."""
+    values = torch.tensor([1e-9, -1e-12, 0.0, -0.0, 1.0, float("nan"), 1e30], dtype=dtype)
+    torch.save({"w": values}, tmp_path / "m.pth")
+    made = int((values.to(getattr(torch, to)) == 0).sum()) - 2
+    done = inside("convert", "m.pth", "--dtype", to, "-o", "out.safetensors", "--json", cwd=tmp_path)
+    assert json.loads(done.out)["vanished"] == made == lost
+    shown = inside("convert", "m.pth", "--dtype", to, "-o", "out.safetensors", "--force", cwd=tmp_path)
+    assert (b"2 elements became 0, because float16 has no number so small" in shown.out) is bool(lost)

@@ -44,6 +44,13 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
         f"This file holds an adapter of LoRA in the names of {label} ({count:,} of {plural(len(names), 'tensor')})."
         f" They begin with {and_more([show(begin, 60) for begin in begins], 4)}."
     )
+    if "No adapter loaded" in message.text:
+        yield Statement(
+            "The program asked for an adapter and has none: no call had loaded one, or the load before had found no name of its model and said"
+            " so in a warning alone. In diffusers load_lora_adapter takes names that begin with the part (transformer., unet.);"
+            " prefix=None takes names without it."
+        )
+        return
     if "not found in the base model" in message.text:
         yield from _base_of(names, case)
         return
@@ -120,6 +127,7 @@ FAMILIES = (
             r"Target modules? .{1,200} not found in the base model",
             r"Invalid LoRA checkpoint",
             r"state_dict should be empty at this point but has",
+            r"No adapter loaded\. Please load an adapter",
         ),
         stating(_answer),
         needs_open=True,

@@ -256,9 +256,12 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield from loads(case)
         return
     places = [row.name for row in case.survey.checkpoint.containers if row.path and str(row.path[-1]) == name]
-    places += [
+    tensors = [
         entry.name for entry in case.survey.tensors if entry.name == name or entry.name.endswith(f".{name}")
-    ][:4]
+    ]
+    # A last word of many tensors, such as weight, is no part that a program asks for.
+    is_last_word = "." not in name and len(tensors) > 1
+    places += [] if is_last_word else tensors[:4]
     if places:
         yield Statement(
             f"This file has {shown} at another place: {and_more([show(place, 120) for place in places], 4)}."
@@ -303,7 +306,9 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     ):
         what = (
             "no epoch and no optimizer is in it"
-            if name not in _MODEL_KEYS
+            if name not in _MODEL_KEYS and not is_last_word
+            else f"the whole file is the state dict, and the program asked for a part called {shown}"
+            if is_last_word
             else "the whole file is the state dict"
         )
         yield Statement(f"This file holds weights alone, by their names at its root: {what}.")

@@ -249,21 +249,32 @@ def _of_megatron(found: re.Match[str], case: Case) -> Iterator[Statement]:
     yield Statement(text)
 
 
+_FP32 = "get_fp32_state_dict_from_zero_checkpoint"
+"""The function that has raised: its call is no answer."""
+
+
 def _zero(message: Message, case: Case) -> Iterator[Statement]:
     """Answer zero_to_fp32 of DeepSpeed, which finds no divided parameters."""
-    del message
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if "DeepSpeed" not in label:
         yield Statement(
             f"This is {label}, and zero_to_fp32.py reads folders of DeepSpeed ZeRO-1, 2 and 3 alone."
         )
+    elif case.survey.checkpoint.traits.no_load:
+        yield Statement(
+            f"This is a {label}, and its optimizer states name no stage of ZeRO, as BF16_Optimizer of DeepSpeed writes them (bf16 without ZeRO,"
+            " or with gradients in fp32). zero_to_fp32.py refuses such a folder, and nothing is missing: ckpt puts the fp32 weights together."
+        )
     elif "ZeRO-0" in label:
         yield Statement(
             f"This is a {label}: without ZeRO the weights lie whole in the file of the model, and zero_to_fp32.py has nothing to put together."
         )
+    elif "is not a zero checkpoint" in message.text:
+        yield Statement(f"This is a {label} whose states name their stage: another folder was given.")
     else:
         yield Statement(f"This is a {label}.")
-    yield from loads(case)
+    if _FP32 not in (case.survey.load.expression or _FP32):
+        yield from loads(case)
     way = case.written(("convert",), "", ".safetensors")
     if way.command is not None:
         yield Statement("The weights as one file:", (), way.command)
@@ -315,6 +326,7 @@ FAMILIES = (
         "zero",
         (
             r"unknown zero stage \d",
+            r"(?:_optim_states\.pt|_model_states\.pt) is not a (?:zero|model state) checkpoint",
             r"No ZeRO files found in ",
             r"Expected \d{1,9} of '\*_optim_states\.pt' under",
             r"consumed \d{1,20} numels out of \d{1,20} - something is wrong",

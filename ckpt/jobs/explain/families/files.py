@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt.evidence.loading import literal
+from ckpt.evidence.pretrained import base_of_adapter
 from ckpt.jobs.explain.case import Answer, Case, Statement, loads, looked_at, offered, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
@@ -65,14 +66,17 @@ def _damaged(message: Message, case: Case) -> Iterator[Statement]:
         yield from offered("A copy that torch.load reads:", case.plan(("plain",)))
         return
     load = case.survey.load.expression or ""
-    is_foreign = any(words in message.text for words in _OF_OTHER_FORMATS)
-    if is_foreign:
+    is_of_torch = load.startswith(f"torch.load({literal(case.survey.path)}")
+    if any(words in message.text for words in _OF_OTHER_FORMATS):
         yield from loads(
             case, f"A reader of another format gives this message too. This one is {label}, and loads so:"
         )
-        if load and not load.startswith(f"torch.load({literal(case.survey.path)}"):
-            return
-    if case.survey.checkpoint.not_loadable is None:
+    elif load and not is_of_torch:
+        yield from loads(
+            case,
+            f"The message is of a reader of another format, or of another file. This one is {label}, and loads so:",
+        )
+    if is_of_torch and case.survey.checkpoint.not_loadable is None:
         yield Statement(
             "If its loader reads it now, the copy that failed was another one, or was still being written."
         )
@@ -181,10 +185,108 @@ def _folder(message: Message, case: Case) -> Iterator[Statement]:
 
 
 _NO_FILE = re.compile(r"no file named ([\w.-]{1,200})", re.IGNORECASE)
+_FILE = re.compile(
+    r"(?<![\w./\\-])[\w-]{1,100}(?:\.[\w-]{1,40}){0,3}\.(?:json|bin|safetensors|pt|pth)(?![\w/\\])"
+)
+"""The name of a file that a loader looks for. What a folder is before is a path, and no name."""
+_PLACES = (
+    re.compile(r"(?: at| in directory) '?([^'\n]{1,2000}?)'?[.\s]*$"),
+    re.compile(r"(?:^|Error: )'?([^'\s:]{1,2000})'? does not appear to have a file named"),
+)
+"""The folder in which a loader looked."""
 
 
 def _no_file(message: Message, case: Case) -> Answer:
-    """Answer a loader that finds no file of weights by the names that it knows."""
+    """Answer a loader that finds no file by the names that it knows: is it here, is it no weights, or by another name?"""
+    checkpoint = case.survey.checkpoint
+    names = dict.fromkeys(_FILE.findall(message.text))
+    here = [name for name in names if name in _held(case)]
+    if here:
+        return Answer(case.survey.path, tuple(_elsewhere(message, case, here[0])))
+    if (
+        "adapter_model" in message.text
+        or "adapter_config" in message.text
+        or base_of_adapter(checkpoint) is not None
+    ):
+        return Answer(case.survey.path, tuple(_no_adapter(message, case)))
+    if names and all(name.endswith(".json") and not name.endswith(".index.json") for name in names):
+        return Answer(case.survey.path, tuple(_no_settings(case, list(names))))
+    return _by_other_names(message, case)
+
+
+def _held(case: Case) -> set[str]:
+    """The names of the files that lie in the folder itself, or the name of the file."""
+    return {*case.survey.checkpoint.parts, case.survey.path.replace("\\", "/").rpartition("/")[2]}
+
+
+def _elsewhere(message: Message, case: Case, name: str) -> Iterator[Statement]:
+    """Say that a folder has the file that a loader did not find: it looked in another place."""
+    place = next((found for pattern in _PLACES if (found := pattern.search(message.text))), None)
+    where = f" ({show(place[1], 120)})" if place is not None else ""
+    yield Statement(
+        f"{show(name, 80)} is here, so the path of the message{where} is not this folder: nothing lies there, as in a container"
+        " that does not mount it, or the loader took it for a name on the Hugging Face Hub. Give the whole path of this folder."
+    )
+    yield from _adapted(case)
+
+
+def _adapted(case: Case) -> Iterator[Statement]:
+    """The line that puts an adapter of PEFT into its base model, or the one that loads any other file."""
+    base = base_of_adapter(case.survey.checkpoint)
+    if base is None:
+        yield from loads(case)
+        return
+    named = f" ({show(base, 80)})" if base else ""
+    yield Statement(
+        f"It loads so, into the base model{named} that the program has built:",
+        (),
+        f"peft.PeftModel.from_pretrained(model, {literal(case.survey.path)})",
+    )
+
+
+def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a loader of adapters, or a loader of models that was given an adapter."""
+    checkpoint = case.survey.checkpoint
+    if base_of_adapter(checkpoint) is not None:
+        yield Statement(
+            "This folder is an adapter of PEFT, and no model: the loader looked for the weights of a whole model. Load the base model first."
+        )
+        yield from _adapted(case)
+        return
+    layers = [entry.name for entry in case.survey.tensors if _LORA.search(entry.name)]
+    label = checkpoint.layout or checkpoint.traits.label
+    if not layers:
+        yield Statement(
+            f"This is a whole model ({label}), and no adapter of PEFT: no tensor of it is of LoRA. Load it as a model."
+        )
+        yield from loads(case)
+        return
+    lacks = (
+        "and no adapter_config.json" if case.is_folder else "and PEFT takes adapter_config.json beside them"
+    )
+    yield Statement(
+        f"The weights of an adapter are here ({plural(len(layers), 'tensor')} of LoRA), {lacks}, which names the layers, the rank and alpha."
+        " Copy it from where the adapter was trained: no command makes it from the weights alone, which do not have alpha."
+    )
+    yield from loads(case, "The tensors alone load so:")
+
+
+_LORA = re.compile(r"(?:^|\.)lora_(?:[AB]|down|up|embedding_[AB])\b|\.(?:hada|lokr)_")
+
+
+def _no_settings(case: Case, names: list[str]) -> Iterator[Statement]:
+    """Answer a loader that lacks a file of settings beside the weights."""
+    checkpoint = case.survey.checkpoint
+    label = checkpoint.layout or checkpoint.traits.label
+    yield Statement(
+        f"The weights are here ({label}), and {and_more([show(name, 80) for name in names], 3)} is not among the files that ckpt reads beside them:"
+        " settings, which no command makes from weights. Copy it from the model that the training began with."
+    )
+    yield from loads(case, "Without it the weights load so:")
+
+
+def _by_other_names(message: Message, case: Case) -> Answer:
+    """Answer a loader that knows other names of weights than a folder has."""
     checkpoint = case.survey.checkpoint
     rows = list(stated([*case.at_least("warning"), *case.found("unread-file")]))
     label = checkpoint.layout or checkpoint.traits.label

@@ -23,6 +23,7 @@ from ckpt.jobs.explain.families.architectures import (
     scaled_rows,
     sizes,
 )
+from ckpt.jobs.explain.families.classes import BASES, TYPES, another_class, of_another_class, task_of
 from ckpt.jobs.explain.families.spellings import (
     adapter_rank,
     averages,
@@ -64,6 +65,7 @@ def _take(message: Message, text: str, start: int) -> Message:
         message = message._replace(text=line[:LONGEST_LINE])
     else:
         begin = 0
+    types = [(match[1], match[2]) for match in TYPES.finditer(text)]
     found = keys_of(text[begin:])
     is_sizes = bool(found.mismatched) and not found.missing and not found.unexpected
     return message._replace(
@@ -71,6 +73,8 @@ def _take(message: Message, text: str, start: int) -> Message:
         missing=found.missing,
         unexpected=found.unexpected,
         mismatched=found.mismatched,
+        types=types[-1] if types else None,
+        task=task_of(text),
     )
 
 
@@ -78,6 +82,8 @@ def answer_of_names(message: Message) -> Answer | None:
     """Return the answer that the names of an error give without a file: the rule that makes missing and unexpected keys the same."""
     if not message.missing or not message.unexpected:
         return None
+    if message.types:
+        return Answer("", (another_class(*message.types),))
     rules = _by_names(message.unexpected, message.missing)
     if not rules.partners:
         return None
@@ -151,6 +157,10 @@ def _answer(message: Message, case: Case) -> Answer:
     chosen = _section(message, case)
     if chosen is None:
         return Answer(path, (Statement("The file holds no model."), *stated(case.at_least("warning"))))
+    serious = list(stated(case.at_least("error")))
+    other = of_another_class(message, case)
+    if other is not None:
+        return Answer(path, (*serious, other))
     shapes_in_file = {
         name: entry.tensor.shape for name, entry in zip(chosen.names(), chosen.entries, strict=True)
     }
@@ -173,25 +183,9 @@ def _answer(message: Message, case: Case) -> Answer:
     )
     if differing:
         rows += [row for row in _shapes(message, case, differing, shapes_in_file) if row not in deciding]
-    serious = list(stated(case.at_least("error")))
     return Answer(path, (*serious, *rows), shapes=differing)
 
 
-_BASES = {
-    "transformer": ("bloom", "gpt2", "gptj", "gpt_neo", "codegen", "falcon", "xglm", "mpt"),
-    "model": (
-        "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "gemma", "gemma2", "phi", "phi3", "opt", "bart", "mbart", "starcoder2",
-    ),
-    "gpt_neox": ("gpt_neox",),
-    "bert": ("bert",),
-    "roberta": ("roberta", "xlm-roberta"),
-    "distilbert": ("distilbert",),
-    "albert": ("albert",),
-    "electra": ("electra",),
-    "deberta": ("deberta", "deberta-v2"),
-    "vit": ("vit",),
-}  # fmt: skip
-"""The prefix that transformers' classes with a head put before the names of the base model -> the model types."""
 _OF_HEADS = ("lm_head", "classifier", "cls", "qa_outputs", "score", "embed_out", "final_logits_bias")
 
 
@@ -213,7 +207,7 @@ def _without_prefix(case: Case) -> Iterator[Statement]:
     heads = [root for root in roots if root in _OF_HEADS]
     base = [root for root in roots if root not in _OF_HEADS]
     types = {str(node) for _, node in case.finds_value(("model_type",))}
-    prefix = next((word for word, kinds in _BASES.items() if types.intersection(kinds)), None)
+    prefix = next((word for word, kinds in BASES.items() if types.intersection(kinds)), None)
     if not heads or not base or prefix in base:
         return
     yield Statement(
@@ -688,14 +682,31 @@ def _shapes(
         if told:
             yield from told
             return
+        if "your network:" in message.text:
+            yield Statement(
+                "nnU-Net builds a network by the plans of its dataset, and these were made from other plans (patch size, spacing): kernels and"
+                " strides differ. Give both the same plans: nnUNetv2_move_plans_between_datasets copies those of the target to the dataset of the"
+                " pretraining, which is then preprocessed and trained with them."
+            )
         yield from _reasons(same, shapes)
         if all(_is_reshaped(row) for row in same):
             yield from _reshaped(same, case)
             return
     if case.found("tensor-parallel") or any(_ADDED.search(row.name) for row in rows):
         return
+    if not _is_enough(message, shapes):
+        return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
         yield _live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
+
+
+def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether more fits than what load_into refuses: a tenth of the parameters of the model."""
+    differing = {row.name for row in message.mismatched}
+    left_over = differing.union(message.unexpected)
+    fitting = sum(_numel(shape) for name, shape in shapes.items() if name not in left_over)
+    others = sum(_numel(row.model) for row in message.mismatched)
+    return 0 < fitting + others <= 10 * fitting
 
 
 def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
@@ -880,6 +891,9 @@ _PATTERNS = (
     r"Missing keys \([^)]{1,200}",
     r"Unexpected keys \([^)]{1,200}",
     r"Some weights of (?:the model checkpoint at )?\S{1,2000} were not (?:used|initialized)",
+    r"Weights of \w{1,200} not initialized from pretrained model:",
+    r"Weights from pretrained model not used in \w{1,200}:",
+    r"The shape of the parameters of key \S{1,2000} is not the same",
     r"LOAD REPORT",
     r"\| (?:UNEXPECTED|MISSING|MISMATCH) *\|",
     r"because the following keys are missing:",

@@ -94,9 +94,23 @@ def _agent(message: Message, case: Case) -> Iterator[Statement]:
 _LOADED = re.compile(r"'(?:collections\.)?(?:OrderedDict|dict)' object has no attribute '(?:seek|read|tell)'")
 
 
+_ON_INSTANCE = re.compile(
+    r"The classmethod `(\w{1,200})\.load_from_checkpoint` cannot be called on an instance"
+)
+
+
 def _loaded_twice(message: Message, case: Case) -> Iterator[Statement]:
     """Answer torch.load, which got what another load had given."""
-    del message
+    if "cannot be called on an instance" in message.text:
+        found = _ON_INSTANCE.search(message.text)
+        name = "Model" if found is None else found[1]
+        yield Statement(
+            "load_from_checkpoint is a method of the class: it builds a new model and returns it, so the instance would stay as it was:",
+            (),
+            f"model = {name}.load_from_checkpoint({literal(case.survey.path)})",
+        )
+        yield from loads(case, "Or, for load_state_dict of the instance:")
+        return
     yield Statement(
         "A program loads the file itself, and got a dict that was loaded already: hand over the path. load_from_checkpoint of Lightning is a"
         " method of the class, takes the path, and returns the model."
@@ -140,7 +154,7 @@ FAMILIES = (
         stating(_agent),
         needs_open=True,
     ),
-    Family("loaded", (_LOADED.pattern,), stating(_loaded_twice), needs_open=True),
+    Family("loaded", (_LOADED.pattern, _ON_INSTANCE.pattern), stating(_loaded_twice), needs_open=True),
     Family(
         "settings",
         (r"Checkpoint contains hyperparameters but \w{1,200}'s __init__ is missing the argument",),
