@@ -16,6 +16,7 @@ from ckpt.cli import output
 from ckpt.cli.inputs import each, opened, plugins_allowed
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
 from ckpt.evidence.record import ModelRecord
+from ckpt.evidence.survey import Survey
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
 from ckpt.jobs.check.verify import VerifyReport
@@ -184,7 +185,7 @@ def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
         with opened(path, limits, tell=False) as checkpoint:
             survey = with_model(checkpoint, request.model)
             verified = None if is_url(path) else lambda: _verified(path, limits)
-            older = None if request.older is None else _older(request.older, path, request)
+            older = None if request.older is None else _older(request.older, survey, request)
             return explain_with(found, Case(survey, planning(survey), request.section, verified, older))
     except (UnreadableError, UnsupportedError) as error:
         answered = (
@@ -205,8 +206,12 @@ def _are_one(path: str, other: str) -> bool:
         return False
 
 
-def _older(older: str, path: str, request: _Request) -> Older:
-    """The parameters that are the same in an older save of the run. Raises CkptError, UsageError for one file given twice."""
+def _older(older: str, survey: Survey, request: _Request) -> Older:
+    """The parameters of the model that are the same in an older save of the run.
+
+    Averages of it are left out, for no gradient moves them. Raises CkptError, UsageError for one file given twice.
+    """
+    path = survey.path
     if _are_one(older, path):
         raise UsageError("both saves are one file", path=path, hint="ckpt explain MESSAGE OLDER FILE")
     with output.meter("comparing") as progress:
@@ -218,13 +223,23 @@ def _older(older: str, path: str, request: _Request) -> Older:
             limits=request.limits,
             plugins=plugins_allowed(),
         )
-    same = [row for row in report.rows if row.status == "same" and row.role.role in ("parameter", "unknown")]
+    averages = {
+        entry.name for section in survey.sections if section.kind == "ema" for entry in section.entries
+    }
+    parameters = [
+        row
+        for row in report.rows
+        if row.role.role in ("parameter", "unknown")
+        and (not survey.models or request.section is not None or row.name not in averages)
+    ]
+    same = [row for row in parameters if row.status == "same"]
     unchanged = [row for row in same if row.cause != "stepped"]
     return Older(
         older,
         tuple(row.name for row in unchanged),
         tuple(row.name for row in same if row.cause == "stepped"),
         is_sure=all(row.cause not in (None, "unknown") for row in unchanged),
+        changed=sum(row.status == "changed" for row in parameters),
     )
 
 
