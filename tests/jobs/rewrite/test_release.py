@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from inside import inside
+from process import check_error
 from torch import nn
 
 import ckpt
@@ -250,3 +251,54 @@ def test_shards_say_how_they_are_opened(tmp_path: Path) -> None:
     assert {"config.json", "model.safetensors.index.json"} <= {
         path.name for path in (tmp_path / "whole").iterdir()
     }
+
+
+# --- a part with a wrapper, and a device ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiled_part(tmp_path: Path) -> Path:
+    """A model of which torch.compile wraps one part, with an average and an optimizer, on two devices."""
+    model = {
+        "enc._orig_mod.weight": torch.ones(2),
+        "enc._orig_mod.bias": torch.ones(2),
+        "head.w": torch.ones(3),
+    }
+    average = {name: value.clone() for name, value in model.items()}
+    optimizer = {"state": {0: {"m": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    torch.save({"model": model, "ema": average, "optimizer": optimizer}, tmp_path / "a.pt")
+    return tmp_path
+
+
+def test_a_wrapper_around_a_part_is_said_of_the_names_that_have_it(compiled_part: Path) -> None:
+    text = inside("inspect", "a.pt", cwd=compiled_part).out.decode()
+    assert "3 tensors, 28 B, 2 of 3 names begin with enc._orig_mod." in text
+    assert "names begin with" not in text.replace("2 of 3 names begin with", "")
+
+    done = inside("strip", "a.pt", "-o", "b.pt", cwd=compiled_part)
+    assert [line.split("   ")[0] for line in done.lines[:2]] == ["*._orig_mod.* → *.*"] * 2
+    assert list(torch.load(compiled_part / "b.pt")["model"]) == ["enc.weight", "enc.bias", "head.w"]
+
+
+def test_no_change_is_printed_of_what_is_left_out(compiled_part: Path) -> None:
+    words = ("a.pt", "--strip", "--dry-run")
+    done = inside("slim", *words, "--to", "cuda:1", cwd=compiled_part)
+    assert done.lines[:3] == [
+        "*._orig_mod.* → *.*   2 tensors of model",
+        "kept model            3 tensors, 28 B",
+        "cpu → cuda:1          3 storages, 28 B",
+    ]
+    kept = inside("slim", *words, "--keep", "ema", cwd=compiled_part)
+    assert kept.lines[1] == "*._orig_mod.* → *.*   2 tensors of ema"
+    done = inside("convert", *words, "-o", "b.safetensors", "--section", "model", cwd=compiled_part)
+    assert [line for line in done.lines if "_orig_mod" in line] == [
+        "*._orig_mod.* → *.*       2 tensors of model"
+    ]
+
+
+@pytest.mark.parametrize("words", [("slim",), ("convert", "--drop-other")])
+def test_a_device_in_a_format_without_devices_is_refused(words: tuple[str, ...], compiled_part: Path) -> None:
+    done = inside(*words, "a.pt", "--to", "cuda:1", "-o", "b.safetensors", cwd=compiled_part)
+    check_error(done, "a.pt: safetensors keeps no device, so nothing in it can be moved to cuda:1")
+    assert not (compiled_part / "b.safetensors").exists()
+    assert inside(*words, "a.pt", "--to", "cpu", "-o", "b.safetensors", cwd=compiled_part).code == 0
