@@ -87,6 +87,13 @@ def config_files(
     return files, code
 
 
+def has_config(path: str) -> bool:
+    """Tell whether a path is a folder of this machine with weights and a config.json, which loaders read together."""
+    if is_url(path) or not os.path.isdir(path):
+        return False
+    return any(_CARRIED.fullmatch(name) and name.endswith("config.json") for name in locate(path).names())
+
+
 def _folder_of(path: str) -> Location:
     place = locate(path)
     return place if place.is_folder() else place.parent()

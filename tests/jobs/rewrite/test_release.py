@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import folders
 import oracle
 import pytest
 import safetensors.torch
@@ -302,3 +303,31 @@ def test_a_device_in_a_format_without_devices_is_refused(words: tuple[str, ...],
     check_error(done, "a.pt: safetensors keeps no device, so nothing in it can be moved to cuda:1")
     assert not (compiled_part / "b.safetensors").exists()
     assert inside(*words, "a.pt", "--to", "cpu", "-o", "b.safetensors", cwd=compiled_part).code == 0
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module."])
+def test_a_folder_with_its_config_stays_one_without_the_prefix(prefix: str, tmp_path: Path) -> None:
+    """The printed command writes what PeftModel and from_pretrained open, and layers have their names in the base model."""
+    adapter, base = folders.adapter(tmp_path / "lora"), tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps({"architectures": ["Net"], "dtype": "float32"}))
+    safetensors.torch.save_file(net().state_dict(), base / "model.safetensors")
+    for folder, file, config in (
+        (adapter, "adapter_model.safetensors", "adapter_config.json"),
+        (base, "model.safetensors", "config.json"),
+    ):
+        state = safetensors.torch.load_file(folder / file)
+        safetensors.torch.save_file(
+            {f"{prefix}{name}": value for name, value in state.items()}, folder / file
+        )
+
+        text = inside("inspect", folder.name, cwd=tmp_path).out.decode()
+
+        command = f"ckpt slim {folder.name} --strip --with-config -o {folder.name}.stripped"
+        assert command in text
+        if folder is adapter:
+            assert "LoRA    changes 1 layer of the base model: 0\n" in text
+        assert inside(*command.split()[1:], cwd=tmp_path).code == 0
+        result = tmp_path / f"{folder.name}.stripped"
+        assert set(safetensors.torch.load_file(result / file)) == set(state)
+        assert json.loads((result / config).read_text()) == json.loads((folder / config).read_text())
