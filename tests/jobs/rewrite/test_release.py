@@ -331,3 +331,34 @@ def test_a_folder_with_its_config_stays_one_without_the_prefix(prefix: str, tmp_
         result = tmp_path / f"{folder.name}.stripped"
         assert set(safetensors.torch.load_file(result / file)) == set(state)
         assert json.loads((result / config).read_text()) == json.loads((folder / config).read_text())
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"dtype": "bfloat16"}, True),
+        ({"torch_dtype": "torch.bfloat16"}, True),
+        ({"dtype": "float16"}, False),
+        ({"dtype": None}, False),
+        ({}, False),
+        ([], False),
+    ],
+)
+def test_a_config_with_another_dtype_than_the_cast_weights_is_said(
+    config: object, said: bool, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps(config))
+    safetensors.torch.save_file(net().bfloat16().state_dict(), base / "model.safetensors")
+
+    done = inside("convert", "base", "--dtype", "float16", "--with-config", "-o", "out", cwd=tmp_path)
+
+    assert done.code == 0
+    text = (
+        "left alone: config.json: says dtype bfloat16, so transformers casts the weights of float16 to that"
+    )
+    assert (f"{text}  (set its dtype to float16)" in done.lines) == said
+    assert json.loads((tmp_path / "out/config.json").read_text()) == config
+    done = inside("convert", "base", "--with-config", "-o", "same", cwd=tmp_path)
+    assert "config.json: says" not in done.out.decode()
