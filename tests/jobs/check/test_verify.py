@@ -308,6 +308,21 @@ def shards(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
+@pytest.mark.parametrize("name", ["", "/model.safetensors.index.json"])
+def test_a_shard_that_is_cut_off_is_counted_with_the_others(name: str, shards: Path) -> None:
+    every = verified(shards)
+    cut = min(shards.glob("model-0*.safetensors"))
+    cut.write_bytes(cut.read_bytes()[:-1])
+
+    report = verified(Path(f"{shards}{name}"))
+
+    assert report.verdict == "damaged" and report.whole is not None and report.lost is not None
+    with formats.open(str(SAMPLES / "sharded")) as checkpoint:
+        assert len(report.whole) + len(report.lost) == len(checkpoint.tensors)
+    assert every.verdict == "intact" and len(report.lost) == 1
+    assert report.hint is not None and report.hint.startswith(f"ckpt salvage {shards}{name} -o ")
+
+
 def test_swapped_shards(shards: Path) -> None:
     one, two = sorted(shards.glob("model-0*.safetensors"))
     data = one.read_bytes()
