@@ -175,27 +175,33 @@ def _advanced(before: Side, after: Side) -> bool:
 
 
 def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
-    """Statistics that move beside parameters that surely did not, while others did."""
+    """Statistics that move beside parameters that did not, while others did. Where nothing says why, it is information."""
     if not any(row.moved for row in _parameters(rows)):
         return
     by_module: dict[str, list[Row]] = {}
     for row in rows:
         if row.before is not None and row.after is not None:
             by_module.setdefault(row.name.rpartition(".")[0], []).append(row)
-    found = []
+    sure: list[str] = []
+    unsure: list[str] = []
     for module, inside in by_module.items():
         mean = next((row for row in inside if row.name.rpartition(".")[2] == "running_mean"), None)
         weights = [row for row in inside if row.role.role == "parameter"]
-        if mean is not None and mean.status == "changed" and weights:
-            if all(row.status == "same" and row.cause not in (None, "unknown", "stepped") for row in weights):
-                found.append(module)
-    if found:
-        yield Finding(
-            "buffers-in-frozen",
-            f"The statistics of {folded(found, limit=60)} changed, but the parameters beside them are unchanged.",
-            tuple(f"{module}.running_mean" for module in found),
-            consequence="Call eval() on these modules to keep their statistics.",
-        )
+        if mean is None or mean.status != "changed" or not weights:
+            continue
+        if all(row.status == "same" and row.cause not in (None, "stepped") for row in weights):
+            modules = unsure if any(row.cause == "unknown" for row in weights) else sure
+            modules.append(module)
+    for modules, is_sure in ((sure, True), (unsure, False)):
+        if modules:
+            begin = "Call" if is_sure else "If they are frozen, call"
+            yield Finding(
+                "buffers-in-frozen",
+                f"The statistics of {folded(modules, limit=60)} changed, but the parameters beside them are unchanged.",
+                tuple(f"{module}.running_mean" for module in modules),
+                raised=None if is_sure else "info",
+                consequence=f"{begin} eval() on these modules to keep their statistics.",
+            )
 
 
 def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:

@@ -431,6 +431,13 @@ def test_statistics_that_move_in_a_frozen_layer(tmp_path: Path) -> None:
 
     assert found["buffers-in-frozen"].tensors == ("model.bn.running_mean",)
     assert "model.bn.weight" in found["frozen"].tensors
+    assert found["buffers-in-frozen"].level == "warning"
+    # Plain saves show it too. They do not say that the layer is frozen, so it is information.
+    plain = [rewriting.saved(torch.load(path)["model"], tmp_path / f"plain{path.name}") for path in paths]
+    found = {finding.code: finding for finding in compared(*plain).findings}
+    assert found["buffers-in-frozen"].tensors == ("bn.running_mean",)
+    assert found["buffers-in-frozen"].level == "info"
+    assert str(found["buffers-in-frozen"].consequence).startswith("If they are frozen, call eval()")
 
 
 def test_a_step_that_was_skipped(step: tuple[Path, Path], tmp_path: Path) -> None:
