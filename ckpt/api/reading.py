@@ -325,6 +325,8 @@ def verdict(
         report = job.with_checksums(report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread)
     if stored is not None and stored.lists:
         report = compared_with(stored, report, opened, quick=quick)
+    elif quick:
+        report = report._replace(not_checked=(*report.not_checked, job.UNREAD))
     if report.hint is None and any(notice.code == "stale-index" for notice in checkpoint.notices):
         return report._replace(hint=_command(checkpoint, opened.limits, "indexed"))
     return report

@@ -43,6 +43,7 @@ _LARGEST_LOG = 1 << 30
 """Bytes of a log, of which the end is read."""
 _PIECE = 1 << 20
 """Bytes of stdin that are read at a time."""
+_TWO_SAVES = "ckpt explain MESSAGE OLDER FILE"
 
 
 def command(
@@ -130,10 +131,14 @@ class _Request(NamedTuple):
 
 
 def _paths(words: list[str]) -> list[str]:
-    """The one or two checkpoints behind the message."""
+    """The one or two checkpoints behind the message. Raises UsageError for more of them."""
     first = len(words)
     while first > 1 and first > len(words) - 2 and _is_path(words[first - 1]):
         first -= 1
+    if first > 1 and len(words) - first == 2 and os.path.isfile(words[first - 1]):
+        raise UsageError(
+            "more than two checkpoints behind the message", path=words[first - 1], hint=_TWO_SAVES
+        )
     return words[first:]
 
 
@@ -213,7 +218,7 @@ def _older(older: str, survey: Survey, request: _Request) -> Older:
     """
     path = survey.path
     if _are_one(older, path):
-        raise UsageError("both saves are one file", path=path, hint="ckpt explain MESSAGE OLDER FILE")
+        raise UsageError("both saves are one file", path=path, hint=_TWO_SAVES)
     with output.meter("comparing") as progress:
         report = diff(
             older,

@@ -238,6 +238,7 @@ def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
         (["KeyError: 'x'", "old.pt", "new.pt"], "OLDER and PATH go with an error of DDP about gradients"),
         (["KeyError: 'x'", "--model", "nets.py:make"], "--model needs the PATH of a checkpoint"),
         ([MESSAGE.format(1), "gone.pt", "new.pt"], "gone.pt"),
+        ([MESSAGE.format(1), "old.pt", "old.pt", "new.pt"], "old.pt: more than two checkpoints behind"),
     ],
 )
 def test_what_is_refused(words: list[str], problem: str, tmp_path: Path) -> None:
