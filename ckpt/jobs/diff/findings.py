@@ -78,6 +78,11 @@ def _listed(rows: Iterable[Row]) -> str:
     return folded([row.label for row in rows], 8, _NAME)
 
 
+def _is_trained(row: Row) -> bool:
+    """Tell whether a step may have changed a parameter: a cast and another vocabulary say nothing about the others."""
+    return row.moved and row.status not in ("same", "retyped", "reshaped")
+
+
 def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     """Report the parameters that did not move while others did, even if the reason is unknown.
 
@@ -87,8 +92,7 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     # Averages follow the model, so they are asked only where it is missing.
     parameters = [row for row in parameters if row.kind != "ema"] or parameters
     # A parameter that is equal within the tolerance did not change.
-    # A cast is no step, so what is retyped says nothing about the others.
-    changed = [row for row in parameters if row.moved and row.status not in ("same", "retyped")]
+    changed = [row for row in parameters if _is_trained(row)]
     moved = [row for row in changed if row.role.role == "parameter"]
     if not any(row.role.role == "parameter" for row in parameters):
         moved = changed
@@ -176,7 +180,7 @@ def _advanced(before: Side, after: Side) -> bool:
 
 def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
     """Statistics that move beside parameters that did not, while others did. Where nothing says why, it is information."""
-    if not any(row.moved for row in _parameters(rows)):
+    if not any(_is_trained(row) for row in _parameters(rows)):
         return
     by_module: dict[str, list[Row]] = {}
     for row in rows:
