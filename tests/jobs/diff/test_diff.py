@@ -1059,3 +1059,19 @@ def test_a_model_that_one_side_has_more_is_listed(tmp_path: Path) -> None:
     for sides in (("one.pth", "two.pth"), ("two.pth", "one.pth")):
         done = inside("diff", *sides, cwd=tmp_path)
         assert done.code == 0 and "not compared: disc of two.pth (not in the other file)" in done.lines, done
+
+
+@pytest.mark.parametrize("bad", ["a.pt", "b.pt"])
+@pytest.mark.parametrize("size", [1, 4000])
+def test_the_file_whose_checksum_fails_is_named(bad: str, size: int, tmp_path: Path) -> None:
+    """Also where the other file is the same but for the flipped byte, and where one tensor has one element."""
+    for name in ("a.pt", "b.pt"):
+        torch.save({"w": torch.full((size,), 2.5), "v": torch.ones(3)}, tmp_path / name)
+    data = bytearray((tmp_path / bad).read_bytes())
+    data[data.index(torch.full((1,), 2.5).numpy().tobytes())] ^= 1
+    (tmp_path / bad).write_bytes(data)
+
+    done = inside("diff", "a.pt", "b.pt", cwd=tmp_path)
+
+    assert done.code == 2
+    assert done.complaints == [f"ckpt: {bad}: damaged: the bytes do not match the checksums: w"]
