@@ -364,6 +364,18 @@ def test_a_live_model_is_counted_as_no_file(words: tuple[str, ...], said: str, t
     assert said.startswith("no finding") != any(where in line for line in counted)
 
 
+@pytest.mark.parametrize(
+    "line", ["argparse.ArgumentParser().parse_args(['--steps'])", "sys.exit(3)", "sys.exit()"]
+)
+def test_a_script_that_ends_when_it_is_imported_is_said(line: str, tmp_path: Path) -> None:
+    text = f"import argparse, sys\nfrom torch import nn\ndef build():\n    return nn.Linear(1, 1)\n{line}\n"
+    (tmp_path / "train.py").write_text(text)
+    done = in_a_process("lint", "--model", "train.py:build", cwd=tmp_path)
+    says = "ckpt: --model train.py:build: the script ends when it is imported"
+    hint = 'put what the script runs below if __name__ == "__main__":'
+    assert done.code == 2 and done.complaints[-1] == f"{says} ({hint})"
+
+
 def test_every_code_that_lint_makes_is_in_the_catalogue() -> None:
     made = {code for code, row in CATALOGUE.items() if "lint" in row.by}
     assert made == {"nan", "inf", "dead-channels", "private", "hooks", "plain-tensor", "registered-twice"}
