@@ -134,11 +134,11 @@ class Globs:
             if wider != pattern and word is not None and Globs([wider]).match(*names):
                 return UsageError("no tensor matches", path=path, hint=f"--include {word}")
         listed = ", ".join(show(name, 60) for name in names[:3])
-        return UsageError(
-            "no tensor matches",
-            path=path,
-            hint=f"names are like {listed}" if listed else "it holds no tensors",
-        )
+        if listed:
+            hint = f"names are like {listed}"
+        else:
+            hint = "its tensor is the root, which has no name" if names else "it holds no tensors"
+        return UsageError("no tensor matches", path=path, hint=hint)
 
 
 def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:

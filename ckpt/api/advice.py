@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt import formats
+from ckpt.api.config_files import has_config
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, LossError
 from ckpt.evidence.survey import Survey
@@ -29,6 +30,7 @@ SUFFIXES = {
 }
 """Command -> the suffix, in what a command suggests and in commands that others suggest."""
 _COMPLETE = "--complete-optimizer"
+_WITH_CONFIG = "--with-config"
 _SHARD_BYTES = 5_000_000_000
 """Bytes of weights that are written as one file; more of them as shards."""
 _SECTIONS = 8
@@ -73,7 +75,11 @@ class Ways:
     # --- which are tried, in their order ----------------------------------------------------------------------
 
     def _strip(self, section: str) -> Way:
-        """From all models, or else from this section."""
+        """From all models, or else from this section. A folder with nothing but a model and its config stays one."""
+        if len(self._survey.sections) == len(self._survey.candidates) == 1 and has_config(self._survey.path):
+            way = self._planned(("slim", "--strip", _WITH_CONFIG))
+            if way.command is not None:
+                return way
         whole = self._planned(("strip",))
         touched = section in self._changed.get(("strip",), (section,))
         return whole if whole.command and touched else self._planned(("strip", "--section", section))
@@ -136,6 +142,8 @@ class Ways:
         if _COMPLETE in words:
             folder = next(row for row in formats.written_formats().values() if row.traits.is_folder)
             return beside(self._survey.path, SUFFIXES[f"convert {_COMPLETE}"], folder.suffixes)
+        if _WITH_CONFIG in words:
+            return beside(self._survey.path, SUFFIXES["strip"], ())
         suffix = SUFFIXES["convert --plain" if "--plain" in words else words[0]]
         checkpoint = self._survey.checkpoint
         stays = words[0] != "convert" or ("--plain" in words and checkpoint.traits.is_folder)

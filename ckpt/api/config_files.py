@@ -5,15 +5,17 @@ They are texts and tables of a tokenizer. Code is never carried along.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Sequence
 
 from ckpt.errors import UsageError
 from ckpt.formats import save
 from ckpt.io import target
 from ckpt.io.far import is_url
 from ckpt.io.location import Location, locate, read_file
-from ckpt.jobs.rewrite.report import Leftover
+from ckpt.jobs.rewrite.report import Leftover, RewriteReport
 from ckpt.limits import Limits
 from ckpt.rows import NamedTuple
 from ckpt.text import show
@@ -85,6 +87,41 @@ def config_files(
         files.append(ConfigFile(name, content, to))
     code = [Leftover(name, "code, which is not carried along") for name in every if name.endswith(".py")]
     return files, code
+
+
+def other_dtypes(files: Sequence[ConfigFile], report: RewriteReport) -> list[Leftover]:
+    """The configs that name another dtype than the weights were cast to: loaders cast them back to it."""
+    cast = [change.after for change in report.changes if change.kind == "dtype"]
+    if not cast:
+        return []
+    now = {entry.tensor.dtype.name for entry in report.result.tensors}
+    rows: list[Leftover] = []
+    for file in files:
+        dtype = _dtype_of(file.content) if file.name == "config.json" else None
+        if dtype is not None and dtype not in now:
+            text = f"says dtype {dtype}, so transformers casts the weights of {cast[0]} to that"
+            rows.append(Leftover(file.name, text, hint=f"set its dtype to {cast[0]}"))
+    return rows
+
+
+def _dtype_of(content: bytes) -> str | None:
+    """The dtype that a config.json names, as torch calls it; `torch_dtype` is the older word."""
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError):
+        return None  # the loader says so
+    for key in ("dtype", "torch_dtype"):
+        value = config.get(key) if isinstance(config, dict) else None
+        if isinstance(value, str):
+            return value.removeprefix("torch.")
+    return None
+
+
+def has_config(path: str) -> bool:
+    """Tell whether a path is a folder of this machine with weights and a config.json, which loaders read together."""
+    if is_url(path) or not os.path.isdir(path):
+        return False
+    return any(_CARRIED.fullmatch(name) and name.endswith("config.json") for name in locate(path).names())
 
 
 def _folder_of(path: str) -> Location:

@@ -264,7 +264,7 @@ def lint(
         )
     if live is not None:
         name = model_name or (model if isinstance(model, str) else type(model).__name__)
-        rows.append(_judged(name, gate, lint_model(live)))
+        rows.append(_judged(name, gate, lint_model(live))._replace(is_model=True))
     rows.sort(key=lambda row: natural(row.path))
     return LintReport(tuple(rows), tuple(others), asked, skip_unreadable, settings.path)
 

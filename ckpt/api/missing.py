@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable
@@ -30,12 +31,23 @@ def missing(path: str) -> str | None:
     if _URL.match(path):
         return "ckpt reads s3, gs, az, http, https and hf URLs: download it first"
     if os.path.islink(path):
+        if _is_loop(path):
+            return f"a link to {show(os.readlink(path), 80)}, which leads back to it"
         return f"a link to {show(os.readlink(path), 80)}, which is not there"
     folder, name = os.path.split(path)
     names = _names(folder or os.curdir)
     near = _nearest(name, names if name.startswith(".") else [other for other in names if other[:1] != "."])
     meant = near and pasted_path(os.path.join(folder, near))
     return f"did you mean {meant}?" if meant else None
+
+
+def _is_loop(path: str) -> bool:
+    """Tell whether a link leads back to itself."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _names(folder: str) -> list[str]:

@@ -34,9 +34,12 @@ def changed_by(survey: Survey, words: tuple[str, ...], out: str, limits: Limits)
         survey = Survey(weights_file(survey.checkpoint))
     checkpoint = survey.checkpoint
     is_convert = words[0] == "convert"
-    format = (
-        save.format_for(out, _option(words, "--format")) if is_convert else save.same_format(out, checkpoint)
-    )
+    if is_convert:
+        format = save.format_for(out, _option(words, "--format"))
+    elif "--with-config" in words:
+        format = save.SHARD_FORMAT
+    else:
+        format = save.same_format(out, checkpoint)
     report = _report(survey, words, format, limits)
     if not report.changes and words[0] not in ("slim", "salvage"):
         raise UnsupportedError(report.nothing)
@@ -58,6 +61,10 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         exclude = [text for option, text in pairwise(words) if option == "--exclude"]
         keep = [text for option, text in pairwise(words) if option == "--keep"]
         select = Globs((), exclude) if exclude else None
+        if "--strip" in words:
+            from ckpt.jobs.rewrite.strip import strip
+
+            survey = Survey(strip(survey, limits, section=section).result)
         return slim(survey, limits, section=section, select=select, keep=keep)
     if words[0] == "strip":
         from ckpt.jobs.rewrite.strip import strip

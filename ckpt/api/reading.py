@@ -282,7 +282,10 @@ def verify(
             return job.unreadable(path, error.failure(path))
         plan = partial(_salvage, limits=limits)
         executor = None if quick else Local()
-        rest = remainder(error.path or path, limits, plan, plugins=plugins, executor=executor)
+        # Of a folder one file is damaged, but its tensors are counted and saved together with those of the others.
+        rest = remainder(path, limits, plan, plugins=plugins, executor=executor)
+        if error.path not in (None, path) and (rest is None or rest.whole is None):
+            rest = remainder(error.path, limits, plan, plugins=plugins, executor=executor)
         if rest is None:
             return job.damaged(path, error.said_of(path), None, None)
         if rest.damage is not None and rest.damage != error.problem:
@@ -322,6 +325,8 @@ def verdict(
         report = job.with_checksums(report, checkpoint, done.damage, done.nbytes, done.unchecked, done.unread)
     if stored is not None and stored.lists:
         report = compared_with(stored, report, opened, quick=quick)
+    elif quick:
+        report = report._replace(not_checked=(*report.not_checked, job.UNREAD))
     if report.hint is None and any(notice.code == "stale-index" for notice in checkpoint.notices):
         return report._replace(hint=_command(checkpoint, opened.limits, "indexed"))
     return report

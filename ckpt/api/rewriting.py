@@ -505,14 +505,15 @@ def _rewritten(
         _tell_code(report, effects, talk)
     carried: list[ConfigFile] = []
     if options.with_config and options.out is not None:
-        from ckpt.api.config_files import config_files
+        from ckpt.api.config_files import config_files, other_dtypes
 
         folder = os.path.dirname(options.out)
         carried, code = config_files(checkpoint.path, folder, limits, force=options.force)
         names = tuple(row.name for row in carried)
         keys = {str(member.key) for member in checkpoint.members if member.file in names}
         left_out = [row for row in report.left_out if row.name not in keys.union(names)]
-        report = report._replace(left_out=(*left_out, *code), carried=names)
+        left_alone = (*report.left_alone, *other_dtypes(carried, report))
+        report = report._replace(left_out=(*left_out, *code), left_alone=left_alone, carried=names)
     saved = None
     refusal = "" if report.coverage is None else report.coverage.refusal
     if not options.dry_run and not refusal:

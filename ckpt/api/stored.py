@@ -13,7 +13,7 @@ from ckpt.io.location import locate, read_file, with_home
 from ckpt.jobs.check import verify
 from ckpt.jobs.check.recorded import RecordedList, SumReport, compared, is_recorded, list_of
 from ckpt.jobs.check.recorded import parse as parse_recorded
-from ckpt.jobs.check.sums import Like, Sum, like_of, like_of_sums, parse
+from ckpt.jobs.check.sums import Like, Sum, like_of, like_of_sums, listed_path, parse
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.jobs.rewrite.report import with_ties
 from ckpt.limits import Limits
@@ -49,6 +49,15 @@ class Stored(NamedTuple):
     path: str
     lists: Sequence[RecordedList] = ()
     sums: Sequence[Sum] = ()
+
+    def files(self) -> list[str]:
+        """The paths of the checkpoints that it lists; none where it has the sums of one that it does not name."""
+        if self.lists:
+            paths = [record.path for record in self.lists]
+        else:
+            paths = [row.file for row in self.sums]
+        named = [path for path in paths if path is not None]
+        return list(dict.fromkeys(named)) if len(named) == len(paths) else []
 
 
 def checked_with(
@@ -155,7 +164,13 @@ def _selected(stored: Sequence[Sum], globs: Globs, path: str) -> list[Sum]:
 
 def sums_of(path: str, stored: Sequence[Sum]) -> list[Sum]:
     """The stored sums of one file: those below its name, and those below none. Raises UsageError without any."""
-    own = [row for row in stored if row.file is None or os.path.normpath(row.file) == os.path.normpath(path)]
+    own_file = listed_path(path, _files_of(stored))
+    own = [row for row in stored if row.file is None or row.file == own_file]
     if not own:
         raise UsageError(NO_SUMS)
     return own
+
+
+def _files_of(stored: Sequence[Sum]) -> list[str]:
+    """The files that sums name, each once."""
+    return list(dict.fromkeys(row.file for row in stored if row.file is not None))

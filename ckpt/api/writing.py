@@ -226,13 +226,14 @@ def slim(
         options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
-        stages = [*_stripping(strip, prefix, section, limits), *_moving(to, limits)]
+        stages = _stripping(strip, prefix, section, limits)
         stages.append(
             lambda survey: job(
                 survey, limits, section=section, select=globs, keep=texts(keep), drop_other=drop_other
             )
         )
-        report = with_kept_prefixes(in_stages(survey, stages), limits)
+        report = _moved(in_stages(survey, stages), to, limits, options.format)
+        report = with_kept_prefixes(report, limits)
         if options.format is None:
             return report
         return _as_format(report, options.format, limits)
@@ -246,14 +247,24 @@ def _refuse_format(to: str | None) -> None:
         raise UsageError(f"--to {to}: a format, and not a device", hint=f"--format {to}")
 
 
-def _moving(to: str | None, limits: Limits) -> list[Stage]:
-    """The stage that moves the tensors to a device, where one is asked for. Raises UsageError."""
-    from ckpt.jobs.rewrite.rehome import moves, rehome
+def _moved(report: RewriteReport, to: str | None, limits: Limits, format: str | None) -> RewriteReport:
+    """The report whose result is moved to a device, where one is asked for: what is left out is not moved.
+
+    Raises UsageError, and UnsupportedError for a device in a format that keeps none.
+    """
+    from ckpt.jobs.rewrite.rehome import moves, refuse_device, rehome
 
     if to is None:
-        return []
+        return report
     targets = moves(to, [])
-    return [lambda survey: rehome(survey, targets, limits)]
+    if format is not None:
+        refuse_device(targets, save.traits_of(format), report.source.path)
+    move = rehome(Survey(report.result), targets, limits)
+    return report._replace(
+        result=move.result,
+        changes=(*report.changes, *move.changes),
+        left_alone=(*report.left_alone, *move.left_alone),
+    )
 
 
 def _stripping(is_asked: bool, prefix: str | None, section: str | None, limits: Limits) -> list[Stage]:
@@ -333,7 +344,7 @@ def convert(
         traits = save.traits_of(written)
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
-        stages = [*_stripping(strip, prefix, section, limits), *_moving(to, limits)]
+        stages = _stripping(strip, prefix, section, limits)
         stages.append(
             lambda survey: job(
                 survey,
@@ -353,7 +364,8 @@ def convert(
             )
         )
         known = survey if live is None else Survey(survey.checkpoint, live)
-        report = with_kept_prefixes(in_stages(known, stages), limits)
+        report = _moved(in_stages(known, stages), to, limits, written)
+        report = with_kept_prefixes(report, limits)
         if traits.is_folder:
             report = with_flattening(report, options.ranks, limits)
         return report

@@ -185,10 +185,15 @@ def numbering(survey: Survey, asked: Numbers, section: str | None = None) -> Num
 
 
 def numbered_by_change(
-    survey: Survey, asked: Numbers, unchanged: Set[str], section: str | None = None
+    survey: Survey,
+    asked: Numbers,
+    unchanged: Set[str],
+    section: str | None = None,
+    stepped: Set[str] = frozenset(),
 ) -> Numbering | None:
     """The parameters of these numbers among those that are `unchanged` since an older save, or None if they do not fit.
 
+    The `stepped` are the same too, but the optimizer says that they had a gradient: they count as the changed ones do.
     A parameter that changed had a gradient, so DDP counts it, and it is none of the numbers. Of the unchanged ones DDP
     counts those that are not frozen, and each of these is a number. So the first number is the count of changed
     parameters before it, the second is one more than that, and so on: this says between which changed ones each lies.
@@ -221,7 +226,11 @@ def numbered_by_change(
     is_sure = not (assumes or doubt) and all(len(indices) == 1 for indices in candidates.values())
     rows = [_row(survey, asked, number, candidates[number], {}) for number in asked.all]
     counted = changed + len(asked.all)
-    why = f"{plural(changed, 'parameter')} changed since the older save, and these did not"
+    same = sum(survey.tensors[index].name in stepped for index in order)
+    why = f"{plural(changed - same, 'parameter')} changed since the older save, "
+    if same:
+        why += f"{same:,} {'is' if same == 1 else 'are'} the same although the optimizer stepped, "
+    why += "and these did not"
     if doubt:
         why += f"; {doubt}"
     return Numbering(tuple(rows), model, counted, "strong" if is_sure else "likely", why, assumes, counted)

@@ -263,5 +263,5 @@ def base_name(name: str) -> str:
 
 def adapted_layers(names: Iterable[str]) -> list[str]:
     """The layers of the base model that LoRA changes, by their names in the base model, each once."""
-    matches = [re.match(_LAYER, base_name(name)) for name in names if "lora_" in name]
+    matches = [re.match(_LAYER, base_name(unwrapped_name(name))) for name in names if "lora_" in name]
     return list(dict.fromkeys(match[1] for match in matches if match is not None))

@@ -339,6 +339,9 @@ def _module(given: str, file: str) -> Any:
         sys.modules[name] = module
         spec.loader.exec_module(module)
         return module
+    except SystemExit as error:  # argparse at the top of a training script
+        hint = 'put what the script runs below if __name__ == "__main__":'
+        raise UsageError(f"{given}: the script ends when it is imported", hint=hint) from error
     except BaseException as error:
         _let_through(error)
         raise _failed(given, error) from error

@@ -352,14 +352,8 @@ def _fitting(name: str, width: int) -> str:
     return short if short is not None else cut(re.sub(r"\{[^{}]*\}", "*", name), width)
 
 
-def _changes(
-    report: DiffReport, which: str, width: int | None, limit: int, least_bars: int = 0
-) -> list[Line]:
-    """Return the tensors that differ: new NaN first, then parameters, buffers and the rest.
-
-    By default there are about `limit` lines. An optimizer that one file alone has is one of them, and where more
-    parameters changed than fit, their modules are drawn in place of them. What is left out is counted.
-    """
+def _wanted(report: DiffReport, which: str) -> list[Row]:
+    """The tensors that `--show` lists, in the order of the file."""
     differing = STATUSES[: STATUSES.index("unchecked")]
     wanted: Sequence[str] = {
         "auto": differing,
@@ -369,11 +363,22 @@ def _changes(
         "buffers": STATUSES,
         "all": STATUSES,
     }[which]
-    rows = [
+    return [
         row
         for row in report.rows
         if row.status in wanted and (which != "buffers" or row.role.role == "buffer")
     ]
+
+
+def _changes(
+    report: DiffReport, which: str, width: int | None, limit: int, least_bars: int = 0
+) -> list[Line]:
+    """Return the tensors that differ: new NaN first, then parameters, buffers and the rest.
+
+    By default there are about `limit` lines. An optimizer that one file alone has is one of them, and where more
+    parameters changed than fit, their modules are drawn in place of them. What is left out is counted.
+    """
+    rows = _wanted(report, which)
     if which != "auto":
         return [[], *_listing(sorted(rows, key=_rank), width, is_whole=True)] if rows else []
     entire = _entire(report.rows)
@@ -786,10 +791,13 @@ def _verdict(report: DiffReport) -> str:
     return f"differ: {', '.join(parts)}{values}"
 
 
-def diff_table(report: DiffReport) -> list[list[str]]:
-    """One row per tensor, the header first: git's letter, names, role, elements that differ, max |Δ|."""
+def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:
+    """One row per tensor, the header first: git's letter, names, role, elements that differ, max |Δ|.
+
+    All of them have one, unless `show_rows` asks for some.
+    """
     rows = [["letter", "before", "after", "role", "differing", "max_abs"]]
-    for row in report.rows:
+    for row in report.rows if show_rows in ("auto", "frozen") else _wanted(report, show_rows):
         change = row.change
         rows.append(
             [
@@ -801,7 +809,7 @@ def diff_table(report: DiffReport) -> list[list[str]]:
                 "" if change is None or change.max_abs is None else repr(change.max_abs),
             ]
         )
-    for value in report.values:
+    for value in report.values if show_rows not in ("unchanged", "buffers") else ():
         name = show(value.name, None)
         rows.append(
             [

@@ -461,7 +461,8 @@ def _part(
     if part.kind in ("model", "ema"):
         text += "" if part.path else ", at the root"
         for prefix in prefixes[:3]:
-            text += f", names {begin_text(prefix.prefix)}"
+            count = "" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of {prefix.of:,} "
+            text += f", {count}names {begin_text(prefix.prefix)}"
     return text
 
 

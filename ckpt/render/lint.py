@@ -44,13 +44,21 @@ def lint_lines(reports: Iterable[FileReport], width: int | None) -> list[Line]:
 def statistics_lines(reports: Sequence[FileReport], width: int | None) -> list[Line]:
     """Return how often each code was found, and in how many files, the most serious first."""
     counts = Counter(finding.code for report in reports for finding in report.findings)
-    files = Counter(code for report in reports for code in {finding.code for finding in report.findings})
+    files = Counter(
+        code
+        for report in reports
+        for code in {finding.code for finding in report.findings}
+        if not report.is_model
+    )
+    in_model = {finding.code for report in reports if report.is_model for finding in report.findings}
     size = max((len(f"{count:,}") for count in counts.values()), default=0)
     out: list[Line] = []
     for code, row in CATALOGUE.items():
         if counts[code]:
             head: Line = [(f"{counts[code]:>{size},}  ", ""), (code, row.level), ("  ", "")]
-            out += hung(head, f"in {plural(files[code], 'file')}: {row.title}", width, size + 4)
+            places = [plural(files[code], "file")] if files[code] else []
+            places += ["the model"] if code in in_model else []
+            out += hung(head, f"in {' and '.join(places)}: {row.title}", width, size + 4)
     return out
 
 
@@ -59,10 +67,15 @@ def summary(reports: Sequence[FileReport]) -> str:
     levels = Counter(finding.level for report in reports for finding in report.findings)
     parts = [_counted(levels[level], level) for level in LEVELS if levels[level]]
     checked = [report for report in reports if report.error is None and report.skipped is None]
-    text = f"no finding in {plural(len(checked), 'file')}"
+    files = [report for report in checked if not report.is_model]
+    models = [report for report in checked if report.is_model]
+    everywhere = [plural(len(files), "file")] if files or not models else []
+    text = f"no finding in {' and '.join([*everywhere, *(['the model'] if models else [])])}"
     if parts:
-        hit = sum(bool(report.findings) for report in checked)
-        text = f"{plural(sum(levels.values()), 'finding')} ({', '.join(parts)}) in {hit:,} of {plural(len(checked), 'file')}"
+        hit = sum(bool(report.findings) for report in files)
+        places = [f"{hit:,} of {plural(len(files), 'file')}"] if files else []
+        places += ["the model"] if any(report.findings for report in models) else []
+        text = f"{plural(sum(levels.values()), 'finding')} ({', '.join(parts)}) in {' and '.join(places)}"
     unread = sum(report.error is not None for report in reports)
     return text + (f" · {unread:,} unreadable" if unread else "")
 

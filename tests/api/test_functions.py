@@ -471,7 +471,7 @@ def test_sums_that_are_compared_are_those_that_were_made(tmp_path: Path) -> None
     wrong = sums._replace(sums=(sums.sums[0], sums.sums[1]._replace(digest="0" * 64)))
     assert ckpt.verify(path, sums=wrong).verdict == "damaged"
     assert ckpt.verify(path, sums=wrong, include="a.*").checked == (
-        "1 stored sum match",
+        "1 stored sum matches",
         "all checksums match",
     )
     unread = sums._replace(sums=(sums.sums[0], sums.sums[1]._replace(digest="", unread="was not read")))
@@ -486,3 +486,12 @@ def test_numbers_have_names() -> None:
     torch.save({"a.weight": values}, buffer)
     (row,) = ckpt.stats(buffer).rows
     assert (row.name, row.min, row.max, row.zeros, row.nan, row.inf) == ("a.weight", -3.0, 1.0, 1, 1, 1)
+
+
+def test_the_repr_of_ls_counts_what_cannot_be_read(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "a.pth")
+    assert (
+        repr(ckpt.ls([tmp_path / "a.pth", tmp_path / "nope"]))
+        == "<ckpt.LsReport: 1 checkpoint, 1 unreadable>"
+    )
+    assert repr(ckpt.ls(tmp_path / "nope")) == "<ckpt.LsReport: 0 checkpoints, 1 unreadable>"

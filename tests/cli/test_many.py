@@ -232,13 +232,40 @@ def test_sums_of_several_files_know_their_file(folder: Path) -> None:
 
     assert inside("verify", "a.pth", "b.pth", "--sums", "sums", cwd=folder).code == 0
     (folder / "b.pth").write_bytes((folder / "a.pth").read_bytes())
-    done = inside("verify", "a.pth", "./b.pth", "sub/a.pth", "--sums", "sums", cwd=folder)
+    shutil.copy(folder / "a.pth", folder / "c.pth")
+    done = inside("verify", "a.pth", "./b.pth", "c.pth", "--sums", "sums", cwd=folder)
     assert [line.partition(": ")[2].partition(";")[0] for line in done.lines] == [
         "intact: 2 stored sums match, all checksums match",
         "damaged: 1 tensor with another sum (module.l.weight)",
         "unreadable: --sums has no sums of this file",
     ]
     assert inside("sum", "a.pth", cwd=folder).out.startswith(b"# file") is False
+
+
+@pytest.mark.parametrize("kind", [[], ["--recorded"]])
+@pytest.mark.parametrize("more", [[], ["--require"]])
+def test_a_file_that_vanished_from_a_folder_with_stored_sums_shows(
+    kind: list[str], more: list[str], tmp_path: Path
+) -> None:
+    """Plain sums and those of --recorded have one rule, and a copy of the folder elsewhere is found by its names."""
+    (tmp_path / "s").mkdir()
+    for number in range(3):
+        torch.save({"w": torch.full((2,), float(number))}, tmp_path / f"s/{number}.pth")
+    (tmp_path / "sums").write_bytes(inside("sum", "s", *kind, cwd=tmp_path).out)
+    shutil.copytree(tmp_path / "s", tmp_path / "copy/s")
+    for place in ("s", "copy/s"):
+        assert inside("verify", place, "--sums", "sums", *more, cwd=tmp_path).code == 0
+
+        (tmp_path / place / "1.pth").unlink()
+        done = inside("verify", place, "--sums", "sums", *more, cwd=tmp_path)
+
+        assert done.code == 1
+        assert "ckpt: sums: not compared, no such checkpoint here: s/1.pth" in done.err.decode()
+        assert "3 files: 2 intact, 1 missing" in done.err.decode()
+
+        torch.save({"w": torch.zeros(2)}, tmp_path / place / "new.pth")
+        done = inside("verify", place, "--sums", "sums", *more, cwd=tmp_path)
+        assert done.code == 1 and f"{place}/new.pth: damaged: not in sums" in done.out.decode()
 
 
 # ---------------------------------------------------------------------------------------- folders of results

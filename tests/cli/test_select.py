@@ -145,3 +145,13 @@ def test_the_json_of_a_subset(file: Path) -> None:
     assert report["tensors"] == 2
     (row,) = [row for row in report["left_out"] if row["name"] == "(not selected)"]
     assert row["what"] == "5 tensors"
+
+
+@pytest.mark.parametrize("command", ["inspect", "stats", "sum"])
+def test_a_tensor_at_the_root_has_no_name_to_select(command: str, tmp_path: Path) -> None:
+    torch.save(torch.ones(3), tmp_path / "tensor.pth")
+    done = inside(command, "tensor.pth", "--include", "*weight", cwd=tmp_path)
+    check_error(done, "tensor.pth: no tensor matches (its tensor is the root, which has no name)")
+    torch.save({"epoch": 1}, tmp_path / "none.pth")
+    done = inside(command, "none.pth", "--include", "*weight", cwd=tmp_path)
+    assert done.code == 2 and "its tensor is the root" not in done.err.decode()

@@ -29,6 +29,7 @@ LINES = {
     "slim legcy.pth -o x.pth": "legcy.pth: no such file (did you mean legacy.pth?)",
     "sum nothing_like_it.pth": "nothing_like_it.pth: no such file",
     "inspect broken.pth": "broken.pth: no such file (a link to nowhere.pth, which is not there)",
+    "inspect loop.pth": "loop.pth: too many symbolic links (a link to loop.pth, which leads back to it)",
     "inspect ''": "'': no such file (an empty name: is a variable of the shell not set?)",
     # values of options
     "rehome legacy.pth --to gpu -o x.pth": "gpu: not a device that torch knows (did you mean cuda:0?)",
@@ -83,6 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("legacy.pth", "weights.safetensors", "ddp_after.pth", "ddp_before.pth", "train_cuda.pth"):
         shutil.copy(SAMPLES / name, made)
     (made / "broken.pth").symlink_to("nowhere.pth")
+    (made / "loop.pth").symlink_to("loop.pth")
     return made
 
 

@@ -92,6 +92,11 @@ TABLE = "docs/commands/README.md"
 """The table of all commands."""
 
 
+@pytest.mark.parametrize("name", SHOWING)
+def test_the_commands_of_a_page_run_on_files_that_are_there(name: str) -> None:
+    assert not [block for block in REFRESH.blocks(page(name)) if ": no such file" in block]
+
+
 def test_every_command_has_its_page_and_its_row() -> None:
     shown = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs" / "commands").iterdir())
     rows = re.findall(r"^\| \[`ckpt ([\w-]+)[^`]*`\]\((.+?)\) \|", page(TABLE), re.MULTILINE)

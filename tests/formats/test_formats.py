@@ -287,7 +287,7 @@ def test_a_tensor_in_another_shard_and_one_listed_nowhere_are_named(shards: Path
 def test_a_listed_tensor_that_no_shard_holds_is_an_error(shards: Path) -> None:
     edit_index(shards, {"lost.weight": "model-00001-of-00002.safetensors"})
 
-    with pytest.raises(UnreadableError, match="1 tensors that no shard holds: lost"):
+    with pytest.raises(UnreadableError, match="lists 1 tensor that no shard holds: lost"):
         formats.open(str(shards))
 
 

@@ -104,7 +104,11 @@ def test_a_command_calls_the_function_of_its_name() -> None:
     assert len(both) == 15
     assert found == {
         "inspect": ["digests"],  # of the text for git
-        "verify": ["list_of", "unreadable", "with_recorded"],  # of a folder, where a list knows other files
+        "verify": [
+            "listed_path",
+            "unreadable",
+            "with_recorded",
+        ],  # of a folder, where a list knows other files
     }
 
 

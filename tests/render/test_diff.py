@@ -599,3 +599,17 @@ def test_what_did_not_change_is_unchanged_and_frozen_means_no_gradient(
     for row in snapshots.rows:
         assert row.reason is None or ("frozen" in row.reason) == (row.cause == "frozen")
     assert {finding.code for finding in snapshots.findings} >= {"frozen"}
+
+
+@pytest.mark.parametrize(
+    ("which", "letters"),
+    [("auto", "M=M=M"), ("changed", "MMM"), ("unchanged", "=="), ("buffers", "M="), ("all", "M=M=M")],
+)
+def test_a_table_has_the_rows_that_are_asked_for(which: str, letters: str, tmp_path: Path) -> None:
+    for number in range(2):
+        move = torch.full((2,), float(number))
+        state = {"w": move, "b": torch.ones(2), "n.running_mean": move, "n.running_var": torch.ones(2)}
+        torch.save({"model": state, "epoch": number}, tmp_path / f"{number}.pth")
+    words = ("diff", "0.pth", "1.pth", "--tsv", "--no-header")
+    done = ckpt(*words, *(() if which == "auto" else ("--show", which)), cwd=tmp_path)
+    assert "".join(line[0] for line in done.lines) == letters

@@ -102,7 +102,7 @@ def command(
     if json:
         output.write_json(report.to_json())
     elif tsv:
-        output.write_table(diff_table(report), tsv=True, table=None, header=header)
+        output.write_table(diff_table(report, show), tsv=True, table=None, header=header)
     elif name_only:
         output.write_lines(name_lines(report))
     elif html != "-" and not output.is_silent():

@@ -18,6 +18,7 @@ from ckpt.cli import output
 from ckpt.cli.inputs import each, opened, plugins_allowed
 from ckpt.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
 from ckpt.evidence.record import ModelRecord
+from ckpt.evidence.survey import Survey
 from ckpt.io.far import is_url
 from ckpt.io.location import locate, read_file
 from ckpt.jobs.check.verify import VerifyReport
@@ -45,6 +46,7 @@ _LARGEST_LOG = 1 << 30
 """Bytes of a log, of which the end is read."""
 _PIECE = 1 << 20
 """Bytes of stdin that are read at a time."""
+_TWO_SAVES = "ckpt explain MESSAGE OLDER FILE"
 
 
 def command(
@@ -132,10 +134,14 @@ class _Request(NamedTuple):
 
 
 def _paths(words: list[str]) -> list[str]:
-    """The one or two checkpoints behind the message."""
+    """The one or two checkpoints behind the message. Raises UsageError for more of them."""
     first = len(words)
     while first > 1 and first > len(words) - 2 and _is_path(words[first - 1]):
         first -= 1
+    if first > 1 and len(words) - first == 2 and os.path.isfile(words[first - 1]):
+        raise UsageError(
+            "more than two checkpoints behind the message", path=words[first - 1], hint=_TWO_SAVES
+        )
     return words[first:]
 
 
@@ -187,7 +193,7 @@ def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
         with opened(path, limits, tell=False) as checkpoint:
             survey = with_model(checkpoint, request.model)
             verified = None if is_url(path) else lambda: _verified(path, limits)
-            older = None if request.older is None else _older(request.older, path, request)
+            older = None if request.older is None else _older(request.older, survey, request)
             case = Case(
                 survey, planning(survey), request.section, verified, older, is_folder=os.path.isdir(path)
             )
@@ -218,10 +224,14 @@ def _are_one(path: str, other: str) -> bool:
         return False
 
 
-def _older(older: str, path: str, request: _Request) -> Older:
-    """The parameters that are the same in an older save of the run. Raises CkptError, UsageError for one file given twice."""
+def _older(older: str, survey: Survey, request: _Request) -> Older:
+    """The parameters of the model that are the same in an older save of the run.
+
+    Averages of it are left out, for no gradient moves them. Raises CkptError, UsageError for one file given twice.
+    """
+    path = survey.path
     if _are_one(older, path):
-        raise UsageError("both saves are one file", path=path, hint="ckpt explain MESSAGE OLDER FILE")
+        raise UsageError("both saves are one file", path=path, hint=_TWO_SAVES)
     with output.meter("comparing") as progress:
         report = diff(
             older,
@@ -231,13 +241,23 @@ def _older(older: str, path: str, request: _Request) -> Older:
             limits=request.limits,
             plugins=plugins_allowed(),
         )
-    same = [row for row in report.rows if row.status == "same" and row.role.role in ("parameter", "unknown")]
+    averages = {
+        entry.name for section in survey.sections if section.kind == "ema" for entry in section.entries
+    }
+    parameters = [
+        row
+        for row in report.rows
+        if row.role.role in ("parameter", "unknown")
+        and (not survey.models or request.section is not None or row.name not in averages)
+    ]
+    same = [row for row in parameters if row.status == "same"]
     unchanged = [row for row in same if row.cause != "stepped"]
     return Older(
         older,
         tuple(row.name for row in unchanged),
         tuple(row.name for row in same if row.cause == "stepped"),
         is_sure=all(row.cause not in (None, "unknown") for row in unchanged),
+        changed=sum(row.status == "changed" for row in parameters),
     )
 
 

@@ -21,7 +21,7 @@ from ckpt.cli.inputs import (
     worst,
 )
 from ckpt.errors import CkptError, UnsupportedError, UsageError
-from ckpt.jobs.check.recorded import list_of
+from ckpt.jobs.check.sums import listed_path
 from ckpt.jobs.check.verify import EXIT_CODES, Problem, unreadable, with_recorded
 from ckpt.limits import Limits
 from ckpt.names import Globs
@@ -72,8 +72,8 @@ def command(
 
     def answer(item: Found) -> Answer:
         # A file in a folder that the list does not name is a problem, and not an error.
-        lists = () if item.named or expected is None else expected.lists
-        wanted = None if lists and list_of(item.path, lists) is None else expected
+        files = [] if item.named or expected is None else expected.files()
+        wanted = None if files and listed_path(item.path, files) is None else expected
         if item.error is not None:
             report = unreadable(item.path, item.error.failure(item.path))
         else:
@@ -112,23 +112,18 @@ def command(
     if gone and sums is not None:
         listed_paths = and_more([show(path, 80) for path in gone], 3)
         output.talk(f"ckpt: {show(sums, None)}: not compared, no such checkpoint here: {listed_paths}")
-        if any(not item.named for item in items):  # a folder that should hold them all
-            codes.append(EXIT_CODES["damaged"])
-    if len(codes) > 1 and not json:
-        output.conclude(_summary(codes))
-    return worst(codes)
+        if all(item.named for item in items):
+            gone = []  # only a folder should hold them all
+    if len(codes) + len(gone) > 1 and not json:
+        output.conclude(_summary(codes, len(gone)))
+    return worst([*codes, EXIT_CODES["damaged"]] if gone else codes)
 
 
 def _unmatched(stored: Stored, items: Sequence[Found]) -> list[str]:
     """The checkpoints that the file of sums lists and that are not among those to be checked."""
-    if not stored.lists:
-        return []
-    matches = [list_of(item.path, stored.lists) for item in items]
-    return [
-        record.path
-        for record in stored.lists
-        if record.path is not None and not any(record is match for match in matches)
-    ]
+    files = stored.files()
+    matches = {listed_path(item.path, files) for item in items}
+    return [path for path in files if path not in matches]
 
 
 def _failed(path: str, error: CkptError) -> dict[str, JsonValue]:
@@ -136,8 +131,9 @@ def _failed(path: str, error: CkptError) -> dict[str, JsonValue]:
     return unreadable(path, error.failure(path)).to_json()
 
 
-def _summary(codes: Sequence[int]) -> str:
-    """`5 files: 3 intact, 1 damaged, 1 unreadable`."""
+def _summary(codes: Sequence[int], missing: int) -> str:
+    """`5 files: 3 intact, 1 damaged, 1 unreadable`; the checkpoints that a list has and a folder lacks count too."""
     counts = [(codes.count(code), verdict) for verdict, code in EXIT_CODES.items()]
     parts = ", ".join(f"{count:,} {verdict}" for count, verdict in counts if count)
-    return f"{plural(len(codes), 'file')}: {parts}"
+    parts += f", {missing:,} missing" if missing else ""
+    return f"{plural(len(codes) + missing, 'file')}: {parts}"

@@ -203,7 +203,7 @@ def _compare(
     lost = [name for name in weight_map if name not in holds]
     if lost:
         listed = and_more([show(name, 80) for name in lost], LISTED)
-        raise UnreadableError(f"the index lists {len(lost):,} tensors that no shard holds: {listed}")
+        raise UnreadableError(f"the index lists {plural(len(lost), 'tensor')} that no shard holds: {listed}")
     twice = [name for name, files in holds.items() if len(files) > 1]
     for name in twice:
         if weight_map.get(name) not in holds[name]:

@@ -110,6 +110,8 @@ class FileReport(NamedTuple):
     switched_off: tuple[Finding, ...] = ()
     """Findings that only the rules of a file left out."""
     skipped: str | None = None
+    is_model: bool = False
+    """A flag: it is about a live model, and `path` is the name of that."""
 
     def to_json(self) -> dict[str, Json]:
         """An entry of `files[]` of the document `ckpt.lint`."""

@@ -12,14 +12,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 
 from ckpt.checkpoint import RecordedFile, RecordedItem
 from ckpt.errors import UnreadableError, UsageError
-from ckpt.jobs.check.sums import FILE, Sum, unescaped
+from ckpt.jobs.check.sums import FILE, Sum, listed_path, unescaped
 from ckpt.jobs.check.sums import lines as sum_lines
 from ckpt.jobs.check.verify import Problem
 from ckpt.rows import NamedTuple
@@ -142,26 +141,8 @@ def list_of(path: str, lists: Sequence[RecordedList]) -> RecordedList | None:
     alone = [record for record in lists if record.path is None]
     if alone:
         return alone[0]
-    own = _steps_of(path)
-    alike = [(_common(own, _steps_of(record.path or "")), record) for record in lists]
-    exact = [record for _, record in alike if _steps_of(record.path or "") == own]
-    most = max(count for count, _ in alike)
-    best = exact or [record for count, record in alike if count == most > 0]
-    return best[0] if len(best) == 1 else None
-
-
-def _steps_of(path: str) -> list[str]:
-    return os.path.normpath(path).split(os.sep)
-
-
-def _common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The number of last steps that two paths share."""
-    count = 0
-    for one, other in zip(reversed(first), reversed(second), strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+    matching = listed_path(path, [record.path or "" for record in lists])
+    return next((record for record in lists if record.path == matching), None)
 
 
 class Comparison(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from math import prod, sqrt
+from math import isfinite, prod, sqrt
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
@@ -466,9 +466,9 @@ def _row(plan: _Plan, measurement: Measurement | Failed, threshold: float | None
 
 
 def _dead(numel: int, axis: Axis, channels: Channels, threshold: float) -> DeadChannels:
-    """The channels whose mean magnitude is below a share of the largest one's."""
+    """The channels whose mean magnitude is below a share of the largest one's, among channels with finite sums."""
     means = [total * len(channels.sums) / numel for total in channels.sums.tolist()]
-    largest = max((mean for mean in means if mean == mean), default=0.0)
+    largest = max((mean for mean in means if isfinite(mean)), default=0.0)
     dead = tuple(
         number
         for number, mean in enumerate(means)

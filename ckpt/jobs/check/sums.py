@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -220,6 +221,33 @@ def parse(text: str) -> list[Sum]:
     if not rows:
         raise UnreadableError("holds no sums", hint="expected the lines of ckpt sum")
     return rows
+
+
+def listed_path(path: str, listed: Sequence[str]) -> str | None:
+    """The path of a list that a checkpoint at `path` has there: the same one, else the one that ends most alike.
+
+    A copy lies elsewhere, so the last steps of its path decide. Where several end as much alike, it is None.
+    """
+    own = _steps_of(path)
+    alike = [(_common(own, _steps_of(other)), other) for other in listed]
+    exact = [other for _, other in alike if _steps_of(other) == own]
+    most = max((count for count, _ in alike), default=0)
+    best = exact or [other for count, other in alike if count == most > 0]
+    return best[0] if len(best) == 1 else None
+
+
+def _steps_of(path: str) -> list[str]:
+    return os.path.normpath(path).split(os.sep)
+
+
+def _common(first: Sequence[str], second: Sequence[str]) -> int:
+    """The number of last steps that two paths share."""
+    count = 0
+    for step, other in zip(reversed(first), reversed(second), strict=False):
+        if step != other:
+            break
+        count += 1
+    return count
 
 
 Shape = tuple[int, ...]

@@ -284,7 +284,8 @@ def against(
         for names, what in ((other, "with another sum"), (gone, "missing"))
         if names
     ]
-    done = [] if problems or unread else [f"{plural(len(expected), 'stored sum')} match"]
+    verb = "matches" if len(expected) == 1 else "match"
+    done = [] if problems or unread else [f"{plural(len(expected), 'stored sum')} {verb}"]
     if done and (tied := [row.name for row in expected if row.name not in matches]):
         done.append(f"{folded(tied, 3)} by a tied name")
     rest = (

@@ -129,9 +129,17 @@ class DiffReport(NamedTuple):
         """Raise UnreadableError where bytes do not match the checksums: no exit code would be true."""
         if self.damaged:
             names = listed(self.damaged, 5)
-            what = f"damaged, it or {show(self.before.path, None)}"
+            rows = [row for row in self.rows if row.damaged]
+            files = [
+                file.path
+                for side, file in enumerate((self.before, self.after))
+                if any(row.damaged_sides[side] for row in rows)
+            ]
+            what = "damaged"
+            if not files or not all(any(row.damaged_sides) for row in rows):
+                files, what = [self.after.path], f"damaged, it or {show(self.before.path, None)}"
             raise UnreadableError(
-                f"{what}: the bytes do not match the checksums: {names}", path=self.after.path
+                f"{what}: the bytes do not match the checksums: {names}", path=" and ".join(files)
             )
 
     @property

@@ -78,6 +78,11 @@ def _listed(rows: Iterable[Row]) -> str:
     return folded([row.label for row in rows], 8, _NAME)
 
 
+def _is_trained(row: Row) -> bool:
+    """Tell whether a step may have changed a parameter: a cast and another vocabulary say nothing about the others."""
+    return row.moved and row.status not in ("same", "retyped", "reshaped")
+
+
 def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     """Report the parameters that did not move while others did, even if the reason is unknown.
 
@@ -87,8 +92,7 @@ def _frozen(rows: Sequence[Row], step: str | None) -> Iterable[Finding]:
     # Averages follow the model, so they are asked only where it is missing.
     parameters = [row for row in parameters if row.kind != "ema"] or parameters
     # A parameter that is equal within the tolerance did not change.
-    # A cast is no step, so what is retyped says nothing about the others.
-    changed = [row for row in parameters if row.moved and row.status not in ("same", "retyped")]
+    changed = [row for row in parameters if _is_trained(row)]
     moved = [row for row in changed if row.role.role == "parameter"]
     if not any(row.role.role == "parameter" for row in parameters):
         moved = changed
@@ -175,27 +179,33 @@ def _advanced(before: Side, after: Side) -> bool:
 
 
 def _moving_statistics(rows: Sequence[Row]) -> Iterable[Finding]:
-    """Statistics that move beside parameters that surely did not, while others did."""
-    if not any(row.moved for row in _parameters(rows)):
+    """Statistics that move beside parameters that did not, while others did. Where nothing says why, it is information."""
+    if not any(_is_trained(row) for row in _parameters(rows)):
         return
     by_module: dict[str, list[Row]] = {}
     for row in rows:
         if row.before is not None and row.after is not None:
             by_module.setdefault(row.name.rpartition(".")[0], []).append(row)
-    found = []
+    sure: list[str] = []
+    unsure: list[str] = []
     for module, inside in by_module.items():
         mean = next((row for row in inside if row.name.rpartition(".")[2] == "running_mean"), None)
         weights = [row for row in inside if row.role.role == "parameter"]
-        if mean is not None and mean.status == "changed" and weights:
-            if all(row.status == "same" and row.cause not in (None, "unknown", "stepped") for row in weights):
-                found.append(module)
-    if found:
-        yield Finding(
-            "buffers-in-frozen",
-            f"The statistics of {folded(found, limit=60)} changed, but the parameters beside them are unchanged.",
-            tuple(f"{module}.running_mean" for module in found),
-            consequence="Call eval() on these modules to keep their statistics.",
-        )
+        if mean is None or mean.status != "changed" or not weights:
+            continue
+        if all(row.status == "same" and row.cause not in (None, "stepped") for row in weights):
+            modules = unsure if any(row.cause == "unknown" for row in weights) else sure
+            modules.append(module)
+    for modules, is_sure in ((sure, True), (unsure, False)):
+        if modules:
+            begin = "Call" if is_sure else "If they are frozen, call"
+            yield Finding(
+                "buffers-in-frozen",
+                f"The statistics of {folded(modules, limit=60)} changed, but the parameters beside them are unchanged.",
+                tuple(f"{module}.running_mean" for module in modules),
+                raised=None if is_sure else "info",
+                consequence=f"{begin} eval() on these modules to keep their statistics.",
+            )
 
 
 def _not_finite(rows: Sequence[Row]) -> Iterable[Finding]:

@@ -329,13 +329,12 @@ def _with_damage(rows: list[Row], executor: Executor) -> list[Row]:
     A flipped bit changes one element, and a tolerance hides it. What differs in most elements is no such damage, and costs no
     second reading.
     """
-    doubtful = [
-        (index, row) for index, row in enumerate(rows) if not row.damaged and _differs_little(row.change)
-    ]
+    doubtful = [(index, row) for index, row in enumerate(rows) if row.damaged or _differs_little(row.change)]
     sides = [entry.tensor for _, row in doubtful for entry in (row.before, row.after) if entry is not None]
     answers = are_damaged(sides, executor)
     for (index, row), bad in zip(doubtful, zip(answers[::2], answers[1::2], strict=True), strict=True):
-        rows[index] = row._replace(damaged=any(bad))
+        # Checksums that contradict each other show damage also where none of them can be computed alone.
+        rows[index] = row._replace(damaged=row.damaged or any(bad), damaged_sides=bad)
     return rows
 
 

@@ -78,6 +78,8 @@ class Row(NamedTuple):
     """A flag: the files hold other parts of it, as the files of two ranks do."""
     unread: str | None = None
     """The reason why its bytes could not be read."""
+    damaged_sides: tuple[bool, bool] = (False, False)
+    """A flag: the bytes of the file before, and of the file after, do not match its own checksum."""
 
     def __repr__(self) -> str:
         change = self.change

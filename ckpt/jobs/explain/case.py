@@ -74,6 +74,8 @@ class Older(NamedTuple):
     """The parameters that are the same although the optimizer stepped: they had a gradient."""
     is_sure: bool = False
     """A flag: the optimizer rules out a step that was too small to see for each of the unchanged ones."""
+    changed: int = 0
+    """The number of parameters that changed."""
 
 
 class Case:

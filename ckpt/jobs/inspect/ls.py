@@ -190,7 +190,9 @@ class LsReport(Sequence[LsRow]):
         return html
 
     def __repr__(self) -> str:
-        return f"<ckpt.LsReport: {plural(len(self.rows), 'checkpoint')}>"
+        unread = sum(row.error is not None for row in self.rows)
+        more = f", {unread:,} unreadable" if unread else ""
+        return f"<ckpt.LsReport: {plural(len(self.rows) - unread, 'checkpoint')}{more}>"
 
 
 def ls(survey: Survey, plan: Plan | None = None) -> LsRow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.devices import checked, hidden_devices, is_accelerator
 from ckpt.evidence.survey import Survey
@@ -70,12 +70,8 @@ def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = Fa
         )
     has_device = any(storage.device for storage in checkpoint.storages)
     is_empty = checkpoint.traits.keeps_devices and not checkpoint.storages
-    if request.rest not in (None, "cpu") and not (has_device or is_empty):
-        raise UnsupportedError(
-            f"{checkpoint.traits.label} keeps no device, so nothing in it can be moved to {request.rest}",
-            path=checkpoint.path,
-            hint="name the device where you load it",
-        )
+    if not (has_device or is_empty):
+        refuse_device(request, checkpoint.traits._replace(keeps_devices=False), checkpoint.path)
     refuse_incomplete(checkpoint)
     edit = _Rehome(survey, request, objects)
     if checkpoint.traits.names_are_code:
@@ -97,6 +93,17 @@ def rehome(survey: Survey, request: Moves, limits: Limits, *, objects: bool = Fa
         nothing="nothing to move: it holds no tensor"
         if is_empty
         else f"nothing to move: all tensors are on {saved_on(checkpoint)}",
+    )
+
+
+def refuse_device(request: Moves, traits: Traits, path: str) -> None:
+    """Raise UnsupportedError for a device other than the CPU in a format that keeps none."""
+    if traits.keeps_devices or request.rest in (None, "cpu"):
+        return
+    raise UnsupportedError(
+        f"{traits.label} keeps no device, so nothing in it can be moved to {request.rest}",
+        path=path,
+        hint="name the device where you load it",
     )
 
 

@@ -17,14 +17,19 @@ Stage = Callable[[Survey], RewriteReport]
 
 
 def in_stages(survey: Survey, stages: Sequence[Stage]) -> RewriteReport:
-    """The changes of all stages, one after the other, in the report of the last one. Raises what they raise."""
+    """The changes of all stages, one after the other, in the report of the last one. Raises what they raise.
+
+    What a later stage leaves out is no change of the result.
+    """
     first, *others = stages
     report = first(survey)
     for stage in others:
         done = stage(Survey(report.result, survey.model))
+        left_out = {row.name for row in done.left_out}
+        changes = [change for change in report.changes if change.section not in left_out]
         report = done._replace(
             source=survey.checkpoint,
-            changes=(*report.changes, *done.changes),
+            changes=(*changes, *done.changes),
             left_out=(*report.left_out, *done.left_out),
             left_alone=(*report.left_alone, *done.left_alone),
             unchanged_bytes=report.unchanged_bytes and done.unchanged_bytes,

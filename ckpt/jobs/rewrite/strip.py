@@ -93,7 +93,7 @@ def removed_prefixes(names: dict[str, str]) -> dict[tuple[str, str], int]:
         parts = old.split(".")[:-1]
         gone = [part for part in parts if part in WRAPPERS and part not in new.split(".")]
         if all(part.startswith("_") for part in gone):
-            counts[f"*.{'.'.join(dict.fromkeys(gone))}.", ""] += 1
+            counts[f"*.{'.'.join(dict.fromkeys(gone))}.", "*."] += 1
         else:
             same = 0
             for one, two in zip(old.split(".")[::-1], new.split(".")[::-1], strict=False):

@@ -338,6 +338,44 @@ def test_a_live_model(folder: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("a.pth", "--model", "nets.py:good"), "no finding in 1 file and the model"),
+        (("a.pth", "--model", "nets.py:bad"), "1 finding (1 warning) in 0 of 1 file and the model"),
+        (("module.pth", "--model", "nets.py:good"), "1 finding (1 warning) in 1 of 1 file"),
+        (("--model", "nets.py:bad"), "1 finding (1 warning) in the model"),
+        (("--model", "nets.py:good"), "no finding in the model"),
+    ],
+)
+def test_a_live_model_is_counted_as_no_file(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\ndef good():\n    return nn.Linear(1, 1)\n"
+        "class bad(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.a = nn.Linear(1, 1)\n        self.cells = [nn.Linear(1, 1) for _ in range(3)]\n"
+    )
+    torch.save({"w": torch.ones(2), "b": torch.ones(3)}, tmp_path / "a.pth")
+    torch.save({"module.w": torch.ones(2), "module.b": torch.ones(3)}, tmp_path / "module.pth")
+
+    assert in_a_process("lint", *words, cwd=tmp_path).complaints == [said]
+
+    counted = in_a_process("lint", *words, "--statistics", cwd=tmp_path).lines
+    where = "in the model: " if "nets.py:bad" in words else "in 1 file: "
+    assert said.startswith("no finding") != any(where in line for line in counted)
+
+
+@pytest.mark.parametrize(
+    "line", ["argparse.ArgumentParser().parse_args(['--steps'])", "sys.exit(3)", "sys.exit()"]
+)
+def test_a_script_that_ends_when_it_is_imported_is_said(line: str, tmp_path: Path) -> None:
+    text = f"import argparse, sys\nfrom torch import nn\ndef build():\n    return nn.Linear(1, 1)\n{line}\n"
+    (tmp_path / "train.py").write_text(text)
+    done = in_a_process("lint", "--model", "train.py:build", cwd=tmp_path)
+    says = "ckpt: --model train.py:build: the script ends when it is imported"
+    hint = 'put what the script runs below if __name__ == "__main__":'
+    assert done.code == 2 and done.complaints[-1] == f"{says} ({hint})"
+
+
 def test_every_code_that_lint_makes_is_in_the_catalogue() -> None:
     made = {code for code, row in CATALOGUE.items() if "lint" in row.by}
     assert made == {"nan", "inf", "dead-channels", "private", "hooks", "plain-tensor", "registered-twice"}

@@ -158,6 +158,23 @@ def found(report: StatsReport) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("command", ["stats", "lint"])
+def test_a_channel_with_inf_or_nan_makes_no_other_dead(command: str, value: float, tmp_path: Path) -> None:
+    """The others are compared with the largest channel whose numbers are finite."""
+    options = {"stats": ["--channels"], "lint": ["--read-values", "--no-config"]}[command]
+    weight = torch.ones(6, 4)
+    weight[3, 1] = value
+    torch.save({"fc.weight": weight}, tmp_path / "alive.pth")
+    weight[4] = 1e-6
+    torch.save({"fc.weight": weight}, tmp_path / "dead.pth")
+
+    done = ckpt(command, tmp_path / "alive.pth", *options)
+    assert b"dead-channels" not in done.out, done
+    done = ckpt(command, tmp_path / "dead.pth", *options)
+    assert b"1 output channel is almost zero: fc.weight 4 (1 of 6)" in done.out, done
+
+
 @pytest.mark.parametrize("elements", [7, 1 << 17])
 def test_dead_channels_are_exactly_those_that_were_made(elements: int, tmp_path: Path) -> None:
     net, dead = killed()

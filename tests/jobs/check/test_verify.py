@@ -56,6 +56,7 @@ def test_whole_samples(path: Path) -> None:
     for quick in (False, True):
         report = verified(path, quick=quick)
         assert report.verdict == "intact" and not report.problems
+        assert quick == ("the bytes themselves (--quick)" in report.not_checked)
     has_crc = path.suffix in (".pth", ".pt", ".ckpt") and not path.name.startswith("legacy")
     has_crc = has_crc or path.name == "dcp"
     has_all = has_crc and path.name != "dtypes.pth"  # one tensor of it is on meta, and has no values to check
@@ -306,6 +307,21 @@ def test_a_deflated_record_without_its_end(tmp_path: Path) -> None:
 def shards(tmp_path: Path) -> Path:
     shutil.copytree(SAMPLES / "sharded", tmp_path / "s")
     return tmp_path / "s"
+
+
+@pytest.mark.parametrize("name", ["", "/model.safetensors.index.json"])
+def test_a_shard_that_is_cut_off_is_counted_with_the_others(name: str, shards: Path) -> None:
+    every = verified(shards)
+    cut = min(shards.glob("model-0*.safetensors"))
+    cut.write_bytes(cut.read_bytes()[:-1])
+
+    report = verified(Path(f"{shards}{name}"))
+
+    assert report.verdict == "damaged" and report.whole is not None and report.lost is not None
+    with formats.open(str(SAMPLES / "sharded")) as checkpoint:
+        assert len(report.whole) + len(report.lost) == len(checkpoint.tensors)
+    assert every.verdict == "intact" and len(report.lost) == 1
+    assert report.hint is not None and report.hint.startswith(f"ckpt salvage {shards}{name} -o ")
 
 
 def test_swapped_shards(shards: Path) -> None:

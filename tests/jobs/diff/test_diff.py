@@ -431,6 +431,13 @@ def test_statistics_that_move_in_a_frozen_layer(tmp_path: Path) -> None:
 
     assert found["buffers-in-frozen"].tensors == ("model.bn.running_mean",)
     assert "model.bn.weight" in found["frozen"].tensors
+    assert found["buffers-in-frozen"].level == "warning"
+    # Plain saves show it too. They do not say that the layer is frozen, so it is information.
+    plain = [rewriting.saved(torch.load(path)["model"], tmp_path / f"plain{path.name}") for path in paths]
+    found = {finding.code: finding for finding in compared(*plain).findings}
+    assert found["buffers-in-frozen"].tensors == ("bn.running_mean",)
+    assert found["buffers-in-frozen"].level == "info"
+    assert str(found["buffers-in-frozen"].consequence).startswith("If they are frozen, call eval()")
 
 
 def test_a_step_that_was_skipped(step: tuple[Path, Path], tmp_path: Path) -> None:
@@ -1052,3 +1059,19 @@ def test_a_model_that_one_side_has_more_is_listed(tmp_path: Path) -> None:
     for sides in (("one.pth", "two.pth"), ("two.pth", "one.pth")):
         done = inside("diff", *sides, cwd=tmp_path)
         assert done.code == 0 and "not compared: disc of two.pth (not in the other file)" in done.lines, done
+
+
+@pytest.mark.parametrize("bad", ["a.pt", "b.pt"])
+@pytest.mark.parametrize("size", [1, 4000])
+def test_the_file_whose_checksum_fails_is_named(bad: str, size: int, tmp_path: Path) -> None:
+    """Also where the other file is the same but for the flipped byte, and where one tensor has one element."""
+    for name in ("a.pt", "b.pt"):
+        torch.save({"w": torch.full((size,), 2.5), "v": torch.ones(3)}, tmp_path / name)
+    data = bytearray((tmp_path / bad).read_bytes())
+    data[data.index(torch.full((1,), 2.5).numpy().tobytes())] ^= 1
+    (tmp_path / bad).write_bytes(data)
+
+    done = inside("diff", "a.pt", "b.pt", cwd=tmp_path)
+
+    assert done.code == 2
+    assert done.complaints == [f"ckpt: {bad}: damaged: the bytes do not match the checksums: w"]

@@ -336,6 +336,22 @@ def test_one_of_two_optimizers_stepped(tmp_path: Path) -> None:
     assert "step-skipped" not in codes(compared(gan(5), gan(6), tmp_path))
 
 
+def test_another_vocabulary_or_a_cast_freezes_nothing(tmp_path: Path) -> None:
+    """A base model beside one with more words, or with some weights in another dtype: nobody trained it."""
+    base = {
+        "emb.weight": torch.ones(4, 2),
+        "a.weight": A,
+        "n.weight": B,
+        "n.running_mean": B,
+        "n.running_var": B,
+    }
+    resized = {**base, "emb.weight": torch.ones(6, 2), "n.running_mean": B + 1}
+    for other in (resized, {**base, "emb.weight": torch.full((4, 2), 1.001).half(), "n.running_mean": B + 1}):
+        assert not {"frozen", "buffers-in-frozen"} & codes(compared(base, other, tmp_path)).keys()
+    trained = {**resized, "a.weight": A + 1}
+    assert codes(compared(base, trained, tmp_path))["frozen"] == ("n.weight",)
+
+
 # --- statistics and numbers -------------------------------------------------------------------------------------------
 
 

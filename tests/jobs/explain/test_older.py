@@ -141,7 +141,67 @@ def test_saves_that_do_not_fit_are_said(tmp_path: Path) -> None:
     assert "Every parameter changed since old.pt, so each of them had a gradient in between." in texts
     run(tmp_path, 5, set(), {4})
     texts = [row["text"] for row in answered(tmp_path, [0], "old.pt", "new.pt")["statements"]]
-    assert any(text.endswith("are the saves of the run that stopped?") for text in texts)
+    assert any(
+        text.endswith("a step was too small to see, or the saves are of another run.") for text in texts
+    )
+
+
+class Averaged(nn.Module):
+    """A frozen layer, one that learns, one whose gradient is zero, and one without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(3, 3).requires_grad_(False)
+        self.body = nn.Linear(3, 3)
+        self.still = nn.Linear(3, 3, bias=False)
+        self.aux = nn.Linear(3, 3)
+
+
+def save_steps(folder: Path, average: str | None = None) -> None:
+    """Save old.pt and new.pt after a step of Adam each, with an average of the model where it is named."""
+    torch.manual_seed(0)
+    net = Averaged()
+    optimizer = torch.optim.Adam(net.parameters(), 0.1)
+    mean = {name: value.clone() for name, value in net.state_dict().items()}
+    for name in ("old.pt", "new.pt"):
+        out = net.body(net.stem(torch.randn(4, 3))).pow(2) + 0 * net.still(torch.ones(3))
+        out.sum().backward()
+        optimizer.step()
+        mean = {key: value * 0.9 + mean[key] * 0.1 for key, value in net.state_dict().items()}
+        kept = {} if average is None else {average: mean}
+        content = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), **kept}
+        torch.save(content, folder / name)
+
+
+@pytest.mark.parametrize("average", [None, "ema", "swa_model"])
+def test_changed_parameters_of_the_model_are_counted_and_what_stood_still_is_named(
+    average: str | None, tmp_path: Path
+) -> None:
+    save_steps(tmp_path, average=average)
+    answer = answered(tmp_path, [3, 4], "old.pt", "new.pt")
+
+    why = (
+        "2 parameters changed since the older save, 1 is the same although the optimizer stepped,"
+        " and these did not"
+    )
+    assert answer["index"]["evidence"]["note"] == why
+    unchanged, stepped = answer["statements"][-2:]
+    assert unchanged["text"].startswith("4 parameters did not change since old.pt")
+    assert unchanged["names"] == [
+        f"model.{name}" for name in ("stem.weight", "stem.bias", "aux.weight", "aux.bias")
+    ]
+    assert stepped["text"].startswith("1 parameter is the same although the optimizer stepped")
+    assert stepped["names"] == ["model.still.weight"]
+
+
+def test_saves_in_which_nothing_changed_are_not_called_those_of_another_run(tmp_path: Path) -> None:
+    net = Averaged()
+    optimizer = torch.optim.SGD(net.parameters(), 0.0)
+    for name in ("old.pt", "new.pt"):
+        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / name)
+    texts = [row["text"] for row in answered(tmp_path, [3], "old.pt", "new.pt")["statements"]]
+    assert any(text.endswith("so these saves do not tell which parameters had a gradient.") for text in texts)
+    assert not any("do not fit" in text for text in texts)
 
 
 def test_ranks_that_differ_are_answered_from_the_newer_save(tmp_path: Path) -> None:
@@ -178,6 +238,7 @@ def test_the_code_of_the_model_makes_it_certain(tmp_path: Path) -> None:
         (["KeyError: 'x'", "old.pt", "new.pt"], "OLDER and PATH go with an error of DDP about gradients"),
         (["KeyError: 'x'", "--model", "nets.py:make"], "--model needs the PATH of a checkpoint"),
         ([MESSAGE.format(1), "gone.pt", "new.pt"], "gone.pt"),
+        ([MESSAGE.format(1), "old.pt", "old.pt", "new.pt"], "old.pt: more than two checkpoints behind"),
     ],
 )
 def test_what_is_refused(words: list[str], problem: str, tmp_path: Path) -> None:

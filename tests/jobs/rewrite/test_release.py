@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import folders
 import oracle
 import pytest
 import safetensors.torch
 import torch
 from inside import inside
+from process import check_error
 from torch import nn
 
 import ckpt
@@ -250,3 +252,113 @@ def test_shards_say_how_they_are_opened(tmp_path: Path) -> None:
     assert {"config.json", "model.safetensors.index.json"} <= {
         path.name for path in (tmp_path / "whole").iterdir()
     }
+
+
+# --- a part with a wrapper, and a device ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiled_part(tmp_path: Path) -> Path:
+    """A model of which torch.compile wraps one part, with an average and an optimizer, on two devices."""
+    model = {
+        "enc._orig_mod.weight": torch.ones(2),
+        "enc._orig_mod.bias": torch.ones(2),
+        "head.w": torch.ones(3),
+    }
+    average = {name: value.clone() for name, value in model.items()}
+    optimizer = {"state": {0: {"m": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
+    torch.save({"model": model, "ema": average, "optimizer": optimizer}, tmp_path / "a.pt")
+    return tmp_path
+
+
+def test_a_wrapper_around_a_part_is_said_of_the_names_that_have_it(compiled_part: Path) -> None:
+    text = inside("inspect", "a.pt", cwd=compiled_part).out.decode()
+    assert "3 tensors, 28 B, 2 of 3 names begin with enc._orig_mod." in text
+    assert "names begin with" not in text.replace("2 of 3 names begin with", "")
+
+    done = inside("strip", "a.pt", "-o", "b.pt", cwd=compiled_part)
+    assert [line.split("   ")[0] for line in done.lines[:2]] == ["*._orig_mod.* → *.*"] * 2
+    assert list(torch.load(compiled_part / "b.pt")["model"]) == ["enc.weight", "enc.bias", "head.w"]
+
+
+def test_no_change_is_printed_of_what_is_left_out(compiled_part: Path) -> None:
+    words = ("a.pt", "--strip", "--dry-run")
+    done = inside("slim", *words, "--to", "cuda:1", cwd=compiled_part)
+    assert done.lines[:3] == [
+        "*._orig_mod.* → *.*   2 tensors of model",
+        "kept model            3 tensors, 28 B",
+        "cpu → cuda:1          3 storages, 28 B",
+    ]
+    kept = inside("slim", *words, "--keep", "ema", cwd=compiled_part)
+    assert kept.lines[1] == "*._orig_mod.* → *.*   2 tensors of ema"
+    done = inside("convert", *words, "-o", "b.safetensors", "--section", "model", cwd=compiled_part)
+    assert [line for line in done.lines if "_orig_mod" in line] == [
+        "*._orig_mod.* → *.*       2 tensors of model"
+    ]
+
+
+@pytest.mark.parametrize("words", [("slim",), ("convert", "--drop-other")])
+def test_a_device_in_a_format_without_devices_is_refused(words: tuple[str, ...], compiled_part: Path) -> None:
+    done = inside(*words, "a.pt", "--to", "cuda:1", "-o", "b.safetensors", cwd=compiled_part)
+    check_error(done, "a.pt: safetensors keeps no device, so nothing in it can be moved to cuda:1")
+    assert not (compiled_part / "b.safetensors").exists()
+    assert inside(*words, "a.pt", "--to", "cpu", "-o", "b.safetensors", cwd=compiled_part).code == 0
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module."])
+def test_a_folder_with_its_config_stays_one_without_the_prefix(prefix: str, tmp_path: Path) -> None:
+    """The printed command writes what PeftModel and from_pretrained open, and layers have their names in the base model."""
+    adapter, base = folders.adapter(tmp_path / "lora"), tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps({"architectures": ["Net"], "dtype": "float32"}))
+    safetensors.torch.save_file(net().state_dict(), base / "model.safetensors")
+    for folder, file, config in (
+        (adapter, "adapter_model.safetensors", "adapter_config.json"),
+        (base, "model.safetensors", "config.json"),
+    ):
+        state = safetensors.torch.load_file(folder / file)
+        safetensors.torch.save_file(
+            {f"{prefix}{name}": value for name, value in state.items()}, folder / file
+        )
+
+        text = inside("inspect", folder.name, cwd=tmp_path).out.decode()
+
+        command = f"ckpt slim {folder.name} --strip --with-config -o {folder.name}.stripped"
+        assert command in text
+        if folder is adapter:
+            assert "LoRA    changes 1 layer of the base model: 0\n" in text
+        assert inside(*command.split()[1:], cwd=tmp_path).code == 0
+        result = tmp_path / f"{folder.name}.stripped"
+        assert set(safetensors.torch.load_file(result / file)) == set(state)
+        assert json.loads((result / config).read_text()) == json.loads((folder / config).read_text())
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"dtype": "bfloat16"}, True),
+        ({"torch_dtype": "torch.bfloat16"}, True),
+        ({"dtype": "float16"}, False),
+        ({"dtype": None}, False),
+        ({}, False),
+        ([], False),
+    ],
+)
+def test_a_config_with_another_dtype_than_the_cast_weights_is_said(
+    config: object, said: bool, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text(json.dumps(config))
+    safetensors.torch.save_file(net().bfloat16().state_dict(), base / "model.safetensors")
+
+    done = inside("convert", "base", "--dtype", "float16", "--with-config", "-o", "out", cwd=tmp_path)
+
+    assert done.code == 0
+    text = (
+        "left alone: config.json: says dtype bfloat16, so transformers casts the weights of float16 to that"
+    )
+    assert (f"{text}  (set its dtype to float16)" in done.lines) == said
+    assert json.loads((tmp_path / "out/config.json").read_text()) == config
+    done = inside("convert", "base", "--with-config", "-o", "same", cwd=tmp_path)
+    assert "config.json: says" not in done.out.decode()

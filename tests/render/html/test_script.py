@@ -8,6 +8,7 @@ import random
 import re
 import string
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import node
@@ -1004,6 +1005,54 @@ def test_what_stands_out_in_a_series() -> None:
         "info1 tensor all zero in e2, and not in the file before.b",
     ]
     assert call(STANDS_OUT, {**SERIES, "stats": SERIES["stats"][:1], "diffs": []}) == []
+
+
+@pytest.mark.parametrize("copied", [0, 1, 2])
+def test_a_pair_of_equal_files_does_not_decide_since_when_a_tensor_stands_still(copied: int) -> None:
+    """Where nothing moved between two files, both tensors stay in the line that the other files give them."""
+    files = ["e0", "e1", "e2", "e3"]
+    diffs = []
+    for at, (before, after) in enumerate(pairwise(files)):
+        moves = ("same", 0.0) if at == copied else ("changed", 1.0)
+        late = moves if at == 0 else ("same", 0.0)
+        diffs.append(diff_of(before, after, w=("same", 0.0), b=moves, v=late))
+    view = {"stats": [stats_of(name, w=(1.0, 0), b=(1.0, 0), v=(1.0, 0)) for name in files], "diffs": diffs}
+    never = "in any file, while other parameters did."
+    assert call(STANDS_OUT, view) == (
+        [f"info2 tensors did not change {never}wv"]
+        if copied == 0
+        else [
+            f"info1 tensor did not change {never}w",
+            "info1 tensor did not change after e1, while other parameters did.v",
+        ]
+    )
+
+
+def test_a_file_with_other_names_is_in_the_rows_of_the_files_before() -> None:
+    """A bare best.pt behind files with a state_dict: each tensor is one row, as `ckpt diff` pairs them."""
+    first = diff_of("e0", "e1", **{"sd.w": ("same", 0.0), "sd.b": ("changed", 1.0)})
+    bare = diff_of("e1", "best", w=("same", 0.0), b=("changed", 1.0))
+    again = diff_of("best", "last", w=("same", 0.0), b=("changed", 1.0))
+    bare["tensors"] = packed([
+        {**row, "before": f"sd.{row['after']}"} for row in call("rows_of", bare["tensors"])
+    ])  # fmt: skip
+    again["tensors"] = packed([
+        {**row, "after": f"m.{row['after']}"} for row in call("rows_of", again["tensors"])
+    ])  # fmt: skip
+    view = {
+        "stats": [
+            stats_of("e0", **{"sd.w": (1.0, 0), "sd.b": (1.0, 0)}),
+            stats_of("e1", **{"sd.w": (1.0, 0), "sd.b": (2.0, 0)}),
+            stats_of("best", w=(1.0, 0), b=(3.0, 0)),
+            stats_of("last", **{"m.w": (1.0, 0), "m.b": (4.0, 0)}),
+        ],
+        "diffs": [first, bare, again],
+    }
+    rows = {row["name"]: row for row in call("series_of", view)["rows"]}
+    assert list(rows) == ["sd.w", "sd.b"] and rows["sd.b"]["rms"] == [1.0, 2.0, 3.0, 4.0]
+    assert [step and step["value"] for step in rows["sd.b"]["change"]] == [None, 1.0, 1.0, 1.0]
+    found = call(STANDS_OUT, view)
+    assert found == ["info1 tensor did not change in any file, while other parameters did.sd.w"]
 
 
 CELL = "(rows, at, mode) => cell_of({ name: 'a', rows }, at, mode)"

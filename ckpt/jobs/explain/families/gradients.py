@@ -54,49 +54,63 @@ def _answer(message: Message, case: Case) -> Answer:
         certain = by_model if by_model.trust == "certain" else None
     by_change = None
     if certain is None and case.older is not None:
-        by_change = numbered_by_change(survey, numbers, set(case.older.unchanged), case.section)
+        by_change = numbered_by_change(
+            survey, numbers, set(case.older.unchanged), case.section, set(case.older.stepped)
+        )
     found_numbers = certain or by_change or numbering(survey, numbers, case.section)
     rows += _reasons(numbers, found_numbers)
     if case.older is not None:
-        rows.append(_unchanged(case.older, fits=certain is not None or by_change is not None))
+        rows += _unchanged(case.older, fits=certain is not None or by_change is not None)
     if found_numbers.trust == "likely" or any(len(row.entries) != 1 for row in found_numbers.rows):
-        rows += _certain_ways(numbers, survey, has_older=case.older is not None)
+        is_guess = found_numbers.trust == "likely"
+        rows += _certain_ways(numbers, survey, is_guess=is_guess, has_older=case.older is not None)
     return Answer(survey.path, tuple(rows), numbering=found_numbers)
 
 
-def _unchanged(older: Older, *, fits: bool) -> Statement:
-    """The parameters that did not change since an older save."""
+def _unchanged(older: Older, *, fits: bool) -> Iterator[Statement]:
+    """The parameters that did not change since an older save, and those that are the same although they had a step."""
     since = f"since {show(older.path, 80)}"
-    stepped = ""
+    if older.unchanged:
+        why = (
+            "they had no gradient, or are frozen"
+            if older.is_sure
+            else "they had no gradient, are frozen, or their step was too small"
+        )
+        text = f"{plural(len(older.unchanged), 'parameter')} did not change {since}: {why}."
+        if not fits:
+            text += f" {_misfit(older)}"
+        yield Statement(text, older.unchanged)
+    elif older.stepped:
+        yield Statement(f"No parameter lacked a gradient {since}.")
+    else:
+        yield Statement(f"Every parameter changed {since}, so each of them had a gradient in between.")
     if older.stepped:
         verb = "is" if len(older.stepped) == 1 else "are"
-        stepped = f"{plural(len(older.stepped), 'parameter')} {verb} the same although the optimizer stepped: a zero gradient, lr 0, or too small a step."
-    if not older.unchanged:
-        text = f"Every parameter changed {since}, so each of them had a gradient in between."
-        return Statement(
-            text if not stepped else f"No parameter lacked a gradient {since}. {stepped}", older.stepped
-        )
-    why = (
-        "they had no gradient, or are frozen"
-        if older.is_sure
-        else "they had no gradient, are frozen, or their step was too small"
-    )
-    text = f"{plural(len(older.unchanged), 'parameter')} did not change {since}: {why}."
-    if stepped:
-        text = f"{text} {stepped}"
-    if not fits:
-        text += " The numbers do not fit them: are the saves of the run that stopped?"
-    return Statement(text, older.unchanged)
+        count = plural(len(older.stepped), "parameter")
+        text = f"{count} {verb} the same although the optimizer stepped: a zero gradient, lr 0, or too small a step."
+        yield Statement(text, older.stepped)
 
 
-def _certain_ways(numbers: Numbers, survey: Survey, *, has_older: bool) -> Iterator[Statement]:
-    """Say that names are a guess, and by which ways they are certain."""
+def _misfit(older: Older) -> str:
+    """The reason why the numbers of DDP do not fit the parameters that did not change."""
+    if older.is_sure:
+        return "The numbers do not fit them: are the saves of the run that stopped?"
+    if not older.changed and not older.stepped:
+        return "Nothing changed, so these saves do not tell which parameters had a gradient."
+    return "The numbers do not fit them: a step was too small to see, or the saves are of another run."
+
+
+def _certain_ways(
+    numbers: Numbers, survey: Survey, *, is_guess: bool, has_older: bool
+) -> Iterator[Statement]:
+    """Say that names are a guess, or that several fit a number, and by which ways they are certain."""
     path = pasted_path(survey.path)
     if path is None:
         return
     every = ",".join(map(str, numbers.all))
+    doubt = "These names are a guess" if is_guess else "Several names fit a number"
     yield Statement(
-        "These names are a guess: the file does not say which parameters DDP counts. With the code of the model, frozen as in"
+        f"{doubt}: the file does not say which parameters DDP counts. With the code of the model, frozen as in"
         " the run, they are certain:",
         (),
         f"ckpt inspect {path} --model FILE.py:FACTORY --index {every}",

@@ -35,22 +35,34 @@ function series_of(view) {
     if (!rows.has(name)) rows.set(name, { name, role: null, numel: 0, rms: [], change: [], bad: [] });
     return rows.get(name);
   };
+  const place_of = (diff) => files.findIndex((path, place) => path === diff.after && (place === 0 || files[place - 1] === diff.before));
+  // A file may name its tensors otherwise than the file before (`w` after `state_dict.w`): a row has the first of the names.
+  const firsts = new Map(files.map((path) => [path, new Map()]));
+  const first_name = (path, name) => (firsts.has(path) && firsts.get(path).get(name)) || name;
+  for (const diff of [...diffs].sort((one, two) => place_of(one) - place_of(two))) {
+    if (place_of(diff) < 0) continue;
+    for (const each of diff.rows) {
+      if (each.before === null || each.after === null) continue;
+      const name = first_name(diff.before, each.before);
+      if (name !== each.after) firsts.get(diff.after).set(each.after, name);
+    }
+  }
   // The order of the model is that of a comparison.
-  for (const diff of diffs) for (const each of diff.rows) row_of(label_of(each));
+  for (const diff of diffs) for (const each of diff.rows) row_of(first_name(each.after === null ? diff.before : diff.after, label_of(each)));
   stats.forEach((file, at) => {
     for (const each of file.rows) {
-      const row = row_of(each.name);
+      const row = row_of(first_name(file.path, each.name));
       row.numel = each.numel || row.numel;
       row.rms[at] = each.rms;
       row.bad[at] = (each.nan || 0) + (each.inf || 0);
     }
   });
   for (const diff of diffs) {
-    const at = files.findIndex((path, place) => path === diff.after && (place === 0 || files[place - 1] === diff.before));
+    const at = place_of(diff);
     const moved = diff.rows.some((each) => is_parameter(each) && each.status === "changed");
     if (at < 0) continue;
     for (const each of diff.rows) {
-      const row = row_of(label_of(each));
+      const row = row_of(first_name(each.after === null ? diff.before : diff.after, label_of(each)));
       row.role = each.role;
       row.numel = row.numel || each.numel || 0;
       row.change[at] = { value: typeof each.rel_l2 === "number" ? each.rel_l2 : null, status: each.status, still: is_still(each, moved), alarms: is_still(each, moved) && is_warned(each) };
@@ -134,11 +146,12 @@ function series_facts({ files, labels, rows, has_diffs }) {
   for (const row of rows) {
     const steps = files.map((_, at) => row.change[at]).filter(Boolean);
     const last = files.length - 1;
-    if (has_diffs && row.change[last] && row.change[last].still) {
-      let at = last;
+    let at = last;
+    // Between two files in which nothing moved, a tensor is the same too, which neither begins nor ends a standstill.
+    while (at > 0 && row.change[at] && row.change[at].status === "same") at -= 1;
+    if (has_diffs && row.change.slice(at + 1).some((step) => step && step.still)) {
       const level = steps.some((step) => step.alarms) ? "warning" : "info";
-      while (at > 0 && row.change[at] && row.change[at].still) at -= 1;
-      if (steps.every((step) => step.still)) say(`never ${level}`, level, "did not change in any file, while other parameters did.", row);
+      if (steps.every((step) => step.status === "same")) say(`never ${level}`, level, "did not change in any file, while other parameters did.", row);
       else say(`still ${at} ${level}`, level, `did not change after ${show(labels[at])}, while other parameters did.`, row);
     }
     const bad = files.findIndex((_, at) => row.bad[at] > 0);
