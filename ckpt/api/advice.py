@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 from ckpt import formats
-from ckpt.api.config_files import has_config
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, LossError
 from ckpt.evidence.survey import Survey
@@ -76,8 +76,11 @@ class Ways:
 
     def _strip(self, section: str) -> Way:
         """From all models, or else from this section. A folder with nothing but a model and its config stays one."""
-        if len(self._survey.sections) == len(self._survey.candidates) == 1 and has_config(self._survey.path):
-            way = self._planned(("slim", "--strip", _WITH_CONFIG))
+        path = self._survey.path
+        if len(self._survey.sections) == len(self._survey.candidates) == 1 and os.path.isdir(path):
+            from ckpt.api.config_files import has_config  # here: only a folder may have one
+
+            way = self._planned(("slim", "--strip", _WITH_CONFIG)) if has_config(path) else Way(None)
             if way.command is not None:
                 return way
         whole = self._planned(("strip",))

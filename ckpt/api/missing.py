@@ -31,14 +31,22 @@ def missing(path: str) -> str | None:
     if _URL.match(path):
         return "ckpt reads s3, gs, az, http, https and hf URLs: download it first"
     if os.path.islink(path):
-        if _is_loop(path):
-            return f"a link to {show(os.readlink(path), 80)}, which leads back to it"
-        return f"a link to {show(os.readlink(path), 80)}, which is not there"
+        return _link_text(path)
     folder, name = os.path.split(path)
     names = _names(folder or os.curdir)
     near = _nearest(name, names if name.startswith(".") else [other for other in names if other[:1] != "."])
     meant = near and pasted_path(os.path.join(folder, near))
     return f"did you mean {meant}?" if meant else None
+
+
+def _link_text(path: str) -> str | None:
+    """Say where a link leads, or return None if the system does not tell, as of the links of a process in /proc."""
+    try:
+        place = show(os.readlink(path), 80)
+    except OSError:
+        return None
+    why = "leads back to it" if _is_loop(path) else "is not there"
+    return f"a link to {place}, which {why}"
 
 
 def _is_loop(path: str) -> bool:

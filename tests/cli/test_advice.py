@@ -38,6 +38,7 @@ def test_one_section_is_named_where_all_leave_it_as_it_is(
         return changed
 
     monkeypatch.setattr("ckpt.api.plans.changed_by", planned)
+    monkeypatch.setattr("ckpt.api.advice._is_plain", lambda survey, words: False)  # nothing is proved
     weights = {"module.w": torch.ones(2), "module.b": torch.ones(1)}
     state = {"model": weights, "teacher": dict(weights), "config": Config()}
     path = rewriting.saved(state, tmp_path / "a.pth")
@@ -54,6 +55,7 @@ def test_without_a_command_the_first_loss_is_the_reason(
         raise LossError(f"no {asked[0]}") if asked[0] != "slim" else UnsupportedError("no model")
 
     monkeypatch.setattr("ckpt.api.plans.changed_by", refused)
+    monkeypatch.setattr("ckpt.api.advice._is_plain", lambda survey, words: False)
     path = rewriting.saved({"w": torch.ones(2), "config": Config()}, tmp_path / "a.pth")
     with formats.open(str(path)) as checkpoint:
         way = Ways(Survey(checkpoint)).way(("weights",))

@@ -125,3 +125,16 @@ def test_help_of_a_command(command: str, ckpt: Run) -> None:
 
 def test_the_version_has_a_short_option(ckpt: Run) -> None:
     assert ckpt("-V").stdout == ckpt("--version").stdout
+
+
+def test_a_link_that_the_system_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other processes in /proc ended in a traceback."""
+    from ckpt.api.missing import missing
+
+    def refused(path: str) -> str:
+        raise PermissionError(13, "Permission denied", path)
+
+    (tmp_path / "cwd").symlink_to("nowhere")
+    assert missing(str(tmp_path / "cwd")) == "a link to nowhere, which is not there"
+    monkeypatch.setattr("os.readlink", refused)
+    assert missing(str(tmp_path / "cwd")) is None

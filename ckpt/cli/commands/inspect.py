@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ckpt.api.inspection import inspect
 from ckpt.api.keywords import model_of
 from ckpt.cli import output
-from ckpt.cli.inputs import (
-    check_table,
-    each,
-    gate_given,
-    named_paths,
-    notices,
-    opened,
-    plugins_allowed,
-    refuse_factory,
-)
-from ckpt.errors import CkptError, FolderError, UnsupportedError, UsageError
+from ckpt.cli.inputs import check_table, each, gate_given, named_paths, notices, opened, refuse_factory
+from ckpt.errors import CkptError, FolderError, UsageError
 from ckpt.findings import DOUBTS, LOST
 from ckpt.io.source import beginning
 from ckpt.limits import Limits
@@ -105,10 +96,8 @@ def command(
         refuse_factory(path, "--model")
         try:
             return inspected(path)
-        except UnsupportedError as error:
-            # Checkpoints may have any names: their first bytes tell them.
-            is_folder = isinstance(error, FolderError) or (os.path.isdir(path) and _has_checkpoints(path))
-            if not as_list or not is_folder:
+        except FolderError:
+            if not as_list:
                 raise
             from ckpt.cli.commands.ls import show_folder  # here: a folder of checkpoints alone pays for it
 
@@ -142,13 +131,6 @@ def command(
         return done.exit_code
 
     return each(names, one, json="ckpt.inspect" if json else None)
-
-
-def _has_checkpoints(path: str) -> bool:
-    """Tell whether a folder holds checkpoints, as `ls` finds them."""
-    from ckpt.api.walk import found, parted  # here: few folders are looked at
-
-    return bool(parted(found([path], plugins=plugins_allowed()))[0])
 
 
 def _write_index(parameters: Numbering) -> None:

@@ -191,9 +191,11 @@ def test_a_log_of_older_transformers_has_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [("pytorch_model.bin.3", "pytorch_opt.bin.3"), ("model_5000", "model_6000")]
+    "names", [("pytorch_model.bin.3", "pytorch_opt.bin.3"), ("last.pth.bak", "best.pth-old")]
 )
-def test_a_folder_of_checkpoints_by_any_names_is_listed(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_folder_of_checkpoints_with_more_behind_their_ending_is_listed(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     for name in names:
