@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from answered import Answered, raised
 from inside import folder_of
+from safetensors.torch import load_model, save_file
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -162,3 +167,120 @@ def test_a_key_at_another_place_is_not_left_out(tmp_path: Path) -> None:
         "RuntimeError: Missing key in checkpoint state_dict: network.head.bias.", tmp_path / "run"
     )
     assert not found.commands
+
+
+# --- adapters ---------------------------------------------------------------------------------------------------------
+
+_LAYER = "base_model.model.model.layers.0.self_attn.q_proj"
+_OF_BASE = ["base_model.model.model.embed_tokens.weight", f"{_LAYER}.base_layer.weight"]
+
+
+def adapter(folder: Path) -> Path:
+    """A folder of PEFT."""
+    folder.mkdir()
+    state = {f"{_LAYER}.lora_{part}.weight": torch.ones(2, 2) for part in "AB"}
+    save_file(state, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 2, "base_model_name_or_path": "org/llama"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_base_model_is_missing_in_an_adapter(tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "lora")
+    found = Answered(f"_IncompatibleKeys(missing_keys={_OF_BASE!r}, unexpected_keys=[])", folder)
+    assert (
+        "2 missing keys are of the base model" in found.said
+        and "all of this file has its place" in found.said
+    )
+    assert found.commands == ['peft.PeftModel.from_pretrained(base, "lora")  # base is "org/llama"']
+    assert "under a name that ckpt can match" not in found.said
+
+
+def test_an_adapter_of_another_name_has_no_values(tmp_path: Path) -> None:
+    names = [*_OF_BASE, f"{_LAYER}.lora_A.default.weight", f"{_LAYER}.lora_B.default.weight"]
+    text = f"_IncompatibleKeys(missing_keys={names!r}, unexpected_keys=[])"
+    found = Answered(text, adapter(tmp_path / "lora"))
+    assert "an adapter of another name" in found.said and "has its place" not in found.said
+    assert found.names == names[2:] and not any("load_into" in line for line in found.commands)
+
+
+def test_a_file_with_the_base_model_is_no_adapter(tmp_path: Path) -> None:
+    names = [f"{_LAYER}.base_layer.weight", f"{_LAYER}.lora_A.weight", f"{_LAYER}.lora_B.weight"]
+    save_file({name: torch.ones(2, 2) for name in names}, tmp_path / "m.safetensors")
+    text = "_IncompatibleKeys(missing_keys=['base_model.model.norm.weight'], unexpected_keys=[])"
+    assert "are of the base model" not in Answered(text, tmp_path / "m.safetensors").said
+
+
+# --- devices, recurrent layers, code ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cuda1", "write cuda:1."),
+        ("cuda_0", "write cuda:0."),
+        ("gpu", "with a number."),
+        ("cuda:0,1", "with a number."),
+    ],
+)
+def test_the_name_of_a_device_is_no_matter_of_a_file(name: str, meant: str, tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(2)}, tmp_path / "m.pth")
+    found = Answered(raised(lambda: torch.device(name)), tmp_path / "m.pth")
+    assert found.kind == "device-name" and found.code == 0
+    assert "no file is its cause" in found.said and found.said.split(" It loads")[0].endswith(meant)
+    assert found.loaded()["weight"].numel() == 2
+
+
+class Recurrent(torch.nn.Module):
+    """A model with a GRU whose weights lie in one memory, as cuDNN lays them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = torch.nn.GRU(2, 3)
+        flat = torch.cat([value.detach().reshape(-1) for value in self.gru.parameters()])
+        start = 0
+        for value in self.gru.parameters():
+            value.data = flat[start : start + value.numel()].view(value.shape)
+            start += value.numel()
+
+
+def test_the_weights_of_a_recurrent_layer_are_lost(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    save_file({"gru.weight_ih_l0": torch.ones(9, 2)}, path)
+    found = Answered(raised(lambda: load_model(Recurrent(), path)), path)
+    assert found.kind == "shared" and found.code == 0
+    assert "(gru.weight_hh_l0)" in found.said and "safe_serialization=False" in found.said
+    assert "nothing in this file" not in found.said
+    text = raised(lambda: load_model(torch.nn.ModuleDict({"gru": torch.nn.GRU(2, 3)}), path))
+    found = Answered(text, path)
+    assert found.kind == "keys" and "their values are not in this file" in found.said
+    assert not any("load_into" in line for line in found.commands)
+
+
+def test_a_whole_recurrent_layer_has_lost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    state = {name: value.clone() for name, value in Recurrent().state_dict().items()}
+    save_file(state, path)
+    found = Answered(raised(lambda: load_model(Recurrent(), path)), path)
+    assert "not in this file" not in found.said and found.loaded().keys() == state.keys()
+    torch.save({"gru.weight_ih_l0": torch.ones(9, 2)}, tmp_path / "m.pth")
+    text = 'Error(s) in loading state_dict for Net:\n\tMissing key(s) in state_dict: "gru.weight_hh_l0". '
+    assert "one memory" not in Answered(text, tmp_path / "m.pth").said
+
+
+def test_code_is_imported_from_the_root_of_a_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("architecture_of_theirs")
+    module.Settings = type("Settings", (), {"__module__": module.__name__})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    settings = module.Settings()
+    settings.kernels = [5, 11]
+    (tmp_path / "p.pkl").write_bytes(pickle.dumps([settings, "Encoder"]))
+    monkeypatch.delitem(sys.modules, module.__name__)
+    text = raised(lambda: pickle.loads((tmp_path / "p.pkl").read_bytes()))
+    found = Answered(text, tmp_path / "p.pkl")
+    assert "where architecture_of_theirs can be imported" in found.said and "PYTHONPATH" in found.said
+    assert "weights" not in found.said and found.run("ckpt convert").stat().st_size
+    other = Answered("ModuleNotFoundError: No module named 'yaml'", tmp_path / "p.pkl")
+    assert "PYTHONPATH" not in other.said
