@@ -147,6 +147,7 @@ def _device_name(message: Message, case: Case) -> Iterator[Statement]:
     yield Statement(
         f"The message is about the name of a device, and no file is its cause. A device is cpu, cuda, or cuda:1 with a number.{meant}"
     )
+    yield from stated(case.found("cuda"))
     yield from loads(case)
 
 

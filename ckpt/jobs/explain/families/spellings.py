@@ -253,10 +253,10 @@ _FLAT = re.compile(r"((?:.+\.)?)(weight|bias)_(ih|hh)_(l\d{1,4}(?:_reverse)?)")
 def lost_of_recurrent(names: Collection[str], case: Case) -> dict[str, str]:
     """The weights that a recurrent layer must have beside one that is there: the name that lacks -> the one that is there.
 
-    Only a save as safetensors loses them.
+    A save as a pickle keeps all names of one memory, and loses none.
     """
     lost: dict[str, str] = {}
-    if "safetensors" not in case.survey.checkpoint.traits.label:
+    if case.survey.checkpoint.traits.is_pickle:
         return lost
     for name in names:
         found = _FLAT.fullmatch(name)
