@@ -101,6 +101,7 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         plain="--plain" in words,
         dtype=_option(words, "--dtype"),
         encoding=_option(words, "--encoding"),
+        optimizer_keys=_option(words, "--optimizer-keys"),
         complete_optimizer="--complete-optimizer" in words,
     )
 

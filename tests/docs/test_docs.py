@@ -249,6 +249,7 @@ def said_by_torch() -> list[str]:
         lambda: net.load_state_dict({name: value.to("meta") for name, value in weights.items()}),
         lambda: nn.Linear(2, 2, device="meta").to("cpu"),
         lambda: torch.save(weights, "ckpts/run.pth"),
+        lambda: torch.device("cuda1"),
     ]
     found = []
     for attempt in tried:

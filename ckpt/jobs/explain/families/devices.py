@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt.jobs.explain.case import Case, Statement, offered, stated, without_values
+from ckpt.jobs.explain.case import Case, Statement, loads, offered, stated, without_values
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.text import plural, show, size_text
@@ -132,6 +132,25 @@ def _meta(message: Message, case: Case) -> Iterator[Statement]:
         )
 
 
+_NAMED = re.compile(r"device string: '?([\w:.,/ -]{1,60})")
+_NUMBERED = re.compile(r"([a-z]{2,12})[ _:.-]{0,3}(\d{1,3})", re.IGNORECASE)
+
+
+def _device_name(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer the name of a device that torch does not know: the call is the cause, and no file."""
+    found = _NAMED.search(message.text)
+    name = "" if found is None else found[1].strip()
+    numbered = _NUMBERED.fullmatch(name)
+    meant = (
+        "" if numbered is None else f" For {show(name, 60)} write {numbered[1].lower()}:{int(numbered[2])}."
+    )
+    yield Statement(
+        f"The message is about the name of a device, and no file is its cause. A device is cpu, cuda, or cuda:1 with a number.{meant}"
+    )
+    yield from stated(case.found("cuda"))
+    yield from loads(case)
+
+
 FAMILIES = (
     Family(
         "device",
@@ -163,6 +182,12 @@ FAMILIES = (
         ),
         stating(_replicas),
         _take_replicas,
+        needs_open=True,
+    ),
+    Family(
+        "device-name",
+        (r"Invalid device string: ", r"device type at start of device string: "),
+        stating(_device_name),
         needs_open=True,
     ),
     Family("meta", (r"Cannot copy out of meta tensor; no data",), stating(_meta), needs_open=True),

@@ -19,6 +19,8 @@ _OF_GROUP = re.compile(r"(?:^|\.)param_groups\.")
 _NUMBERED = re.compile(r"\d+")
 _EXTRA = "_extra_state"
 _PARTIAL = "planner=DefaultLoadPlanner(allow_partial_load=True)"
+_STATE = re.compile(r"(?:^|\.)state\.")
+_OF_RANK = re.compile(r"rank[_.]?\d|dp_\d|loader")
 _OLD_SHARDS = re.compile(r"(.*\D)(\d+)_(\d+)$")
 
 
@@ -89,9 +91,7 @@ def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statem
         and _NUMBERED.sub("#", name) in shapes
     ]
     special = {*options, *ranked}
-    stateless = [
-        name for name in lost if name not in special and (".state." in name or name.startswith("state."))
-    ]
+    stateless = [name for name in lost if name not in special and _STATE.search(name)]
     if options:
         yield from _options(options, names)
     if extra:
@@ -100,9 +100,13 @@ def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statem
         yield _ranked(ranked[0], names)
     special.update(extra, stateless)
     others = [name for name in lost if name not in special]
-    yield from _elsewhere(others, names)
+    elsewhere = _elsewhere(others, names)
+    for name, other in list(elsewhere.items())[:4]:
+        yield Statement(f"It has {show(other, 120)} in place of {show(name, 120)}.")
     if stateless:
         yield from _stateless(stateless, names, case)
+    elif not elsewhere:
+        yield from _in_part([*ranked, *others], names, case)
 
 
 def _wrapped(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
@@ -131,26 +135,117 @@ def _under_wrappers(wrapped: dict[str, str], case: Case) -> Iterator[Statement]:
             )
 
 
+def _in_part(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:
+    """Print the load that leaves out what lacks, for keys of a part that the checkpoint has."""
+    roots = {name.partition(".")[0] for name in names}
+    shapes = {_NUMBERED.sub("#", name) for name in names}
+    new = [
+        name
+        for name in lost
+        if not _OF_RANK.search(name)
+        and (("." in name and name.partition(".")[0] in roots) or _NUMBERED.sub("#", name) in shapes)
+    ]
+    load = case.survey.load.expression
+    if not new or len(new) < len(lost) or load is None or not case.survey.checkpoint.traits.fills_a_state:
+        return
+    yield Statement(
+        "If the model is meant to have more than was saved (a new layer, a new head), this load fills the rest. What the checkpoint lacks"
+        " keeps the values of the state dict, without a word:",
+        (),
+        f"{load.removesuffix(')')}, planner=torch.distributed.checkpoint.DefaultLoadPlanner(allow_partial_load=True))",
+    )
+
+
 def _stateless(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:
-    """Name the parameters without state: the checkpoint has them, or they are of another model."""
-    held = [name for name in names if ".state." not in name and not name.startswith("state.")]
+    """Name the parameters without state: by other keys, without a gradient, or of another model."""
+    held = [name for name in names if not _STATE.search(name)]
     ends = {end for name in held for end in _ends(name)}
-    known = [name for name in lost if _parameter(name) in ends]
-    other = [name for name in lost if _parameter(name) not in ends]
+    states = _states(names)
+    for name in lost:
+        keys = states.get(_optimizer(name), set())
+        if keys and _is_by_name(_parameter(name), ends) and any(key.isdigit() for key in keys):
+            yield from _by_numbers(name, names, case)
+            return
+        if keys and _parameter(name).isdigit() and not any(key.isdigit() for key in keys):
+            yield _by_names(name, names)
+            return
+    here = [name for name in lost if _optimizer(name) in states]
+    known = [name for name in here if _parameter(name) in ends]
+    other = [name for name in here if _parameter(name) not in ends]
     if known:
         yield Statement(
             "The optimizer saved no state for these parameters: they never had a gradient.", tuple(known)
         )
         yield from stated(case.found("resume-stops"))
-    if other:
+    if other and held:
         yield Statement(
             "The checkpoint has no parameters of these names either: it is of another model.", tuple(other)
         )
+    if len(here) < len(lost):
+        places = [show(f"{name}.state" if name else "state", 80) for name in states]
+        yield Statement(
+            f"The states of this checkpoint are in {and_more(places, 4)}: the load asks for them at another place."
+            if places
+            else "This checkpoint has no state of an optimizer at all: it was saved without one, before its first step, or beside this folder."
+        )
+
+
+def _by_numbers(lost: str, names: Sequence[str], case: Case) -> Iterator[Statement]:
+    """Say that the state has numbers where the load asks for names, and print the command that gives it names."""
+    example = _example(lost, names)
+    yield Statement(
+        f"The optimizer's state is here by the numbers of the parameters ({show(example, 120)}), as optimizer.state_dict() gives it. The load"
+        " asks for names, as get_optimizer_state_dict gives them. Hand dcp.load what optimizer.state_dict() gives, and its result to"
+        " optimizer.load_state_dict. A new optimizer has no state, and then dcp.load fills none, without a word:"
+        " get_optimizer_state_dict(model, optimizer), called once before, makes it."
+    )
+    words = ("convert", "--optimizer-keys", "names", "--format", "dcp")
+    way = case.written(words, ".names", "")
+    if way.command is not None:
+        yield Statement("Or give the state the names that this load asks for:", (), way.command)
+
+
+def _by_names(lost: str, names: Sequence[str]) -> Statement:
+    """Say that the state has names where the load asks for numbers."""
+    return Statement(
+        f"The optimizer's state is here by the names of the parameters ({show(_example(lost, names), 120)}), as get_optimizer_state_dict gives"
+        " it. The load asks for numbers, as optimizer.state_dict() gives them. Hand dcp.load what"
+        " get_optimizer_state_dict(model, optimizer) of torch.distributed.checkpoint.state_dict gives, and its result to"
+        " set_optimizer_state_dict(model, optimizer, state)."
+    )
+
+
+def _example(lost: str, names: Sequence[str]) -> str:
+    """A state of the same optimizer, with the same last word where there is one."""
+    states = [name for name in names if _STATE.search(name) and _optimizer(name) == _optimizer(lost)]
+    word = lost.rpartition(".")[2]
+    return next((name for name in states if name.endswith(f".{word}")), states[0])
+
+
+def _states(names: Sequence[str]) -> dict[str, set[str]]:
+    """The places of optimizers -> the keys of the parameters that have a state there."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        if _STATE.search(name) and _parameter(name):
+            found.setdefault(_optimizer(name), set()).add(_parameter(name))
+    return found
+
+
+def _is_by_name(key: str, ends: set[str]) -> bool:
+    """Tell whether the key of a state is a name. A number and a word may be nested state of a numbered one."""
+    return not key.partition(".")[0].isdigit() or key in ends
+
+
+def _optimizer(name: str) -> str:
+    """The place of the optimizer of a state: `app.optim.state.fc.weight.step` is of `app.optim`."""
+    found = _STATE.search(name)
+    return "" if found is None else name[: found.start()]
 
 
 def _parameter(name: str) -> str:
     """The parameter of an entry of a state: `optim.state.fc.weight.exp_avg` is of `fc.weight`."""
-    return name.partition("state.")[2].rpartition(".")[0]
+    found = _STATE.search(name)
+    return "" if found is None else name[found.end() :].rpartition(".")[0]
 
 
 def _ends(name: str) -> Iterator[str]:
@@ -162,6 +257,19 @@ def _ends(name: str) -> Iterator[str]:
 
 def _options(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
     """Options of a group of parameters that the torch that saved did not have: no state at all."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if _OF_GROUP.search(name):
+            groups.setdefault(name.rpartition(".")[2], []).append(name)
+    of_others = {name: min(groups[field]) for name in lost if (field := name.rpartition(".")[2]) in groups}
+    for name, other in list(of_others.items())[:4]:
+        yield Statement(
+            f"It has {show(other, 120)}, and not {show(name, 120)}: the optimizer that saved had other groups of parameters, or its state dict was"
+            " flattened in another way (flatten_optimizer_state_dict)."
+        )
+    lost = [name for name in lost if name not in of_others]
+    if not lost:
+        return
     fields = list(dict.fromkeys(name.rpartition(".")[2] for name in lost))
     held = sorted(
         {name.rpartition(".")[2] for name in names if _OF_GROUP.search(name)}
@@ -207,7 +315,7 @@ def _ranked(name: str, names: Sequence[str]) -> Statement:
     shape = _NUMBERED.sub("#", name)
     others = [other for other in names if _NUMBERED.sub("#", other) == shape]
     text = f"It has {plural(len(others), 'key')} of this kind, with other numbers: {and_more([show(other, 120) for other in others], 3)}."
-    if re.search(r"rank[_.]?\d|dp_\d|loader", name):
+    if _OF_RANK.search(name):
         text += (
             " The run that saved had another number of ranks, and such a key is the state of one rank (a data loader, a"
             " random generator): begin it anew, or resume with as many ranks."
@@ -215,16 +323,15 @@ def _ranked(name: str, names: Sequence[str]) -> Statement:
     return Statement(text)
 
 
-def _elsewhere(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
-    """Keys that are there with more or fewer words in front."""
+def _elsewhere(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """The keys that are there with more or fewer words in front, each with its name in the checkpoint."""
     ends: dict[str, str] = {}
     for name in lost[:100]:
         for other in names:
             if other.endswith(f".{name}") or name.endswith(f".{other}"):
                 ends[name] = other
                 break
-    for name, other in list(ends.items())[:4]:
-        yield Statement(f"It has {show(other, 120)} in place of {show(name, 120)}.")
+    return ends
 
 
 _ARGUMENT = re.compile(

@@ -16,6 +16,7 @@ _GLOBAL = re.compile(
     r"|No module named '([\w.]{1,500})'|Can't get attribute '([\w.]{1,500})' on <module '([\w.]{1,500})'"
 )
 _ATTRIBUTE = re.compile(r"Can't get attribute '[\w.]{1,500}' on <module '([\w.]{1,500})'")
+_MODULE = re.compile(r"No module named '([\w.]{1,500})'")
 _VERSION = re.compile(r"(?:^|[._-])version$")
 _OF_YOLO = {"models.yolo", "models.common", "models.experimental"}
 """Modules of YOLOv5 and YOLOv7, which their files name."""
@@ -77,7 +78,8 @@ def _answer(message: Message, case: Case) -> Iterator[Statement]:
         yield from _another_version(message, case)
     refusals = survey.checkpoint.weights_only
     if refusals is None and survey.checkpoint.imports:
-        yield from offered("The weights without the code:", case.plan(("weights",)))
+        what = "weights" if survey.tensors else "plain values"
+        yield from offered(f"The {what} without the code:", case.plan(("weights",)))
         return
     if not refusals:
         why = "weights_only=True loads this file" if refusals == () else "No pickle is loaded from this file"
@@ -143,6 +145,13 @@ def _another_version(message: Message, case: Case) -> Iterator[Statement]:
         )
         return
     found = _ATTRIBUTE.search(message.text)
+    lacking = _MODULE.search(message.text)
+    if found is None and lacking is not None and rows_of(case.survey.checkpoint, lacking[1]):
+        yield Statement(
+            f"The program loads it where {show(lacking[1], 120)} can be imported: in an environment with the package, or with the root of the"
+            " repository that has it on PYTHONPATH."
+        )
+        return
     if found is None or found[1] in ("__main__", "__mp_main__"):
         if found is not None:
             yield Statement(

@@ -28,11 +28,15 @@ from ckpt.jobs.explain.families.spellings import (
     adapter_rank,
     averages,
     averages_statement,
+    base_of_adapter,
     cut_names,
     cut_statement,
+    is_adapter,
+    lost_of_recurrent,
     not_trained,
     not_trained_statement,
     of_modules,
+    recurrent_statement,
     spelled,
     spelled_statement,
 )
@@ -328,11 +332,18 @@ def _missing(
     if absent and not here and not_trained(absent, shapes):
         yield not_trained_statement(absent, shapes)
         return
+    if absent and not unexpected and not message.mismatched and is_adapter(shapes):
+        yield from base_of_adapter(absent, shapes, case)
+        return
     if absent:
         yield Statement(
             f"{plural(len(absent), 'missing key')} {are(absent)} not in this file under a name that ckpt can match.",
             tuple(absent),
         )
+    unkept = {} if present else lost_of_recurrent(shapes, case)
+    if unkept and set(unkept) <= set(absent):
+        yield recurrent_statement(unkept)
+        return
     tied = _tied_to(absent, list(shapes), case)
     if tied is not None and not present:
         yield Statement(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ckpt.evidence.loading import literal
 from ckpt.jobs.explain.case import Case, Statement, loads
+from ckpt.jobs.explain.families.spellings import lost_of_recurrent, recurrent_statement
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
 from ckpt.text import and_more, plural, show
@@ -75,7 +76,9 @@ def _file_name(message: Message, case: Case) -> Iterator[Statement]:
 
 def _shared(message: Message, case: Case) -> Iterator[Statement]:
     """Answer safetensors, which keeps no two tensors of one storage."""
-    del message
+    if "None is covering the entire storage" in message.text:
+        yield from _flat(case)
+        return
     same = aliases(case.survey.checkpoint)
     tied = case.found("tied")
     names = [name for row in tied for name in row.tensors] or list(same)
@@ -91,6 +94,21 @@ def _shared(message: Message, case: Case) -> Iterator[Statement]:
             )
             return
     yield from loads(case)
+
+
+def _flat(case: Case) -> Iterator[Statement]:
+    """Answer safetensors, which found no tensor that has a whole memory: the flat weights of a recurrent layer."""
+    yield Statement(
+        "The message is about the live model: some of its tensors are parts of one memory, as the weights of nn.GRU, nn.LSTM and nn.RNN are on"
+        " a GPU, and none has all of it. safetensors keeps no such parts. Clone them before the save (value.clone() for each value of the state"
+        " dict), or write no safetensors (safe_serialization=False). load_model of safetensors looks at the model first, and stops so too:"
+        " load_file and load_state_dict do not."
+    )
+    lost = lost_of_recurrent([entry.name for entry in case.survey.tensors], case)
+    if lost:
+        yield recurrent_statement(lost)
+    else:
+        yield from loads(case)
 
 
 def _contiguous(message: Message, case: Case) -> Iterator[Statement]:
@@ -150,6 +168,7 @@ FAMILIES = (
             r"Some tensors share memory, this will lead to duplicate memory on disk",
             r"weights trying to be saved contained shared tensors",
             r"contained shared tensors \[",
+            r"None is covering the entire storage",
         ),
         stating(_shared),
         needs_open=True,

@@ -211,3 +211,72 @@ def not_trained_statement(absent: Sequence[str], shapes: dict[str, tuple[int, ..
         " where target_modules of adapter_config.json match, and that is at more places than the run that saved had trained. The new ones begin"
         " without effect (lora_B is zero), so the adapter loads as it was trained. Narrow target_modules to be rid of the warning."
     )
+
+
+def is_adapter(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Tell whether a file is an adapter of PEFT alone, without the layers that it changes."""
+    layers = [name for name in shapes if _LORA.search(name)]
+    return 2 * len(layers) >= len(shapes) > 0 and not any(".base_layer." in name for name in shapes)
+
+
+def base_of_adapter(
+    absent: Sequence[str], shapes: Mapping[str, tuple[int, ...]], case: Case
+) -> Iterator[Statement]:
+    """Say that an adapter has no weights of its base model, and whether its own found their places."""
+    others = [name for name in absent if _LORA.search(name)]
+    base = [name for name in absent if not _LORA.search(name)]
+    if base:
+        yield Statement(
+            f"{plural(len(base), 'missing key')} {are(base)} of the base model. The file of an adapter has none of its weights: expected, for they"
+            " stay as the base model was loaded.",
+        )
+    layers = {_LORA.split(name)[0] for name in shapes if _LORA.search(name)}
+    same = [name for name in others if _LORA.split(name)[0] in layers]
+    if same:
+        yield Statement(
+            f"{plural(len(same), 'missing key')} {are(same)} of an adapter at layers that this file has: the load gave this file to an adapter of"
+            " another name, and that one is complete, or it gave no tensor of it to the model.",
+            tuple(same),
+        )
+    elif not others:
+        yield Statement(
+            "The message names no unexpected key and no missing key of the adapter: all of this file has its place."
+        )
+    if case.survey.load.model is not None:
+        yield Statement("PEFT loads it so, without such a list:", (), case.survey.load.model)
+
+
+_FLAT = re.compile(r"((?:.+\.)?)(weight|bias)_(ih|hh)_(l\d{1,4}(?:_reverse)?)")
+"""The name of a weight of nn.RNN, nn.LSTM or nn.GRU, which cuDNN keeps in one memory."""
+
+
+def lost_of_recurrent(names: Collection[str], case: Case) -> dict[str, str]:
+    """The weights that a recurrent layer must have beside one that is there: the name that lacks -> the one that is there.
+
+    A save as a pickle keeps all names of one memory, and loses none.
+    """
+    lost: dict[str, str] = {}
+    if case.survey.checkpoint.traits.is_pickle:
+        return lost
+    for name in names:
+        found = _FLAT.fullmatch(name)
+        if found is None:
+            continue
+        kinds = ("weight",) if found[2] == "weight" else ("weight", "bias")
+        for kind in kinds:
+            for side in ("ih", "hh"):
+                other = f"{found[1]}{kind}_{side}_{found[4]}"
+                if other not in names:
+                    lost[other] = name
+    return lost
+
+
+def recurrent_statement(lost: Mapping[str, str]) -> Statement:
+    """Say that a save kept one name of the memory of a recurrent layer, and lost the other weights."""
+    held = list(dict.fromkeys(lost.values()))
+    return Statement(
+        f"A recurrent layer (nn.GRU, nn.LSTM, nn.RNN) keeps its weights in one memory on a GPU. The save kept {and_more([show(name, 120) for name in held], 3)}"
+        f" of it and left the others out: their values are not in this file ({and_more([show(name, 120) for name in lost], 3)}). Take another save,"
+        " or train these layers anew. For the next save, clone them (value.clone() for each value of the state dict), or write no safetensors"
+        " (safe_serialization=False in accelerate)."
+    )
