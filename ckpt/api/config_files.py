@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ckpt.errors import UsageError
 from ckpt.formats import save
@@ -76,8 +76,8 @@ def config_files(
     """
     beside = _folder_of(path)
     every = beside.names()
-    names = [name for name in every if _CARRIED.fullmatch(name)]
-    if not any(name.endswith("config.json") for name in names):
+    names = _carried_names(every)
+    if not _has_config(names):
         problem = "--with-config finds no config.json beside the weights"
         raise UsageError(problem, path=show(beside.name, None))
     files: list[ConfigFile] = []
@@ -118,10 +118,16 @@ def _dtype_of(content: bytes) -> str | None:
 
 
 def has_config(path: str) -> bool:
-    """Tell whether a path is a folder of this machine with weights and a config.json, which loaders read together."""
-    if is_url(path) or not os.path.isdir(path):
-        return False
-    return any(_CARRIED.fullmatch(name) and name.endswith("config.json") for name in locate(path).names())
+    """Tell whether a folder of this machine has a config.json, which loaders read together with the weights."""
+    return _has_config(_carried_names(locate(path).names()))
+
+
+def _carried_names(names: Iterable[str]) -> list[str]:
+    return [name for name in names if _CARRIED.fullmatch(name)]
+
+
+def _has_config(names: Iterable[str]) -> bool:
+    return any(name.endswith("config.json") for name in names)
 
 
 def _folder_of(path: str) -> Location:

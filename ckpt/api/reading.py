@@ -290,9 +290,8 @@ def verify(
             return job.damaged(path, error.said_of(path), None, None)
         if rest.damage is not None and rest.damage != error.problem:
             error.problem, error.hint = rest.damage, None
-        report = job.damaged(path, error.said_of(path), rest.whole, rest.lost, rest.rows, rest.unsound)
-        report = report._replace(
-            problems=(*report.problems, *(job.Problem(what, names) for what, names in rest.unproved))
+        report = job.damaged(
+            path, error.said_of(path), rest.whole, rest.lost, rest.rows, rest.unsound, rest.unproved
         )
         left = (job.UNREAD,) if quick and rest.whole else ()
         return report._replace(hint=rest.hint, not_checked=left)

@@ -499,8 +499,8 @@ def _rewritten(
         effects = code_of(report.source, report.result)
         if effects.runs and not options.keep_code:
             raise _code_error(report, survey, limits, effects)
-        if to is not None:
-            # Before the warnings: a refusal is one line.
+        if effects != Code() and to is not None and not options.dry_run:
+            # Writing refuses them too, but after the warnings: a refusal is one line.
             save.refuse_losses(report.result, _format(report.result, to, options))
         _tell_code(report, effects, talk)
     carried: list[ConfigFile] = []

@@ -131,11 +131,9 @@ def piped_sums(data: bytes, globs: Globs) -> Stored:
     path = PIPED
     with about(path):
         text = _decoded(data)
-        if not is_recorded(text):
-            return Stored(path, sums=_selected(parse(text), globs, path))
-        if globs:
-            raise UsageError(NOT_WITH_LISTS)
-        return Stored(path, parse_recorded(text))
+        if is_recorded(text):
+            return Stored(path, parse_recorded(text))
+        return Stored(path, sums=_selected(parse(text), globs, path))
 
 
 def recorded_lists(path: str, limits: Limits) -> list[RecordedList]:

@@ -21,7 +21,7 @@ Default = str | float | None
 
 OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
 """Groups of options in the help, in this order. Options without a group stand before them."""
-FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
+_FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 _DEVICES = ("cpu", "cuda:0", "cuda:1", "mps")
 _WRITERS = "rehome strip rename slim convert salvage warmstart average"
 _EVERY = f"inspect ls get diff stats report explain lint verify sum {_WRITERS}"
@@ -93,23 +93,22 @@ def _row(
     once: bool = False,
 ) -> Option:
     metavar, (commands, text) = (None, texts) if kind == "flag" else (texts[0], texts[1:])
-    starred = [command for command in commands.split() if rare or command.endswith("*")]
     short, _, long = name.rpartition("/")
+    marked = commands.split()
     return Option(
-        long,
-        short or None,
-        kind,
-        metavar,
-        tuple(command.rstrip("*") for command in commands.split()),
-        text,
-        "",
-        tuple(command.rstrip("*") for command in starred),
-        default,
-        low,
-        high,
-        required,
-        words,
-        once,
+        name=long,
+        short=short or None,
+        kind=kind,
+        metavar=metavar,
+        commands=tuple(command.rstrip("*") for command in marked),
+        help=text,
+        rare_in=tuple(command.rstrip("*") for command in marked if rare or command.endswith("*")),
+        default=default,
+        low=low,
+        high=high,
+        required=required,
+        words=words,
+        is_once=once,
     )
 
 
@@ -171,7 +170,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "FORMAT",
             "convert",
             "Write torch-zip, torch-legacy, safetensors or dcp. The default follows OUT's ending.",
-            words=FORMATS,
+            words=_FORMATS,
         ),
         flag("--plain", "convert", "Turn objects into dicts, lists and scalars, numpy arrays into tensors."),
         text(

@@ -323,17 +323,19 @@ def damaged(
     lost: Sequence[str] | None,
     rows: Sequence[str] = (),
     unsound: Sequence[str] = (),
+    unproved: Sequence[tuple[str, tuple[str, ...]]] = (),
 ) -> VerifyReport:
     """The report on a damaged file; `whole` and `lost` are the tensors of one of which a part is left.
 
     `rows` say what lies in the files of a folder. The bytes of lost tensors that are `unsound` are there, and others than
-    their checksums say.
+    their checksums say. `unproved` are sentences on whole tensors whose bytes no checksum proves, with their names.
     """
     gone = tuple(name for name in lost or () if name not in set(unsound))
     problems = [Problem(problem, gone), *map(Problem, rows)]
     if unsound:
         verb = "does not match its checksum" if len(unsound) == 1 else "do not match their checksums"
         problems.append(Problem(f"{plural(len(unsound), 'tensor')} {verb}", tuple(unsound)))
+    problems += [Problem(what, names) for what, names in unproved]
     return VerifyReport(
         path,
         None,
