@@ -1,4 +1,4 @@
-"""Whether two checkouts of ckpt answer the same: `make compare OTHER=FOLDER ARGS='--random 500 --only WORDS'`.
+"""Compare the answers of two checkouts of ckpt: `make compare OTHER=FOLDER ARGS='--random 500 --only WORDS'`.
 
 OTHER is a checkout of another commit (`git worktree add ../other main~9`). Each command runs in both, in the same
 folder: on the samples, on the shapes that frameworks write, on sets of files, behind a URL, on bad input, on random

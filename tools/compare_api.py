@@ -1,4 +1,4 @@
-"""What the functions of `import ckpt` return for each PATH, as text: `make compare` runs it with each of two checkouts.
+"""The results of the functions of `import ckpt` for each PATH, as text: `make compare` runs it with each of two checkouts.
 
 Each public function is called with one checkpoint and with two, so that a new one is compared without a word here.
 """

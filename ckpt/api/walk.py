@@ -23,7 +23,7 @@ from ckpt.formats.common.sets import is_shard
 from ckpt.formats.format import CHECKPOINTS, PERHAPS
 from ckpt.io.far import is_url
 from ckpt.io.location import SNAPSHOTS, is_cached_model, locate, read_file
-from ckpt.io.source import beginning, irregular
+from ckpt.io.source import beginning, irregular_text
 from ckpt.limits import Budget, Limits, json_object, parse_json
 from ckpt.names import endings, natural
 from ckpt.rows import NamedTuple
@@ -323,7 +323,7 @@ def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Fou
         item = Found(path, named=False)
     else:
         if is_named_so and not stat.S_ISREG(mode):
-            return Found(path, named=False, skipped=irregular(mode))
+            return Found(path, named=False, skipped=irregular_text(mode))
         item = Found(path, named=False, is_other=not stat.S_ISREG(mode))
         if not is_named_so and not item.is_other:
             item = _by_bytes(item, plugins)

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from ckpt import __version__
 from ckpt.cli import output, start
-from ckpt.cli.signature import PlainCommand, assembled, plain
+from ckpt.cli.signature import PlainCommand, plain, typer_function
 from ckpt.cli.start import PIPE_CLOSED, TROUBLE, NothingListedError
 from ckpt.errors import CkptError, UsageError
 from ckpt.io.far import Told
@@ -199,7 +199,7 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        command = assembled(name, import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
+        command = typer_function(name, import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
             command = import_module("ckpt.cli.completion").completing(name, command)
         app.command(name, cls=PlainCommand, short_help=COMMANDS[name])(command)

@@ -60,7 +60,7 @@ class Job(NamedTuple):
         return self.item.path
 
 
-def taken_apart(
+def split_options(
     command: str, paths: Sequence[str | None], keywords: dict[str, Any]
 ) -> tuple[ResultOptions, dict[str, Any]]:
     """The options of all writers, and what is left of the keywords of one of them. `paths` are what it reads.

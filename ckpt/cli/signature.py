@@ -45,7 +45,7 @@ Command = Callable[..., int]
 # --- a command --------------------------------------------------------------------------------------------------------
 
 
-def assembled(name: str, command: Command) -> Command:
+def typer_function(name: str, command: Command) -> Command:
     """The function of a command as typer takes it: its parameters are the rows of the tables.
 
     `command` gets its arguments, and its options by their names in Python. What all commands share is done here:

@@ -16,7 +16,7 @@ from ckpt.errors import (
 )
 from ckpt.formats.common.archive import FLATBUFFERS, Archive
 from ckpt.formats.common.dcp import AS_DIST, ZARR, has_arrays
-from ckpt.formats.common.refused import COMPRESSED, compressed, repacked, tar_refused
+from ckpt.formats.common.refused import COMPRESSED, compressed_error, repacked_error, tar_error
 from ckpt.formats.common.steps import steps_in
 from ckpt.formats.common.tar import names_seen
 from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
@@ -56,7 +56,7 @@ def _file(probe: Probe) -> CkptError:
             "an empty file", hint="an unfinished save, or a full disk? use an earlier save"
         )
     if head[257:262] == b"ustar" or probe.is_tar:
-        return tar_refused("a tar archive", probe.path, names_seen(probe.file))
+        return tar_error("a tar archive", probe.path, names_seen(probe.file))
     if _is_behind(probe):
         return UnsupportedError("a zip archive with checkpoints behind other bytes", hint="unzip it first")
     if head.startswith(b"version https://git-lfs"):
@@ -64,7 +64,7 @@ def _file(probe: Probe) -> CkptError:
     if _is_array_of_objects(head):
         return UnsupportedError("not a checkpoint: an array of objects of numpy, which is a pickle")
     if head.startswith(COMPRESSED):
-        return compressed(probe)
+        return compressed_error(probe)
     for magic, what, hint in _MAGICS:
         if head.startswith(magic):
             return UnsupportedError(what, hint=hint)
@@ -229,7 +229,7 @@ def _archive(archive: Archive, path: str) -> CkptError:
     if not names:
         return UnsupportedError("not a checkpoint: an empty zip archive")
     if any(name.endswith("/data.pkl") or name == "data.pkl" for name in names):
-        return repacked(list(names), path)
+        return repacked_error(list(names), path)
     program = keras_of(flat)
     if program is not None:
         return UnsupportedError(f"not a PyTorch checkpoint: {program.what}", hint=program.opener)

@@ -584,7 +584,7 @@ def reason(error: OSError) -> str:
     return texts.get(error.errno or 0) or (error.strerror or "cannot be read").lower()
 
 
-def irregular(mode: int) -> str:
+def irregular_text(mode: int) -> str:
     """Return what a path that is no regular file is, by its mode."""
     return f"not a regular file: {_kind(mode)}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ckpt.api.writing import average
-from ckpt.cli.results import rewrite, taken_apart
+from ckpt.cli.results import rewrite, split_options
 from ckpt.errors import UsageError
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.text import show
@@ -22,7 +22,7 @@ def command(paths: list[str], *, ratios: str | None, **keywords: Any) -> int:
     ckpt average old.pth new.pth --ratios 0.3,0.7 -o mean.safetensors
     ckpt average --last 5 runs/ -o mean.pth
     """
-    options, own = taken_apart("average", paths, keywords)
+    options, own = split_options("average", paths, keywords)
     numbers = _numbers(ratios)
     if not paths:
         raise UsageError("nothing to average", hint="PATH PATH..., or --last N FOLDER")

@@ -7,7 +7,7 @@ from typing import Any
 
 from ckpt.api.keywords import model_of
 from ckpt.api.writing import convert, with_format
-from ckpt.cli.results import rewrite, taken_apart
+from ckpt.cli.results import rewrite, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
@@ -25,7 +25,7 @@ def command(paths: list[str], **keywords: Any) -> int:
     ckpt convert model.pth -o model.safetensors
     ckpt convert train.pth --plain -o train.plain.pth
     """
-    options, own = taken_apart("convert", paths, keywords)
+    options, own = split_options("convert", paths, keywords)
     places = with_format(
         options.places, own["format"], own["shard_size"], plain=own["plain"], with_config=own["with_config"]
     )

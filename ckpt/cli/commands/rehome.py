@@ -10,7 +10,7 @@ from ckpt.api.walk import archives
 from ckpt.api.writing import rehome
 from ckpt.cli import output
 from ckpt.cli.inputs import each, named_paths, tell
-from ckpt.cli.results import ResultOptions, rewrite, taken_apart
+from ckpt.cli.results import ResultOptions, rewrite, split_options
 from ckpt.errors import NoRewriteError, UsageError
 from ckpt.formats import is_folder_format, save
 from ckpt.io.far import is_url
@@ -29,7 +29,7 @@ def command(paths: list[str], *, undo: bool, **keywords: Any) -> int:
     ckpt rehome train.pth -o train.cpu.pth
     ckpt rehome runs/*.pth --in-place
     """
-    options, own = taken_apart("rehome", paths, keywords)
+    options, own = split_options("rehome", paths, keywords)
     if undo:
         alone = {name for name, value in options.keywords.items() if value and name not in _WITH_UNDO}
         if alone or options.places.out is not None or options.json or any(own.values()):

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ckpt.api.writing import rename
-from ckpt.cli.results import rewrite, taken_apart
+from ckpt.cli.results import rewrite, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
@@ -17,5 +17,5 @@ def command(paths: list[str], **keywords: Any) -> int:
     \b
     ckpt rename bert.pth --sub 's/^bert\\.//' --sub 's/LayerNorm\\.gamma$/LayerNorm.weight/' -o out.pth
     """
-    options, own = taken_apart("rename", paths, keywords)
+    options, own = split_options("rename", paths, keywords)
     return rewrite(paths, partial(rename, **own), options)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ckpt.api.writing import salvage
-from ckpt.cli.results import rewrite, taken_apart
+from ckpt.cli.results import rewrite, split_options
 from ckpt.errors import UsageError
 
 
@@ -20,7 +20,7 @@ def command(paths: list[str], **keywords: Any) -> int:
     ckpt salvage cut.pth -o rescued.pth
     ckpt salvage last.pth --fill-from epoch_11.pth -o rescued.pth
     """
-    options, own = taken_apart("salvage", paths, keywords)
+    options, own = split_options("salvage", paths, keywords)
     if (own["fill_from"] or own["names_from"]) and len(paths) > 1:
         option = "--fill-from" if own["fill_from"] else "--names-from"
         raise UsageError(f"{option} takes one PATH: what is lost of several is not the same")

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ckpt.api.writing import slim
-from ckpt.cli.results import rewrite, taken_apart
+from ckpt.cli.results import rewrite, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
@@ -19,5 +19,5 @@ def command(paths: list[str], **keywords: Any) -> int:
     ckpt slim train.pth --strip --to cpu -o release.safetensors
     ckpt slim last.ckpt --keep epoch --keep hyper_parameters -o small.ckpt
     """
-    options, own = taken_apart("slim", paths, keywords)
+    options, own = split_options("slim", paths, keywords)
     return rewrite(paths, partial(slim, **own), options)

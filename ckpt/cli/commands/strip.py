@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ckpt.api.writing import strip
-from ckpt.cli.results import rewrite, taken_apart
+from ckpt.cli.results import rewrite, split_options
 
 
 def command(paths: list[str], **keywords: Any) -> int:
@@ -18,5 +18,5 @@ def command(paths: list[str], **keywords: Any) -> int:
     ckpt strip ddp.pth -o model.pth
     ckpt strip lightning.ckpt --prefix model. --in-place
     """
-    options, own = taken_apart("strip", paths, keywords)
+    options, own = split_options("strip", paths, keywords)
     return rewrite(paths, partial(strip, **own), options)

@@ -9,7 +9,7 @@ from ckpt.api.writing import warmstart
 from ckpt.cli import output
 from ckpt.cli.inputs import documented, opened, refuse_factory
 from ckpt.cli.options import typed_options
-from ckpt.cli.results import reporting, rewrite, taken_apart
+from ckpt.cli.results import reporting, rewrite, split_options
 from ckpt.errors import UsageError
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.text import pasted, pasted_path, show, show_literal
@@ -38,7 +38,7 @@ def command(
         raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
     refuse_factory(into or "", "--into-model")
     asked = {"into": into, "into_model": into_model, "print_code": print_code, **keywords}
-    options, own = taken_apart("warmstart", [pretrained, into, into_model], keywords)
+    options, own = split_options("warmstart", [pretrained, into, into_model], keywords)
 
     def write(path: str, **written: Any) -> RewriteReport:
         return warmstart(

@@ -24,7 +24,7 @@ _NEMO = "model_weights.ckpt"
 """The member of an archive of NeMo that holds its weights."""
 
 
-def compressed(probe: Probe) -> CkptError:
+def compressed_error(probe: Probe) -> CkptError:
     """The error for a compressed file. `tar` unpacks an archive inside, whatever it was compressed with."""
     how = packing(probe.head)
     assert how is not None
@@ -32,12 +32,12 @@ def compressed(probe: Probe) -> CkptError:
     if is_tar(inside):
         names = names_seen(Memory(beginning(probe.file, how, _INSIDE) or inside))
         if _NEMO not in names:  # ckpt reads NeMo's archive as it is, once it is no longer compressed
-            return tar_refused(f"a tar archive in {how.name}", probe.path, names)
+            return tar_error(f"a tar archive in {how.name}", probe.path, names)
     program = next(word for magic, word in _UNPACKERS.items() if probe.head.startswith(magic))
     return UnsupportedError(f"compressed with {how.name}", hint=_unpack(probe.path, program))
 
 
-def tar_refused(what: str, path: str, names: Sequence[str]) -> CkptError:
+def tar_error(what: str, path: str, names: Sequence[str]) -> CkptError:
     """The error for a tar archive: the checkpoints in it, and the command that unpacks them."""
     held = [show(name, 80) for name in names if name.lower().endswith(WEIGHTS)] or [
         show(name, 80) for name in names[:1] if len(names) == 1
@@ -55,7 +55,7 @@ def _unpack(path: str, program: str) -> str | None:
     return None if None in words else f"{program} -c {words[0]} > {words[1]}"
 
 
-def repacked(names: Sequence[str], path: str) -> CkptError:
+def repacked_error(names: Sequence[str], path: str) -> CkptError:
     """The error for an archive of torch.save that somebody has unpacked and zipped again, with another folder around or none."""
     pickles = [name for name in names if name == _PICKLE or name.endswith(f"/{_PICKLE}")]
     pickles = [name for name in pickles if not name.startswith("__MACOSX/")] or pickles

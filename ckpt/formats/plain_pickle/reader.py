@@ -14,7 +14,7 @@ from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks
 from ckpt.formats.common.following import refuse_archive
 from ckpt.formats.common.packed import is_packed, packing, unpacked
 from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, unknown_names
-from ckpt.formats.common.refused import compressed
+from ckpt.formats.common.refused import compressed_error
 from ckpt.formats.common.stream import MAGIC, read_nested
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Probe
@@ -101,7 +101,7 @@ class _Reader:
         They are read as any bytes would be, for a loader does not ask what they were meant to be.
         """
         if first.root == MAGIC and self._packing is not None:
-            raise compressed(self._probe)  # a file of torch, as people pack it
+            raise compressed_error(self._probe)  # a file of torch, as people pack it
         if _may_be_magic(first.root):
             raise UnreadableError(
                 "torch may take its first pickle for the magic number of a legacy file, though torch never writes it so"

@@ -19,7 +19,7 @@ _THIRD = re.compile(r"(?:^|\.)layer\d+\.\d+\.conv3\.")
 """The third convolution of a block, which bottlenecks alone have in ResNets."""
 
 
-def architectures(message: Message, shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
+def name_architectures(message: Message, shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
     """Name two architectures that people take for one another."""
     widths = {
         (row.checkpoint[1], row.model[1])
@@ -74,7 +74,7 @@ _LEAST_PARTS = 3
 _STAGES = ("layer1.", "layer2.", "layer3.", "layer4.")
 
 
-def depths(message: Message, shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
+def compare_depths(message: Message, shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
     """Say that one of two models has more blocks in a list, where all keys that differ are of those blocks."""
     here, there = _blocks(shapes), _blocks(message.missing)
     left_over = _blocks(message.unexpected)

@@ -16,10 +16,10 @@ from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
 from ckpt.findings import Finding
 from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, looked_at, stated
 from ckpt.jobs.explain.families.architectures import (
-    architectures,
-    depths,
+    compare_depths,
     inputs,
     likely_pair,
+    name_architectures,
     scaled_rows,
     sizes,
 )
@@ -173,8 +173,8 @@ def _answer(message: Message, case: Case) -> Answer:
         []
         if case.is_useless
         else [
-            *architectures(message, shapes_in_file),
-            *depths(message, shapes_in_file),
+            *name_architectures(message, shapes_in_file),
+            *compare_depths(message, shapes_in_file),
         ]
     )
     rows = [
@@ -687,7 +687,7 @@ def _shapes(
     if same and not case.is_useless:
         told = [
             *_of_quantizers(same, shapes),
-            *architectures(message, shapes),
+            *name_architectures(message, shapes),
             *adapter_rank(message, case),
         ]
         if told:
