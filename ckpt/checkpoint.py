@@ -8,6 +8,7 @@ from operator import add
 from types import TracebackType
 from typing import Literal
 
+from ckpt.account import Account
 from ckpt.columns import Column, parts
 from ckpt.errors import about
 from ckpt.io.source import Source
@@ -195,18 +196,6 @@ class Refusal(NamedTuple):
     """The file of a folder that is refused; empty for a checkpoint in one file."""
 
 
-class Notice(NamedTuple):
-    """An oddity that the reader noticed while it read on: a code of the catalogue of findings, and a sentence.
-
-    `hint` is a command that mends it, ready to paste.
-    """
-
-    code: str
-    message: str
-    tensors: tuple[str, ...] = ()
-    hint: str | None = None
-
-
 class CodeDevice(NamedTuple):
     """A device that the code in a file names as a constant. `line` counts from 1; the bytecode has no lines.
 
@@ -345,10 +334,6 @@ class ParallelRank(NamedTuple):
     of: int
 
 
-UNREAD = "(unread)"
-"""The name of what was not read, and whose names are not known."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
     """A checkpoint in a file. It is a context manager; leaving it closes the file.
@@ -377,13 +362,12 @@ class Checkpoint:
     """The `encoding=` that torch.load needs when the default fails."""
     not_loadable: str | None = None
     """The reason why torch cannot load the file at all, although ckpt reads it."""
-    notices: tuple[Notice, ...] = ()
+    account: Account = Account()
+    """What the reader noticed, and the values that are not in the tree although they belong there."""
     code_devices: tuple[CodeDevice, ...] = ()
+    """The devices that code in the file names. Loaders never change them."""
     beside: Node = None
     """Named values that are no part of the tree: the constants of a program."""
-    """The devices that code in the file names. Loaders never change them."""
-    left_out: tuple[tuple[str, str], ...] = ()
-    """The values that a live model holds and no file can, or that a file lacks: names and reasons."""
     parts: tuple[str, ...] = ()
     """The file names of the shards of a sharded checkpoint, or of all files of a folder that were read."""
     layout: str = ""
@@ -411,13 +395,6 @@ class Checkpoint:
     def source(self) -> Source | None:
         """The file, when the checkpoint is a single file."""
         return self.sources[0] if len(self.sources) == 1 and not self.parts else None
-
-    @property
-    def unread(self) -> tuple[tuple[str, str], ...]:
-        """The parts that could not be read: names, or UNREAD for a damaged file of which none is known, and reasons."""
-        named = {why for _, why in self.left_out}
-        damaged = (row.message for row in self.notices if row.code == "damaged-file")
-        return (*self.left_out, *((UNREAD, why) for why in damaged if why not in named))
 
     def is_of_weights(self, file: str) -> bool:
         """Tell whether a statement about a file of a folder is about its weights.

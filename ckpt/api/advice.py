@@ -10,7 +10,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, LossError
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import strips
-from ckpt.findings import LOST, Plan, Way
+from ckpt.findings import Plan, Way
 from ckpt.io.location import beside, is_lasting
 from ckpt.limits import Limits
 from ckpt.tensors import TensorRef
@@ -166,8 +166,7 @@ def advise(error: CkptError, survey: Survey, limits: Limits) -> None:
 
 def _lacks_bytes(checkpoint: Checkpoint) -> bool:
     """Tell whether a distributed checkpoint lists tensors of which bytes are missing."""
-    lost = (row for row in checkpoint.notices if row.code in LOST and row.tensors)
-    return checkpoint.traits.fills_a_state and any(lost)
+    return checkpoint.traits.fills_a_state and bool(checkpoint.account.lost_names)
 
 
 def _is_plain(survey: Survey, words: tuple[str, ...]) -> bool:

@@ -86,8 +86,10 @@ def doubts(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]
 
     Or for each notice with one of the `codes`.
     """
-    messages = [notice.message for notice in checkpoint.notices if notice.code in codes]
-    return [f"{show(checkpoint.path, None)}: {show_literal(message)}" for message in messages]
+    return [
+        f"{show(checkpoint.path, None)}: {show_literal(message)}"
+        for message in checkpoint.account.messages(codes)
+    ]
 
 
 Progress = Callable[[int, int], None]

@@ -197,7 +197,7 @@ def sum(
     from ckpt.jobs.check.recorded import SumReport, listed, unread_in
     from ckpt.jobs.check.sums import sums
     from ckpt.jobs.rewrite.report import with_ties
-    from ckpt.jobs.unread import unread
+    from ckpt.jobs.unread import unread_parts
 
     text_only(section=section)
     limits_only(limits)
@@ -231,7 +231,7 @@ def sum(
         chosen = survey.everything if all else survey.model_or_all(section)
         opened.check_unchanged()
     return SumReport(
-        opened.path, opened.format, chosen.name, tuple(rows), missing=unread(survey.checkpoint, chosen)
+        opened.path, opened.format, chosen.name, tuple(rows), missing=unread_parts(survey.checkpoint, chosen)
     )
 
 
@@ -326,7 +326,7 @@ def verdict(
         report = compared_with(stored, report, opened, quick=quick)
     elif quick:
         report = report._replace(not_checked=(*report.not_checked, job.UNREAD))
-    if report.hint is None and any(notice.code == "stale-index" for notice in checkpoint.notices):
+    if report.hint is None and checkpoint.account.has_noticed("stale-index"):
         return report._replace(hint=_command(checkpoint, opened.limits, "indexed"))
     return report
 

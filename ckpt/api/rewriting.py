@@ -38,7 +38,7 @@ from ckpt.io.location import beside
 from ckpt.io.target import make_parents
 from ckpt.jobs.check.sums import Like, likeness
 from ckpt.jobs.rewrite.report import Filled, Leftover, RewriteReport, with_ties, with_unread
-from ckpt.jobs.rewrite.sets import is_partial, weights_file, whole_part, with_files, without_copies
+from ckpt.jobs.rewrite.sets import weights_file, whole_part, with_files, without_copies
 from ckpt.jobs.weights import emptied_findings
 from ckpt.limits import Limits
 from ckpt.pickles.calls import Code, code_of
@@ -339,7 +339,7 @@ def _made(survey: Survey, make: Make, options: WriteOptions) -> RewriteReport:
         return make(survey, options.limits)
     whole, lost = whole_part(survey.checkpoint, options.limits, comparison)
     report = make(Survey(whole), options.limits)
-    if not lost and not is_partial(survey.checkpoint) and not (comparison and comparison.rows):
+    if not lost and not survey.checkpoint.account.is_partial and not (comparison and comparison.rows):
         return report
     extra = [Leftover(name, "not in the other save") for name in (comparison.extra if comparison else ())]
     return report._replace(

@@ -9,9 +9,7 @@ import re
 from collections.abc import Callable
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError, FolderError
-from ckpt.findings import LOST
 from ckpt.formats.common.steps import files_in, steps_in
 from ckpt.io.location import Location, locate, read_file
 from ckpt.limits import Limits
@@ -102,13 +100,6 @@ def _problem(path: str, limits: Limits, plugins: bool) -> str | None:
     """Return the reason why a checkpoint is not whole, by its own metadata, or None."""
     try:
         with formats.open(path, limits, plugins=plugins) as checkpoint:
-            return _lack(checkpoint)
+            return checkpoint.account.first_lack
     except CkptError as error:
         return error.problem
-
-
-def _lack(checkpoint: Checkpoint) -> str | None:
-    for notice in checkpoint.notices:
-        if notice.code in (*LOST, "damaged-file"):
-            return notice.message
-    return next((f"{show(name, 60)}: {why}" for name, why in checkpoint.left_out), None)

@@ -14,7 +14,6 @@ from ckpt.elements.blocks import SMALL, blocks, buffer, place_of
 from ckpt.elements.crc import combined
 from ckpt.elements.pieces import shown, size_of
 from ckpt.errors import CkptError, DamagedDataError, LimitError, NotOpenedError
-from ckpt.findings import LOST
 from ckpt.io.executor import Executor, Failed, Task, cpus, run_each, spans
 from ckpt.io.far import foreseen_at_once
 from ckpt.tensors import (
@@ -112,7 +111,7 @@ def unsound(checkpoint: Checkpoint, executor: Executor, *, far: bool = False) ->
     Those that the reader knows to be lost are not looked at. All records with a checksum are read, with `far` those behind a
     URL too.
     """
-    gone = {name for row in checkpoint.notices if row.code in LOST for name in row.tensors}
+    gone = set(checkpoint.account.lost_names)
     whys: dict[str, str] = {}
     rest: list[Entry] = []
     for entry in checkpoint.tensors:

@@ -151,7 +151,7 @@ def _pretrained(checkpoint: Checkpoint) -> str | None:
 
 
 def _inside(checkpoint: Checkpoint) -> str | None:
-    codes = {row.code for row in checkpoint.notices}
+    codes = {notice.code for notice in checkpoint.account.notices}
     if "code-inside" in codes:
         return "loading it runs the code that it holds"
     if "unknown-import" in codes:

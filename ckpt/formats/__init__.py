@@ -12,7 +12,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ckpt.checkpoint import Checkpoint, Notice
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import (
     CkptError,
     LinkError,
@@ -168,7 +169,9 @@ def _read(probe: Probe, limits: Limits, plugins: bool) -> Checkpoint:
         damage = error.problem if probe.archive is None else probe.archive.cause or error.problem
         why = f"{show(_last(probe.path), 80)}: {damage}" if probe.mark else damage
         # is_edited: it is written anew, for a copy would be as damaged.
-        return replace(checkpoint, notices=_said(checkpoint.notices, why), is_edited=True, damage=damage)
+        notices = _said(checkpoint.account.notices, why)
+        account = checkpoint.account._replace(notices=notices)
+        return replace(checkpoint, account=account, is_edited=True, damage=damage)
 
 
 def _last(path: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Entry, Notice, Refusal, Role, Traits
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, Entry, Refusal, Role, Traits
 from ckpt.columns import Chain
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import LimitError, UnreadableError

@@ -6,7 +6,8 @@ pickles. An importer looks a module up in the package first, so any name may mea
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Import, Notice, Traits
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, Import, Traits
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.archive import Archive, check_paths
 from ckpt.formats.common.code import code_of, notices_of

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from ckpt.checkpoint import Checkpoint, RecordedFile, names_of
 from ckpt.elements.audit import unsound
 from ckpt.errors import CkptError, about
-from ckpt.findings import LOST
 from ckpt.formats import format_of, known_formats, lister_of, open, probe_at, verifier_of
 from ckpt.formats.format import ChecksumReport
 from ckpt.io.executor import Executor, Local
@@ -123,9 +122,7 @@ def remainder(
     """
     try:
         with open(path, limits, plugins=plugins, partial=True) as checkpoint:
-            gone = dict.fromkeys(
-                name for row in checkpoint.notices if row.code in LOST for name in row.tensors
-            )
+            gone = dict.fromkeys(checkpoint.account.lost_names)
             bad = {} if executor is None else unsound(checkpoint, executor, far=True)
             names = names_of(checkpoint.tensors)
             whole = tuple(name for name in names if name not in gone and name not in bad)
@@ -133,8 +130,8 @@ def remainder(
             nowhere = gone.keys() - there  # an index lists them, and no shard that is there holds them
             lost = (*there, *(name for name in gone if name in nowhere))
             hint = plan(checkpoint) if plan is not None and whole else None
-            doubts = (row for row in checkpoint.notices if row.code == "damaged-file" and row.tensors)
-            unproved = tuple((row.message, row.tensors) for row in doubts)
+            doubts = checkpoint.account.noticed("damaged-file")
+            unproved = tuple((notice.message, notice.tensors) for notice in doubts if notice.tensors)
             return Remainder(whole, lost, (), hint, checkpoint.damage, tuple(bad), unproved)
     except CkptError:
         pass

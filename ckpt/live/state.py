@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ckpt.account import Absence, Account
 from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.evidence.wrappers import own_name
 from ckpt.formats.common.pickled import Contents, checkpoint
@@ -182,4 +183,5 @@ def state_checkpoint(model: Any, name: str) -> Checkpoint:
     with torch.no_grad():
         node, left_out = state_tree(state_of(model))
     result = checkpoint(name, "live", TRAITS, node, Contents(), Limits())
-    return replace(result, left_out=tuple(left_out.items()))
+    account = Account(left_out=tuple(Absence(name, why) for name, why in left_out.items()))
+    return replace(result, account=account)

@@ -397,7 +397,7 @@ def _sections(report: Inspection) -> list[tuple[str, str, str]]:
     prefixes: dict[str, list[Prefix]] = {}
     for prefix in report.prefixes:
         prefixes.setdefault(prefix.section, []).append(prefix)
-    lost = [name for name, _ in report.checkpoint.left_out]
+    lost = [name for name, _ in report.checkpoint.account.left_out]
     out: list[tuple[str, str, str]] = []
     empty = []
     for (name, kind), parts in groups.items():

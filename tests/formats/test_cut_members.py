@@ -18,7 +18,8 @@ from pipelines import Pipeline
 
 import ckpt
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint, Notice
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint
 from ckpt.jobs.rewrite.sets import whole_part
 from ckpt.limits import Limits
 from ckpt.rows import replace
@@ -38,7 +39,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
             gone = tuple(entry.name for entry in found.tensors if entry.name.endswith(tensor))
             if not partial or not str(location.name).endswith(file) or not gone:  # type: ignore[attr-defined]
                 return found
-            return replace(found, notices=(*found.notices, Notice("incomplete", "cut off", gone)))
+            return replace(found, account=found.account.with_notices(Notice("incomplete", "cut off", gone)))
 
         monkeypatch.setattr(formats, "_open", played)
 
@@ -148,7 +149,7 @@ def test_weights_of_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
     (folder / "pytorch_model_fsdp_1.bin").write_bytes(b"PK")
     with formats.open(str(folder), partial=True) as checkpoint:
         names = {entry.name for entry in checkpoint.tensors}
-        (notice,) = checkpoint.notices
+        (notice,) = checkpoint.account.notices
     assert names == {name for name in every if not name.startswith("model_1.")}
     assert "pytorch_model_fsdp_1.bin was not read" in notice.message
 

@@ -97,6 +97,7 @@ import json, os, pathlib
 from math import prod
 if os.environ.get("TOY_MARK"):
     pathlib.Path(os.environ["TOY_MARK"]).touch()
+from ckpt.account import Account
 from ckpt.checkpoint import Checkpoint, Entry, Member, Traits
 from ckpt.dtypes import BY_NAME, contiguous
 from ckpt.errors import CutOffError
@@ -159,7 +160,7 @@ def checkpoint_of(probe, is_cut=False):
         at += size
     return Checkpoint(path=probe.path, format=FORMAT.name, traits=FORMAT.traits, nbytes=probe.size, root=root,
                       tensors=tuple(entries), storages=tuple(storages), sources=(probe.file,),
-                      notices=tuple(lost_notices(entries, short)))
+                      account=Account(tuple(lost_notices(entries, short))))
 '''
 
 FOLDER = """

@@ -278,7 +278,7 @@ def test_a_tensor_in_another_shard_and_one_listed_nowhere_are_named(shards: Path
     edit_index(shards, {"classifier.bias": "model-00001-of-00002.safetensors", "classifier.weight": None})
 
     with formats.open(str(shards)) as checkpoint:
-        notices = {notice.tensors: notice.message for notice in checkpoint.notices}
+        notices = {notice.tensors: notice.message for notice in checkpoint.account.notices}
 
         assert set(notices) == {("classifier.bias",), ("classifier.weight",)}
         assert "the index says model-00001-of-00002.safetensors" in notices["classifier.bias",]
@@ -315,7 +315,7 @@ def test_safetensors_win_over_pickles_and_the_other_is_named(tmp_path: Path) -> 
 
     with formats.open(str(tmp_path)) as checkpoint:
         assert checkpoint.path == str(tmp_path / "model.safetensors")
-        assert "pytorch_model.bin" in checkpoint.notices[0].message
+        assert "pytorch_model.bin" in checkpoint.account.notices[0].message
 
 
 # --- legacy ---------------------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ def test_a_second_legacy_checkpoint_is_reported(tmp_path: Path) -> None:
 
     with formats.open(str(tmp_path / "two.pth")) as checkpoint:
         assert [entry.name for entry in checkpoint.tensors] == ["first"]
-        assert [notice.code for notice in checkpoint.notices] == ["trailing-data"]
-        assert f"a second checkpoint begins at byte {middle:,}" in checkpoint.notices[0].message
+        assert [notice.code for notice in checkpoint.account.notices] == ["trailing-data"]
+        assert f"a second checkpoint begins at byte {middle:,}" in checkpoint.account.notices[0].message
 
 
 def test_what_torch_writes_and_cannot_read_back(tmp_path: Path) -> None:

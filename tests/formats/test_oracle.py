@@ -106,7 +106,7 @@ def check(file: Path, way: Way, state: Any) -> None:
         assert checkpoint.byteorder == way.byteorder
         assert checkpoint.nbytes == file.stat().st_size
         assert checkpoint.not_loadable is None
-        assert [notice for notice in checkpoint.notices if notice.code == "trailing-data"] == []
+        assert [notice for notice in checkpoint.account.notices if notice.code == "trailing-data"] == []
         oracle.Comparison(checkpoint).tensors(loaded)
         tags(checkpoint.tensors)
         storages(checkpoint, way)

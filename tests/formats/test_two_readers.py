@@ -316,7 +316,7 @@ def test_records_beside_those_of_torch_are_named(data: bytes, tmp_path: Path) ->
     assert is_harmless(path)
     with open(str(path)) as checkpoint:
         text = "torch does not read archive/notes in the archive"
-        assert [(row.code, row.message) for row in checkpoint.notices] == [("unread-file", text)]
+        assert [(row.code, row.message) for row in checkpoint.account.notices] == [("unread-file", text)]
 
 
 def put(data: bytes, name: str, content: bytes, method: int = zipfile.ZIP_STORED) -> bytes:
@@ -482,7 +482,7 @@ def test_legacy_files_behind_the_first_are_said(tmp_path: Path) -> None:
         path.write_bytes(one + behind)
         with open(str(path)) as checkpoint:
             assert [row.name for row in checkpoint.tensors] == ["w"]
-            assert says in " ".join(row.message for row in checkpoint.notices)
+            assert says in " ".join(row.message for row in checkpoint.account.notices)
             assert checkpoint.weights_only == () and not checkpoint.not_loadable
         assert is_harmless(path)
 

@@ -21,6 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("io.far", "io.source", "io.location"),
     ("tensors",),
     ("nodes",),
+    ("account",),
     ("checkpoint",),
     ("reports",),
     (
@@ -45,6 +46,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 TOP = frozenset(
     [
+        "account",
         "api",
         "checkpoint",
         "cli",

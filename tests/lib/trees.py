@@ -54,7 +54,7 @@ def dump(checkpoint: Checkpoint | str) -> object:
         "rest": (
             checkpoint.imports,
             checkpoint.weights_only,
-            checkpoint.notices,
+            checkpoint.account.notices,
             checkpoint.not_loadable,
             checkpoint.encoding,
         ),

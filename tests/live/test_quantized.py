@@ -131,7 +131,7 @@ def test_a_live_model_compares_whole_wrappers(tmp_path: Path) -> None:
     live = state.state_checkpoint(wrapped(), "live")
 
     assert [entry.name for entry in live.tensors] == ["bias"]
-    assert [name for name, _ in live.left_out] == ["weight"]
+    assert [name for name, _ in live.account.left_out] == ["weight"]
 
 
 def test_a_snapshot_and_a_file_have_the_same_quantized_tensors(tmp_path: Path) -> None:

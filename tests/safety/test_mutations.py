@@ -119,7 +119,7 @@ class Reader:
             with formats.open(str(self.path)) as checkpoint:
                 self.rows = _rows(checkpoint)
                 self.promised = checkpoint.weights_only == () and checkpoint.not_loadable is None
-                self.noticed = bool(checkpoint.notices)
+                self.noticed = bool(checkpoint.account.notices)
                 devices = [entry.tensor.device for entry in checkpoint.tensors]
                 values = [(value.name, value.type, repr(value.node)[:100]) for value in checkpoint.values]
                 if any("object at 0x" in text for _, _, text in values):

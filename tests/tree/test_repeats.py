@@ -44,7 +44,7 @@ def test_the_last_value_counts(kind: str, more: int, tmp_path: Path) -> None:
 
     with formats.open(str(path)) as checkpoint:
         assert [(entry.name, entry.tensor.shape) for entry in checkpoint.tensors] == tensors
-        (notice,) = checkpoint.notices
+        (notice,) = checkpoint.account.notices
         assert notice.code == "ambiguous-name"
         assert "is set twice in one dict" in notice.message and "the last value counts" in notice.message
     assert inside("rehome", "--to", "cuda:0", "a.pt", "-o", "b.pt", cwd=tmp_path).code == 0

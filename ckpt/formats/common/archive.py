@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from zlib import crc32
 
-from ckpt.checkpoint import Notice
+from ckpt.account import Notice
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
 from ckpt.formats.common.directory import (
     CENTRAL_MAGIC,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt.checkpoint import CodeDevice, Notice, Role
+from ckpt.account import Notice
+from ckpt.checkpoint import CodeDevice, Role
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.script import Deed, Script, ScriptClass
 from ckpt.limits import Budget, Limits

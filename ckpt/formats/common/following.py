@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 from zlib import MAX_WBITS, decompressobj, error
 
-from ckpt.checkpoint import Notice
+from ckpt.account import Notice
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import END_MAGIC, TRAILING, Archive
 from ckpt.formats.common.directory import LOCAL_MAGIC, Record

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ckpt.checkpoint import Entry, Notice
+from ckpt.account import Notice
+from ckpt.checkpoint import Entry
 from ckpt.dtypes import UINT8
 from ckpt.io.source import Source
 from ckpt.tensors import Boxes, Patched, Place, Range, Storage, parts_of

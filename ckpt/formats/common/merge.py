@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import Checkpoint, Container, Entry, Member, Notice, Refusal, Value
+from ckpt.account import Absence, Account, Notice
+from ckpt.checkpoint import Checkpoint, Container, Entry, Member, Refusal, Value
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node
 from ckpt.rows import NamedTuple, replace
@@ -54,17 +55,21 @@ def merged(path: str, name: str, members: Sequence[Member]) -> Checkpoint:
         weights_only=_refusals(members),
         encoding=main.encoding,
         not_loadable=next((part.not_loadable for part in weights if part.not_loadable), None),
-        notices=tuple(
-            _moved_notice(member, notice) for member in members for notice in member.checkpoint.notices
-        ),
-        left_out=tuple(
-            (_places(member, (name,))[0], why)
-            for member in members
-            for name, why in member.checkpoint.left_out
-        ),
+        account=_merged_account(members),
         sources=tuple(source for part in every for source in part.sources),
         members=tuple(members),
     )
+
+
+def _merged_account(members: Sequence[Member]) -> Account:
+    """Return what the readers of all files noticed, under the names of the folder."""
+    notices: list[Notice] = []
+    left_out: list[Absence] = []
+    for member in members:
+        account = member.checkpoint.account
+        notices += [_moved_notice(member, notice) for notice in account.notices]
+        left_out += [Absence(_places(member, (name,))[0], why) for name, why in account.left_out]
+    return Account(tuple(notices), tuple(left_out))
 
 
 def _moved_notice(member: Member, notice: Notice) -> Notice:

@@ -10,7 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ckpt.checkpoint import Checkpoint, Notice, ParallelRank
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, ParallelRank
 from ckpt.errors import CkptError
 from ckpt.formats.format import Probe
 from ckpt.io.far import is_url
@@ -70,7 +71,7 @@ _ALONE = "no file is a model by itself"
 
 def _with(checkpoint: Checkpoint, number: int, of: int, text: str) -> Checkpoint:
     notice = Notice("tensor-parallel", text)
-    return replace(checkpoint, rank=ParallelRank(number, of), notices=(*checkpoint.notices, notice))
+    return replace(checkpoint, rank=ParallelRank(number, of), account=checkpoint.account.with_notices(notice))
 
 
 def notice_of(files: Sequence[tuple[str, Checkpoint]], folder: Location, limits: Limits) -> Notice | None:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits, Value
+from ckpt.account import Account, Notice
+from ckpt.checkpoint import Checkpoint, Import, Origin, Refusal, Traits, Value
 from ckpt.columns import Chain, Column
 from ckpt.dtypes import UINT8, DType
 from ckpt.errors import LimitError, MixedStepsError, UnreadableError
@@ -242,7 +243,7 @@ def checkpoint(
         weights_only=refusals,
         encoding=encoding,
         not_loadable=not_loadable,
-        notices=tuple(contents.notices),
+        account=Account(tuple(contents.notices)),
         sources=() if source is None else (source,),
         origin=origin,
     )
@@ -366,7 +367,8 @@ def strays(counts: Mapping[int, Mapping[str, float]]) -> set[int]:
 
 def incomplete_in(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return the names of the tensors that a file lacks bytes of, as its notices say."""
-    return tuple(name for row in checkpoint.notices if row.code == "incomplete" for name in row.tensors)
+    notices = checkpoint.account.noticed("incomplete")
+    return tuple(name for notice in notices for name in notice.tensors)
 
 
 def counters_of(values: Iterable[Value]) -> dict[str, Node]:

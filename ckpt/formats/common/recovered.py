@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from struct import unpack_from
 
-from ckpt.checkpoint import Notice
+from ckpt.account import Notice
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, LimitError, UnreadableError
 from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, Archive
 from ckpt.formats.common.directory import (

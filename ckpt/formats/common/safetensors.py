@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from math import prod
 
+from ckpt.account import Account
 from ckpt.checkpoint import Checkpoint, Entry, Traits, Value
 from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
 from ckpt.errors import CutOffError, LimitError, UnreadableError
@@ -263,7 +264,7 @@ def _checkpoint(probe: Probe, header: Header) -> Checkpoint:
         tensors=tuple(entries),
         storages=make.storages,
         values=tuple(values_of(header.texts)),
-        notices=tuple(lost_notices(entries, make.short)),
+        account=Account(tuple(lost_notices(entries, make.short))),
         sources=(probe.file,),
     )
 

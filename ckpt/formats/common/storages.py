@@ -6,7 +6,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
-from ckpt.checkpoint import Notice, Storages
+from ckpt.account import Notice
+from ckpt.checkpoint import Storages
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError
 from ckpt.formats.common.archive import Archive, check_small, read_archive

@@ -5,7 +5,8 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 
-from ckpt.checkpoint import Checkpoint, Import, Notice, RecordedFile, RecordedItem
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, Import, RecordedFile, RecordedItem
 from ckpt.checkpoint import Member as Part
 from ckpt.errors import CkptError, DamagedDataError, UnreadableError
 from ckpt.formats.common.following import judge_records

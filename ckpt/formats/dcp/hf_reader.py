@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt.checkpoint import Checkpoint, Entry, Notice, RecordedFile, Value
+from ckpt.account import Account, Notice
+from ckpt.checkpoint import Checkpoint, Entry, RecordedFile, Value
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common import safetensors
@@ -68,7 +69,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             Notice("damaged-file", f"{show(shard.name, 80)} was not read: {error.advice}")
             for shard, error in unread
         ]
-        return replace(checkpoint, notices=(*notices, *checkpoint.notices))
+        return replace(checkpoint, account=checkpoint.account.after(notices))
     except BaseException:
         for file in files:
             file.close()
@@ -169,7 +170,7 @@ def _checkpoint(
         tensors=tuple(entries),
         storages=tuple(entry.tensor.storage for entry in entries if isinstance(entry.tensor, TensorRef)),
         values=tuple(Value((METADATA, key), f"{METADATA}.{key}", "str", text) for key, text in texts.items()),
-        notices=tuple(notices),
+        account=Account(tuple(notices)),
         parts=tuple(shard.name for shard in shards),
         sources=tuple(source for file in files for source in file.sources),
     )

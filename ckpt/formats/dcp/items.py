@@ -13,7 +13,8 @@ from functools import partial
 from math import prod
 from typing import Protocol
 
-from ckpt.checkpoint import Checkpoint, Notice, Origin
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.dtypes import DType
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError, UnsupportedError
 from ckpt.formats.common.archive import Archive, read_archive

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 
-from ckpt.checkpoint import Checkpoint, Import, Notice
+from ckpt.account import Absence, Notice
+from ckpt.checkpoint import Checkpoint, Import
 from ckpt.dtypes import contiguous
 from ckpt.errors import (
     CkptError,
@@ -296,14 +297,14 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
         elif files.is_lost(row):
             lost.append(name)
         leaves[name] = _ref(row, grid or row.chunks.grid(), probe.mark, files, problem, limits)
-    gone: list[tuple[str, str]] = []
-    unread: list[tuple[str, str]] = []
+    gone: list[Absence] = []
+    unread: list[Absence] = []
     objects: list[tuple[Node, Bytes]] = []
     for name, item, part in coming(
         [(name, item, _found(files, name, item)) for name, item in metadata.objects.items()]
     ):
         if item is not None and item.file in files.missing:
-            gone.append((name, f"it was in {show(item.file, 80)}"))
+            gone.append(Absence(name, f"it was in {show(item.file, 80)}"))
             continue
         try:
             if isinstance(part, CkptError):
@@ -313,7 +314,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
         except (LimitError, NotOpenedError):
             raise
         except CkptError as error:
-            unread.append((name, error.problem))
+            unread.append(Absence(name, error.problem))
             faults.setdefault("unread", []).append(
                 Notice("incomplete", f"{show(name, 80)} was not read: {error.problem}")
             )
@@ -357,7 +358,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
         facts=(("beside it", and_more([show(name, 80) for name in names], 6)),)
         if (names := beside(files.folder))
         else (),
-        left_out=(*gone, *unread),
+        account=checkpoint.account.without_values([*gone, *unread]),
         parts=tuple(file for file in sorted(metadata.files, key=natural) if file in files.sources),
         sources=tuple(files.sources.values()),
     )
@@ -574,7 +575,7 @@ def _judge(probe: Probe, name: str, source: Source, out: _Strangers) -> None:
         with probe.open(Member(source, f"{name} alone", 0, source.size), f"{probe.mark}{name}:") as opened:
             strange = [row for row in opened.imports if row.group != "known"]
             out.imports.extend(row._replace(where=(), file=name) for row in strange)
-            out.notices.extend(row for row in opened.notices if row.code == "code-inside")
+            out.notices.extend(opened.account.noticed("code-inside"))
     except (LimitError, NotOpenedError):
         raise
     except UnsupportedError:

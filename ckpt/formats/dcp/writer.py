@@ -20,6 +20,7 @@ from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.dtypes import DType, contiguous
 from ckpt.elements.blocks import elements, is_dense, place_of, same_bytes
 from ckpt.errors import LimitError, UnreadableError, UnsupportedError
+from ckpt.findings import LOST
 from ckpt.formats.common.dcp import DATA, METADATA
 from ckpt.formats.common.layout import Layout, archive_of
 from ckpt.formats.common.writing import Draft, Relisting, differs, same_value
@@ -429,9 +430,8 @@ def draft(checkpoint: Checkpoint, limits: Limits) -> Draft:
 
 def compare(planned: Checkpoint, written: Checkpoint) -> None:
     """Raise WriteError unless a written folder has the tensors and the values of the plan, and nothing is missing."""
-    for notice in written.notices:
-        if notice.code in ("incomplete", "overlap"):
-            raise differs(notice.message)
+    for message in written.account.messages(LOST):
+        raise differs(message)
     for leaf, copy in _pairs(planned, written):
         tensor, other = tensor_of(leaf.node), tensor_of(copy.node)
         if tensor is not None or other is not None:

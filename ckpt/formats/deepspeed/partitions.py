@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Set
 from math import prod
 
-from ckpt.checkpoint import Notice
+from ckpt.account import Notice
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.pickled import refuse_mixed

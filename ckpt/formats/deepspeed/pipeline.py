@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from math import prod
 
-from ckpt.checkpoint import Notice
+from ckpt.account import Notice
 from ckpt.formats.deepspeed.partitions import Partitions
 from ckpt.formats.deepspeed.states import ModelState, OptimizerState, Shape, fields
 from ckpt.names import natural

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from ckpt.checkpoint import Checkpoint, Entry, Import, Member, Notice, RecordedFile, Refusal, Traits
+from ckpt.account import Absence, Notice
+from ckpt.checkpoint import Checkpoint, Entry, Import, Member, RecordedFile, Refusal, Traits
 from ckpt.dtypes import contiguous
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
@@ -147,7 +148,7 @@ def side_by_side(files: Files, why: str) -> Checkpoint:
         parts=tuple(f"{plan.prefix}{member.file}" for member in members),
         layout=f"DeepSpeed checkpoint ({why} ranks, side by side)",
         members=(),
-        notices=(*files.notices, *whole.notices),
+        account=whole.account.after(files.notices),
         imports=_imports(files),
         weights_only=_refusals(files),
     )
@@ -473,9 +474,8 @@ def assembled(
         whole,
         nbytes=sum(file.nbytes for file in files.opened.values()),
         tensors=tuple(_roled(entry, main) for entry in whole.tensors),
-        left_out=(
-            *_lost(main, partitions),
-            *_without_module(files, root, partitions),
+        account=whole.account.without_values(
+            [*_lost(main, partitions), *_without_module(files, root, partitions)]
         ),
         parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
         layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
@@ -530,28 +530,30 @@ def _nameless(main: ModelState, partitions: Partitions | pipeline.Stages | None)
     )
 
 
-def _lost(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[tuple[str, str], ...]:
+def _lost(main: ModelState, partitions: Partitions | pipeline.Stages | None) -> tuple[Absence, ...]:
     """Return the losses that follow from the weights in the notices: their other names, and their state."""
     if partitions is None:
         return ()
     rows = [
-        (f"{MODEL}.{alias}", f"lost with {owner}")
+        Absence(f"{MODEL}.{alias}", f"lost with {owner}")
         for alias, owner in main.shared.items()
         if owner in partitions.lost and alias not in partitions.lost
     ]
     if partitions.has_optimizer:
         trained = [name for name in partitions.names if name in partitions.lost]
-        rows += [(f"{OPTIMIZER}.state.{name}", f"lost with {name}") for name in trained]
-    rows += [(f"{OPTIMIZER}.state.{name}", "not whole") for name in partitions.lost_state]
+        rows += [Absence(f"{OPTIMIZER}.state.{name}", f"lost with {name}") for name in trained]
+    rows += [Absence(f"{OPTIMIZER}.state.{name}", "not whole") for name in partitions.lost_state]
     return tuple(rows)
 
 
 def _without_module(
     files: Files, root: Dict, partitions: Partitions | pipeline.Stages | None
-) -> tuple[tuple[str, str], ...]:
+) -> tuple[Absence, ...]:
     """Return the module as a loss if it is not shown, because tensors of it are missing."""
     is_gone = partitions is not None and not partitions.is_shared and not files.is_module_whole
-    return ((MODULE, "some of its tensors are missing"),) if is_gone and MODULE not in root.keys else ()
+    if not is_gone or MODULE in root.keys:
+        return ()
+    return (Absence(MODULE, "some of its tensors are missing"),)
 
 
 def _zero(partitions: Partitions | pipeline.Stages) -> Dict:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Member, Notice, RecordedFile, Traits
+from ckpt.account import Absence, Notice
+from ckpt.checkpoint import Checkpoint, Member, RecordedFile, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.merge import merged
 from ckpt.formats.common.parallel import llama_in, notice_of
@@ -36,7 +37,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     plan = plan_of(probe)
     assert plan is not None
     members: list[Member] = []
-    lost: list[tuple[str, str]] = []
+    lost: list[Absence] = []
     notices = [
         Notice("unread-file", f"{show(name, 80)} is beside {show(chosen, 80)} and was not read")
         for name, chosen in plan.unread
@@ -56,9 +57,9 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
                     continue
                 text = f"{show(part.file, 80)} was not read: {error.advice}"
                 notices.append(Notice("damaged-file", text))
-                lost.append((part.key or part.file, text))
+                lost.append(Absence(part.key or part.file, text))
         whole = _whole(probe, plan, members, notices)
-        return replace(whole, left_out=(*whole.left_out, *lost)) if lost else whole
+        return replace(whole, account=whole.account.without_values(lost)) if lost else whole
     except BaseException:
         for member in members:
             member.checkpoint.close()
@@ -121,7 +122,7 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
         only = members[0].checkpoint
         # A folder with one file is that file; an index stands for its folder.
         path = probe.path if members[0].file.endswith(INDEXES) or plan.parts[0].shards else only.path
-        result = replace(only, path=path, notices=(*only.notices, *notices))
+        result = replace(only, path=path, account=only.account.with_notices(*notices))
         if plan.path:
             result = replace(result, layout=plan.layout, facts=tuple(_facts(only.root, plan.facts)))
         return result
@@ -141,7 +142,7 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
         layout=_layout(plan, whole.root),
         parts=tuple(_files(members)),
         facts=tuple(facts),
-        notices=(*notices, *whole.notices),
+        account=whole.account.after(notices),
     )
 
 

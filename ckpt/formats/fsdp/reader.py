@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, product
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Entry, Import, Notice, Origin, RecordedFile
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, Entry, Import, Origin, RecordedFile
 from ckpt.dtypes import contiguous
 from ckpt.elements.blocks import elements, is_permuted, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
@@ -207,7 +208,7 @@ class _Set:
         self._gone[rank] = frozenset(incomplete_in(file))
         name = show(self.set.files[rank], 80)
         self.notices += [  # another rank may hold the same elements: `whole` names what is lost
-            Notice("incomplete", f"{name}: {row.message}") for row in file.notices if row.code == "incomplete"
+            Notice("incomplete", f"{name}: {message}") for message in file.account.messages(("incomplete",))
         ]
         base = self.files.get(self._base)
         if base is not None and (self._gone[rank] or not self._gone[self._base]):

@@ -7,7 +7,8 @@ from functools import partial
 from math import prod
 from struct import pack
 
-from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedError
 from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks

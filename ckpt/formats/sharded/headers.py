@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, Value
+from ckpt.account import Account, Notice
+from ckpt.checkpoint import Checkpoint, Container, Entry, Value
 from ckpt.errors import CkptError
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
 from ckpt.formats.format import HEAD_BYTES
@@ -106,7 +107,7 @@ def of_headers(
         storages=tuple(storages),
         values=tuple(values.values()),
         containers=(Container((), "", "dict", tuple(names), 0, len(entries), node=root),),
-        notices=tuple(notices),
+        account=Account(tuple(notices)),
         parts=tuple(shard.name for shard in shards),
         sources=tuple(shard.source for shard in shards),
     )

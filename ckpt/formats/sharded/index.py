@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ckpt.checkpoint import Notice, names_of
+from ckpt.account import Notice
+from ckpt.checkpoint import names_of
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.sets import ShardSet, kind_of

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ckpt.checkpoint import Checkpoint, Container, Entry, Notice, RecordedFile, Refusal, Value, names_of
+from ckpt.account import Account, Notice
+from ckpt.checkpoint import Checkpoint, Container, Entry, RecordedFile, Refusal, Value, names_of
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.pickled import incomplete_in
 from ckpt.formats.common.sets import ShardSet
@@ -59,7 +60,7 @@ def merged(
         weights_only=_refusals(every),
         encoding=next((part.encoding for part in every if part.encoding), None),
         not_loadable=next((part.not_loadable for part in every if part.not_loadable), None),
-        notices=(*notices, *(notice for part in every for notice in part.notices)),
+        account=Account((*notices, *(notice for part in every for notice in part.account.notices))),
         parts=tuple(name for name, _ in shards),
         sources=tuple(source for part in every for source in part.sources),
     )

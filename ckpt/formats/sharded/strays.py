@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from ckpt.checkpoint import Checkpoint, Notice, looks_of, names_of
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, looks_of, names_of
 from ckpt.errors import CkptError, LimitError, NotOpenedError
 from ckpt.formats.format import Probe
 from ckpt.formats.sharded.index import Layout, files_beside
@@ -38,7 +39,7 @@ def with_strays(checkpoint: Checkpoint, layout: Layout, probe: Probe, limits: Li
     few = f"{rows[0][0]} is not in {of}: it {rows[0][1]}"
     many = f"{len(beside):,} files are not in {of}: {and_more([' '.join(row) for row in rows], 3, '; ', total=len(beside))}"
     notice = Notice("dead-files", few if len(beside) == 1 else many, tuple(twice))
-    return replace(checkpoint, notices=(*checkpoint.notices, notice))
+    return replace(checkpoint, account=checkpoint.account.with_notices(notice))
 
 
 def _stray(

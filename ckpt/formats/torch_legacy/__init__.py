@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Notice, Refusal, Traits
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, Refusal, Traits
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested
 from ckpt.formats.common.two_files import refuse_end

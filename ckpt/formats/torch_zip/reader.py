@@ -6,7 +6,8 @@ shortcut (`.storage_alignment`).
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Notice, Origin
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.formats.common.archive import OWN, Archive, check_small
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run_skimmed
 from ckpt.formats.common.storages import StorageFolder, byteorder_of

@@ -5,7 +5,8 @@ Browsers and file managers unpack a `.pth`, which is a zip archive, into its fir
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record, Records
@@ -116,7 +117,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         nbytes=offset,
         origin=None,
         not_loadable="torch.load takes the archive that these files were in",
-        notices=(*checkpoint.notices, Notice("unpacked", text, (), zip_again)),
+        account=checkpoint.account.with_notices(Notice("unpacked", text, (), zip_again)),
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Import, Notice, Origin, Refusal, Role
+from ckpt.account import Notice
+from ckpt.checkpoint import Checkpoint, CodeDevice, Entry, Import, Origin, Refusal, Role
 from ckpt.columns import Chain
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 
+from ckpt.account import Absence
 from ckpt.checkpoint import RecordedFile, RecordedItem
 from ckpt.errors import UnreadableError, UsageError
 from ckpt.jobs.check.sums import FILE, Sum, listed_path, unescaped
@@ -63,14 +64,14 @@ def listed(format: str, files: Sequence[RecordedFile], path: str | None = None) 
     return RecordedList(path, format, rows)
 
 
-def unread_in(files: Sequence[RecordedFile]) -> Iterator[tuple[str, str]]:
+def unread_in(files: Sequence[RecordedFile]) -> Iterator[Absence]:
     """The files and items that could not be read, and why."""
     for file in files:
         if file.problem is not None:
-            yield file.name, file.problem
+            yield Absence(file.name, file.problem)
         for item in file.items:
             if item.problem is not None:
-                yield item.name, item.problem
+                yield Absence(item.name, item.problem)
 
 
 def lines(record: RecordedList) -> Iterator[str]:
@@ -246,13 +247,13 @@ class SumReport(NamedTuple):
     """The section whose tensors were read; empty for the root."""
     sums: tuple[Sum, ...] = ()
     recorded: RecordedList | None = None
-    missing: tuple[tuple[str, str], ...] = ()
+    missing: tuple[Absence, ...] = ()
     """The files and items whose records could not be read, tensors that are lost, parts of a folder; and why."""
 
     @property
-    def unread(self) -> tuple[tuple[str, str], ...]:
+    def unread(self) -> tuple[Absence, ...]:
         """The tensors, files and items that have no sum, and why."""
-        rows = [(row.name, row.unread) for row in self.sums if row.unread is not None]
+        rows = [Absence(row.name, row.unread) for row in self.sums if row.unread is not None]
         return (*rows, *self.missing)
 
     @property

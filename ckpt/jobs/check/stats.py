@@ -8,6 +8,7 @@ from importlib import import_module
 from math import isfinite, prod, sqrt
 from typing import Literal
 
+from ckpt.account import Absence
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.audit import DAMAGED, are_damaged
 from ckpt.elements.blocks import place_of, recorded_of
@@ -20,7 +21,7 @@ from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding, Gate, order
 from ckpt.io.executor import Executor, Failed, Local, Task, run_each
-from ckpt.jobs.unread import unread
+from ckpt.jobs.unread import unread_parts
 from ckpt.jobs.weights import codes_finding, codes_of
 from ckpt.names import Globs, natural
 from ckpt.reports import pickled
@@ -198,7 +199,7 @@ class StatsReport(NamedTuple):
     histogram: bool = False
     """A flag: the elements of each tensor were counted in bins."""
     gate: Gate = Gate()
-    missing: tuple[tuple[str, str], ...] = ()
+    missing: tuple[Absence, ...] = ()
     """The tensors that are lost, and where all was asked for the parts of a folder that could not be read; and why."""
 
     @property
@@ -341,7 +342,7 @@ def stats(
         order([*_findings(named), *codes_finding([row.name for row in rows if row.name in codes])]),
         threshold,
         histogram,
-        missing=unread(checkpoint, chosen),
+        missing=unread_parts(checkpoint, chosen),
     )
 
 

@@ -98,15 +98,15 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
 
     That is the container, the place of each tensor, the files of a folder and the index of shards.
     """
-    lost = [notice for notice in checkpoint.notices if notice.code in LOST]
-    problems = [
-        Problem(notice.message + (f" ({notice.hint})" if notice.hint else ""), notice.tensors)
-        for code in ("shards", "unfinished", "stale-index", *LOST, "ranks-differ", "damaged-file")
-        for notice in checkpoint.notices
-        if notice.code == code
-    ]
+    account = checkpoint.account
+    losses = account.noticed(*LOST)
+    problems: list[Problem] = []
+    for code in ("shards", "unfinished", "stale-index", *LOST, "ranks-differ", "damaged-file"):
+        for notice in account.noticed(code):
+            way_out = f" ({notice.hint})" if notice.hint else ""
+            problems.append(Problem(notice.message + way_out, notice.tensors))
     checked = [plural(len(checkpoint.tensors), "tensor")]
-    odd = [notice.message for notice in checkpoint.notices if notice.code in ODD]
+    odd = account.messages(ODD)
     if checkpoint.traits.is_archive:
         checked.append(f"all of {plural(len(checkpoint.parts), 'member')} read")
     elif checkpoint.traits.is_set:
@@ -120,10 +120,10 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
         and not part.members
         and not (part.traits.is_archive or part.traits.is_set or part.traits.fills_a_state)
     ]
-    if checkpoint.traits.fills_a_state and not lost:
+    if checkpoint.traits.fills_a_state and not losses:
         data = [part for part in _files(checkpoint) or [checkpoint] if part.traits.fills_a_state]
         checked.append(f"the metadata and {plural(sum(len(part.parts) for part in data), 'data file')} agree")
-    if indexed and not any(notice.code == "no-index" for notice in checkpoint.notices):
+    if indexed and not account.has_noticed("no-index"):
         checked.append("index and shards agree")
     for part in indexed:
         odd += _index(part)
@@ -133,12 +133,12 @@ def structure(checkpoint: Checkpoint) -> VerifyReport:
             f"{plural(len(empty), 'tensor')} on the device meta, saved without values: {folded(empty)}"
         )
     mixed = Survey(checkpoint).mixed
-    doubts = [notice.message for notice in checkpoint.notices if notice.code == "mixed-steps"]
+    doubts = account.messages(("mixed-steps",))
     doubts += [] if mixed is None else [mixed.text]
     report = _judged(checkpoint, problems, checked, odd)._replace(doubts=tuple(doubts))
-    if not lost:
+    if not losses:
         return report
-    names = {name for notice in lost for name in notice.tensors}
+    names = set(account.lost_names)
     every = [entry.name for entry in checkpoint.tensors]
     return report._replace(
         whole=tuple(name for name in every if name not in names),
@@ -240,9 +240,7 @@ def with_likeness(checkpoint: Checkpoint, report: VerifyReport, comparison: Like
             verdict=report.verdict if report.verdict == "unreadable" else "damaged",
             problems=(*report.problems, *problems),
         )
-    settled = [
-        row.message for row in checkpoint.notices if comparison.has_shapes and row.code == "unverified-size"
-    ]
+    settled = checkpoint.account.messages(("unverified-size",)) if comparison.has_shapes else []
     kept = tuple(row for row in report.not_checked if row not in settled)
     return report._replace(checked=(*report.checked, comparison.checked), not_checked=kept)
 

@@ -13,7 +13,7 @@ from ckpt.evidence.mapping import Rename
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.findings import LOST, Finding, Gate, order
+from ckpt.findings import Finding, Gate, order
 from ckpt.io.executor import Executor, Local
 from ckpt.jobs.diff.findings import are_ranks, findings
 from ckpt.jobs.diff.optimizers import Keyed, by_parameters, is_same_list, named_by
@@ -68,7 +68,7 @@ DIFFER = "differ"
 
 
 def _lacks(checkpoint: Checkpoint, name: str) -> bool:
-    return any(notice.code in LOST and name in notice.tensors for notice in checkpoint.notices)
+    return name in checkpoint.account.lost_names
 
 
 class DiffReport(NamedTuple):
@@ -167,7 +167,9 @@ class DiffReport(NamedTuple):
             names = listed([row.name for row in self.unread], 5)
             raise UnreadableError(f"not compared: {names}: {self.unread[0].unread}", path=self._lacking())
         if self.lost:
-            lacking = [file.path for file in (self.before, self.after) if file.unread] or [self.after.path]
+            lacking = [file.path for file in (self.before, self.after) if file.account.unread] or [
+                self.after.path
+            ]
             problem = f"not compared: {and_more(self.lost, 3, '; ')}"
             raise UnreadableError(problem, path=" or ".join(dict.fromkeys(lacking)))
 

@@ -6,17 +6,17 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from math import inf, isnan, nan, sqrt
 from typing import Literal
 
-from ckpt.checkpoint import UNREAD, Checkpoint, Entry, Value
+from ckpt.account import UNREAD
+from ckpt.checkpoint import Checkpoint, Entry, Value
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.compare import Change, kind_of
 from ckpt.elements.spans import cuts
 from ckpt.evidence.mapping import Rename
 from ckpt.evidence.roles import Role
 from ckpt.evidence.sections import Section
-from ckpt.findings import LOST
 from ckpt.io.executor import Executor, Failed, Task, run_each
 from ckpt.jobs.check.sums import digest
-from ckpt.jobs.unread import unlisted
+from ckpt.jobs.unread import unlisted_parts
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Tensor, TensorRef, parts_of, unwrapped
 from ckpt.text import plural, show
@@ -160,11 +160,10 @@ def without_lost(
         path = show(side.path, None)
         said |= {
             f"{why} (in {path})" if name == UNREAD else f"{show(name, 80)} of {path} is lost: {why}": None
-            for name, why in side.unread
+            for name, why in side.account.unread
         }
-        said |= {f"{why} (in {path})": None for _, why in unlisted(side)}
-        named = (name for row in side.notices if row.code in LOST for name in row.tensors)
-        lost[status] = {*(name for name, _ in side.left_out), *named}
+        said |= {f"{why} (in {path})": None for _, why in unlisted_parts(side)}
+        lost[status] = {*(name for name, _ in side.account.left_out), *side.account.lost_names}
 
     if not any(lost.values()):
         return rows, values, list(said)
@@ -185,7 +184,7 @@ def without_lost(
 def lost_of(before: Checkpoint, after: Checkpoint) -> set[str]:
     """Return the names in `not_compared` of the parts that one side holds and the other side has lost."""
     pairs = ((before, after), (after, before))
-    return {f"{name} of {side.path}" for side, other in pairs for name, _ in other.left_out}
+    return {f"{name} of {side.path}" for side, other in pairs for name, _ in other.account.left_out}
 
 
 def _around(name: str) -> Iterator[str]:

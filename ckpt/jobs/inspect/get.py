@@ -161,7 +161,7 @@ def _look(checkpoint: Checkpoint, why: str, option: str) -> str | None:
 
 
 def _unknown(checkpoint: Checkpoint, name: str) -> CkptError:
-    for lost, why in checkpoint.left_out:
+    for lost, why in checkpoint.account.left_out:
         if name == lost or name.startswith(f"{lost}."):
             return UnreadableError(f"{show(name, 80)} is lost: {why}", path=checkpoint.path)
     names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]

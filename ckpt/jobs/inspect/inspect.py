@@ -365,7 +365,7 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     if model and heavy > _HEAVY * model:
         text = f"The optimizer holds {size_text(heavy)}, the model {size_text(model)}."
         yield Finding("optimizer-heavy", text, (), plan(("smaller",)).command)
-    for notice in checkpoint.notices:
+    for notice in checkpoint.account.notices:
         hint = plan(("indexed",)).command if notice.code in _WRITTEN_ANEW else None
         if notice.code == "container" and checkpoint.is_edited:  # it is written anew in any case
             hint = _as_it_is(checkpoint, plan)

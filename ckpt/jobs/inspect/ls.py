@@ -240,7 +240,7 @@ _RUNS = ("code-inside", "unknown-import", "unknown-operator")
 def _loads(survey: Survey) -> str:
     """Return what it takes to load the file: a word of a closed list, or `needs` and the author's package."""
     checkpoint = survey.checkpoint
-    if any(notice.code in _RUNS for notice in checkpoint.notices):
+    if checkpoint.account.has_noticed(*_RUNS):
         return RUNS_CODE
     unknown = [row for row in checkpoint.imports if row.group != "known" and not row.is_script]
     if any(row.group == "called" and is_own(row.module) for row in unknown):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
-from ckpt.checkpoint import UNREAD, Checkpoint, Container, Entry, Traits
+from ckpt.account import UNREAD
+from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError
 from ckpt.evidence.dialects import HEADS
 from ckpt.evidence.extras import ExtraKind, extras, lone_counters
@@ -536,17 +537,14 @@ def with_unread(report: RewriteReport, *, is_whole: bool = False) -> RewriteRepo
     is_copy = report.result is source and not source.traits.is_set and not source.is_edited
     if report.share is not None or is_copy:
         return report  # it says what is lost, or nothing changes, so the file is copied
-    named = {why for _, why in source.left_out}
-    rows = [
-        Leftover(UNREAD, notice.message)
-        for notice in source.notices
-        if notice.code in (*_LEFT_BEHIND, *(("unread-file",) if source.is_edited else ()))
-        and notice.message not in named
-    ]
+    named = {absence.why for absence in source.account.left_out}
+    codes = (*_LEFT_BEHIND, "unread-file") if source.is_edited else _LEFT_BEHIND
+    messages = source.account.messages(codes)
+    rows = [Leftover(UNREAD, message) for message in messages if message not in named]
     if report.is_partial:  # what is missing stands before the long list of what is lost with it
         return report._replace(left_out=(*rows, *report.left_out))
-    rows += [Leftover(name, why) for name, why in source.left_out]
-    is_part = is_whole and any(notice.code == "damaged-file" for notice in source.notices)
+    rows += [Leftover(name, why) for name, why in source.account.left_out]
+    is_part = is_whole and source.account.is_damaged
     return report._replace(left_out=(*report.left_out, *rows), is_partial=is_part)
 
 

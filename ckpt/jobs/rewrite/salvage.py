@@ -12,7 +12,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
 from ckpt.jobs.rewrite.filling import Filling, Restored, lies_close
 from ckpt.jobs.rewrite.report import Change, Filled, Leftover, RewriteReport, Share, edited
-from ckpt.jobs.rewrite.sets import NOT_WHOLE, lost_in, without_lost
+from ckpt.jobs.rewrite.sets import NOT_WHOLE, without_lost
 from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Node, Opaque
@@ -39,9 +39,9 @@ def salvage(
     checkpoint = survey.checkpoint
     found = dict(damaged or {})
     kept = {name: why for name, why in found.items() if keep_damaged and why == DAMAGED}
-    whys = dict.fromkeys(lost_in(checkpoint), NOT_WHOLE)
+    whys = dict.fromkeys(checkpoint.account.lost_names, NOT_WHOLE)
     whys |= {name: why for name, why in found.items() if name not in kept}
-    values = dict(checkpoint.left_out)
+    values = dict(checkpoint.account.left_out)
     count = len(checkpoint.tensors) + len(whys.keys() - {entry.name for entry in checkpoint.tensors})
     current = checkpoint
     fills: tuple[Filled, ...] = ()
@@ -50,7 +50,7 @@ def salvage(
     result, rows = without_lost(current, whys, limits)
     if rows:
         result = replace(result, copies=())  # what the other precision has of what is lost
-    is_damaged = any(row.code == "damaged-file" for row in checkpoint.notices)
+    is_damaged = checkpoint.account.is_damaged
     if checkpoint.traits.names_are_code and (rows or is_damaged):
         result = _state_dict(result, limits)
     rows += tuple(Leftover(name, why) for name, why in values.items())
@@ -90,9 +90,9 @@ _REASONS = (*LOST, "damaged-file", "ranks-differ")
 
 def _reasons(checkpoint: Checkpoint, damaged: int) -> tuple[str, ...]:
     """The damage that the reader noticed, and the number of tensors that are `damaged` beside it."""
-    rows = [row.message for row in checkpoint.notices if row.code in _REASONS]
+    rows = checkpoint.account.messages(_REASONS)
     if not rows and checkpoint.is_edited:  # a file that no reader takes, and nothing of it is lost
-        rows = [row.message for row in checkpoint.notices[-1:]]
+        rows = [notice.message for notice in checkpoint.account.notices[-1:]]
     if damaged:
         verb = "does not match its" if damaged == 1 else "do not match their"
         rows.append(f"{plural(damaged, 'tensor')} {verb} recorded checksum (--keep-damaged takes them)")

@@ -14,7 +14,6 @@ from ckpt.elements.pieces import shown
 from ckpt.errors import LossError, UsageError
 from ckpt.evidence.optimizers import LOST_STATE
 from ckpt.evidence.survey import Survey
-from ckpt.findings import LOST
 from ckpt.io.source import Zeros
 from ckpt.jobs.check.sums import Likeness
 from ckpt.jobs.rewrite.filling import Restored
@@ -54,11 +53,11 @@ def refuse_incomplete(checkpoint: Checkpoint, section: str | None = None, option
     """
     if checkpoint.traits.fills_a_state:
         return
-    lost = next((row for row in checkpoint.notices if row.code == "incomplete"), None)
-    if lost is None or section in checkpoint.copies:
+    losses = checkpoint.account.messages(("incomplete",))
+    if not losses or section in checkpoint.copies:
         return
     hint = f"{option} {checkpoint.copies[0]}" if checkpoint.copies and option else None
-    raise LossError(lost.message, path=checkpoint.path, hint=hint)
+    raise LossError(losses[0], path=checkpoint.path, hint=hint)
 
 
 def refuse_ranks(checkpoint: Checkpoint, section: str | None) -> None:
@@ -152,20 +151,13 @@ def with_flattening(report: RewriteReport, ranks: int | None, limits: Limits) ->
     )
 
 
-def is_partial(checkpoint: Checkpoint) -> bool:
-    """Tell whether tensors or values of a checkpoint are missing."""
-    return bool(checkpoint.left_out) or any(row.code in LOST for row in checkpoint.notices)
-
-
 def refuse_lost(checkpoint: Checkpoint) -> None:
     """Raise LossError where values of a distributed checkpoint are missing, which a copy of all of it would lack."""
-    if checkpoint.left_out and checkpoint.traits.fills_a_state:
-        listed = and_more(
-            [f"{show_name(name, 60)} ({show(why, 100)})" for name, why in checkpoint.left_out], 3, "; "
-        )
-        raise LossError(
-            f"{plural(len(checkpoint.left_out), 'value')} missing: {listed}", path=checkpoint.path
-        )
+    left_out = checkpoint.account.left_out
+    if left_out and checkpoint.traits.fills_a_state:
+        rows = [f"{show_name(name, 60)} ({show(why, 100)})" for name, why in left_out]
+        problem = f"{plural(len(left_out), 'value')} missing: {and_more(rows, 3, '; ')}"
+        raise LossError(problem, path=checkpoint.path)
 
 
 def whole_part(
@@ -175,21 +167,16 @@ def whole_part(
 
     Raises LossError where no tensor is whole.
     """
-    whys = dict.fromkeys(lost_in(checkpoint), NOT_WHOLE)
+    whys = dict.fromkeys(checkpoint.account.lost_names, NOT_WHOLE)
     if like is not None:
         other = show(like.path, 60)
         whys |= dict.fromkeys(like.reshaped, f"another shape than in {other}")
         whys |= {name: f"only in {other}" for name in like.missing if name not in whys}
     whole, rows = without_lost(checkpoint, whys, limits)
-    return whole, (*rows, *(Leftover(name, why) for name, why in checkpoint.left_out))
+    return whole, (*rows, *(Leftover(name, why) for name, why in checkpoint.account.left_out))
 
 
 NOT_WHOLE = "not whole"
-
-
-def lost_in(checkpoint: Checkpoint) -> list[str]:
-    """The names of the tensors that are not whole, as the reader noticed it."""
-    return [name for row in checkpoint.notices if row.code in LOST for name in row.tensors]
 
 
 def without_lost(
@@ -221,8 +208,7 @@ def without_lost(
         _note_lost_state(checkpoint, root, gone)
         whole = edited(checkpoint, root, limits, origin=None if checkpoint.source else "same")
     whole = _mended(whole, limits)
-    notices = tuple(row for row in checkpoint.notices if row.code not in LOST)
-    return replace(whole, notices=notices, left_out=()), tuple(rows)
+    return replace(whole, account=checkpoint.account.without_losses()), tuple(rows)
 
 
 def _lacks_bytes(part: TensorRef) -> bool:

@@ -113,7 +113,7 @@ def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | 
         )
         absent = tuple(entry.name for entry in lost)
         coverage = coverage._replace(absent=absent, notes=(*coverage.notes, text))
-    odd = [Leftover(name, why) for name, why in target.left_out]
+    odd = [Leftover(name, why) for name, why in target.account.left_out]
     hints = ["--keep-optimizer", *[None] * len(old)]
     dropped = [Leftover(row.name, row.what, None, hint) for row, hint in zip(old, hints, strict=False)]
     gone = tuple(f"{row.name}." for row in old)

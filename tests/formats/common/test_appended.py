@@ -194,7 +194,7 @@ def test_bytes_behind_an_archive_that_torch_opens(elements: int, count: int, tmp
             text = f"{count:,} bytes follow the zip archive, which ends at byte {len(whole):,}"
             if opened_by_torch(path) and (any(rest) or count < 30):  # more zeros are those of a rewrite
                 with formats.open(str(path)) as checkpoint:
-                    (notice,) = checkpoint.notices
+                    (notice,) = checkpoint.account.notices
                     assert (notice.code, notice.message) == ("trailing-data", f"{text}: torch ignores them")
                     assert [entry.name for entry in checkpoint.tensors] == ["a"]
                 opened += 1
@@ -212,7 +212,7 @@ def test_a_rewrite_of_a_file_with_bytes_behind_it(states: tuple[bytes, bytes, by
     new = rewritten(path, "cuda:3")
 
     with formats.open(str(path)) as checkpoint:
-        assert not checkpoint.notices and checkpoint.tensors[0].tensor.device == "cuda:3"
+        assert not checkpoint.account.notices and checkpoint.tensors[0].tensor.device == "cuda:3"
     assert torch.load(path, map_location="cpu")["n"] == 1
     assert save.undo(str(path), LIMITS) == (len(new), len(states[0]) + 500, ())
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from process import SAMPLES
 
-from ckpt.checkpoint import Notice
+from ckpt.account import Notice
 from ckpt.errors import CkptError
 from ckpt.formats.common import archive as module
 from ckpt.formats.common import columns, directory

@@ -16,6 +16,7 @@ from same import difference
 
 import ckpt
 from ckpt import formats
+from ckpt.account import Absence, Account
 from ckpt.checkpoint import Checkpoint, Member
 from ckpt.formats.common.merge import merged
 from ckpt.nodes import tensor_of
@@ -186,8 +187,8 @@ def test_the_order_of_a_folder_is_kept_where_all_of_its_models_keep_theirs(tmp_p
 
 def test_what_files_leave_out_is_named_below_their_keys(tmp_path: Path) -> None:
     first, second = opened(tmp_path / "a.pth"), opened(tmp_path / "b.pth")
-    second = replace(second, left_out=(("w", "damaged"),))
-    first = replace(first, left_out=(("v", "cut off"),))
+    second = replace(second, account=Account(left_out=(Absence("w", "damaged"),)))
+    first = replace(first, account=Account(left_out=(Absence("v", "cut off"),)))
     found = merged("c", "folder", [Member("a.pth", "", first, is_model=True), Member("b.pth", "b", second)])
-    assert found.left_out == (("v", "cut off"), ("b.w", "damaged"))
+    assert found.account.left_out == (("v", "cut off"), ("b.w", "damaged"))
     found.close()

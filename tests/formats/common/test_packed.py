@@ -64,7 +64,7 @@ def test_streams_that_follow_each_other_are_one(name: str, tmp_path: Path) -> No
 
     with open(str(path)) as checkpoint:
         assert [row.tensor.shape for row in checkpoint.tensors] == [(100_000,)]
-        assert checkpoint.notices == ()
+        assert checkpoint.account.notices == ()
 
 
 @pytest.mark.parametrize("name", PACKS)
@@ -78,8 +78,10 @@ def test_what_follows_a_stream_is_said(name: str, tmp_path: Path) -> None:
     ):
         path.write_bytes(PACKS[name](content) + behind)
         with open(str(path)) as checkpoint:
-            assert [row.message.replace(f"{name} stream", "stream") for row in checkpoint.notices] == says
-            assert {row.code for row in checkpoint.notices} <= {"trailing-data"}
+            assert [
+                row.message.replace(f"{name} stream", "stream") for row in checkpoint.account.notices
+            ] == says
+            assert {row.code for row in checkpoint.account.notices} <= {"trailing-data"}
 
 
 @pytest.mark.parametrize("behind", [b"more", b"\0" * 7 + b"more", b"\0" * 12 + b"\x80", b"]\0\0"])

@@ -273,7 +273,7 @@ def notice_of(path: Path, *things: bytes) -> tuple[str, str] | None:
         archive.writestr("data", json.dumps(with_objects(*things)))
         archive.writestr("policy.pth", packed(agent()[0].state_dict()))
     with formats.open(str(path)) as checkpoint:
-        (row,) = checkpoint.notices or (None,)
+        (row,) = checkpoint.account.notices or (None,)
         return row and (row.code, row.message)
 
 

@@ -94,7 +94,7 @@ def check(folder: Path) -> None:
             assert (checkpoint[f"model.{name}"].numpy() == tensor.numpy()).all(), name
     with formats.open(str(folder)) as read:
         assert {value.name: value.node for value in read.values}["lr"] == 0.1
-        assert not read.notices
+        assert not read.account.notices
     at = folder.parent
     done = inside("verify", folder.name, cwd=at)
     assert done.code == 0 and b"all checksums match" in done.out, done

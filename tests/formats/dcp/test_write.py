@@ -489,8 +489,10 @@ def test_partial_converts_the_whole_tensors_only(out: str, cut: Path, trained: P
     said = run("convert", "cut", "-o", out, *section, cwd=tmp_path, code=2)
     assert "--partial" in said and not (tmp_path / out).exists()
     with formats.open(str(cut)) as checkpoint:
-        lost = {name for row in checkpoint.notices if row.code == "incomplete" for name in row.tensors}
-        gone = dict(checkpoint.left_out)
+        lost = {
+            name for row in checkpoint.account.notices if row.code == "incomplete" for name in row.tensors
+        }
+        gone = dict(checkpoint.account.left_out)
         whole = {entry.name for entry in checkpoint.tensors} - lost
     assert lost and gone and whole
     said = run("convert", "cut", "-o", out, "--partial", "--json", *section, cwd=tmp_path, code=1)

@@ -21,7 +21,8 @@ from opcodes import torch_zip
 
 import ckpt
 from ckpt import formats
-from ckpt.checkpoint import UNREAD, Checkpoint
+from ckpt.account import UNREAD
+from ckpt.checkpoint import Checkpoint
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.formats.deepspeed.reader import _ranks
@@ -53,7 +54,7 @@ def test_a_rank_of_zero_2_is_missing(harm: Callable[[Path], None], tmp_path: Pat
     harm(folder / TAG / Z2.format(1))
     found = opened(folder)
     lost = {"up.weight", "unused.weight", "up.bias", "scale"}
-    codes = {notice.code: notice for notice in found.notices}
+    codes = {notice.code: notice for notice in found.account.notices}
     notice = codes["incomplete"]
     assert set(notice.tensors) == lost
     assert notice.message == (
@@ -72,7 +73,7 @@ def test_a_rank_of_zero_3_is_missing(tmp_path: Path) -> None:
     """Every parameter has a part in each rank. The last rank may have none of a small one."""
     folder = deepspeeds.write(tmp_path / "run", 3)
     os.remove(folder / TAG / Z2.format(1))
-    (notice,) = opened(folder).notices
+    (notice,) = opened(folder).account.notices
     assert set(notice.tensors) == {"emb.weight", "up.weight", "unused.weight", "up.bias"}
     assert names(opened(folder), "model") == set(deepspeeds.Live().weights()) - set(notice.tensors) - {
         "head.weight"
@@ -82,7 +83,7 @@ def test_a_rank_of_zero_3_is_missing(tmp_path: Path) -> None:
 def test_the_model_states_of_a_rank_are_missing(tmp_path: Path) -> None:
     folder = deepspeeds.write(tmp_path / "run", 3)
     os.remove(folder / TAG / "zero_pp_rank_1_mp_rank_00_model_states.pt")
-    (notice,) = opened(folder).notices
+    (notice,) = opened(folder).account.notices
     assert (notice.code, notice.tensors) == ("incomplete", ("frozen.bias", "frozen.weight"))
 
 
@@ -126,7 +127,7 @@ def test_the_other_tensor_parallel_rank_is_missing(tmp_path: Path) -> None:
     made = saved(1)
     model(made)["mp_world_size"] = 2
     found = opened(made.write(tmp_path / "run"))
-    (notice,) = found.notices
+    (notice,) = found.account.notices
     assert (notice.code, notice.message) == (
         "incomplete",
         "the files of 1 of 2 model-parallel ranks are missing",
@@ -139,7 +140,7 @@ def test_all_optimizer_states_are_missing(tmp_path: Path) -> None:
     for rank in range(2):
         os.remove(folder / TAG / Z2.format(rank))
     found = opened(folder)
-    assert [notice.code for notice in found.notices] == ["incomplete"]
+    assert [notice.code for notice in found.account.notices] == ["incomplete"]
     assert names(found, "module") == set(deepspeeds.Live().weights())
 
 
@@ -149,7 +150,7 @@ def test_files_of_an_older_save_with_more_ranks(tmp_path: Path) -> None:
     for rank in (2, 3):
         shutil.copy(older / TAG / Z2.format(rank), folder / TAG)
     found = opened(folder)
-    (notice,) = found.notices
+    (notice,) = found.account.notices
     assert notice.code == "unread-file"
     assert notice.message == "files of ranks 2, 3 are left from a save with more ranks and were not read"
     with ckpt.open(folder) as checkpoint:
@@ -345,7 +346,7 @@ def test_a_group_of_a_thousand_ranks_of_which_one_is_there(tmp_path: Path) -> No
     for each in made.states:
         each |= {"partition_count": [9_999, 9_999], "param_slice_mappings": None, "group_paddings": None}
     found = opened(made.write(tmp_path / "run"))
-    assert [notice.code for notice in found.notices] == ["incomplete"]
+    assert [notice.code for notice in found.account.notices] == ["incomplete"]
 
 
 # --- `latest` and the folders -----------------------------------------------------------------------------------------
@@ -389,12 +390,12 @@ def test_links_are_not_followed(what: str, tmp_path: Path) -> None:
     (folder / what).symlink_to(tmp_path / "elsewhere")
     if what.endswith(".pt"):
         found = opened(folder)
-        assert [notice.code for notice in found.notices] == ["damaged-file", "incomplete"]
-        assert found.unread == (*found.left_out, (UNREAD, found.notices[0].message))
+        assert [notice.code for notice in found.account.notices] == ["damaged-file", "incomplete"]
+        assert found.account.unread == (*found.account.left_out, (UNREAD, found.account.notices[0].message))
         done = inside("sum", "run", "--all", "--json", cwd=tmp_path)
         assert done.code == 2 and json.loads(done.out)["unread"][-1] == {
             "name": "(unread)",
-            "why": found.notices[0].message,
+            "why": found.account.notices[0].message,
         }
     else:
         with pytest.raises(CkptError):

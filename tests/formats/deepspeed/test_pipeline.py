@@ -47,7 +47,7 @@ def test_model_and_module_are_what_was_saved(
     same(held(folder, "module"), layers if stage else {})
     with formats.open(str(folder)) as found:
         assert found.layout == f"DeepSpeed ZeRO-{stage} checkpoint of a pipeline"
-        assert not found.notices
+        assert not found.account.notices
         assert {name.rpartition("/")[2] for name in found.parts} == {
             path.name for path in (folder / TAG).iterdir()
         }
@@ -170,7 +170,7 @@ def test_a_layer_is_missing(way: str, tmp_path: Path) -> None:
     done = inside("convert", "run", "-o", "o.safetensors", cwd=tmp_path)
     assert done.code == 2 and b"--partial writes the whole tensors only" in done.err, done
     with formats.open(str(folder)) as checkpoint:
-        (notice,) = [row for row in checkpoint.notices if row.code == "incomplete"]
+        (notice,) = [row for row in checkpoint.account.notices if row.code == "incomplete"]
     assert "the weights of layer 4 are missing" in notice.message
     done = inside("convert", "run", "--partial", "-o", "p.safetensors", cwd=tmp_path)
     assert done.code == 1, done
@@ -185,7 +185,7 @@ def test_a_layer_with_a_buffer_is_missing(tmp_path: Path) -> None:
     folder = made.write(tmp_path / "run")
     os.remove(folder / TAG / made.names[3])
     with formats.open(str(folder)) as checkpoint:
-        (notice,) = checkpoint.notices
+        (notice,) = checkpoint.account.notices
         assert notice.tensors == ("3.mean",)
 
 
@@ -194,7 +194,7 @@ def test_a_layer_of_zero_0_is_missing_by_the_count_of_the_optimizer(tmp_path: Pa
     folder = made.write(tmp_path / "run")
     os.remove(folder / TAG / made.names[4])
     with formats.open(str(folder)) as checkpoint:
-        (notice,) = checkpoint.notices
+        (notice,) = checkpoint.account.notices
     assert (notice.code, notice.message) == (
         "incomplete",
         "1 parameter of the optimizers is in no file of a layer: the file of a layer is missing",
@@ -209,7 +209,7 @@ def test_the_states_of_a_stage_are_missing(rank: int, stage: int, tmp_path: Path
     folder = made.write(tmp_path / "run")
     os.remove(folder / TAG / f"mp_rank_0{rank}_model_states.pt")
     with formats.open(str(folder)) as checkpoint:
-        (notice,) = checkpoint.notices
+        (notice,) = checkpoint.account.notices
     assert f"the model states of 1 of 2 stages are missing: mp_rank_0{rank}" in notice.message
     found = held(folder, "model")
     if not stage:
@@ -232,7 +232,7 @@ def test_all_model_states_are_missing(tmp_path: Path) -> None:
         os.remove(folder / TAG / f"mp_rank_0{rank}_model_states.pt")
     same(held(folder, "model"), made.model)
     with formats.open(str(folder)) as checkpoint:
-        (notice,) = checkpoint.notices
+        (notice,) = checkpoint.account.notices
         assert (notice.code, "are missing: mp_rank_00" in notice.message) == ("incomplete", True)
 
 
@@ -255,7 +255,7 @@ def test_names_that_are_hostile(tmp_path: Path) -> None:
     os.remove(at / "layer_04-model_00-model_states.pt")
     torch.save([1, 2], at / made.names[4])
     with formats.open(str(folder)) as checkpoint:
-        assert any("layer 4" in row.message for row in checkpoint.notices)
+        assert any("layer 4" in row.message for row in checkpoint.account.notices)
 
 
 def test_many_layers(tmp_path: Path) -> None:

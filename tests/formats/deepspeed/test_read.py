@@ -69,7 +69,7 @@ def test_weights_are_rebuilt(stage: int, ranks: int, dtype: str, tmp_path: Path)
         f"DeepSpeed ZeRO-{stage} checkpoint",
     )
     assert dict(found.facts) == {"step": 3, "ranks": ranks, "DeepSpeed": "0.19.8"}
-    assert found.notices == ()
+    assert found.account.notices == ()
     assert not (folder / "RAN").exists()
 
 
@@ -256,11 +256,11 @@ def test_a_universal_checkpoint(stage: int, dtype: torch.dtype, tmp_path: Path) 
     for name in made.live.trained:
         assert torch.equal(state[f"{name}.exp_avg"], made.live.exp_avg[name])
         assert state[f"{name}.exp_avg"].shape == made.live.trained[name].shape
-    assert opened(folder).notices == ()
+    assert opened(folder).account.notices == ()
     with ckpt.open(folder) as checkpoint:
         assert checkpoint.value("optimizer.param_groups.1.params") == ["up.bias", "scale"]
     (tmp_path / f"run/{TAG}_universal/zero/up.bias/fp32.pt").unlink()
-    (notice,) = opened(folder).notices
+    (notice,) = opened(folder).account.notices
     assert (notice.code, notice.tensors) == ("incomplete", ("up.bias",))
 
 
@@ -328,7 +328,7 @@ def test_state_that_no_parameter_owns(tmp_path: Path) -> None:
     for state in made.states:
         state["base_optimizer_state"]["state"][0] |= {"row": torch.ones(3, 2), "count": 7}
     found = opened(made.write(tmp_path / "run"))
-    (notice,) = found.notices
+    (notice,) = found.account.notices
     assert (notice.code, notice.message) == (
         "unread-file",
         "state row is not kept by parameter and was not read",
@@ -346,7 +346,7 @@ def test_a_folder_of_the_trainer_stays_one(tmp_path: Path) -> None:
     (folder / "latest").write_text("global_step2")
     found = opened(folder)
     assert found.format == "folder"
-    (notice,) = found.notices
+    (notice,) = found.account.notices
     assert notice.code == "unread-file" and "global_step2" in notice.message
     assert opened(folder / "global_step2").format == "deepspeed"
 

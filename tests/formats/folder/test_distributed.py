@@ -182,8 +182,8 @@ def test_torch_dist_without_its_common_file_is_named_too(tmp_path: Path) -> None
 def test_a_damaged_common_file_is_a_finding(megatron: Path) -> None:
     (megatron / "iter_0000010/common.pt").write_bytes(b"nothing")
     with formats.open(str(megatron)) as checkpoint:
-        assert [notice.code for notice in checkpoint.notices] == ["damaged-file"]
-        assert "iter_0000010/common.pt was not read" in checkpoint.notices[0].message
+        assert [notice.code for notice in checkpoint.account.notices] == ["damaged-file"]
+        assert "iter_0000010/common.pt was not read" in checkpoint.account.notices[0].message
         assert len(checkpoint.tensors) == 18
 
 
@@ -283,8 +283,8 @@ def test_a_rank_that_is_missing_is_named(tmp_path: Path) -> None:
     folder = written.classic(tmp_path, 2, 2)
     shutil.rmtree(folder / "mp_rank_01_000")
     with formats.open(str(tmp_path)) as checkpoint:
-        assert [notice.code for notice in checkpoint.notices] == ["incomplete"]
-        assert checkpoint.notices[0].message == "files of 1 of 4 ranks are missing: mp_rank_01_000"
+        assert [notice.code for notice in checkpoint.account.notices] == ["incomplete"]
+        assert checkpoint.account.notices[0].message == "files of 1 of 4 ranks are missing: mp_rank_01_000"
         assert "1 of 4 ranks" in structure(checkpoint).problems[0].what
 
 
@@ -363,8 +363,8 @@ def test_what_is_lost_of_the_data_is_said_of_the_folder(tmp_path: Path) -> None:
     folder, _ = written.lightning(tmp_path / "a.ckpt")
     (folder / "__0_0.distcp").unlink()
     with formats.open(str(folder)) as checkpoint:
-        assert "incomplete" in {notice.code for notice in checkpoint.notices}
-        assert {name.split(".")[0] for name, _ in checkpoint.left_out} == {"optimizer_0"}
+        assert "incomplete" in {notice.code for notice in checkpoint.account.notices}
+        assert {name.split(".")[0] for name, _ in checkpoint.account.left_out} == {"optimizer_0"}
 
 
 # --- accelerate -------------------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ def test_an_optimizer_that_was_not_saved_whole_is_a_finding(tmp_path: Path) -> N
     folder, _ = written.accelerate(tmp_path / "state")
     (folder / "optimizer_0/.metadata").unlink()
     with formats.open(str(folder)) as checkpoint:
-        (notice,) = checkpoint.notices
+        (notice,) = checkpoint.account.notices
         assert notice.code == "damaged-file" and "optimizer_0/.metadata was not read" in notice.message
         assert "model" in sections(checkpoint) and "optimizer" not in sections(checkpoint)
     (folder / "pytorch_model_fsdp_0/.metadata").unlink()
@@ -437,7 +437,7 @@ def test_weights_in_one_file_come_before_a_distributed_model(tmp_path: Path) -> 
     folder, (weights,) = written.accelerate(tmp_path / "state")
     safetensors.torch.save_file(weights, folder / "model.safetensors")
     with formats.open(str(folder)) as checkpoint:
-        assert [notice.code for notice in checkpoint.notices] == ["unread-file"]
+        assert [notice.code for notice in checkpoint.account.notices] == ["unread-file"]
         assert [member.file for member in checkpoint.members][:2] == [
             "model.safetensors",
             "optimizer_0/.metadata",

@@ -101,7 +101,7 @@ def test_a_large_document_is_within_the_limits(tmp_path: Path) -> None:
     rows = [{"epoch": number / 7, "loss": 1.0, "step": number} for number in range(30_000)]
     folders.save(folder / "trainer_state.json", {"global_step": 5, "log_history": rows})
     with formats.open(str(folder)) as checkpoint:
-        assert not checkpoint.notices
+        assert not checkpoint.account.notices
     with pytest.raises(LimitError):
         formats.open(str(folder), Limits(memory=1_000_000))
 

@@ -105,7 +105,7 @@ def test_the_model_that_is_loaded_comes_first(tmp_path: Path) -> None:
     folders.save(of_trainer(tmp_path / "c") / "model.safetensors", {"w": torch.ones(2)})
     with formats.open(str(tmp_path / "c")) as checkpoint:
         assert "w" in {entry.name for entry in checkpoint.tensors}
-        (notice,) = [row for row in checkpoint.notices if row.code == "unread-file"]
+        (notice,) = [row for row in checkpoint.account.notices if row.code == "unread-file"]
         assert MODEL in notice.message
 
 

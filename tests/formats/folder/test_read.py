@@ -246,7 +246,7 @@ def test_a_damaged_file_beside_the_weights_is_named(name: str, damage: str, tmp_
         (folder / name).unlink()
         (folder / name).mkdir()
     found = opened(folder)
-    (notice,) = found.notices
+    (notice,) = found.account.notices
     assert notice.code == "damaged-file" and notice.message.startswith(f"{name} was not read: ")
     assert damage != "folder" or notice.message.endswith(": a folder, not a file")
     assert name not in found.parts and len(found.parts) == 6
@@ -290,7 +290,7 @@ def test_all_of_a_folder_with_a_damaged_file_is_not_at_hand(name: str, tmp_path:
     for command in ("stats", "sum"):
         assert inside(command, "c", "--all", "-q", cwd=tmp_path).code == 0
     cut(folder / name)
-    part = ckpt.open(folder).checkpoint.left_out[0][0]
+    part = ckpt.open(folder).checkpoint.account.left_out[0][0]
 
     for command, what in (("stats", "measured"), ("sum", "read")):
         done = inside(command, "c", "--all", cwd=tmp_path)
@@ -425,7 +425,7 @@ def test_two_files_of_one_key_are_read_once(tmp_path: Path) -> None:
     shutil.copy(folder / "optimizer.pt", folder / "optimizer.bin")
     found = opened(folder)
     assert "optimizer.bin" not in found.parts
-    assert [(row.code, row.message) for row in found.notices] == [
+    assert [(row.code, row.message) for row in found.account.notices] == [
         ("unread-file", "optimizer.bin is beside optimizer.pt and was not read")
     ]
 
@@ -464,7 +464,7 @@ def test_numbers_that_json_lacks(tmp_path: Path) -> None:
     folder = folders.trainer(tmp_path / "c")
     (folder / "trainer_state.json").write_text('{"global_step": 3, "best_metric": NaN, "worst": -Infinity}')
     found = opened(folder)
-    assert not found.notices
+    assert not found.account.notices
     with formats.open(str(folder)) as checkpoint:
         assert plain(checkpoint.root) is not None
     assert math.isnan(value(folder, "trainer_state.best_metric"))

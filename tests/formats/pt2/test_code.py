@@ -618,4 +618,4 @@ def test_sources_that_torch_compiles_are_code(name: str, program: Path, tmp_path
         rows[f"{next(iter(rows)).partition('/')[0]}/data/aotinductor/model/{name}"] = b"{}"
 
     with open(str(written(program, tmp_path / "x.pt2", change))) as checkpoint:
-        assert "code-inside" in {notice.code for notice in checkpoint.notices}
+        assert "code-inside" in {notice.code for notice in checkpoint.account.notices}

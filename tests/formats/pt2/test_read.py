@@ -173,7 +173,7 @@ def test_whatever_torch_unpacks_for_a_compiled_model_is_native_code(name: str, t
         rows[f"{ROOT}/data/aotinductor/model/{name}"] = bytes(60)
 
     with opened(tmp_path, changed(compiled)) as checkpoint:
-        assert any(row.code == "code-inside" for row in checkpoint.notices)
+        assert any(row.code == "code-inside" for row in checkpoint.account.notices)
 
 
 @pytest.mark.parametrize(

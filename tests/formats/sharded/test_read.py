@@ -50,12 +50,14 @@ def test_safetensors_come_before_pickles_and_one_file_before_shards(tmp_path: Pa
     index(tmp_path, "model.safetensors.index.json", {"1.safetensors": ONE, "2.safetensors": TWO})
     found = opened(tmp_path)
     assert found.parts == ("1.safetensors", "2.safetensors")
-    assert [notice.code for notice in found.notices] == ["unread-file"], "the other index was not read"
+    assert [notice.code for notice in found.account.notices] == ["unread-file"], (
+        "the other index was not read"
+    )
     torch.save(ONE, tmp_path / "pytorch_model.bin")
     assert opened(tmp_path).parts == ("1.safetensors", "2.safetensors")
     safetensors.torch.save_file(TWO, tmp_path / "model.safetensors")
     found = opened(tmp_path)
-    assert [entry.name for entry in found.tensors] == ["b.weight"] and len(found.notices) == 3
+    assert [entry.name for entry in found.tensors] == ["b.weight"] and len(found.account.notices) == 3
 
 
 def test_two_files_that_are_as_good_are_a_question(tmp_path: Path) -> None:
@@ -81,9 +83,9 @@ def test_an_optimizer_beside_shards_is_a_part_once_and_only_of_a_folder(tmp_path
 def test_an_index_that_lies_is_noticed(tmp_path: Path) -> None:
     files = {"1.bin": {**ONE, "c.weight": torch.ones(1)}, "2.bin": TWO}
     path = index(tmp_path, "pytorch_model.bin.index.json", files, **{"a.weight": "2.bin"})
-    assert [notice.tensors for notice in opened(path).notices] == [("a.weight",)]
+    assert [notice.tensors for notice in opened(path).account.notices] == [("a.weight",)]
     path.write_text(json.dumps({"weight_map": {"a.weight": "1.bin", "b.weight": "2.bin"}}))
-    assert [notice.tensors for notice in opened(path).notices] == [("c.weight",)]
+    assert [notice.tensors for notice in opened(path).account.notices] == [("c.weight",)]
 
 
 def test_a_tensor_in_two_shards_that_the_index_does_not_decide_or_in_none_is_refused(tmp_path: Path) -> None:
@@ -132,7 +134,7 @@ def everything(found: Checkpoint) -> object:
         rows,
         found.values,
         found.parts,
-        found.notices,
+        found.account.notices,
         (found.nbytes, found.traits, found.format, found.index_bytes, found.weights_only, found.byteorder),
         [source.name for source in found.sources],
     )

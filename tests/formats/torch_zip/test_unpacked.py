@@ -108,7 +108,7 @@ def test_what_is_missing_or_cut_is_named(truth: Path, tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="storage 7 has no record"):
         ckpt.open(folder)
     with ckpt.open(folder, partial=True) as left:
-        assert "model.net.layers.8.w" in left and left.checkpoint.notices
+        assert "model.net.layers.8.w" in left and left.checkpoint.account.notices
     done = inside("salvage", folder, "-o", "left.pth", cwd=tmp_path)
     assert done.code == 1 and b"layers.7.w" in done.out + done.err
 
