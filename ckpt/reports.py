@@ -1,4 +1,4 @@
-"""A report as bytes that hold no file: what `pickle` and `copy.deepcopy` make of it.
+"""The abilities that all reports share: as HTML for a notebook, as a JSON document, as bytes that hold no file.
 
 A `Source` pickles as its address, because a task in another process reads the file. A report has been read, so here each
 source becomes a `Closed` one: unpickling opens nothing, and works when the file is gone.
@@ -10,7 +10,8 @@ import copyreg
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import Any, TypeAlias, TypeVar
 
 from ckpt.checkpoint import Origin
 from ckpt.columns import Chain, Column
@@ -18,6 +19,32 @@ from ckpt.errors import CkptError, NotOpenedError
 from ckpt.io.source import BaseSource, Source
 from ckpt.nodes import Dict, Opaque, Set
 from ckpt.tensors import Box, Boxes
+from ckpt.text import Json
+
+Report = TypeVar("Report")
+
+
+def shown_as_html(function: str) -> Callable[[type[Report]], type[Report]]:
+    """Give a class of reports the HTML that notebooks show, by the name of the function of `ckpt.render.notebook`."""
+
+    def _repr_html_(self: Report) -> str:
+        # Named as text: only a notebook loads what it shows.
+        html: str = getattr(import_module("ckpt.render.notebook"), function)(self)
+        return html
+
+    def decorate(kind: type[Report]) -> type[Report]:
+        kind._repr_html_ = _repr_html_  # type: ignore[attr-defined]
+        return kind
+
+    return decorate
+
+
+def document_head(schema: str, version: int) -> dict[str, Json]:
+    """Return the first fields of a JSON document: the name and the version of its schema, and the version of ckpt."""
+    from ckpt import __version__
+
+    return {"schema": {"name": schema, "version": version}, "ckpt": __version__}
+
 
 _CLOSED = "the checkpoint is closed"
 _PROTOCOL = 5

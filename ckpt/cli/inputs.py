@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
-from ckpt import __version__
 from ckpt.api.checkpoint import Checkpoint
 from ckpt.api.keywords import doubts, gate_of
 from ckpt.api.opening import open_side
@@ -29,6 +28,7 @@ from ckpt.io.source import read_limited, read_pipe
 from ckpt.limits import Limits
 from ckpt.names import labels
 from ckpt.render.text import Line
+from ckpt.reports import document_head
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, listed, show, show_literal
 
@@ -290,8 +290,7 @@ def failure(schema: str) -> Document:
     It is for a command whose own documents hold no errors.
     """
     return lambda path, error: {
-        "schema": {"name": schema, "version": 1},
-        "ckpt": __version__,
+        **document_head(schema, 1),
         "file": {"path": path},
         "error": error.failure(path)._asdict(),
     }

@@ -15,6 +15,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.io.far import is_url
 from ckpt.jobs.inspect.ls import LsRow, in_order
 from ckpt.names import labels, natural
+from ckpt.reports import document_head
 from ckpt.text import Json, plural, show
 from ckpt.tree.find import counter
 from ckpt.tree.view import look
@@ -84,11 +85,10 @@ def in_series(rows: Iterable[LsRow]) -> list[LsRow]:
     return [row for _, _, row in sorted(keyed, key=lambda each: each[:2])]
 
 
-def error_document(path: str, schema: str, error: CkptError, version: str) -> dict[str, Json]:
+def error_document(path: str, schema: str, error: CkptError) -> dict[str, Json]:
     """The document of an error about a PATH, as `--json` prints it."""
     return {
-        "schema": {"name": schema, "version": 1},
-        "ckpt": version,
+        **document_head(schema, 1),
         "file": {"path": path},
         "error": error.failure(path)._asdict(),
     }

@@ -19,7 +19,7 @@ from ckpt.jobs.check.stats import StatsReport
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.jobs.diff.diff import DiffReport
 from ckpt.jobs.inspect.inspect import Inspection, inspect
-from ckpt.jobs.inspect.ls import LsRow
+from ckpt.jobs.inspect.ls import LsReport
 from ckpt.jobs.rewrite.report import Coverage, RewriteReport
 from ckpt.render.diff import diff_lines
 from ckpt.render.inspect import inspect_lines
@@ -85,8 +85,9 @@ def html_lint(report: LintReport) -> str:
     return html_of([*lines, [(summary(report.files), "head")]])
 
 
-def html_ls(rows: Sequence[LsRow]) -> str:
+def html_ls(report: LsReport) -> str:
     """Return the table of `ckpt ls` and its closing line."""
+    rows = report.rows
     folders = {os.path.dirname(row.path) for row in rows}
     lines = ls_lines(rows, WIDTH, folders.pop() if len(folders) == 1 else "") if rows else []
     return html_of([*lines, [(ls_summary(rows), "head")]])

@@ -108,7 +108,7 @@ class Page:
         except CkptError as error:
             if not _is_missing(path):
                 with about(path):
-                    self.write([error_document(path, schema, error, __version__)])
+                    self.write([error_document(path, schema, error)])
             raise
 
     def write(self, documents: Sequence[Document], numbers: Numbers | None = None) -> None:
@@ -241,7 +241,7 @@ class _Documents:
     def _failed(self, path: str, error: CkptError) -> None:
         """A PATH that cannot be read stands in the page, and its line on stderr."""
         with about(path):
-            self.found.append(error_document(path, "ckpt.inspect", error, __version__))
+            self.found.append(error_document(path, "ckpt.inspect", error))
         if error.path is None:
             error.path = path
         output.fail(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.errors import Failure
@@ -17,6 +16,7 @@ from ckpt.jobs.inspect.inspect import inspect
 from ckpt.jobs.inspect.unused import loose_findings
 from ckpt.names import endings
 from ckpt.nodes import Node
+from ckpt.reports import document_head, shown_as_html
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, listed, plural, show
 from ckpt.tree.view import look
@@ -123,6 +123,7 @@ class FileReport(NamedTuple):
         }
 
 
+@shown_as_html("html_lint")
 class LintReport(NamedTuple):
     """The report of `ckpt lint`: the findings of each file. `others` are the files of folders that were not looked at."""
 
@@ -137,12 +138,6 @@ class LintReport(NamedTuple):
         return (
             f"<ckpt.LintReport: {plural(len(self.findings), 'finding')} in {plural(len(self.files), 'file')}>"
         )
-
-    def _repr_html_(self) -> str:
-        """Return the findings with their commands as HTML."""
-        # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.render.notebook").html_lint(self)
-        return html
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -163,12 +158,9 @@ class LintReport(NamedTuple):
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.lint`; docs/json.md is its contract. It counts by ending what was not looked at."""
-        from ckpt import __version__
-
         counts = endings(self.others)
         return {
-            "schema": {"name": "ckpt.lint", "version": 2},
-            "ckpt": __version__,
+            **document_head("ckpt.lint", 2),
             "files": [row.to_json() for row in self.files],
             "not_looked_at": [{"ending": ending, "files": count} for ending, count in counts.items()],
         }

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 
 from ckpt.account import Absence
 from ckpt.checkpoint import RecordedFile, RecordedItem
@@ -22,6 +21,7 @@ from ckpt.errors import UnreadableError, UsageError
 from ckpt.jobs.check.sums import FILE, Sum, listed_path, unescaped
 from ckpt.jobs.check.sums import lines as sum_lines
 from ckpt.jobs.check.verify import Problem
+from ckpt.reports import document_head, shown_as_html
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, and_more, plural, show
 
@@ -238,6 +238,7 @@ def _named(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], RecordedIt
     return rows
 
 
+@shown_as_html("html_sum")
 class SumReport(NamedTuple):
     """The report of `ckpt sum`: the SHA-256 of each tensor, or what the files record of their items."""
 
@@ -261,12 +262,6 @@ class SumReport(NamedTuple):
         """The exit code of the command: 2 where something could not be read."""
         return 2 if self.unread else 0
 
-    def _repr_html_(self) -> str:
-        """Return the lines of `ckpt sum` as HTML."""
-        # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.render.notebook").html_sum(self)
-        return html
-
     def __repr__(self) -> str:
         files = () if self.recorded is None else self.recorded.files
         what = plural(len(self.sums), "sum") if self.recorded is None else plural(len(files), "file")
@@ -280,11 +275,8 @@ class SumReport(NamedTuple):
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.sum`; docs/json.md is its contract."""
-        from ckpt import __version__
-
         return {
-            "schema": {"name": "ckpt.sum", "version": 1},
-            "ckpt": __version__,
+            **document_head("ckpt.sum", 1),
             "file": {"path": self.path, "format": self.format},
             "section": self.section,
             "sums": None

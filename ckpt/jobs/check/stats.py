@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from math import isfinite, prod, sqrt
 from typing import Literal
 
@@ -24,7 +23,7 @@ from ckpt.io.executor import Executor, Failed, Local, Task, run_each
 from ckpt.jobs.unread import unread_parts
 from ckpt.jobs.weights import codes_finding, codes_of
 from ckpt.names import Globs, natural
-from ckpt.reports import pickled
+from ckpt.reports import document_head, pickled, shown_as_html
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Checksum, Range, TensorRef, unwrapped
 from ckpt.text import Json, and_more, listed, plural, show
@@ -188,6 +187,7 @@ class Row(NamedTuple):
         }[key]
 
 
+@shown_as_html("html_stats")
 class StatsReport(NamedTuple):
     """The numbers of the tensors of one section."""
 
@@ -211,12 +211,6 @@ class StatsReport(NamedTuple):
     def exit_code(self) -> int:
         """The exit code of the command: 2 where something could not be read, 1 where the gate closes."""
         return 2 if self.unread or self.missing else self.gate.code(self.findings)
-
-    def _repr_html_(self) -> str:
-        """Return the lines of `ckpt stats` as HTML."""
-        # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.render.notebook").html_stats(self)
-        return html
 
     def __repr__(self) -> str:
         what = f"{plural(len(self.rows), 'tensor')}, {plural(len(self.findings), 'finding')}"
@@ -251,13 +245,10 @@ class StatsReport(NamedTuple):
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.stats`; docs/json.md is its contract."""
-        from ckpt import __version__
-
         zeros, numel = self.sparsity
         unread = [row.entry.name for row in self.unread] + [name for name, _ in self.missing]
         return {
-            "schema": {"name": "ckpt.stats", "version": 1},
-            "ckpt": __version__,
+            **document_head("ckpt.stats", 1),
             "file": {"path": self.checkpoint.path, "format": self.checkpoint.format},
             "section": self.section.name,
             "totals": {"tensors": len(self.rows), "numel": numel, "zeros": zeros},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint
@@ -12,6 +11,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST
 from ckpt.jobs.check.sums import Likeness, Sum
 from ckpt.jobs.weights import valueless
+from ckpt.reports import document_head, shown_as_html
 from ckpt.rows import NamedTuple
 from ckpt.tensors import parts_of
 from ckpt.text import Json, and_more, folded, plural, show, size_text
@@ -30,6 +30,7 @@ class Problem(NamedTuple):
     tensors: tuple[str, ...] = ()
 
 
+@shown_as_html("html_verify")
 class VerifyReport(NamedTuple):
     """The verdict on one file. `checked` says what was compared, `not_checked` what could not be."""
 
@@ -56,22 +57,13 @@ class VerifyReport(NamedTuple):
         """The exit code of the command: 0 intact, 1 damaged, 2 unreadable."""
         return EXIT_CODES[self.verdict]
 
-    def _repr_html_(self) -> str:
-        """Return the lines of `ckpt verify` as HTML."""
-        # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.render.notebook").html_verify(self)
-        return html
-
     def __repr__(self) -> str:
         return f"<ckpt.VerifyReport {show(self.path)}: {self.verdict}>"
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.verify`; docs/json.md is its contract."""
-        from ckpt import __version__
-
         return {
-            "schema": {"name": "ckpt.verify", "version": 2},
-            "ckpt": __version__,
+            **document_head("ckpt.verify", 2),
             "file": {"path": self.path, "format": self.format},
             "verdict": self.verdict,
             "error": None if self.error is None else self.error._asdict(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.compare import Tolerance
@@ -30,7 +29,7 @@ from ckpt.jobs.diff.rows import DIFFERS, Pair, Row, Status, Tied, ValueRow, lost
 from ckpt.jobs.diff.values import differing_values, holds_values
 from ckpt.jobs.weights import codes_finding, codes_of, emptied_findings
 from ckpt.names import Globs
-from ckpt.reports import pickled
+from ckpt.reports import pickled, shown_as_html
 from ckpt.rows import NamedTuple
 from ckpt.tensors import TensorRef
 from ckpt.text import Json, and_more, listed, pasted_path, plural, show
@@ -71,6 +70,7 @@ def _lacks(checkpoint: Checkpoint, name: str) -> bool:
     return name in checkpoint.account.lost_names
 
 
+@shown_as_html("html_diff")
 class DiffReport(NamedTuple):
     """The differences between two checkpoints. `differs` is the answer of the exit code."""
 
@@ -214,12 +214,6 @@ class DiffReport(NamedTuple):
         from ckpt.jobs.diff.document import document
 
         return document(self)
-
-    def _repr_html_(self) -> str:
-        """Return the lines of `ckpt diff` as HTML."""
-        # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.render.notebook").html_diff(self)
-        return html
 
 
 def diff(before: Survey, after: Survey, options: Options | None = None) -> DiffReport:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckpt.elements.compare import Change
 from ckpt.jobs.diff.rows import STATUSES, Module, Row, ValueRow, modules
+from ckpt.reports import document_head
 from ckpt.text import Json
 from ckpt.tree.json import number_json, plain
 
@@ -15,12 +16,9 @@ if TYPE_CHECKING:
 
 def document(report: DiffReport) -> dict[str, Json]:
     """The report as JSON."""
-    from ckpt import __version__
-
     roles = dict.fromkeys(row.role.role for row in report.rows)
     return {
-        "schema": {"name": "ckpt.diff", "version": 1},
-        "ckpt": __version__,
+        **document_head("ckpt.diff", 1),
         "before": {"path": report.before.path, "format": report.before.format},
         "after": {"path": report.after.path, "format": report.after.format},
         "same": report.same,

@@ -14,10 +14,9 @@ from ckpt.jobs.explain.families.keys import answer_of_names
 from ckpt.jobs.explain.message import Message
 from ckpt.jobs.explain.pages import Page, find_page, no_page, page_of_code, page_of_kind, pages
 from ckpt.jobs.explain.text import plain
+from ckpt.reports import document_head
 from ckpt.rows import NamedTuple
 from ckpt.text import Json
-
-SCHEMA: dict[str, Json] = {"name": "ckpt.explain", "version": 1}
 
 
 class Explanation(NamedTuple):
@@ -121,11 +120,8 @@ def beside_folder(found: Explanation, error: CkptError, path: str) -> Explanatio
 
 def document(shown: Sequence[Page]) -> dict[str, Json]:
     """Pages as plain data; docs/json.md is the contract."""
-    from ckpt import __version__
-
     return {
-        "schema": SCHEMA,
-        "ckpt": __version__,
+        **document_head("ckpt.explain", 1),
         "pages": [_page(page) for page in shown],
         "message": None,
         "answer": None,

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from ckpt import __version__
 from ckpt.checkpoint import Checkpoint, Value
 from ckpt.errors import UnreadableError
 from ckpt.evidence.gradients import says_gradients
 from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
 from ckpt.pickles.weights_only import TORCH
+from ckpt.reports import document_head
 from ckpt.tensors import Composite, Piece, TensorRef, sharding_of
 from ckpt.text import Json
 from ckpt.tree.json import path_json, plain, scalar_json
@@ -21,8 +21,6 @@ from ckpt.tree.view import look
 
 if TYPE_CHECKING:
     from ckpt.jobs.inspect.inspect import Inspection, Row
-
-SCHEMA: dict[str, Json] = {"name": "ckpt.inspect", "version": 1}
 
 
 def document(report: Inspection) -> dict[str, Json]:
@@ -33,8 +31,7 @@ def document(report: Inspection) -> dict[str, Json]:
     for position, (index, _) in report.survey.state_parameters.items():
         states[position] = {"parameter": report.survey.tensors[index].name}
     return {
-        "schema": SCHEMA,
-        "ckpt": __version__,
+        **document_head("ckpt.inspect", 1),
         "file": {
             "path": checkpoint.path,
             "bytes": checkpoint.nbytes,

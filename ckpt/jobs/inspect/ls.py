@@ -6,7 +6,6 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from typing import Literal, overload
 
 from ckpt.checkpoint import Checkpoint, looks_of
@@ -16,11 +15,11 @@ from ckpt.findings import Finding, Gate, Plan
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.names import natural
 from ckpt.pickles.known import is_own
+from ckpt.reports import document_head, shown_as_html
 from ckpt.rows import NamedTuple
 from ckpt.text import Json, plural, show
 from ckpt.tree.find import counter, is_run_counter
 
-SCHEMA: dict[str, Json] = {"name": "ckpt.ls", "version": 2}
 _ELSEWHERE = frozenset(("weights-only", "unknown-import", "optimizer-heavy", "tied"))
 """Findings that other columns tell, or that most checkpoints have; JSON has all."""
 RUNS_CODE, UNREADABLE, NOT_AS_IT_IS = "RUNS CODE", "unreadable", "not as it is"
@@ -80,12 +79,9 @@ class LsRow(NamedTuple):
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.ls`; docs/json.md is its contract."""
-        from ckpt import __version__
-
         is_readable = self.error is None
         return {
-            "schema": SCHEMA,
-            "ckpt": __version__,
+            **document_head("ckpt.ls", 2),
             "file": {"path": self.path},
             "path": self.path,
             "error": None if self.error is None else self.error._asdict(),
@@ -135,6 +131,7 @@ def _by_values(rows: list[LsRow]) -> list[LsRow]:
     return [*(row for _, row in sorted([*numbered, *named], key=lambda pair: pair[0])), *rest]
 
 
+@shown_as_html("html_ls")
 class LsReport(Sequence[LsRow]):
     """The report of `ckpt ls`: a row for each checkpoint.
 
@@ -182,12 +179,6 @@ class LsReport(Sequence[LsRow]):
     def to_json(self) -> list[dict[str, Json]]:
         """The documents `ckpt.ls`, one for each checkpoint; docs/json.md is their contract."""
         return [row.to_json() for row in self.rows]
-
-    def _repr_html_(self) -> str:
-        """Return the lines of `ckpt ls` as HTML."""
-        # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.render.notebook").html_ls(self.rows)
-        return html
 
     def __repr__(self) -> str:
         unread = sum(row.error is not None for row in self.rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
 from ckpt.account import UNREAD
@@ -19,7 +18,7 @@ from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.pickles.state_dict import state_dict, without_gradient
-from ckpt.reports import pickled
+from ckpt.reports import document_head, pickled, shown_as_html
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Storage, parts_of
 from ckpt.text import Json, and_more, plural, show, show_name
@@ -129,6 +128,7 @@ class AverageSource(NamedTuple):
         }
 
 
+@shown_as_html("html_rewrite")
 class RewriteReport(NamedTuple):
     """The changes of a command to a checkpoint. `source` was read, `result` will be written."""
 
@@ -181,12 +181,6 @@ class RewriteReport(NamedTuple):
         """The path of the file that was written, or None."""
         return None if self.saved is None else self.saved.path
 
-    def _repr_html_(self) -> str:
-        """Return the lines of the command as HTML."""
-        # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.render.notebook").html_rewrite(self)
-        return html
-
     def __repr__(self) -> str:
         to = "nothing written" if self.saved is None else show(self.saved.path)
         tensors = plural(len(self.result.tensors) - len(self.tied), "tensor")
@@ -200,12 +194,9 @@ class RewriteReport(NamedTuple):
 
     def to_json(self) -> dict[str, Json]:
         """The document `ckpt.rewrite`; docs/json.md is its contract."""
-        from ckpt import __version__
-
         saved = self.saved
         return {
-            "schema": {"name": "ckpt.rewrite", "version": 1},
-            "ckpt": __version__,
+            **document_head("ckpt.rewrite", 1),
             "command": self.command,
             "input": {
                 "path": self.source.path,
@@ -654,6 +645,7 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     return frozenset(row.name for row in own) if misfits else frozenset()
 
 
+@shown_as_html("html_coverage")
 class Coverage(NamedTuple):
     """The tensors that a warm start loads, one pairing each. `source` is the path of the pretrained model."""
 
@@ -688,12 +680,6 @@ class Coverage(NamedTuple):
 
     def __copy__(self) -> Coverage:
         return self
-
-    def _repr_html_(self) -> str:
-        """Return the lines of `ckpt warmstart` on what is loaded as HTML."""
-        # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.render.notebook").html_coverage(self)
-        return html
 
     def __repr__(self) -> str:
         loaded, whole = self.tensors
