@@ -363,7 +363,7 @@ class Checkpoint:
     not_loadable: str | None = None
     """The reason why torch cannot load the file at all, although ckpt reads it."""
     account: Account = Account()
-    """What the reader noticed, and the values that are not in the tree although they belong there."""
+    """The notices of the reader, and the values that are not in the tree although they belong there."""
     code_devices: tuple[CodeDevice, ...] = ()
     """The devices that code in the file names. Loaders never change them."""
     beside: Node = None

@@ -504,13 +504,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
         "ckpt/io/remote/objects.py": 2,
         "ckpt/io/remote/target.py": 1,
         "ckpt/io/source.py": 1,
-        "ckpt/jobs/check/lint.py": 1,
-        "ckpt/jobs/check/recorded.py": 1,
-        "ckpt/jobs/check/stats.py": 1,
-        "ckpt/jobs/check/verify.py": 1,
-        "ckpt/jobs/diff/diff.py": 1,
-        "ckpt/jobs/inspect/ls.py": 1,
-        "ckpt/jobs/rewrite/report.py": 2,
+        "ckpt/reports.py": 1,
     }
     for name in (name for name in users if name.startswith("ckpt/io/")):
         far = [call.args[0] for call in users[name]]
