@@ -320,7 +320,8 @@ def damaged(
     `rows` say what lies in the files of a folder. The bytes of lost tensors that are `unsound` are there, and others than
     their checksums say. `unproved` are sentences on whole tensors whose bytes no checksum proves, with their names.
     """
-    gone = tuple(name for name in lost or () if name not in set(unsound))
+    there = set(unsound)
+    gone = tuple(name for name in lost or () if name not in there)
     problems = [Problem(problem, gone), *map(Problem, rows)]
     if unsound:
         verb = "does not match its checksum" if len(unsound) == 1 else "do not match their checksums"

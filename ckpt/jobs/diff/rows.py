@@ -397,10 +397,9 @@ def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
         def key(index: int, depth: int = depth) -> Hashable:
             return content[index], _end(every[index].name, depth)
 
-        found = _unique(gone, come, key)
-        pairs += found
-        gone = {index: entry for index, entry in gone.items() if index not in {old for old, _ in found}}
-        come = {index: entry for index, entry in come.items() if index not in {new for _, new in found}}
+        for old, new in _unique(gone, come, key):
+            pairs.append((old, new))
+            del gone[old], come[new]
     moves = {new: old for old, new in pairs}
     dropped = set(moves.values())
     return [

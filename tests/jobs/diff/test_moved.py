@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType, ModuleType
 
 import oracle
 import torch
 from rewriting import compared, statuses
 
+from ckpt.jobs.diff import rows
 from ckpt.jobs.diff.diff import DiffReport
 
 pytestmark = oracle.QUIET
@@ -99,3 +103,35 @@ def test_a_large_tensor_moves_as_one(small_blocks: None, tmp_path: Path) -> None
     other = value.clone()
     other[-1, -1] = 0
     assert not renames(compared({**KEPT, "a.weight": value}, {**KEPT, "b.weight": other}, tmp_path))
+
+
+def operations_of(call: Callable[[], object], module: ModuleType) -> int:
+    """The operations of Python that the functions of a module take in this thread while something is called."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        nonlocal count
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_looking_for_moves_takes_twice_as_much_for_twice_the_tensors(tmp_path: Path) -> None:
+    def moved(count: int) -> int:
+        before = {f"a.{number}": torch.full((2,), float(number)) for number in range(count)}
+        after = {f"b{number}.w": torch.full((2,), float(number)) for number in range(count)}
+        return operations_of(lambda: compared(before, after, tmp_path), rows)
+
+    few, many = moved(100), moved(400)
+
+    assert few > 1000 and many < 5 * few
