@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UsageError,
         WriteError,
     )
+    from ckpt.ext.values.api import set
     from ckpt.findings import Finding
     from ckpt.jobs.check.lint import FileReport, LintReport
     from ckpt.jobs.check.recorded import SumReport
@@ -57,6 +58,7 @@ _HOMES = {
         "convert",
         "rehome",
         "rename",
+        "set",
         "salvage",
         "slim",
         "strip",
@@ -81,6 +83,7 @@ _HOMES = {
         "UsageError",
         "WriteError",
     ),
+    "ckpt.ext.values.api": ("set",),
     "ckpt.findings": ("Finding",),
     "ckpt.jobs.check.lint": ("FileReport", "LintReport"),
     "ckpt.jobs.check.recorded": ("SumReport",),
@@ -143,6 +146,7 @@ __all__ = [
     "rehome",
     "rename",
     "salvage",
+    "set",
     "slim",
     "snapshot",
     "stats",

@@ -20,6 +20,7 @@ SUFFIXES = {
     "rehome": ".cpu",
     "strip": ".stripped",
     "rename": ".renamed",
+    "set": ".set",
     "slim": ".slim",
     "convert": ".converted",
     "convert --plain": ".plain",

@@ -79,6 +79,7 @@ COMMANDS = {
         WriteCommand("rehome", in_place=True, weights_file=True, urls=True),
         WriteCommand("strip", in_place=True, weights_file=True),
         WriteCommand("rename", in_place=True, weights_file=True),
+        WriteCommand("set", many=False, in_place=True, partial=False, weights_file=True),
         WriteCommand("slim", keep_code=False, urls=True),
         WriteCommand("convert", urls=True, whole=True),
         WriteCommand("warmstart", many=False, partial=False, weights_file=True),

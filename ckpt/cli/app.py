@@ -176,6 +176,7 @@ _GROUPS = {
         "rehome": "Move tensors to other devices, by default to the CPU.",
         "strip": "Strip the prefixes of wrappers from names.",
         "rename": "Rename tensors by regular expressions.",
+        "set": "Set or delete values inside, such as a learning rate.",
         "slim": "Keep the model's weights, drop the rest.",
         "convert": "Write another format, plain classes, another dtype.",
         "salvage": "Write what is whole of a damaged checkpoint.",
@@ -185,6 +186,8 @@ _GROUPS = {
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
 """Name of the module of this package -> its line in the list of commands."""
+_EXTENSIONS = {"set": "ckpt.ext.values.command"}
+"""The commands of extensions, and their modules."""
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -199,7 +202,8 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        command = typer_function(name, import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
+        module = import_module(_EXTENSIONS.get(name) or f"ckpt.cli.commands.{name}")
+        command = typer_function(name, module.command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
             command = import_module("ckpt.cli.completion").completing(name, command)
         app.command(name, cls=PlainCommand, short_help=COMMANDS[name])(command)

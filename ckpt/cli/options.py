@@ -23,7 +23,7 @@ OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
 """Groups of options in the help, in this order. Options without a group stand before them."""
 _FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 _DEVICES = ("cpu", "cuda:0", "cuda:1", "mps")
-_WRITERS = "rehome strip rename slim convert salvage warmstart average"
+_WRITERS = "rehome strip rename set slim convert salvage warmstart average"
 _EVERY = f"inspect ls get diff stats report explain lint verify sum {_WRITERS}"
 
 
@@ -158,6 +158,12 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         texts("--map", "FROM=TO", "rehome", "Move one device only, as in cuda:0=cuda:1. Repeatable."),
         flag("--objects", "rehome*", "Also change torch.device objects and device texts in values."),
         flag("--undo", "rehome", "Take back the last --in-place, finished or interrupted."),
+        texts(
+            "-d/--delete",
+            "NAME",
+            "set",
+            "Delete what lies under this name: a value, a tensor, a section. Repeatable.",
+        ),
         texts(
             "--sub",
             "S/A/B/",
@@ -372,12 +378,12 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         text("-o/--output", "OUT", _WRITERS, "Write to this file or folder.", once=True),
         flag(
             "--in-place",
-            "rehome strip rename",
+            "rehome strip rename set",
             "Change the file itself. A zip grows at its end, of a DCP .metadata is replaced.",
         ),
         flag(
             "--copy",
-            "rehome strip rename",
+            "rehome strip rename set",
             "With --in-place: write a new file and replace the old one.",
             rare=True,
         ),
@@ -400,13 +406,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--keep-code",
-            "rehome strip rename convert salvage warmstart",
+            "rehome strip rename set convert salvage warmstart",
             "Write a result that runs code of the file when it is loaded.",
             rare=True,
         ),
         flag(
             "--json",
-            "diff explain lint rehome strip rename slim convert salvage warmstart average",
+            "diff explain lint rehome strip rename set slim convert salvage warmstart average",
             "Print one JSON document.",
         ),
         flag("--tsv", "inspect ls diff stats", "Print tab-separated rows, exact and escaped."),
@@ -602,6 +608,15 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
             "An error message, or a code; - reads the output of a program from stdin. With the PATH of a checkpoint"
             " behind it, the answer is for that checkpoint. An OLDER one of the run tells which parameters got no"
             " gradient.",
+            is_list=True,
+        ),
+    ),
+    "set": (
+        Argument("path", "FILE", _PATH),
+        Argument(
+            "assignments",
+            "[NAME=VALUE...]",
+            "Values by their names; NAME:=JSON for another type.",
             is_list=True,
         ),
     ),

@@ -141,7 +141,13 @@ def _alike(rows: Sequence[Leftover]) -> tuple[Leftover, ...]:
 
 def _arrow(change: Change) -> str:
     names = [whole(show(text, 80)) for text in (change.before, change.after) if text is not None]
-    return " → ".join(names)
+    arrow = " → ".join(names)
+    if not change.name:
+        return arrow
+    name = whole(show_name(change.name))
+    if change.before is None:
+        return f"{name}: {arrow}, added"
+    return f"{name}: {arrow}, deleted" if change.after is None else f"{name}: {arrow}"
 
 
 def _what(change: Change) -> str:

@@ -188,6 +188,7 @@ FUNCTIONS = [
     "rehome",
     "rename",
     "salvage",
+    "set",
     "slim",
     "stats",
     "strip",

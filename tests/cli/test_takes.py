@@ -34,7 +34,9 @@ def paths(command: str) -> str:
     rows = [row for row in parameters(command) if row.param_type_name == "argument"]
     if any(row.name == "paths" and row.nargs == -1 for row in rows):
         return "several" if command in TOGETHER else "many"
-    return ("none", "one", "two")[sum(row.name not in ("names", "words", "files") for row in rows)]
+    return ("none", "one", "two")[
+        sum(row.name not in ("names", "words", "files", "assignments") for row in rows)
+    ]
 
 
 def documented() -> dict[str, list[str]]:

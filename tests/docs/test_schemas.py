@@ -230,7 +230,7 @@ FREE = {
         "unread",
         *(f"tensors[].{name}_is" for name in ("mean", "std", "rms")),
     },
-    "rewrite": set(),
+    "rewrite": {"changes[].name"},
 }
 """Fields that need not be there. What else there is must be, with this name and of this type."""
 TOO = {

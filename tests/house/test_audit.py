@@ -17,6 +17,8 @@ from hostile import CASES, Case
 from house import parsed
 from process import ROOT, SAMPLES, ckpt, python
 
+from ckpt.cli.app import _EXTENSIONS
+
 CHILD = """
 import json, os, sys
 
@@ -510,14 +512,14 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
         far = [call.args[0] for call in users[name]]
         assert all(isinstance(each, ast.Constant) for each in far), name  # what reads URLs, and obstore
     (argument,) = users["ckpt/cli/app.py"][0].args
-    assert isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant)
-    assert argument.values[0].value == "ckpt.cli.commands."
+    assert ast.unparse(argument) == "_EXTENSIONS.get(name) or f'ckpt.cli.commands.{name}'"
+    assert all(module.startswith("ckpt.ext.") for module in _EXTENSIONS.values())
     (shell,) = users["ckpt/cli/app.py"][1].args
     assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.completion"
     shown = {
         "ckpt/api/listing.py": "ckpt.api.advice",
         "ckpt/api/reading.py": "ckpt.api.advice",
-        "ckpt/jobs/diff/diff.py": "ckpt.render.notebook",
+        "ckpt/reports.py": "ckpt.render.notebook",
     }
     for name, modules in {
         "ckpt/api/checkpoint.py": {"ckpt.live.warmstart", "ckpt.render.notebook"},

@@ -134,6 +134,7 @@ LIMITS = [
     "tree.find._KEY_ITEMS",
     "elements.spans.UNFOLDED",
     "evidence.dialects._DEPTH",
+    "ext.values.assignments._DEPTH",
     "evidence.dialects._LONG",
     "evidence.emptied._LEAST",
     "evidence.mapping.ENOUGH",

@@ -23,7 +23,7 @@ from ckpt.findings import CATALOGUE
 Documents = dict[str, list[dict[str, Any]]]
 """The name of a schema -> documents of that command."""
 
-WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart", "salvage", "average")
+WRITERS = ("rehome", "strip", "rename", "set", "slim", "convert", "warmstart", "salvage", "average")
 FILES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix not in (".md", ".py"))
 
 
@@ -125,6 +125,7 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
         for writer in ("rehome", "strip", "slim"):
             yield writer, name, "--dry-run"
         yield "rename", name, "--sub", "s/weight/w/", "--dry-run"
+        yield "set", name, "added:=[1, 2.5]", "--dry-run"
         yield "convert", name, "--plain", "--dry-run"
         yield "convert", name, "--format", "safetensors", "--dtype", "float16", "--dry-run"
         yield "diff", name, name, "--structure"

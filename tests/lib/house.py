@@ -43,6 +43,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("render",),
     ("cli",),
+    ("ext",),
 )
 TOP = frozenset(
     [
@@ -55,6 +56,7 @@ TOP = frozenset(
         "elements",
         "errors",
         "evidence",
+        "ext",
         "findings",
         "formats",
         "io",

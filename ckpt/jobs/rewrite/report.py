@@ -51,6 +51,8 @@ class Change(NamedTuple):
     unit: str
     nbytes: int | None = None
     section: str = ""
+    name: str = ""
+    """The name of the one value that changes, where the change is not about many."""
 
 
 class Leftover(NamedTuple):
@@ -215,6 +217,7 @@ class RewriteReport(NamedTuple):
                     "unit": change.unit,
                     "bytes": change.nbytes,
                     "section": change.section,
+                    **({"name": change.name} if change.name else {}),
                 }
                 for change in self.changes
             ],

@@ -1,0 +1,1 @@
+"""`ckpt set`: changing or deleting single values inside of a checkpoint."""

@@ -1,0 +1,52 @@
+"""The function `ckpt.set`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ckpt.api.keywords import Texts, texts
+from ckpt.api.opening import Input
+from ckpt.api.rewriting import rewrite
+from ckpt.api.writing import options_of
+from ckpt.errors import UsageError
+from ckpt.ext.values.assignments import Assignment, node_of
+from ckpt.ext.values.edit import set_values
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.text import show
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ckpt.api.writing import Writing
+
+PlainValue = object
+"""A bool, int, float, str, None, or a list, tuple or dict of them."""
+
+
+def set(
+    source: Input,
+    values: Mapping[str, PlainValue] | None = None,
+    *,
+    delete: Texts = (),
+    **writing: Unpack[Writing],
+) -> RewriteReport:
+    """Set values inside a checkpoint by their dotted names, and take out the names in `delete` with all below them.
+
+    `values` are plain values of Python, taken as they are; a name that a dict lacks is added. Tensors can be deleted, not set.
+    The other keywords are in `Writing`. Raises CkptError.
+    """
+    assignments: list[Assignment] = []
+    for name, value in (values or {}).items():
+        if not isinstance(name, str):
+            raise UsageError(f"{show(str(name), 80)}: a name is text")
+        assignments.append(Assignment(name, node=node_of(name, value)))
+    return assign(source, assignments, texts(delete), **writing)
+
+
+def assign(
+    source: Input, assignments: Sequence[Assignment], deleted: Sequence[str], **writing: Unpack[Writing]
+) -> RewriteReport:
+    """Make the assignments and deletions in a checkpoint, and write it. Raises CkptError."""
+    options = options_of(writing, source, "set")
+    return rewrite(source, lambda survey, limits: set_values(survey, assignments, deleted, limits), options)

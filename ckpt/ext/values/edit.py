@@ -1,0 +1,368 @@
+"""Setting and deleting values in the tree of a checkpoint, with an account: what was asked for changed, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt.checkpoint import Checkpoint, Value
+from ckpt.errors import UnsupportedError, UsageError
+from ckpt.evidence.survey import Survey
+from ckpt.ext.values.assignments import Assignment
+from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited, refuse_script
+from ckpt.limits import Limits
+from ckpt.names import Path, nearest
+from ckpt.nodes import Dict, Node, Opaque, inside, is_tuple, key_of, tensor_of
+from ckpt.pickles.edit import Edit
+from ckpt.rows import NamedTuple
+from ckpt.text import plural, show
+from ckpt.tree.find import METADATA, children, find, is_metadata, node_at
+from ckpt.tree.literals import brief
+from ckpt.tree.view import look
+
+_SHOWN = 60
+"""Characters of a value in the report."""
+_GONE = object()
+"""The state of a value that is not there."""
+
+
+class Place(NamedTuple):
+    """A node in a container of the tree: the dict, list, tuple or object that holds it, and its position there."""
+
+    container: Node
+    part: str
+    """The part of the container that is counted: `values` of a dict, `items` of a list or tuple."""
+    position: int
+
+
+class Target(NamedTuple):
+    """A name that was found: its path, the node there, and its place. The node is None for a name that is added."""
+
+    name: str
+    path: Path
+    node: Node
+    place: Place
+    is_new: bool = False
+
+
+def set_values(
+    survey: Survey, assignments: Sequence[Assignment], deleted: Sequence[str], limits: Limits
+) -> RewriteReport:
+    """Return the checkpoint with other values under some names, and without the deleted names.
+
+    Raises UsageError for a name that is not there or is a tensor, UnsupportedError for a value that only a call holds.
+    """
+    checkpoint = survey.checkpoint
+    refuse_script(checkpoint)
+    _refuse_twice([*(row.name for row in assignments), *deleted], checkpoint)
+    edit = _SetValues()
+    changes: list[Change] = []
+    expected: dict[Path, object] = {}
+    for assignment in assignments:
+        if _is_new_metadata(checkpoint, assignment, limits):
+            target = edit.add_metadata(checkpoint.root, assignment.name)
+        else:
+            target = _target_of(checkpoint, assignment, limits)
+        held = _tensors_below(checkpoint, target)
+        if tensor_of(target.node) is None and held and not target.is_new:
+            problem = f"{show(assignment.name, 80)} holds {plural(held, 'tensor')}"
+            raise UsageError(
+                problem, path=checkpoint.path, hint=f"-d {show(assignment.name, 80)} deletes them"
+            )
+        if tensor_of(target.node) is not None:
+            raise UsageError(
+                f"{show(assignment.name, 80)} is a tensor",
+                path=checkpoint.path,
+                hint="ckpt set changes values",
+            )
+        node = (
+            assignment.text
+            if is_metadata(target.path) and target.is_new
+            else assignment.node_for(target.node)
+        )
+        if is_tuple(target.node) and type(node) is list:
+            node = tuple(node)  # JSON has no tuples
+        if is_metadata(target.path) and type(node) is not str:
+            raise UsageError(
+                f"{show(assignment.name, 80)}: the metadata of safetensors holds text", path=checkpoint.path
+            )
+        expected[target.path] = node
+        if target.is_new or not _is_equal(node, target.node):
+            edit.put(target, node)
+            changes.append(_change_of(target, node))
+    for name in deleted:
+        target = _found(checkpoint, name, limits)
+        expected[target.path] = _GONE
+        edit.drop(target)
+        changes.append(_removal_of(target, checkpoint))
+    if not expected:
+        raise UsageError("what to set?", path=checkpoint.path, hint="NAME=VALUE, NAME:=JSON, or -d NAME")
+    if not changes:
+        return RewriteReport("set", checkpoint, checkpoint, nothing="these values are there already")
+    result = edited(checkpoint, edit.copy(checkpoint.root), limits)
+    _check(checkpoint, result, expected)
+    aside = [
+        Leftover(name, "the same object as what was set, so it changed too")
+        for name in _others(checkpoint, result, expected)
+    ]
+    return RewriteReport("set", checkpoint, result, tuple(changes), left_alone=tuple(aside))
+
+
+def _refuse_twice(names: Sequence[str], checkpoint: Checkpoint) -> None:
+    """Raise UsageError for a name that stands twice, or lies below another one: their order would decide."""
+    for index, name in enumerate(names):
+        for other in names[:index]:
+            if name == other or name.startswith(f"{other}.") or other.startswith(f"{name}."):
+                problem = f"{show(other, 80)} and {show(name, 80)}: one lies in the other"
+                if name == other:
+                    problem = f"{show(name, 80)} stands twice"
+                raise UsageError(problem, path=checkpoint.path)
+
+
+# --- finding --------------------------------------------------------------------------------------------------------
+
+
+def _is_new_metadata(checkpoint: Checkpoint, assignment: Assignment, limits: Limits) -> bool:
+    """Tell whether a name is to be added to the metadata of safetensors, where each value is text."""
+    if checkpoint.traits.is_pickle or not assignment.name.startswith(f"{METADATA}."):
+        return False
+    return not find(checkpoint.root, assignment.name, limits)
+
+
+def _target_of(checkpoint: Checkpoint, assignment: Assignment, limits: Limits) -> Target:
+    """Return the target of an assignment. A name below a dict that lacks it is added where its type is given."""
+    name = assignment.name
+    if assignment.text is not None or find(checkpoint.root, name, limits):
+        return _found(checkpoint, name, limits)
+    above, _, key = name.rpartition(".")
+    matches = find(checkpoint.root, above, limits) if above else [((), checkpoint.root)]
+    holders = {id(holder): (path, holder) for path, holder in _holders_in(matches)}
+    if len(holders) != 1:
+        raise _unknown(checkpoint, name)
+    path, holder = next(iter(holders.values()))
+    return Target(name, (*path, key), None, Place(holder, "values", len(holder.keys)), is_new=True)
+
+
+def _holders_in(matches: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, Dict | Opaque]]:
+    """Yield the dicts among nodes, and the dicts that hold the attributes of objects."""
+    for path, node in matches:
+        holder = inside(node)
+        if type(holder) is Dict:
+            yield path, holder
+        if type(holder) is not Opaque:
+            continue
+        kind = look(holder).kind
+        if kind == "mapping":
+            yield path, holder
+        elif kind == "object" and len(holder.states) == 1 and type(holder.states[0]) is Dict:
+            yield path, holder.states[0]
+
+
+def _found(checkpoint: Checkpoint, name: str, limits: Limits) -> Target:
+    """Return the only place of a name. Raises UsageError, UnsupportedError."""
+    matches = find(checkpoint.root, name, limits)
+    if not matches:
+        raise _unknown(checkpoint, name)
+    if len({id(node) for _, node in matches}) > 1 or len({path for path, _ in matches}) > 1:
+        raise UsageError(f"{len(matches)} places are called {show(name, 80)}", path=checkpoint.path)
+    path, node = matches[0]
+    if not path:
+        raise UsageError("the root is all of the checkpoint", path=checkpoint.path, hint="name a value in it")
+    above = node_at(checkpoint.root, path[:-1]) if len(path) > 1 else checkpoint.root
+    place = next(_places_in(inside(above), path[-1], node), None)
+    if place is None:
+        problem = f"{show(name, 80)} is an argument of a call that makes its object, and is not changed"
+        raise UnsupportedError(problem, path=checkpoint.path)
+    return Target(name, path, node, place)
+
+
+def _places_in(holder: Node, step: str | int, node: Node) -> Iterator[Place]:
+    """Yield the places of a node in what holds it: a dict, list or tuple, or the items and the state of an object."""
+    if type(holder) is Dict or type(holder) is Opaque:
+        for index, (key, value) in enumerate(zip(holder.keys, holder.values, strict=True)):
+            if value is node and key_of(key, index) == step:
+                yield Place(holder, "values", index)
+    if type(holder) is list or is_tuple(holder):
+        for index, item in enumerate(holder):
+            if item is node and index == step:
+                yield Place(holder, "items", index)
+    if type(holder) is Opaque:
+        for index, item in enumerate(holder.items):
+            if item is node and index == step:
+                yield Place(holder, "items", index)
+        for state in holder.states:
+            for part in state if is_tuple(state) else (state,):
+                if type(part) is Dict:
+                    yield from _places_in(part, step, node)
+
+
+def _unknown(checkpoint: Checkpoint, name: str) -> UsageError:
+    names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
+    alike = nearest(name, names)
+    hint = f"did you mean {', '.join(alike)}?" if alike else None
+    return UsageError(f"no value called {show(name, 80)}", path=checkpoint.path, hint=hint)
+
+
+# --- the change ------------------------------------------------------------------------------------------------------
+
+
+class _SetValues(Edit):
+    """Puts nodes in places of a tree, and takes nodes out of it. A container that has such a place becomes another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed: dict[int, dict[tuple[str, int], Node]] = {}
+        self._dropped: dict[int, set[tuple[str, int]]] = {}
+        self._added: dict[int, list[tuple[str, Node]]] = {}
+        self._metadata = Dict()
+
+    def add_metadata(self, root: Node, name: str) -> Target:
+        """Return the target of a new name in the metadata, which the root gets where it has none."""
+        assert type(root) is Dict
+        index = root.keys.index(METADATA) if METADATA in root.keys else None
+        holder = self._metadata if index is None else root.values[index]
+        assert type(holder) is Dict
+        if index is None and not self._added.get(id(root)):
+            self._added[id(root)] = [(METADATA, holder)]
+        key = name.partition(".")[2]
+        return Target(name, (METADATA, key), None, Place(holder, "values", len(holder.keys)), is_new=True)
+
+    def put(self, target: Target, node: Node) -> None:
+        """Put a node in the place of another one, or under a new key."""
+        container = id(target.place.container)
+        if target.is_new:
+            self._added.setdefault(container, []).append((str(target.path[-1]), node))
+        else:
+            self._changed.setdefault(container, {})[target.place.part, target.place.position] = node
+
+    def drop(self, target: Target) -> None:
+        """Take a node out, with its key."""
+        self._dropped.setdefault(id(target.place.container), set()).add(
+            (target.place.part, target.place.position)
+        )
+
+    def instead(self, node: Node) -> Node | None:
+        number = id(node)
+        if number not in self._changed and number not in self._dropped and number not in self._added:
+            return None
+        return self.shell_of(self._changed_container(node))
+
+    def _changed_container(self, node: Node) -> Node:
+        if type(node) is Dict:
+            other = Dict()
+            other.set(*self._pairs_of(node))
+            return other
+        if type(node) is Opaque:
+            call = Opaque(node.how, node.func, node.args, node.kwargs, node.offset)
+            call.meaning, call.states = node.meaning, node.states
+            call.items = self._items_of(node, node.items)
+            call.keys, call.values = self._pairs_of(node)
+            return call
+        items = self._items_of(node, node if type(node) is list or is_tuple(node) else ())
+        return tuple(items) if is_tuple(node) else items
+
+    def _pairs_of(self, node: Dict | Opaque) -> tuple[list[Node], list[Node]]:
+        keys: list[Node] = []
+        values: list[Node] = []
+        changed = self._changed.get(id(node), {})
+        dropped = self._dropped.get(id(node), set())
+        for index, (key, value) in enumerate(zip(node.keys, node.values, strict=True)):
+            if ("values", index) not in dropped:
+                keys.append(key)
+                values.append(changed.get(("values", index), value))
+        for name, value in self._added.get(id(node), ()):
+            keys.append(name)
+            values.append(value)
+        return keys, values
+
+    def _items_of(self, node: Node, items: Sequence[Node]) -> list[Node]:
+        changed = self._changed.get(id(node), {})
+        dropped = self._dropped.get(id(node), set())
+        return [
+            changed.get(("items", index), item)
+            for index, item in enumerate(items)
+            if ("items", index) not in dropped
+        ]
+
+
+# --- the account -----------------------------------------------------------------------------------------------------
+
+
+def _change_of(target: Target, node: Node) -> Change:
+    before = None if target.is_new else brief(target.node, _SHOWN)
+    return Change("value", before, brief(node, _SHOWN), 1, "", name=target.name)
+
+
+def _removal_of(target: Target, checkpoint: Checkpoint) -> Change:
+    count = _tensors_below(checkpoint, target)
+    what = plural(count, "tensor") if count else brief(target.node, _SHOWN)
+    return Change("deleted", what, None, 1, "", name=target.name)
+
+
+def _tensors_below(checkpoint: Checkpoint, target: Target) -> int:
+    """The number of tensors that a name holds."""
+    depth = len(target.path)
+    return sum(entry.path[:depth] == target.path for entry in checkpoint.tensors)
+
+
+def _is_equal(node: Node, other: Node) -> bool:
+    """Tell whether two scalars are the same value. Others are written anew."""
+    return type(node) is type(other) and type(node) in (bool, int, float, str, type(None)) and node == other
+
+
+def _check(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> None:
+    """Raise UnsupportedError unless each path leads to what was asked for."""
+    if _moves_items(expected):
+        return
+    for path, node in expected.items():
+        above = node_at(after.root, path[:-1]) if len(path) > 1 else after.root
+        there = dict(children(above))
+        if node is _GONE:
+            is_right = path[-1] not in there
+        else:
+            is_right = path[-1] in there and _text(there[path[-1]]) == _text(node)  # type: ignore[arg-type]
+        if not is_right:
+            name = ".".join(map(str, path))
+            raise UnsupportedError(f"{show(name, 80)} cannot be changed in this object", path=before.path)
+
+
+def _moves_items(expected: dict[Path, object]) -> bool:
+    """Tell whether an item of a list is deleted, so that the numbers of those behind it move."""
+    return any(node is _GONE and isinstance(path[-1], int) for path, node in expected.items())
+
+
+def _text(node: Node) -> tuple[str, str]:
+    return look(node).type, brief(node, 10_000)
+
+
+def _others(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> list[str]:
+    """Return the names of the values that changed although nobody asked for it: other names of one object."""
+    if _moves_items(expected):
+        return []
+    old = {value.path: _state(value) for value in before.values}
+    new = {value.path: _state(value) for value in after.values}
+    asked = list(expected)
+    names: list[str] = []
+    for path in [*old, *(path for path in new if path not in old)]:
+        is_asked = any(path[: len(root)] == root or root[: len(path)] == path for root in asked)
+        if not is_asked and old.get(path) != new.get(path):
+            names.append(".".join(map(str, path)))
+    # A container that was met before has no rows of its own.
+    changed = {
+        above
+        for name in [*names, *(".".join(map(str, path)) for path in asked)]
+        for above in _names_above(name)
+    }
+    names += [value.name for value in before.values if value.same_as in changed and value.path not in asked]
+    return names
+
+
+def _names_above(name: str) -> Iterator[str]:
+    """Yield a name, and the names of what it lies in."""
+    yield name
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
+
+
+def _state(value: Value) -> tuple[str, str]:
+    return value.type, brief(value.node, 200)
