@@ -92,7 +92,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         tensor = objects.tensors.get(_key(persistent.pid))
         if tensor is not None:
             nodes[id(persistent)] = tensor
-    root = Swap(lambda node: nodes.get(id(node)), lambda persistent: persistent).run(main.root)
+    root = Swap(lambda node: nodes.get(id(node))).copy(main.root)
     interpret(main, contents, limits, objects.resolve, 0)
     return checkpoint(
         probe.path,

@@ -17,25 +17,21 @@ from ckpt.formats.common.holes import lost_notices
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import (
-    Dict,
     Global,
     Nested,
     Node,
     Opaque,
     PersistentId,
-    Set,
-    Tagged,
-    inside,
-    is_tuple,
     tensor_of,
 )
 from ckpt.pickles import imports, machine, weights_only
+from ckpt.pickles.edit import EditInPlace
 from ckpt.pickles.imports import Judgement, looks_like_enum
 from ckpt.pickles.keys import refuse_equal_keys
 from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Composite, Range, Storage, TensorRef, parts_of
+from ckpt.tensors import Range, Storage, TensorRef, parts_of
 from ckpt.text import and_more, show
 from ckpt.tree.find import counter, is_counter, with_unique_names
 from ckpt.tree.literals import call_text
@@ -402,85 +398,36 @@ def is_pickle(head: bytes) -> bool:
     )
 
 
-_REPLACED = frozenset((Opaque, PersistentId, TensorRef, Composite))
+class Swap(EditInPlace):
+    """Puts other nodes in the place of calls and persistent ids: `swaps` gives them, and None for a node that stays.
 
-
-class Swap:
-    """Puts other nodes in the place of calls and persistent ids: `instead` gives them, and None for a node that stays.
-
-    Containers keep their identity, so shared ones stay shared. With `plain`, which gives the bytes behind a persistent
-    id of the cutter, a nested stream of torch becomes what it holds.
+    Containers keep their identity, so shared ones stay shared.
     """
 
-    def __init__(
-        self, instead: Callable[[Node], Node | None], plain: Callable[[PersistentId], Node] | None = None
-    ) -> None:
-        self._instead = instead
+    def __init__(self, swaps: Callable[[Node], Node | None]) -> None:
+        super().__init__()
+        self._swaps = swaps
+
+    def instead(self, node: Node) -> Node | None:
+        return self._swaps(node)
+
+
+class SwapBytes(Swap):
+    """A swap in the pickle of a cutter: `plain` gives the bytes behind a persistent id.
+
+    A nested stream of torch becomes what it holds.
+    """
+
+    def __init__(self, swaps: Callable[[Node], Node | None], plain: Callable[[PersistentId], Node]) -> None:
+        super().__init__(swaps)
         self._plain = plain
-        self._todo: list[Node] = []
-        self._seen: set[int] = set()
-        self._tuples: dict[int, tuple[Node, tuple[Node, ...]]] = {}
-        self._bytes: dict[int, Node] = {}
 
-    def run(self, root: Node) -> Node:
-        root = self._new(root)
-        while self._todo:
-            node = self._todo.pop()
-            if type(node) is list:
-                node[:] = map(self._new, node)
-            elif type(node) is Dict:
-                node.keys = list(map(self._new, node.keys))
-                node.values = list(map(self._new, node.values))
-            elif type(node) is Set:
-                node.items = list(map(self._new, node.items))
-            elif type(node) is Opaque:
-                self._call(node)
-        return root
-
-    def _call(self, node: Opaque) -> None:
-        args = self._new(node.args)
-        assert is_tuple(args)
-        node.args = args
-        if type(node.meaning) is Tagged and self._plain is not None:
-            node.meaning = Tagged(inside(args[0]))
-        node.states = list(map(self._new, node.states))
-        node.items = list(map(self._new, node.items))
-        node.keys = list(map(self._new, node.keys))
-        node.values = list(map(self._new, node.values))
-        if node.kwargs is not None:
-            self._new(node.kwargs)
-        if type(node.func) is Opaque:
-            self._new(node.func)
-
-    def _new(self, node: Node) -> Node:
-        """Return the node that takes the place of a node. Its own content is looked at later."""
-        instead = self._instead(node) if type(node) in _REPLACED else None
-        if instead is not None:
-            return instead
-        if type(node) is Opaque:
-            if type(node.meaning) is Nested and self._plain is not None:
-                return self._new(node.meaning.root)
-        elif (
-            self._plain is not None
-            and type(node) is PersistentId
-            and type(node.pid) is int
-            and type(node.meaning) is Storage
-        ):
-            if id(node) not in self._bytes:
-                self._bytes[id(node)] = self._plain(node)
-            return self._bytes[id(node)]
-        elif is_tuple(node):
-            return self._tuple(node)
-        if isinstance(node, (list, Dict, Set, Opaque)) and id(node) not in self._seen:
-            self._seen.add(id(node))
-            self._todo.append(node)
-        return node
-
-    def _tuple(self, node: tuple[Node, ...]) -> tuple[Node, ...]:
-        """A tuple with its items swapped. The machine bounds how deep tuples lie in each other."""
-        entry = self._tuples.get(id(node))
-        if entry is None:
-            items = tuple(map(self._new, node))
-            changed = any(new is not old for new, old in zip(items, node, strict=True))
-            entry = self._tuples[id(node)] = node, items if changed else node
-        return entry[1]
+    def instead(self, node: Node) -> Node | None:
+        swap = super().instead(node)
+        if swap is not None:
+            return swap
+        if type(node) is PersistentId and type(node.pid) is int and type(node.meaning) is Storage:
+            return self._plain(node)
+        if type(node) is Opaque and type(node.meaning) is Nested:
+            return self.copy_of(node.meaning.root)
+        return None

@@ -793,4 +793,4 @@ def swapped(root: Node, replacements: dict[int, TensorRef]) -> Node:
         tensor = tensor_of(node)
         return None if tensor is None else replacements.get(id(tensor))
 
-    return Swap(instead).run(root)
+    return Swap(instead).copy(root)
