@@ -21,7 +21,7 @@ from ckpt.io.executor import Executor
 from ckpt.io.location import opening
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import natural
-from ckpt.nodes import Dict
+from ckpt.nodes import dict_of
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, sources_of, tensor_ref
 from ckpt.text import Json, and_more, plural, show
@@ -131,7 +131,6 @@ def _checkpoint(
     doubtful: list[tuple[str, str]] = []
     holes: list[tuple[str, str]] = []
     twice: list[tuple[str, str]] = []
-    root = Dict()
     entries: list[Entry] = []
     names = sorted(pieces, key=natural)
     wholes = [_whole(name, pieces[name]) for name in names]
@@ -155,7 +154,7 @@ def _checkpoint(
             doubtful.append((name, problem))
         ref = _ref(probe.mark + name, dtype, shape, pieces[name], problem)
         entries.append(Entry((name,), name, ref))
-    root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
+    root = dict_of((entry.name, entry.tensor) for entry in entries)
     if texts:
         root.set([METADATA], [metadata_node(texts)])
     notices += [*_lacking(holes), *_lacking([*cut.items()]), *_lacking(doubtful), *_mixed(twice)]

@@ -33,7 +33,7 @@ from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.location import opening
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node, tensor_of
+from ckpt.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.rows import replace
 from ckpt.tensors import TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, plural, show
@@ -438,9 +438,7 @@ def assembled(
         listed = and_more([show(name, 60) for name in nameless], 3)
         text = f"no file says which parameters these share, as that of rank 0 does: {listed}"
         files.notices.append(Notice("incomplete", text, tuple(f"{MODEL}.{name}" for name in nameless)))
-    model = Dict()
-    model.set(list(weights), list(weights.values()))
-    model.set(list(main.extra), list(main.extra.values()))
+    model = dict_of([*weights.items(), *main.extra.items()])
     root.set([MODEL], [model])
     rest = dict(main.rest)
     if partitions is not None:

@@ -23,7 +23,7 @@ from ckpt.io.executor import Executor
 from ckpt.io.location import Location, read_file
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import Path
-from ckpt.nodes import Dict, Node
+from ckpt.nodes import Node, dict_of
 from ckpt.rows import replace
 from ckpt.text import Json, and_more, show
 from ckpt.tree.view import SCALARS, look
@@ -363,9 +363,7 @@ def _node(value: Json, limits: Limits, depth: int) -> Node:
     if depth > limits.depth:
         raise LimitError("the document is nested too deep", "depth", limits.depth)
     if isinstance(value, dict):
-        node = Dict()
-        node.set(list(value), [_node(child, limits, depth + 1) for child in value.values()])
-        return node
+        return dict_of((key, _node(child, limits, depth + 1)) for key, child in value.items())
     if isinstance(value, list):
         return [_node(child, limits, depth + 1) for child in value]
     assert value is None or isinstance(value, (str, int, float))  # nothing else is in JSON

@@ -26,7 +26,7 @@ from ckpt.pickles.edit import DROPPED, Edit
 from ckpt.rows import replace
 from ckpt.tensors import Boxes, Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, parts_of
 from ckpt.text import and_more, plural, show, show_name
-from ckpt.tree.find import children, node_at
+from ckpt.tree.find import node_at, without_keys
 from ckpt.tree.view import look
 from ckpt.tree.walk import parts_of as leaves_of
 
@@ -37,13 +37,8 @@ def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
     gone = [key for key in result.copies if type(result.root) is Dict and key in result.root.keys]
     if not gone:
         return report
-    root, rows = Dict(), []
-    for key, child in children(result.root):
-        if key in gone:
-            rows.append(Leftover(str(key), "the weights in another precision"))
-        else:
-            root.set([key], [child])
-    whole = replace(edited(result, root, limits), copies=())
+    rows = [Leftover(str(key), "the weights in another precision") for key in gone]
+    whole = replace(edited(result, without_keys(result.root, gone), limits), copies=())
     return report._replace(result=whole, left_out=(*report.left_out, *rows))
 
 
