@@ -8,7 +8,6 @@ from typing import Generic, Protocol, TypeVar
 
 from ckpt.checkpoint import Checkpoint, Notice
 from ckpt.errors import CkptError, LimitError, NotOpenedError
-from ckpt.formats.common.pickled import incomplete_in
 from ckpt.formats.format import ChecksumReport
 from ckpt.io.location import Location, opening
 from ckpt.io.source import Source
@@ -144,3 +143,8 @@ def check_files(
             if not partial or not is_damage(error):
                 raise
     return ChecksumReport.together(reports)
+
+
+def incomplete_in(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the names of the tensors that a file lacks bytes of, as its notices say."""
+    return tuple(name for row in checkpoint.notices if row.code == "incomplete" for name in row.tensors)

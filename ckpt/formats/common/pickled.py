@@ -5,14 +5,13 @@ Not a format of the table; torch-zip, legacy and TorchScript use it.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits, Value
+from ckpt.checkpoint import Checkpoint, Import, Notice, Origin, Refusal, Traits
 from ckpt.columns import Chain, Column
 from ckpt.dtypes import UINT8, DType
-from ckpt.errors import LimitError, MixedStepsError, UnreadableError
+from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.holes import lost_notices
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
@@ -22,7 +21,6 @@ from ckpt.nodes import (
     Node,
     Opaque,
     PersistentId,
-    tensor_of,
 )
 from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.edit import EditInPlace
@@ -31,9 +29,9 @@ from ckpt.pickles.keys import refuse_equal_keys
 from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Range, Storage, TensorRef, parts_of
+from ckpt.tensors import Range, Storage, parts_of
 from ckpt.text import and_more, show
-from ckpt.tree.find import counter, is_counter, with_unique_names
+from ckpt.tree.find import with_unique_names
 from ckpt.tree.literals import call_text
 from ckpt.tree.walk import Flat, flatten
 
@@ -313,79 +311,6 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
 
 
 _WORST: tuple[imports.Group, ...] = ("called", "unknown", "odd", "known")
-
-
-# --- the files of ranks ------------------------------------------------------------------------------------------------
-
-HINT = "copy all files of one save again"
-
-
-def refuse_mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> None:
-    """Raise MixedStepsError where two files count differently.
-
-    `headers` gives each file, as a message names it, and its counters by their names.
-    """
-    problem = mixed(headers)
-    if problem is not None:
-        raise MixedStepsError(problem, hint=HINT)
-
-
-def mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
-    """Return the first difference between the counters of two files, as text, or None if all agree."""
-    firsts: dict[str, tuple[str, Node]] = {}
-    for file, header in headers:
-        for name, node in header.items():
-            first, other = firsts.setdefault(name, (file, node))
-            values = _differing(other, node)
-            if values is not None:
-                difference = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
-                return f"the files were saved at several steps: {difference}"
-    return None
-
-
-def strays(counts: Mapping[int, Mapping[str, float]]) -> set[int]:
-    """Return the numbers of the files whose counters differ from the counters of most files.
-
-    Return none where no value of a counter has a majority: then nobody knows which files are of one step.
-    """
-    odd: set[int] = set()
-    for name in dict.fromkeys(name for row in counts.values() for name in row):
-        rows = {number: row[name] for number, row in counts.items() if name in row}
-        value, most = Counter(rows.values()).most_common(1)[0]
-        if most == len(rows):
-            continue
-        if 2 * most <= len(rows):
-            return set()
-        odd |= {number for number, other in rows.items() if other != value}
-    return odd
-
-
-def incomplete_in(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the names of the tensors that a file lacks bytes of, as its notices say."""
-    return tuple(name for row in checkpoint.notices if row.code == "incomplete" for name in row.tensors)
-
-
-def counters_of(values: Iterable[Value]) -> dict[str, Node]:
-    """The counters of a run among values, by their names."""
-    return {
-        row.name: row.node for row in values if row.path and row.node is not None and is_counter(row.path)
-    }
-
-
-def _differing(node: Node, other: Node) -> tuple[float, float] | None:
-    """The values of two counters that differ. Where the files record equal checksums, no value is read."""
-    first, second = tensor_of(node), tensor_of(other)
-    if first is not None and (first is second or _crc(first) == _crc(second) is not None):
-        return None
-    values = counter(node), counter(other)
-    return None if None in values or values[0] == values[1] else values  # type: ignore[return-value]
-
-
-def _crc(tensor: object) -> tuple[str, int] | None:
-    """The dtype and the recorded checksum of a tensor that is all of its storage."""
-    if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
-        return None
-    return (tensor.dtype.name, tensor.storage.crc) if tensor.extent == (0, tensor.storage.nbytes) else None
 
 
 def is_pickle(head: bytes) -> bool:

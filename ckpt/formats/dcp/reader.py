@@ -39,7 +39,8 @@ from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.early import is_early
 from ckpt.formats.common.file_set import FileSet
 from ckpt.formats.common.members import Member
-from ckpt.formats.common.pickled import Contents, refuse_mixed
+from ckpt.formats.common.mixed_steps import refuse_mixed
+from ckpt.formats.common.pickled import Contents
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.dcp import FORMAT
 from ckpt.formats.dcp.alike import Alike

@@ -9,7 +9,7 @@ from math import prod
 from ckpt.checkpoint import Notice
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.common.pickled import refuse_mixed
+from ckpt.formats.common.mixed_steps import refuse_mixed
 from ckpt.formats.deepspeed.states import ModelState, OptimizerState, fields, header, is_flat, same_dtype
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, dict_of, tensor_of

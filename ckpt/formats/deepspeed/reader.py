@@ -7,7 +7,6 @@ data is read.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -16,7 +15,8 @@ from ckpt.dtypes import contiguous
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common.file_set import CheckpointFiles, check_files
 from ckpt.formats.common.merge import merged
-from ckpt.formats.common.pickled import Contents, checkpoint, refuse_mixed
+from ckpt.formats.common.mixed_steps import find_strays, refuse_mixed
+from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.deepspeed import FORMAT, pipeline
 from ckpt.formats.deepspeed.partitions import Partitions
 from ckpt.formats.deepspeed.plan import Plan, plan_of
@@ -181,16 +181,13 @@ def _drop_strays(
 
 
 def _strays(values: Mapping[_Key, float | None], others: Iterable[float | None]) -> list[_Key]:
-    counts = Counter(value for value in values.values() if value is not None)
-    if len(counts) < 2:
-        return []
-    wanted, most = counts.most_common(1)[0]
-    if 2 * most <= counts.total():
-        said = {value for value in others if value is not None}
-        if len(said) != 1 or not said <= counts.keys():
-            return []
-        (wanted,) = said
-    return [key for key, value in values.items() if value not in (None, wanted)]
+    """The files of another step than most; without a majority, than the step of all `others`."""
+    counts = {key: value for key, value in values.items() if value is not None}
+    odd = find_strays({key: {"step": value} for key, value in counts.items()})
+    said = {value for value in others if value is not None}
+    if not odd and len(said) == 1 and said <= {*counts.values()}:
+        odd = {key for key, value in counts.items() if value not in said}
+    return [key for key in counts if key in odd]
 
 
 def _taken(state: ModelState) -> float | None:

@@ -13,8 +13,8 @@ from ckpt.checkpoint import Checkpoint, Member, Notice, RecordedFile, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.file_set import FileSet, is_damage, not_read
 from ckpt.formats.common.merge import merged
+from ckpt.formats.common.mixed_steps import find_difference, refuse_mixed
 from ckpt.formats.common.parallel import llama_in, notice_of
-from ckpt.formats.common.pickled import mixed, refuse_mixed
 from ckpt.formats.dcp import reader as dcp
 from ckpt.formats.folder import FORMAT, distributed
 from ckpt.formats.folder.layouts import Fact, Part, Plan
@@ -129,7 +129,9 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
     whole = merged(plan.path or probe.path, FORMAT.name, members)
     facts = [*_facts(whole.root, plan.facts)]
     # Only the states of random numbers are told apart here: those of a run with more ranks may have been left.
-    difference = mixed(_headers([row for row in members if row.key.startswith("random_states")], "step"))
+    difference = find_difference(
+        _headers([row for row in members if row.key.startswith("random_states")], "step")
+    )
     if difference is not None:
         notices = [*notices, Notice("mixed-steps", difference)]
     if plan.is_ranks:

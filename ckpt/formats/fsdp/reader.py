@@ -19,13 +19,8 @@ from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import fault, grid_of, indices
 from ckpt.formats.common.file_set import CheckpointFiles
-from ckpt.formats.common.pickled import (
-    Contents,
-    Swap,
-    counters_of,
-    refuse_mixed,
-    strays,
-)
+from ckpt.formats.common.mixed_steps import counters_of, find_strays, refuse_mixed
+from ckpt.formats.common.pickled import Contents, Swap
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.formats.fsdp import FORMAT, RankSet, sets_of
 from ckpt.io.executor import Executor, Failed, Task, run_each
@@ -224,7 +219,7 @@ class _Set(CheckpointFiles):
             }
             every = {name: counter(node) for name, node in nodes.items()}
             values[rank] = {name: value for name, value in every.items() if value is not None}
-        odd = strays(values)
+        odd = find_strays(values)
         refuse_mixed(
             (show(self.set.files[rank], 80), counts[rank]) for rank in self.by_rank if rank not in odd
         )
