@@ -10,9 +10,10 @@ from struct import unpack_from
 from ckpt.checkpoint import Checkpoint, Refusal, Traits
 from ckpt.dtypes import UINT8
 from ckpt.errors import CkptError, CutOffError, UnreadableError
-from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, run
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
 from ckpt.formats.common.safetensors import is_usual
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.swap import Swap
 from ckpt.formats.common.tar import read_tar, walk_tar
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Format, Probe

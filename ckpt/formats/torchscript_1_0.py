@@ -16,8 +16,9 @@ from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.code import code_of
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
-from ckpt.formats.common.pickled import Contents, SwapBytes, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.swap import SwapBytes
 from ckpt.formats.format import Format, Probe
 from ckpt.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.names import Path

@@ -17,7 +17,7 @@ class Branches:
     def __init__(self, root: Node = None) -> None:
         self._root: Node = Dict() if root is None else root
         self._below: dict[int, dict[str | int, Node]] = {}
-        """What lies in each dict that was looked through, by the id of the dict."""
+        """The children of each dict that was looked through, by the id of the dict."""
         self._grown: set[int] = {id(self._root)} if root is None else set()
         self._put: set[int] = set()
 

@@ -20,7 +20,8 @@ from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import fault, grid_of, indices
 from ckpt.formats.common.file_set import CheckpointFiles
 from ckpt.formats.common.mixed_steps import counters_of, find_strays, refuse_mixed
-from ckpt.formats.common.pickled import Contents, Swap
+from ckpt.formats.common.pickled import Contents
+from ckpt.formats.common.swap import Swap
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.formats.fsdp import FORMAT, RankSet, sets_of
 from ckpt.io.executor import Executor, Failed, Task, run_each

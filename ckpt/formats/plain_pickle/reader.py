@@ -13,9 +13,10 @@ from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedErr
 from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks
 from ckpt.formats.common.following import refuse_archive
 from ckpt.formats.common.packed import is_packed, packing, unpacked
-from ckpt.formats.common.pickled import Contents, SwapBytes, checkpoint, interpret, is_pickle, unknown_names
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, unknown_names
 from ckpt.formats.common.refused import compressed_error
 from ckpt.formats.common.stream import MAGIC, read_nested
+from ckpt.formats.common.swap import SwapBytes
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Probe
 from ckpt.formats.plain_pickle import FORMAT

@@ -158,7 +158,7 @@ def _holds_weights(node: Node) -> bool:
 
 
 def _outermost(kept: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, Node]]:
-    """What is kept, without what lies in something else that is."""
+    """The parts to keep, without those that lie in another one."""
     nodes = dict(kept)
     for path, node in nodes.items():
         if not any(path[:depth] in nodes for depth in range(len(path))):
