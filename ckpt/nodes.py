@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias, TypeGuard
 
 from ckpt.columns import Chain, Column
@@ -61,6 +61,15 @@ def _joined(before: Sequence[Node], values: Sequence[Node]) -> Sequence[Node]:
     both = before if isinstance(before, Chain) else Chain(before)
     both.extend(values)
     return both
+
+
+def dict_of(rows: Iterable[tuple[Node, Node]]) -> Dict:
+    """Return a dict with these items."""
+    node = Dict()
+    pairs = list(rows)
+    node.keys = [key for key, _ in pairs]
+    node.values = [value for _, value in pairs]
+    return node
 
 
 class Set:

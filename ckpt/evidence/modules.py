@@ -74,20 +74,13 @@ class _Model:
         self.twice: list[tuple[str, str]] = []
         self.tensors: set[int] = set()
         self._seen: set[int] = set()
-        todo = [(name, root)]
-        while todo and len(self.modules) < _VISITS:
-            place, node = todo.pop()
+        for place, node, view in _modules_below(name, root):
             if id(node) in self.modules:
                 self.twice.append((place, self.modules[id(node)][0]))
-                continue
-            view = look(node)
-            if view.kind != "module":
                 continue
             self.modules[id(node)] = (place, view)
             inner = _registered(view)
             self.tensors.update(id(child) for key in ("_parameters", "_buffers") for _, child in inner[key])
-            below = [(f"{place}.{key}" if place else str(key), child) for key, child in inner["_modules"]]
-            todo += reversed(below)
 
     def loose(self, container: Node, place: str) -> Iterator[LooseModule]:
         """The modules and Parameters in a plain container, and in the containers inside it."""
@@ -122,22 +115,36 @@ class _Model:
         """Return the record of a module in a plain container, or None without parameters and buffers."""
         inside = None
         lost = held = 0
-        todo = [node]
         seen: set[int] = set()
-        while todo and len(seen) < _VISITS:
-            module = todo.pop()
-            if id(module) in seen or look(module).kind != "module":
+        for _, module, own in _modules_below(path, node):
+            if id(module) in seen:
                 continue
             seen.add(id(module))
-            inner = _registered(look(module))
+            inner = _registered(own)
             lost += sum(id(child) not in self.tensors for _, child in inner["_parameters"])
             held += len(inner["_buffers"]) + len(inner["_parameters"])
             if id(module) in self.modules:
                 inside = inside or self.modules[id(module)][0]
-            todo += [child for _, child in inner["_modules"]]
         if not held:
             return None  # an activation
         return LooseModule(path, "module", view.type, lost, None if lost or inside is None else inside)
+
+
+def _modules_below(name: str, root: Node) -> Iterator[tuple[str, Node, View]]:
+    """Yield a module and those that are registered below it: name, node and view. One at a second place comes again, alone."""
+    seen: set[int] = set()
+    todo = [(name, root)]
+    while todo and len(seen) < _VISITS:
+        place, node = todo.pop()
+        view = look(node)
+        if view.kind != "module":
+            continue
+        yield place, node, view
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        below = [(f"{place}.{key}" if place else key, child) for key, child in _registered(view)["_modules"]]
+        todo += reversed(below)
 
 
 def _container(node: Node, view: View) -> View:

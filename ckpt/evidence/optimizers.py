@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ckpt.evidence.sections import FLATTENED, Section, is_flattened
-from ckpt.nodes import Dict, Node
+from ckpt.nodes import Dict, Node, dict_of
 from ckpt.rows import NamedTuple
 from ckpt.tree.find import children, counter
 from ckpt.tree.view import look
@@ -97,9 +97,7 @@ def parts_of(node: Node) -> dict[str | int, Node]:
             states.setdefault(name, Dict()).set([field], [value])
     for name, group in groups.items():
         group.set(["params"], [[name]])
-    state = Dict()
-    state.set(list(states), list(states.values()))
-    return {"state": state, "param_groups": list(groups.values())}
+    return {"state": dict_of(states.items()), "param_groups": list(groups.values())}
 
 
 def _cut(text: str, names: dict[str, Dict]) -> tuple[str, str]:

@@ -10,9 +10,10 @@ from struct import unpack_from
 from ckpt.checkpoint import Checkpoint, Refusal, Traits
 from ckpt.dtypes import UINT8
 from ckpt.errors import CkptError, CutOffError, UnreadableError
-from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, run
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
 from ckpt.formats.common.safetensors import is_usual
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.swap import Swap
 from ckpt.formats.common.tar import read_tar, walk_tar
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Format, Probe
@@ -92,7 +93,7 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         tensor = objects.tensors.get(_key(persistent.pid))
         if tensor is not None:
             nodes[id(persistent)] = tensor
-    root = Swap(lambda node: nodes.get(id(node)), lambda persistent: persistent).run(main.root)
+    root = Swap(lambda node: nodes.get(id(node))).copy(main.root)
     interpret(main, contents, limits, objects.resolve, 0)
     return checkpoint(
         probe.path,

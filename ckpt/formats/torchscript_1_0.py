@@ -16,8 +16,9 @@ from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.code import code_of
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.members import of_record
-from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, run
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.swap import SwapBytes
 from ckpt.formats.format import Format, Probe
 from ckpt.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.names import Path
@@ -277,7 +278,7 @@ class _Reader:
         for call in pickle.calls:
             if call.class_name in _BY_NUMBER:
                 tensors[id(call)] = self._numbered(call)
-        root = Swap(lambda node: tensors.get(id(node)), _no_bytes).run(pickle.root)
+        root = SwapBytes(lambda node: tensors.get(id(node)), _no_bytes).copy(pickle.root)
         if is_tuple(root):
             return root
         if type(root) is list:

@@ -8,11 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.nodes import ByteStr, Dict, Global, Nested, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.nodes import (
+    ByteStr,
+    Dict,
+    Global,
+    Nested,
+    Node,
+    Opaque,
+    PersistentId,
+    Set,
+    Tagged,
+    inside,
+    is_tuple,
+)
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.rows import replace
+from ckpt.tensors import Composite, Storage, Tensor, TensorRef, tensor_ref
 
 _LEAVES = frozenset((type(None), bool, int, float, str, bytes, bytearray, ByteStr, Global))
+_CONTAINERS = frozenset((list, Dict, Set, Opaque))
 
 
 DROPPED: Node = Opaque("dropped", None, (), None, 0)
@@ -64,12 +78,16 @@ class Edit:
         copied = self.copy_of(root)
         while self._todo:
             self._fill(*self._todo.pop())
+        self._find_meanings()
+        return copied
+
+    def _find_meanings(self) -> None:
+        """Find the meaning of each copied call again."""
         rebuilder = Rebuilder(lambda data: None)
         # Inner calls first: in a pickle they come before the calls that use them.
         for _, call in sorted(self._calls, key=lambda row: row[0]):
             rebuilder.set_meaning(call)
         self._calls.clear()
-        return copied
 
     def copy_of(self, node: Node) -> Node:
         """The copy of a node, for an edit that builds its own nodes. Its parts may follow later."""
@@ -114,8 +132,8 @@ class Edit:
             return named
         elif type(node) is Opaque:
             shell = Opaque(node.how, node.func, (), None, node.offset)
-        elif isinstance(node, TensorRef):
-            return _over(node, self.storage(node.storage))
+        elif isinstance(node, (TensorRef, Composite)):
+            return self.tensor_over(node)
         else:
             raise TypeError(f"a node of type {type(node).__name__}")
         if like is not None and type(node) is Opaque:
@@ -124,9 +142,17 @@ class Edit:
         self._alive.append(node)
         return shell
 
+    def tensor_over(self, tensor: Tensor) -> Tensor:
+        """The tensor over the storages that replace its own."""
+        if isinstance(tensor, TensorRef):
+            return _moved(tensor, self.storage(tensor.storage))
+        parts = tuple([(name, _moved(part, self.storage(part.storage))) for name, part in tensor.parts])
+        is_same = all(new is old for (_, new), (_, old) in zip(parts, tensor.parts, strict=True))
+        return tensor if is_same else replace(tensor, parts=parts)
+
     def _fill(self, node: Node, shell: Node) -> None:
         if type(node) is list and type(shell) is list:
-            shell.extend([self._item(item) for item in node])
+            shell[:] = [self._item(item) for item in node]
         elif type(node) is Dict and type(shell) is Dict:
             shell.keys = [self.copy_of(key) for key in self.keys(node, node.keys)]
             shell.values = [self._item(value) for value in node.values]
@@ -166,7 +192,27 @@ class Edit:
         return self.leaf(node) if type(node) in _LEAVES else self.copy_of(node)
 
 
-def _over(ref: TensorRef, storage: Storage) -> TensorRef:
+class EditInPlace(Edit):
+    """An edit that changes the containers and calls of a tree themselves, for a reader whose tree nobody else has yet.
+
+    Only `instead` has a say. A call that stays keeps its meaning, and a value with a tag is the new one.
+    """
+
+    def shell_of(self, node: Node, like: Opaque | None = None) -> Node:
+        if is_tuple(node):
+            return super().shell_of(node)
+        if type(node) in _CONTAINERS:
+            self._todo.append((node, node))
+        return node
+
+    def _find_meanings(self) -> None:
+        for _, call in sorted(self._calls, key=lambda row: row[0]):
+            if type(call.meaning) is Tagged:
+                call.meaning = Tagged(inside(call.args[0]))
+        self._calls.clear()
+
+
+def _moved(ref: TensorRef, storage: Storage) -> TensorRef:
     """The view of the storage that takes the place of its own; of that one's dtype where it is another."""
     if storage is ref.storage:
         return ref

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
 from ckpt.checkpoint import Checkpoint, Entries, Entry, Role, Value
@@ -12,7 +12,7 @@ from ckpt.columns import parts
 from ckpt.errors import LimitError, UnreadableError
 from ckpt.limits import Limits
 from ckpt.names import Path
-from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, key_of, tensor_of
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, dict_of, key_of, tensor_of
 from ckpt.tensors import TensorRef, unwrapped
 from ckpt.text import show
 from ckpt.tree.arrays import as_bytes
@@ -99,14 +99,9 @@ def _beginning(view: View, names: set[str] | None) -> Iterator[tuple[Path, str, 
 
 def named(view: View) -> Iterator[tuple[Path, str, Node]]:
     """The path, the name and the node of each child; `find` knows the same names."""
-    if view.kind == "module":
-        for path, text, child, *_ in module_steps(view, (), "", None):
-            yield path, text, child
-        return
-    keys: Sequence[Node] = view.keys if view.kind != "sequence" else range(len(view.children))
-    for index, (key, child) in enumerate(zip(keys, view.children, strict=True)):
-        step = key_of(key, index)
-        yield (step,), str(step), child
+    below = module_steps if view.kind == "module" else steps
+    for path, text, child, *_ in below(view, (), "", None):
+        yield path, text, child
 
 
 def children(node: Node) -> list[tuple[str | int, Node]]:
@@ -208,20 +203,23 @@ def metadata_of(root: Node) -> dict[str, str]:
 
 def metadata_node(texts: Mapping[str, str]) -> Dict:
     """The node for the metadata key."""
-    node = Dict()
-    node.set(list(texts), list(texts.values()))
-    return node
+    return dict_of(texts.items())
 
 
 def with_metadata(root: Node, texts: Mapping[str, str]) -> Dict:
     """The items of a tree with these texts as its metadata. Without texts the key is left out."""
-    assert type(root) is Dict  # every file with metadata has a dict as its root
-    node = Dict()
-    pairs = [pair for pair in zip(root.keys, root.values, strict=True) if pair[0] != METADATA]
-    node.set([key for key, _ in pairs], [value for _, value in pairs])
+    node = without_keys(root, [METADATA])
     if texts:
         node.set([METADATA], [metadata_node(texts)])
     return node
+
+
+def without_keys(root: Node, gone: Collection[Node]) -> Dict:
+    """The items of a mapping as a dict, without some keys."""
+    view = look(root)
+    return dict_of(
+        (key, child) for key, child in zip(view.keys, view.children, strict=True) if key not in gone
+    )
 
 
 def is_alias(other: str, name: str) -> bool:

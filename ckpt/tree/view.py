@@ -21,6 +21,7 @@ from ckpt.nodes import (
     PersistentId,
     Set,
     Tagged,
+    dict_of,
     inside,
     is_tuple,
 )
@@ -447,9 +448,7 @@ def constructed(call: Opaque) -> Opaque:
 
 
 def _named(keys: Sequence[str], values: Sequence[Node]) -> Dict:
-    mapping = Dict()
-    mapping.set(list(keys), list(values))
-    return mapping
+    return dict_of(zip(keys, values, strict=True))
 
 
 def _partial(call: Opaque) -> Known | None:

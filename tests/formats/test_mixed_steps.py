@@ -19,7 +19,7 @@ from inside import inside
 
 import ckpt
 from ckpt import formats
-from ckpt.formats.common.pickled import mixed
+from ckpt.formats.common.mixed_steps import find_difference
 from ckpt.nodes import Node
 from ckpt.tree.view import look
 
@@ -206,5 +206,5 @@ def test_counters_that_are_tensors_are_compared_by_their_values(is_new: bool, tm
         for name in "abc":
             checkpoint = stack.enter_context(formats.open(str(tmp_path / name)))
             headers.append((name, {"step": look(checkpoint.root).children[0]}))
-        assert mixed(headers[:2]) is None
-        assert mixed(headers) == "the files were saved at several steps: step is 5 in a, 6 in c"
+        assert find_difference(headers[:2]) is None
+        assert find_difference(headers) == "the files were saved at several steps: step is 5 in a, 6 in c"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ckpt.dtypes import BY_NAME
-from ckpt.nodes import Dict, Node, PersistentId
-from ckpt.pickles.edit import DROPPED, Edit
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, Tagged, dict_of
+from ckpt.pickles.edit import DROPPED, Edit, EditInPlace
+from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
 
 FLOAT, HALF = BY_NAME["float32"], BY_NAME["float16"]
 
@@ -83,3 +83,51 @@ def test_what_is_dropped_is_none_and_keys_are_no_leaves() -> None:
     made = Without(gone).copy(root)
     assert isinstance(made, Dict)
     assert made.keys == [1, 2, "c"] and made.values == [None, "5", ("6", None)]
+
+
+class Swapped(EditInPlace):
+    """Puts a text in the place of some nodes."""
+
+    def __init__(self, gone: Node) -> None:
+        super().__init__()
+        self._gone = gone
+
+    def instead(self, node: Node) -> Node | None:
+        return "new" if node is self._gone else None
+
+
+def test_an_edit_in_place_keeps_the_containers_and_their_sharing() -> None:
+    gone: Node = [7]
+    shared: Node = [gone, 1]
+    pair: Node = (gone, shared)
+    root = dict_of([("one", shared), ("two", (pair, pair)), ("same", (1, 2)), ("self", None)])
+    root.values = [*root.values[:3], root]
+    kept = root.values[2]
+    assert Swapped(gone).copy(root) is root
+    one, two, same, itself = root.values
+    assert one is shared and shared == ["new", 1] and itself is root and same is kept
+    assert isinstance(two, tuple) and two[0] is two[1] and two[0] == ("new", shared)
+
+
+def test_an_edit_in_place_keeps_the_meaning_of_calls_but_for_tags() -> None:
+    """The value of a call with a tag is its argument, which may be another one now."""
+    gone = Opaque("reduce", Global("builtins", "list"), (), None, 3)
+    tagged = Opaque("reduce", Global("torch.jit._pickle", "restore_type_tag"), (gone, "List[int]"), None, 5)
+    tagged.meaning = Tagged(gone)
+    tensor = Opaque("reduce", Global("torch._utils", "_rebuild_tensor_v2"), (gone,), None, 7)
+    tensor.meaning = float_ref()
+    meaning = tensor.meaning
+    Swapped(gone).copy([tagged, tensor])
+    assert isinstance(tagged.meaning, Tagged) and tagged.meaning.root == "new"
+    assert tagged.args == ("new", "List[int]")
+    assert tensor.meaning is meaning and tensor.args == ("new",)
+
+
+def test_the_parts_of_a_tensor_move_to_other_storages() -> None:
+    part = float_ref()
+    old = Composite("sparse_coo", FLOAT, (2, 3), (("values", part),))
+    new = Halved().copy([old])
+    assert isinstance(new, list) and isinstance(new[0], Composite)
+    ((name, moved),) = new[0].parts
+    assert name == "values" and moved.dtype is HALF and moved.storage.nbytes == 16
+    assert Edit().copy(old) is old

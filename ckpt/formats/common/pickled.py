@@ -5,30 +5,21 @@ Not a format of the table; torch-zip, legacy and TorchScript use it.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ckpt.account import Account, Notice
-from ckpt.checkpoint import Checkpoint, Import, Origin, Refusal, Traits, Value
+from ckpt.checkpoint import Checkpoint, Import, Origin, Refusal, Traits
 from ckpt.columns import Chain, Column
 from ckpt.dtypes import UINT8, DType
-from ckpt.errors import LimitError, MixedStepsError, UnreadableError
+from ckpt.errors import LimitError, UnreadableError
 from ckpt.formats.common.holes import lost_notices
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import (
-    Dict,
     Global,
-    Nested,
     Node,
-    Opaque,
     PersistentId,
-    Set,
-    Tagged,
-    inside,
-    is_tuple,
-    tensor_of,
 )
 from ckpt.pickles import imports, machine, weights_only
 from ckpt.pickles.imports import Judgement, looks_like_enum
@@ -36,9 +27,9 @@ from ckpt.pickles.keys import refuse_equal_keys
 from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Composite, Range, Storage, TensorRef, parts_of
+from ckpt.tensors import Range, Storage, parts_of
 from ckpt.text import and_more, show
-from ckpt.tree.find import counter, is_counter, with_unique_names
+from ckpt.tree.find import with_unique_names
 from ckpt.tree.literals import call_text
 from ckpt.tree.walk import Flat, flatten
 
@@ -320,80 +311,6 @@ def _imports(contents: Contents, flat: Flat) -> tuple[Import, ...]:
 _WORST: tuple[imports.Group, ...] = ("called", "unknown", "odd", "known")
 
 
-# --- the files of ranks ------------------------------------------------------------------------------------------------
-
-HINT = "copy all files of one save again"
-
-
-def refuse_mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> None:
-    """Raise MixedStepsError where two files count differently.
-
-    `headers` gives each file, as a message names it, and its counters by their names.
-    """
-    problem = mixed(headers)
-    if problem is not None:
-        raise MixedStepsError(problem, hint=HINT)
-
-
-def mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
-    """Return the first difference between the counters of two files, as text, or None if all agree."""
-    firsts: dict[str, tuple[str, Node]] = {}
-    for file, header in headers:
-        for name, node in header.items():
-            first, other = firsts.setdefault(name, (file, node))
-            values = _differing(other, node)
-            if values is not None:
-                difference = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
-                return f"the files were saved at several steps: {difference}"
-    return None
-
-
-def strays(counts: Mapping[int, Mapping[str, float]]) -> set[int]:
-    """Return the numbers of the files whose counters differ from the counters of most files.
-
-    Return none where no value of a counter has a majority: then nobody knows which files are of one step.
-    """
-    odd: set[int] = set()
-    for name in dict.fromkeys(name for row in counts.values() for name in row):
-        rows = {number: row[name] for number, row in counts.items() if name in row}
-        value, most = Counter(rows.values()).most_common(1)[0]
-        if most == len(rows):
-            continue
-        if 2 * most <= len(rows):
-            return set()
-        odd |= {number for number, other in rows.items() if other != value}
-    return odd
-
-
-def incomplete_in(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """Return the names of the tensors that a file lacks bytes of, as its notices say."""
-    notices = checkpoint.account.noticed("incomplete")
-    return tuple(name for notice in notices for name in notice.tensors)
-
-
-def counters_of(values: Iterable[Value]) -> dict[str, Node]:
-    """The counters of a run among values, by their names."""
-    return {
-        row.name: row.node for row in values if row.path and row.node is not None and is_counter(row.path)
-    }
-
-
-def _differing(node: Node, other: Node) -> tuple[float, float] | None:
-    """The values of two counters that differ. Where the files record equal checksums, no value is read."""
-    first, second = tensor_of(node), tensor_of(other)
-    if first is not None and (first is second or _crc(first) == _crc(second) is not None):
-        return None
-    values = counter(node), counter(other)
-    return None if None in values or values[0] == values[1] else values  # type: ignore[return-value]
-
-
-def _crc(tensor: object) -> tuple[str, int] | None:
-    """The dtype and the recorded checksum of a tensor that is all of its storage."""
-    if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
-        return None
-    return (tensor.dtype.name, tensor.storage.crc) if tensor.extent == (0, tensor.storage.nbytes) else None
-
-
 def is_pickle(head: bytes) -> bool:
     """Tell whether these first bytes begin a pickle of a dict, a list or an object."""
     return (
@@ -402,87 +319,3 @@ def is_pickle(head: bytes) -> bool:
         or head[:2] in (b"}q", b"]q")
         or head.startswith(b"ccollections\nOrderedDict\n")
     )
-
-
-_REPLACED = frozenset((Opaque, PersistentId, TensorRef, Composite))
-
-
-class Swap:
-    """Puts other nodes in the place of calls and persistent ids: `instead` gives them, and None for a node that stays.
-
-    Containers keep their identity, so shared ones stay shared. With `plain`, which gives the bytes behind a persistent
-    id of the cutter, a nested stream of torch becomes what it holds.
-    """
-
-    def __init__(
-        self, instead: Callable[[Node], Node | None], plain: Callable[[PersistentId], Node] | None = None
-    ) -> None:
-        self._instead = instead
-        self._plain = plain
-        self._todo: list[Node] = []
-        self._seen: set[int] = set()
-        self._tuples: dict[int, tuple[Node, tuple[Node, ...]]] = {}
-        self._bytes: dict[int, Node] = {}
-
-    def run(self, root: Node) -> Node:
-        root = self._new(root)
-        while self._todo:
-            node = self._todo.pop()
-            if type(node) is list:
-                node[:] = map(self._new, node)
-            elif type(node) is Dict:
-                node.keys = list(map(self._new, node.keys))
-                node.values = list(map(self._new, node.values))
-            elif type(node) is Set:
-                node.items = list(map(self._new, node.items))
-            elif type(node) is Opaque:
-                self._call(node)
-        return root
-
-    def _call(self, node: Opaque) -> None:
-        args = self._new(node.args)
-        assert is_tuple(args)
-        node.args = args
-        if type(node.meaning) is Tagged and self._plain is not None:
-            node.meaning = Tagged(inside(args[0]))
-        node.states = list(map(self._new, node.states))
-        node.items = list(map(self._new, node.items))
-        node.keys = list(map(self._new, node.keys))
-        node.values = list(map(self._new, node.values))
-        if node.kwargs is not None:
-            self._new(node.kwargs)
-        if type(node.func) is Opaque:
-            self._new(node.func)
-
-    def _new(self, node: Node) -> Node:
-        """Return the node that takes the place of a node. Its own content is looked at later."""
-        instead = self._instead(node) if type(node) in _REPLACED else None
-        if instead is not None:
-            return instead
-        if type(node) is Opaque:
-            if type(node.meaning) is Nested and self._plain is not None:
-                return self._new(node.meaning.root)
-        elif (
-            self._plain is not None
-            and type(node) is PersistentId
-            and type(node.pid) is int
-            and type(node.meaning) is Storage
-        ):
-            if id(node) not in self._bytes:
-                self._bytes[id(node)] = self._plain(node)
-            return self._bytes[id(node)]
-        elif is_tuple(node):
-            return self._tuple(node)
-        if isinstance(node, (list, Dict, Set, Opaque)) and id(node) not in self._seen:
-            self._seen.add(id(node))
-            self._todo.append(node)
-        return node
-
-    def _tuple(self, node: tuple[Node, ...]) -> tuple[Node, ...]:
-        """A tuple with its items swapped. The machine bounds how deep tuples lie in each other."""
-        entry = self._tuples.get(id(node))
-        if entry is None:
-            items = tuple(map(self._new, node))
-            changed = any(new is not old for new, old in zip(items, node, strict=True))
-            entry = self._tuples[id(node)] = node, items if changed else node
-        return entry[1]

@@ -21,7 +21,7 @@ from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.source import Memory
 from ckpt.limits import Budget, Limits, parse_json
-from ckpt.nodes import Dict, Global, Node, Opaque
+from ckpt.nodes import Dict, Global, Node, Opaque, dict_of
 from ckpt.pickles.known import is_own
 from ckpt.pickles.machine import run
 from ckpt.rows import replace
@@ -142,9 +142,7 @@ def _node(value: Json, what: str, depth: int, pickles: list[bytes]) -> Node:
         if _PICKLED in value:
             pickles.append(_decoded(value[_PICKLED], what))
             return str(value.get(_TYPE, ""))
-        node = Dict()
-        node.set(list(value), [_node(item, what, depth + 1, pickles) for item in value.values()])
-        return node
+        return dict_of((key, _node(item, what, depth + 1, pickles)) for key, item in value.items())
     if isinstance(value, (str, int, float)) or value is None:
         return value
     return [_node(item, what, depth + 1, pickles) for item in value]

@@ -11,18 +11,17 @@ from collections.abc import Iterator, Sequence
 from ckpt.account import Account, Notice
 from ckpt.checkpoint import Checkpoint, Entry, RecordedFile, Value
 from ckpt.dtypes import DType, contiguous
-from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common import safetensors
 from ckpt.formats.common.coverage import fault, grid_of
-from ckpt.formats.common.pickled import incomplete_in
+from ckpt.formats.common.file_set import CheckpointFiles, check_files
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.dcp.hf import FORMAT, Shard, shards_in
 from ckpt.formats.format import Check, ChecksumReport, List, Probe, Progress
 from ckpt.io.executor import Executor
-from ckpt.io.location import opening
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import natural
-from ckpt.nodes import Dict
+from ckpt.nodes import dict_of
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, sources_of, tensor_ref
 from ckpt.text import Json, and_more, plural, show
@@ -48,32 +47,15 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
             raise UnreadableError(f"{show(shard.name, 80)}: its numbers are not those of a shard and a part")
     if len(shards) > limits.shards:
         raise LimitError("the folder holds too many files", "shards", limits.shards)
-    files: list[Checkpoint] = []
-    unread: list[tuple[Shard, CkptError]] = []
-    try:
-        names = [shard.name for shard in shards]
-        for shard, _ in zip(shards, opening(probe.location, names), strict=True):
-            try:
-                files.append(_opened(probe, shard, limits))
-            except (LimitError, NotOpenedError):
-                raise
-            except CkptError as error:
-                if not probe.partial:
-                    raise
-                unread.append((shard, error))
-        if not files:
-            raise unread[0][1]
-        lost = [shard for shard, _ in unread]
-        checkpoint = _checkpoint(probe, [shard for shard in shards if shard not in lost], files, shards)
-        notices = [
-            Notice("damaged-file", f"{show(shard.name, 80)} was not read: {error.advice}")
-            for shard, error in unread
-        ]
-        return replace(checkpoint, account=checkpoint.account.after(notices))
-    except BaseException:
-        for file in files:
-            file.close()
-        raise
+    by_name = {shard.name: shard for shard in shards}
+    files = CheckpointFiles(
+        probe.location, lambda name: _opened(probe, by_name[name], limits), partial=probe.partial
+    )
+    with files.closing_on_errors():
+        opened = [by_name[name] for name, _ in files.open_each(by_name)]
+        files.refuse_nothing()
+        checkpoint = _checkpoint(probe, opened, files, shards)
+        return replace(checkpoint, account=checkpoint.account.after(files.notices))
 
 
 def _opened(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
@@ -93,16 +75,16 @@ def _opened(probe: Probe, shard: Shard, limits: Limits) -> Checkpoint:
 
 
 def _checkpoint(
-    probe: Probe, shards: Sequence[Shard], files: Sequence[Checkpoint], every: Sequence[Shard]
+    probe: Probe, shards: Sequence[Shard], files: CheckpointFiles, every: Sequence[Shard]
 ) -> Checkpoint:
     """The checkpoint of the files of `shards`; `every` has those too that were not read."""
     pieces: dict[str, list[_Piece]] = {}
     cut: dict[str, str] = {}
     texts: dict[str, str] = {}
-    for shard, file in zip(shards, files, strict=True):
+    for shard, file in zip(shards, files.files.values(), strict=True):
         metadata = metadata_of(file.root)
         offsets = _offsets(shard.name, metadata, probe.budget)
-        gone = incomplete_in(file)
+        gone = files.cut_in(shard.name)
         cut |= {name: f"{show(shard.name, 80)} is cut off in {show(name, 80)}" for name in gone}
         for name in gone:
             offsets.pop(name, None)
@@ -132,7 +114,6 @@ def _checkpoint(
     doubtful: list[tuple[str, str]] = []
     holes: list[tuple[str, str]] = []
     twice: list[tuple[str, str]] = []
-    root = Dict()
     entries: list[Entry] = []
     names = sorted(pieces, key=natural)
     wholes = [_whole(name, pieces[name]) for name in names]
@@ -156,7 +137,7 @@ def _checkpoint(
             doubtful.append((name, problem))
         ref = _ref(probe.mark + name, dtype, shape, pieces[name], problem)
         entries.append(Entry((name,), name, ref))
-    root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
+    root = dict_of((entry.name, entry.tensor) for entry in entries)
     if texts:
         root.set([METADATA], [metadata_node(texts)])
     notices += [*_lacking(holes), *_lacking([*cut.items()]), *_lacking(doubtful), *_mixed(twice)]
@@ -165,14 +146,14 @@ def _checkpoint(
         path=probe.path,
         format=FORMAT.name,
         traits=FORMAT.traits,
-        nbytes=sum(file.nbytes for file in files),
+        nbytes=files.nbytes,
         root=root,
         tensors=tuple(entries),
         storages=tuple(entry.tensor.storage for entry in entries if isinstance(entry.tensor, TensorRef)),
         values=tuple(Value((METADATA, key), f"{METADATA}.{key}", "str", text) for key, text in texts.items()),
         account=Account(tuple(notices)),
         parts=tuple(shard.name for shard in shards),
-        sources=tuple(source for file in files for source in file.sources),
+        sources=files.sources,
     )
 
 
@@ -301,10 +282,8 @@ def checksums(
     progress: Progress | None,
     check: Check,
 ) -> ChecksumReport:
-    files = shards_in(probe.location.names())
-    return ChecksumReport.together(
-        [check(probe.location.child(file.name, "cache"), f"{probe.mark}{file.name}:") for file in files]
-    )
+    names = [file.name for file in shards_in(probe.location.names())]
+    return check_files(names, lambda name: check(probe.location.child(name, "cache"), f"{probe.mark}{name}:"))
 
 
 def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:

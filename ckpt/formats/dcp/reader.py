@@ -38,8 +38,10 @@ from ckpt.formats.common.dcp import (
 )
 from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.early import is_early
+from ckpt.formats.common.file_set import FileSet
 from ckpt.formats.common.members import Member
-from ckpt.formats.common.pickled import Contents, refuse_mixed
+from ckpt.formats.common.mixed_steps import refuse_mixed
+from ckpt.formats.common.pickled import Contents
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.dcp import FORMAT
 from ckpt.formats.dcp.alike import Alike
@@ -48,11 +50,12 @@ from ckpt.formats.dcp.metadata import Chunks, Copy, Item, Metadata, TensorRow
 from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.format import Probe
 from ckpt.io.far import coming, is_url
-from ckpt.io.location import Location, is_plain_name, opening
+from ckpt.io.location import Location, is_plain_name
 from ckpt.io.source import Source, read_limited
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path, natural
-from ckpt.nodes import Dict, Node
+from ckpt.nodes import Node
+from ckpt.pickles.branches import Branches
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, pasted_path, plural, show
@@ -65,8 +68,8 @@ _ENTRY = 40
 """Bytes of `.metadata` that allow the memory of a tensor. The machine takes up to 54 for each byte of what ckpt writes."""
 
 
-class Files:
-    """The files of a distributed checkpoint and what their metadata says. `close` closes the files.
+class Files(FileSet[Source]):
+    """The files of a distributed checkpoint and what their metadata says. Data files that cannot be opened are `unread`.
 
     `names_from` is another save, after which the items are named if there is no metadata.
     """
@@ -74,6 +77,7 @@ class Files:
     def __init__(
         self, folder: Location, limits: Limits, budget: Budget, names_from: Location | None = None
     ) -> None:
+        super().__init__(folder, self._open_source, lambda error: isinstance(error, NotOpenedError))
         self.folder = folder
         self.unfinished: tuple[str, ...] = ()
         """The metadata of a save that was killed before it got its name."""
@@ -81,22 +85,15 @@ class Files:
         """A flag: the names come from another save."""
         self._names_from = names_from
         self.names = folder.names()
-        self.sources: dict[str, Source] = {}
-        self.missing: dict[str, str] = {}
-        """Data files that cannot be read, and why."""
         self.alike = Alike()
         self.limits = limits
-        try:
+        with self.closing_on_errors():
             self.metadata = self._read(budget)
             if len(self.metadata.files) > limits.shards:
                 raise LimitError(f"{METADATA} names too many files", "shards", limits.shards)
-            for file in opening(folder, self.metadata.files):
-                self._open(file)
-            self.opened = tuple(self.sources.values())
-            self._sizes = {name: source.size for name, source in self.sources.items()}
-        except BaseException:
-            self.close()
-            raise
+            self.open_all(self.metadata.files)
+            self.opened = tuple(self.files.values())
+            self._sizes = {name: source.size for name, source in self.files.items()}
 
     def _read(self, budget: Budget) -> Metadata:
         names = sorted(filter(is_metadata, self.names), key=natural)
@@ -132,31 +129,27 @@ class Files:
         """The metadata in each of these files. Raises UnreadableError."""
         ranks: list[Metadata] = []
         for name in names:
-            source = self.sources[name] = self.folder.child(name, "cache").open()
+            source = self.files[name] = self.folder.child(name, "cache").open()
             data = read_limited(source, self.limits.metadata_bytes, "metadata-bytes", name)
             budget.hold(len(data))
             budget.claim(len(data) // _ENTRY)
             ranks.append(read_metadata(data, self.limits, budget))
         return ranks
 
-    def _open(self, file: str) -> None:
+    def _open_source(self, file: str) -> Source:
         *folders, name = file.split("/")
         folder = self.folder
         if not all(is_plain_name(part) for part in (*folders, name)):
             raise UnreadableError(f".metadata names {show(file, 80)}, which is not a file in this folder")
         for part in folders:
             folder = folder.child(part, "no")
-        location = folder.child(name, "cache")
-        try:
-            self.sources[file] = location.open()
-        except NotOpenedError as error:
-            self.missing[file] = error.problem
+        return folder.child(name, "cache").open()
 
     def find(self, item: Item, what: str) -> Bytes:
         """Return the place of an item. Raises UnreadableError if its file is missing or ends before it."""
-        source = self.sources.get(item.file)
+        source = self.files.get(item.file)
         if source is None:
-            raise UnreadableError(f"{what} was in {show(item.file, 80)}: {self.missing[item.file]}")
+            raise UnreadableError(f"{what} was in {show(item.file, 80)}: {self.unread[item.file].problem}")
         end = item.offset + item.length
         if end > source.size:
             needs = f"needs bytes {item.offset:,} to {end:,} of {show(item.file, 80)}"
@@ -181,10 +174,6 @@ class Files:
             file < 0 or begin + length > sizes.get(names[file], -1)
             for file, begin, length in zip(chunks.files, chunks.begins, chunks.lengths, strict=True)
         )
-
-    def close(self) -> None:
-        for source in self.sources.values():
-            source.close()
 
 
 def _unfinished(names: Sequence[str]) -> Iterator[str]:
@@ -266,14 +255,11 @@ def read(probe: Probe, limits: Limits, layout: Layout | None = None) -> Checkpoi
         files.close()
         raise UsageError("--names-from goes with a save without .metadata", path=probe.path)
     probe.names_from = None
-    try:
+    with files.closing_on_errors():
         keeps_order = bool(files.metadata.paths)
         if layout is not None and not keeps_order:
             files.metadata = files.metadata._replace(paths=layout(files.metadata))
         return _checkpoint(probe, files, limits, keeps_order)
-    except BaseException:
-        files.close()
-        raise
 
 
 def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -> Checkpoint:
@@ -303,7 +289,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
     for name, item, part in coming(
         [(name, item, _found(files, name, item)) for name, item in metadata.objects.items()]
     ):
-        if item is not None and item.file in files.missing:
+        if item is not None and item.file in files.unread:
             gone.append(Absence(name, f"it was in {show(item.file, 80)}"))
             continue
         try:
@@ -341,7 +327,7 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
         origin=Placement(
             (
                 (source, name)
-                for name, source in files.sources.items()
+                for name, source in files.files.items()
                 if name.endswith(DATA) and "/" not in name
             ),
             objects,
@@ -352,15 +338,15 @@ def _checkpoint(probe: Probe, files: Files, limits: Limits, keeps_order: bool) -
     )
     return replace(
         checkpoint,
-        nbytes=sum(source.size for source in files.sources.values()),
+        nbytes=sum(source.size for source in files.files.values()),
         weights_only=None,
         imports=(*checkpoint.imports, *strangers.imports),
         facts=(("beside it", and_more([show(name, 80) for name in names], 6)),)
         if (names := beside(files.folder))
         else (),
         account=checkpoint.account.without_values([*gone, *unread]),
-        parts=tuple(file for file in sorted(metadata.files, key=natural) if file in files.sources),
-        sources=tuple(files.sources.values()),
+        parts=tuple(file for file in sorted(metadata.files, key=natural) if file in files.files),
+        sources=tuple(files.files.values()),
     )
 
 
@@ -489,15 +475,15 @@ def _together(notices: Sequence[Notice]) -> Notice:
 
 def _lost_notices(files: Files, lost: Sequence[str], gone: int) -> Iterator[Notice]:
     """Yield notices about missing files, and about the tensors that lack parts in them."""
-    if files.missing:
-        rows = sorted(files.missing.items(), key=lambda row: natural(row[0]))
+    if files.unread:
+        rows = [(name, files.unread[name].problem) for name in sorted(files.unread, key=natural)]
         usual = "no such file"
         listed = and_more(
             [show(name, 80) + ("" if why == usual else f" ({why})") for name, why in rows], _LISTED
         )
-        text = f"{len(files.missing)} of {plural(len(files.metadata.files), 'data file')} missing: {listed}"
-        elsewhere = set(ranks_of(files.missing)) - {0, *ranks_of(files.sources)}
-        if elsewhere == set(ranks_of(files.missing)):
+        text = f"{len(files.unread)} of {plural(len(files.metadata.files), 'data file')} missing: {listed}"
+        elsewhere = set(ranks_of(files.unread)) - {0, *ranks_of(files.files)}
+        if elsewhere == set(ranks_of(files.unread)):
             text += f" (all files of {ranks_text(sorted(elsewhere))}, perhaps on another machine)"
         held = [f"parts of {plural(len(lost), 'tensor')}"] if lost else []
         held += [plural(gone, "value")] if gone else []
@@ -545,7 +531,7 @@ def _strangers(probe: Probe, files: Files) -> _Strangers:
     out = _Strangers([], [])
     is_far = is_url(files.folder.name)
     for name in files.names:
-        source = files.sources.get(name)
+        source = files.files.get(name)
         if not is_part(name) or (source is not None and (is_far or not name.endswith(DATA))):
             continue
         try:
@@ -669,62 +655,18 @@ _GAPS = 10_000
 """Positions of lists that may be left out, since torch saves no empty dict."""
 
 
-class _Branch:
-    """A dict or a list that is being put together. It is a list when its keys are the first numbers."""
-
-    __slots__ = ("below",)
-
-    def __init__(self) -> None:
-        self.below: dict[str | int, Node | _Branch] = {}
-
-
 def tree_of(leaves: Sequence[tuple[str, Path, Node]]) -> Node:
     """The tree of (name, path, node) leaves.
 
     Raises UnreadableError where one path leads through another leaf, or to a position that no list has.
     """
-    root = _Branch()
+    branches = Branches()
     for name, path, node in leaves:
         far = max((step for step in path if type(step) is int), default=0)
         if far >= len(leaves) + _GAPS:  # torch makes a list of as many
             held = f"position {far:,} of a list, and the checkpoint has {len(leaves):,} values"
             raise UnreadableError(f".metadata: {show(name, 80)} lies at {held}")
-        branch = root
-        for step in path[:-1]:
-            inner = branch.below.setdefault(step, _Branch())
-            if not isinstance(inner, _Branch):
-                raise UnreadableError(f".metadata: the path of {show(name, 80)} leads through a value")
-            branch = inner
-        if path[-1] in branch.below:
-            raise UnreadableError(f".metadata: the path of {show(name, 80)} is that of another value")
-        branch.below[path[-1]] = node
-    return _built(root)
-
-
-def _built(root: _Branch) -> Node:
-    """The nodes, without recursion: a path may be long."""
-    nodes: dict[int, Node] = {}
-    todo = [root]
-    while todo:
-        branch = todo[-1]
-        missing = [
-            inner for inner in branch.below.values() if isinstance(inner, _Branch) and id(inner) not in nodes
-        ]
-        if missing:
-            todo += missing
-            continue
-        todo.pop()
-        rows = {
-            key: nodes[id(inner)] if isinstance(inner, _Branch) else inner
-            for key, inner in branch.below.items()
-        }
-        nodes[id(branch)] = _node(rows)
-    return nodes[id(root)]
-
-
-def _node(rows: dict[str | int, Node]) -> Node:
-    if rows and all(type(key) is int for key in rows) and set(rows) == set(range(len(rows))):
-        return [rows[index] for index in range(len(rows))]
-    node = Dict()
-    node.set(list(rows), list(rows.values()))
-    return node
+        if not branches.put(path, node):
+            conflict = "is that of another value" if branches.holds(path) else "leads through a value"
+            raise UnreadableError(f".metadata: the path of {show(name, 80)} {conflict}")
+    return branches.tree()

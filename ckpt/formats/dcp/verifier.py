@@ -63,7 +63,7 @@ def checksums(
         ]
         results = run_each(executor, [*tasks, *again], progress)
         names = [*([item.at.what for item in part] for part in parts), *([copy.what] for copy in copies)]
-        for source in files.sources.values():
+        for source in files.files.values():
             source.check_unchanged()
     finally:
         files.close()
@@ -239,7 +239,7 @@ def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> l
         every += [
             of_text(folder.child(name, "cache"), name, limits) for name in filter(is_metadata, files.names)
         ]
-        for source in files.sources.values():
+        for source in files.files.values():
             source.check_unchanged()
     finally:
         files.close()
@@ -292,9 +292,9 @@ def _listed(
     files: Files, name: str, places: list[_Place], limits: Limits, executor: Executor
 ) -> RecordedFile:
     """A data file with what its items record, in their order there."""
-    source = files.sources.get(name)
+    source = files.files.get(name)
     if source is None:
-        return RecordedFile(name, 0, problem=files.missing[name])
+        return RecordedFile(name, 0, problem=files.unread[name].problem)
     places.sort(key=lambda place: place.item.offset)
     bundles = [places[first : first + _AT_ONCE] for first in range(0, len(places), _AT_ONCE)]
     results = run_each(executor, [Task(_directories, (source, bundle, limits)) for bundle in bundles])

@@ -9,10 +9,10 @@ from math import prod
 from ckpt.account import Notice
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.formats.common.pickled import refuse_mixed
+from ckpt.formats.common.mixed_steps import refuse_mixed
 from ckpt.formats.deepspeed.states import ModelState, OptimizerState, fields, header, is_flat, same_dtype
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node, tensor_of
+from ckpt.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.tensors import Patched, Place, Range, Storage, TensorRef, noted, tensor_ref
 from ckpt.text import and_more, plural, show
 from ckpt.tree.view import look
@@ -318,16 +318,11 @@ class Partitions:
 
     def optimizer(self, prefix: str) -> Dict:
         """The optimizer as torch keeps it, with the names of the parameters in place of numbers."""
-        node, state = Dict(), Dict()
         rows = self._state_rows(prefix)
-        for name, row in rows.items():
-            held = Dict()
-            held.set(list(row), list(row.values()))
-            state.set([name], [held])
+        state = dict_of((name, dict_of(row.items())) for name, row in rows.items())
         # A parameter without state is one that never had a gradient, and no file of ZeRO says that.
         named = [name for name in self.names if not rows or name in rows]
-        node.set(["state", "param_groups"], [state, self._param_groups(frozenset(named))])
-        return node
+        return dict_of([("state", state), ("param_groups", self._param_groups(frozenset(named)))])
 
     def _state_rows(self, prefix: str) -> dict[str, dict[str, Node]]:
         """The state of each parameter that has any."""
@@ -415,9 +410,7 @@ class Partitions:
             groups.append(group)
         if not groups:  # elastic checkpoints keep none
             every: list[Node] = [name for name in self.names if name in named]
-            group = Dict()
-            group.set(["params"], [every])
-            groups.append(group)
+            groups.append(dict_of([("params", every)]))
         return groups
 
 

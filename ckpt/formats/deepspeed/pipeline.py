@@ -15,7 +15,7 @@ from ckpt.account import Notice
 from ckpt.formats.deepspeed.partitions import Partitions
 from ckpt.formats.deepspeed.states import ModelState, OptimizerState, Shape, fields
 from ckpt.names import natural
-from ckpt.nodes import Dict, Node, tensor_of
+from ckpt.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.tensors import TensorRef
 from ckpt.text import and_more, plural, show
 from ckpt.tree.view import look
@@ -87,10 +87,7 @@ class Stages:
                 groups = [*map(_joined, groups, rows)]
             else:
                 groups += rows
-        whole, held = Dict(), Dict()
-        held.set(list(state), list(state.values()))
-        whole.set(["state", "param_groups"], [held, groups])
-        return whole
+        return _dict({"state": _dict(state), "param_groups": groups})
 
 
 def _is_alike(one: Node, two: Node) -> bool:
@@ -285,8 +282,7 @@ def combined(
 
     Where all `count` stages are there, what is no buffer is a parameter.
     """
-    module = Dict()
-    module.set([*weights, *extra], [*weights.values(), *extra.values()])
+    module = dict_of([*weights.items(), *extra.items()])
     if not states:
         return ModelState(module, weights, extra, None, None, {}, {}, {}, None, {})
     first = states[min(states)]
@@ -322,6 +318,4 @@ def _by_stage(nodes: dict[int, Node]) -> Dict:
 
 
 def _dict(nodes: dict[str, Node]) -> Dict:
-    node = Dict()
-    node.set(list(nodes), list(nodes.values()))
-    return node
+    return dict_of(nodes.items())

@@ -7,16 +7,17 @@ data is read.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ckpt.account import Absence, Notice
 from ckpt.checkpoint import Checkpoint, Entry, Import, Member, RecordedFile, Refusal, Traits
 from ckpt.dtypes import contiguous
-from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.formats.common.file_set import CheckpointFiles, check_files
 from ckpt.formats.common.merge import merged
-from ckpt.formats.common.pickled import Contents, checkpoint, incomplete_in, refuse_mixed
+from ckpt.formats.common.mixed_steps import find_strays, refuse_mixed
+from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.deepspeed import FORMAT, pipeline
 from ckpt.formats.deepspeed.partitions import Partitions
 from ckpt.formats.deepspeed.plan import Plan, plan_of
@@ -34,7 +35,7 @@ from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.io.executor import Executor
 from ckpt.io.location import opening
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node, tensor_of
+from ckpt.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.rows import replace
 from ckpt.tensors import TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, plural, show
@@ -56,7 +57,7 @@ def mark(probe: Probe, name: str) -> str:
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     plan = plan_of(probe, limits)
     files = Files(probe, plan)
-    try:
+    with files.closing_on_errors():
         if plan.universal is not None:
             models = models_of(files)
             return assembled(files, models[min(models)], Universal(files, models, limits), limits)
@@ -65,41 +66,25 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
         if plan.others:
             return side_by_side(files, "tensor, pipeline or expert parallel")
         return _merged(files, limits)
-    except BaseException:
-        files.close()
-        raise
 
 
-class Files:
+class Files(CheckpointFiles):
     """The opened files of the ranks. A damaged one of the optimizer is a notice."""
 
     def __init__(self, probe: Probe, plan: Plan) -> None:
+        super().__init__(plan.at, lambda name: probe.open(plan.file(name), mark(probe, name)), partial=True)
         self.probe = probe
         self.plan = plan
-        self.opened: dict[str, Checkpoint] = {}
-        self.notices: list[Notice] = []
-        self.damaged: set[str] = set()
         self.is_module_whole = True
         """A flag: no tensor of the module is missing."""
         self.cut: set[int] = set()
         """The ids of the storages that a file lacks bytes of."""
 
     def open(self, name: str) -> Checkpoint | None:
-        """Open a file. Return None, with a notice, if it is damaged. Raises LimitError, NotOpenedError.
-
-        The storages of the tensors that it lacks bytes of are among `cut`.
-        """
-        try:
-            file = self.probe.open(self.plan.file(name), mark(self.probe, name))
-        except (LimitError, NotOpenedError):
-            raise
-        except CkptError as error:
-            self.damaged.add(name)
-            self.notices.append(Notice("damaged-file", f"{show(name, 80)} was not read: {error.advice}"))
-            return None
-        self.opened[name] = file
-        gone = frozenset(incomplete_in(file))
-        if gone:
+        """Open a file. The storages of the tensors that it lacks bytes of are among `cut`."""
+        file = super().open(name)
+        gone = frozenset(() if file is None else self.cut_in(name))
+        if file is not None and gone:
             for entry in file.tensors:
                 if entry.name in gone:
                     self.cut.update(id(part.storage) for part in parts_of(entry.tensor))
@@ -109,23 +94,13 @@ class Files:
 
     def each(self, names: Mapping[int, str]) -> Iterator[tuple[int, str, Checkpoint]]:
         """Open files in the order of their numbers: (number, name, file) of each that is not damaged."""
-        rows = sorted(names.items())
-        for (number, _), name in zip(rows, opening(self.plan.at, [name for _, name in rows]), strict=True):
-            file = self.open(name)
-            if file is not None:
-                yield number, name, file
+        numbers = {name: number for number, name in sorted(names.items())}
+        for name, file in self.open_each(numbers):
+            yield numbers[name], name, file
 
     def whole(self, tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
         """Return the tensors without those that were cut off."""
         return {name: ref for name, ref in tensors.items() if id(ref.storage) not in self.cut}
-
-    def drop(self, name: str) -> None:
-        """Close a file that does not belong to the checkpoint."""
-        self.opened.pop(name).close()
-
-    def close(self) -> None:
-        for file in self.opened.values():
-            file.close()
 
 
 # --- files of other kinds ---------------------------------------------------------------------------------------------
@@ -134,13 +109,11 @@ class Files:
 def side_by_side(files: Files, why: str) -> Checkpoint:
     """Every file under its own name: ckpt does not know how these parts make a whole."""
     plan = files.plan
-    names = [name for name in plan.names if name not in files.opened and name not in files.damaged]
-    for name in opening(plan.at, names):
-        files.open(name)
-    members = [Member(name, name.removesuffix(".pt"), file) for name, file in files.opened.items()]
+    files.open_all([name for name in plan.names if name not in {**files.files, **files.unread}])
+    members = [Member(name, name.removesuffix(".pt"), file) for name, file in files.files.items()]
     if not members:
         raise UnreadableError(files.notices[0].message)
-    refuse_mixed((show(name, 80), header(fields(file.root))) for name, file in files.opened.items())
+    refuse_mixed((show(name, 80), header(fields(file.root))) for name, file in files.files.items())
     whole = merged(plan.path, FORMAT.name, members)
     return replace(
         whole,
@@ -205,23 +178,17 @@ def _drop_strays(
         *map(model_names.__getitem__, odd_models),
         *map(optimizer_names.__getitem__, odd_optimizers),
     ):
-        files.drop(name)
-        files.notices.append(
-            Notice("damaged-file", f"{show(name, 80)} is of another step than the others and was not read")
-        )
+        files.leave_out(name, "the others")
 
 
 def _strays(values: Mapping[_Key, float | None], others: Iterable[float | None]) -> list[_Key]:
-    counts = Counter(value for value in values.values() if value is not None)
-    if len(counts) < 2:
-        return []
-    wanted, most = counts.most_common(1)[0]
-    if 2 * most <= counts.total():
-        said = {value for value in others if value is not None}
-        if len(said) != 1 or not said <= counts.keys():
-            return []
-        (wanted,) = said
-    return [key for key, value in values.items() if value not in (None, wanted)]
+    """The files of another step than most; without a majority, than the step of all `others`."""
+    counts = {key: value for key, value in values.items() if value is not None}
+    odd = find_strays({key: {"step": value} for key, value in counts.items()})
+    said = {value for value in others if value is not None}
+    if not odd and len(said) == 1 and said <= {*counts.values()}:
+        odd = {key for key, value in counts.items() if value not in said}
+    return [key for key in counts if key in odd]
 
 
 def _taken(state: ModelState) -> float | None:
@@ -317,7 +284,7 @@ def _pipeline(files: Files, limits: Limits) -> Checkpoint:
     missing += [
         Notice("incomplete", f"{show(plan.layers[number], 80)} was not read: its tensors are lost")
         for number in map(int, pipeline.unclaimed(map(str, plan.layers), every))
-        if plan.layers[number] in files.damaged
+        if plan.layers[number] in files.unread
     ]
     files.is_module_whole &= not missing
     files.notices += [*pipeline.lost_stages(gone, count, lost, are_rebuilt), *missing]
@@ -439,9 +406,7 @@ def assembled(
         listed = and_more([show(name, 60) for name in nameless], 3)
         text = f"no file says which parameters these share, as that of rank 0 does: {listed}"
         files.notices.append(Notice("incomplete", text, tuple(f"{MODEL}.{name}" for name in nameless)))
-    model = Dict()
-    model.set(list(weights), list(weights.values()))
-    model.set(list(main.extra), list(main.extra.values()))
+    model = dict_of([*weights.items(), *main.extra.items()])
     root.set([MODEL], [model])
     rest = dict(main.rest)
     if partitions is not None:
@@ -472,18 +437,18 @@ def assembled(
     facts.append(("DeepSpeed", main.version))
     return replace(
         whole,
-        nbytes=sum(file.nbytes for file in files.opened.values()),
+        nbytes=files.nbytes,
         tensors=tuple(_roled(entry, main) for entry in whole.tensors),
         account=whole.account.without_values(
             [*_lost(main, partitions), *_without_module(files, root, partitions)]
         ),
-        parts=tuple(f"{plan.prefix}{name}" for name in files.opened),
+        parts=tuple(f"{plan.prefix}{name}" for name in files.files),
         layout=f"{'Lightning checkpoint, ' if is_lightning else ''}DeepSpeed {kind}",
         copies=(MODULE,) if MODULE in root.keys and files.is_module_whole else (),
         not_loadable=None if is_whole else "files of ranks are missing or damaged",
         is_edited=True,  # no file holds this tree
         facts=tuple((label, node) for label, node in facts if isinstance(node, (int, str))),
-        sources=tuple(source for file in files.opened.values() for source in file.sources),
+        sources=files.sources,
         imports=_imports(files),
         weights_only=_refusals(files),
     )
@@ -622,7 +587,7 @@ def _traits(plan: Plan, stage: int, main: ModelState, *, has_stage: bool) -> Tra
 def _imports(files: Files) -> tuple[Import, ...]:
     """Return the imports of all files, each once though every rank repeats it."""
     rows: dict[tuple[object, ...], Import] = {}
-    for name, file in files.opened.items():
+    for name, file in files.files.items():
         for row in file.imports:
             rows.setdefault((row.module, row.name, row.group, row.calls), row._replace(file=name))
     return tuple(rows.values())
@@ -631,7 +596,7 @@ def _imports(files: Files) -> tuple[Import, ...]:
 def _refusals(files: Files) -> tuple[Refusal, ...]:
     """Return the refusals of weights_only, each reason once, with the file in front of its places."""
     rows: dict[str, Refusal] = {}
-    for name, file in files.opened.items():
+    for name, file in files.files.items():
         for row in file.weights_only or ():
             where = tuple(f"{name}: {place}" for place in row.where)
             rows.setdefault(row.reason, row._replace(where=where))
@@ -646,16 +611,11 @@ def checksums(
     check: Check,
 ) -> ChecksumReport:
     plan = plan_of(probe, limits)
-    reports: list[ChecksumReport] = []
-    for name in plan.names:
-        try:
-            report = check(plan.file(name), mark(probe, name))
-        except (LimitError, NotOpenedError):
-            raise
-        except CkptError:
-            continue  # the reader has said that it is damaged
-        reports.append(report.about(f"{plan.prefix}{name}"))
-    return ChecksumReport.together(reports)
+
+    def check_file(name: str) -> ChecksumReport:
+        return check(plan.file(name), mark(probe, name))
+
+    return check_files(plan.names, check_file, partial=True, prefix=plan.prefix)
 
 
 def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
@@ -688,7 +648,7 @@ class Universal(Partitions):
         for file in opening(files.plan.at, files.plan.universal or ()):
             opened = files.open(file)
             parts = file.removesuffix(".pt").split("/")
-            if opened is None or incomplete_in(opened):
+            if opened is None or files.cut_in(file):
                 if len(parts) == 3 and parts[2] != WEIGHTS:
                     self.lost_state.append(f"{parts[1]}.{parts[2]}")
                 continue

@@ -11,7 +11,7 @@ from math import prod
 from ckpt.dtypes import DType
 from ckpt.elements.blocks import is_dense
 from ckpt.errors import UnreadableError, UnsupportedError
-from ckpt.nodes import Dict, Node, tensor_of
+from ckpt.nodes import Node, dict_of, tensor_of
 from ckpt.rows import NamedTuple
 from ckpt.tensors import DIMENSIONS, Range, TensorRef
 from ckpt.text import show
@@ -301,9 +301,7 @@ def plain_fields(node: Node) -> Node:
     view = look(node)
     if view.kind != "object":
         return node
-    plain = Dict()
-    plain.set(list(view.keys), list(view.children))
-    return plain
+    return dict_of(zip(view.keys, view.children, strict=True))
 
 
 def same_dtype(tensors: Sequence[TensorRef]) -> DType:

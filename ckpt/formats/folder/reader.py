@@ -12,9 +12,10 @@ from math import prod
 from ckpt.account import Absence, Notice
 from ckpt.checkpoint import Checkpoint, Member, RecordedFile, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.formats.common.file_set import FileSet, is_damage, not_read
 from ckpt.formats.common.merge import merged
+from ckpt.formats.common.mixed_steps import find_difference, refuse_mixed
 from ckpt.formats.common.parallel import llama_in, notice_of
-from ckpt.formats.common.pickled import mixed, refuse_mixed
 from ckpt.formats.dcp import reader as dcp
 from ckpt.formats.folder import FORMAT, distributed
 from ckpt.formats.folder.layouts import Fact, Part, Plan
@@ -24,7 +25,7 @@ from ckpt.io.executor import Executor
 from ckpt.io.location import Location, read_file
 from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import Path
-from ckpt.nodes import Dict, Node
+from ckpt.nodes import Node, dict_of
 from ckpt.rows import replace
 from ckpt.text import Json, and_more, show
 from ckpt.tree.view import SCALARS, look
@@ -36,66 +37,66 @@ _SHOWN = 8
 def read(probe: Probe, limits: Limits) -> Checkpoint:
     plan = plan_of(probe)
     assert plan is not None
+    parts = {part.file: part for part in plan.parts}
+    files = FileSet(probe.location, lambda file: _open_part(parts[file], plan, probe, limits), is_damage)
     members: list[Member] = []
     lost: list[Absence] = []
     notices = [
         Notice("unread-file", f"{show(name, 80)} is beside {show(chosen, 80)} and was not read")
         for name, chosen in plan.unread
     ]
-    try:
+    with files.closing_on_errors():
         for part in plan.parts:
-            try:
-                members.append(_member(part, plan, probe, limits, members))
-            except (LimitError, NotOpenedError):
-                raise
-            except CkptError as error:
-                if part.is_model and not probe.partial:
-                    raise
-                if part.is_model:
-                    text = f"{show(part.file, 80)} was not read: {error.advice}: all of its tensors are lost"
-                    notices.append(Notice("incomplete", text))
-                    continue
-                text = f"{show(part.file, 80)} was not read: {error.advice}"
-                notices.append(Notice("damaged-file", text))
-                lost.append(Absence(part.key or part.file, text))
+            checkpoint = files.open(part.file)
+            if checkpoint is not None:
+                key = _key_of(part, plan, checkpoint, members)
+                members.append(Member(part.file, key, checkpoint, part.is_model))
+                continue
+            error = files.unread[part.file]
+            if part.is_model and not probe.partial:
+                raise error
+            notice = not_read(part.file, error)
+            if part.is_model:
+                text = f"{notice.message}: all of its tensors are lost"
+                notices.append(Notice("incomplete", text))
+                continue
+            notices.append(notice)
+            lost.append(Absence(part.key or part.file, notice.message))
         whole = _whole(probe, plan, members, notices)
         return replace(whole, account=whole.account.without_values(lost)) if lost else whole
-    except BaseException:
-        for member in members:
-            member.checkpoint.close()
-        raise
 
 
-def _member(part: Part, plan: Plan, probe: Probe, limits: Limits, before: Sequence[Member]) -> Member:
-    """Open one file, after the files `before` it. Raises CkptError."""
+def _open_part(part: Part, plan: Plan, probe: Probe, limits: Limits) -> Checkpoint:
+    """Open one file. Raises CkptError."""
     if part.kind == "folder":
         raise UnreadableError("a folder, not a file")
     if part.kind == "dcp":
         checkpoint = dcp.read(_inner(part, plan, probe), limits, plan.tree)
         if plan.tree is not None:
             checkpoint = replace(checkpoint, not_loadable="only the loader of Megatron puts it into a model")
-        held = {str(key) for member in before if not member.key for key in look(member.checkpoint.root).keys}
-        held |= {other.key for other in plan.parts if other.kind != "dcp"}
-        own = set(map(str, look(checkpoint.root).keys))
-        key = "" if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own) else part.key
-        return Member(part.file, key, checkpoint, part.is_model)
+        return checkpoint
     if part.shards is not None:
         from ckpt.formats.sharded.reader import read_set  # here: few folders hold shards without an index
 
-        shards = read_set(_inner(part, plan, probe), part.shards, limits)
-        return Member(part.file, _free_key(part, plan, shards), shards, part.is_model)
+        return read_set(_inner(part, plan, probe), part.shards, limits)
     if part.kind == "json":
-        checkpoint = read_json(part.at, part.file, limits, probe.budget)
-        return Member(part.file, part.key, checkpoint)
+        return read_json(part.at, part.file, limits, probe.budget)
     text = None
     if part.kind in ("text", "any"):
         text = read_text(part.at, part.file, limits, probe.budget)
     if part.kind == "text" and text is None:
         raise UnreadableError("not a small text")
-    if text is not None:
-        return Member(part.file, part.key, text)
-    checkpoint = probe.open(part.at, plan.mark(part))
-    return Member(part.file, _free_key(part, plan, checkpoint), checkpoint, part.is_model)
+    return probe.open(part.at, plan.mark(part)) if text is None else text
+
+
+def _key_of(part: Part, plan: Plan, checkpoint: Checkpoint, before: Sequence[Member]) -> str:
+    """The key of a file, after the files `before` it."""
+    if part.kind != "dcp":
+        return part.key if checkpoint.traits in (_JSON, _TEXT) else _free_key(part, plan, checkpoint)
+    held = {str(key) for member in before if not member.key for key in look(member.checkpoint.root).keys}
+    held |= {other.key for other in plan.parts if other.kind != "dcp"}
+    own = set(map(str, look(checkpoint.root).keys))
+    return "" if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own) else part.key
 
 
 def _inner(part: Part, plan: Plan, probe: Probe) -> Probe:
@@ -129,7 +130,9 @@ def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequenc
     whole = merged(plan.path or probe.path, FORMAT.name, members)
     facts = [*_facts(whole.root, plan.facts)]
     # Only the states of random numbers are told apart here: those of a run with more ranks may have been left.
-    difference = mixed(_headers([row for row in members if row.key.startswith("random_states")], "step"))
+    difference = find_difference(
+        _headers([row for row in members if row.key.startswith("random_states")], "step")
+    )
     if difference is not None:
         notices = [*notices, Notice("mixed-steps", difference)]
     if plan.is_ranks:
@@ -364,9 +367,7 @@ def _node(value: Json, limits: Limits, depth: int) -> Node:
     if depth > limits.depth:
         raise LimitError("the document is nested too deep", "depth", limits.depth)
     if isinstance(value, dict):
-        node = Dict()
-        node.set(list(value), [_node(child, limits, depth + 1) for child in value.values()])
-        return node
+        return dict_of((key, _node(child, limits, depth + 1)) for key, child in value.items())
     if isinstance(value, list):
         return [_node(child, limits, depth + 1) for child in value]
     assert value is None or isinstance(value, (str, int, float))  # nothing else is in JSON

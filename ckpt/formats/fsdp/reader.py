@@ -8,6 +8,7 @@ of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice, product
 from math import prod
 
@@ -18,18 +19,13 @@ from ckpt.elements.blocks import elements, is_permuted, same_bytes
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import fault, grid_of, indices
-from ckpt.formats.common.pickled import (
-    Contents,
-    Swap,
-    counters_of,
-    incomplete_in,
-    refuse_mixed,
-    strays,
-)
+from ckpt.formats.common.file_set import CheckpointFiles
+from ckpt.formats.common.mixed_steps import counters_of, find_strays, refuse_mixed
+from ckpt.formats.common.pickled import Contents
+from ckpt.formats.common.swap import Swap
 from ckpt.formats.format import Check, ChecksumReport, Damage, List, Probe
 from ckpt.formats.fsdp import FORMAT, RankSet, sets_of
 from ckpt.io.executor import Executor, Failed, Task, run_each
-from ckpt.io.location import opening
 from ckpt.limits import TENSOR_MEMORY, Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, tensor_of
@@ -68,26 +64,23 @@ def read(probe: Probe, limits: Limits) -> Checkpoint:
     sets = sets_of(probe)
     assert sets is not None
     chosen, others = sets
-    opened: list[_Set] = []
-    try:
-        for ranks in chosen:
-            opened.append(_Set(ranks, probe, limits, several=len(chosen) > 1))
-            opened[-1].open()
+    opened = [_Set(ranks, probe, limits, several=len(chosen) > 1) for ranks in chosen]
+    with ExitStack() as stack:
+        for ranks in opened:
+            stack.enter_context(ranks.closing_on_errors())
+        for ranks in opened:
+            ranks.open_ranks()
         return _checkpoint(probe, opened, others, limits)
-    except BaseException:
-        for each_set in opened:
-            each_set.close()
-        raise
 
 
 def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], limits: Limits) -> Checkpoint:
     contents = Contents((), None, probe.mark, probe.budget)
-    for ranks in others:
-        first = show(next(iter(ranks.files.values())), 80)
-        several = len(ranks.files) > 1
-        what = f"{first} and {plural(len(ranks.files) - 1, 'more file')}" if several else first
+    for other in others:
+        first = show(next(iter(other.files.values())), 80)
+        several = len(other.files) > 1
+        what = f"{first} and {plural(len(other.files) - 1, 'more file')}" if several else first
         why = f"{'hold' if several else 'holds'} no parts of tensors"
-        if any(ranks.stem == member.set.stem for member in sets):
+        if any(other.stem == member.set.stem for member in sets):
             why = f"{'are' if several else 'is'} of another number of ranks"
         text = f"{what} {why} and {'were' if several else 'was'} not read"
         contents.notices.append(Notice("unread-file", text))
@@ -100,7 +93,7 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
     if len(sets) > 1:
         root = Dict()
         root.set([opened.key for opened in sets], roots)
-    every = [file for opened in sets for file in opened.files.values()]
+    every = [file for opened in sets for file in opened.by_rank.values()]
     checkpoint = pickled.checkpoint(
         probe.path,
         FORMAT.name,
@@ -113,13 +106,12 @@ def _checkpoint(probe: Probe, sets: Sequence[_Set], others: Sequence[RankSet], l
         refusals=(),
         not_loadable="torch.load opens the file of one rank; ckpt convert puts all of them together",
     )
-    names = [opened.set.files[rank] for opened in sets for rank in opened.files]
     return replace(
         checkpoint,
         nbytes=sum(file.nbytes for file in every),
         imports=tuple(_imports(sets)),
         weights_only=None,
-        parts=tuple(names),
+        parts=tuple(name for opened in sets for name, _ in opened.marks()),
         sources=tuple(source for file in every for source in file.sources),
     )
 
@@ -128,7 +120,7 @@ def _imports(sets: Sequence[_Set]) -> Iterator[Import]:
     """Yield the imports of the files: known names once, all others with their file."""
     seen: set[tuple[str, str]] = set()
     for opened in sets:
-        for rank, file in opened.files.items():
+        for rank, file in opened.by_rank.items():
             for row in file.imports:
                 if row.group != "known":
                     yield row._replace(file=opened.set.files[rank])
@@ -154,14 +146,14 @@ def _tensors_of(file: Checkpoint, first: dict[Path, Tensor]) -> Checkpoint:
     return replace(file, root=None, tensors=entries, values=(), containers=(), origin=None)
 
 
-class _Set:
-    """The files of one set, open. `files` are those that were read, by their ranks."""
+class _Set(CheckpointFiles):
+    """The files of one set, open."""
 
     def __init__(self, set: RankSet, probe: Probe, limits: Limits, several: bool) -> None:
+        super().__init__(probe.location, self._open_rank, partial=probe.partial)
         self.set = set
         self.key = (set.stem.strip("._-") or "ranks") if several else ""
-        self.files: dict[int, Checkpoint] = {}
-        self.notices: list[Notice] = []
+        self._ranks = {name: rank for rank, name in set.files.items()}
         self._gone: dict[int, frozenset[str]] = {}
         """Names of tensors whose bytes a file lacks, by the rank of the file."""
         self._base = -1
@@ -170,7 +162,15 @@ class _Set:
         self._limits = limits
         self._mark = f"{probe.mark}{self.key}:" if several else probe.mark
 
-    def open(self) -> None:
+    @property
+    def by_rank(self) -> dict[int, Checkpoint]:
+        """The files that were read, by their ranks."""
+        return {rank: self.files[name] for rank, name in self.set.files.items() if name in self.files}
+
+    def _open_rank(self, name: str) -> Checkpoint:
+        return self._probe.open(self._probe.location.child(name, "no"), self._mark_of(self._ranks[name]))
+
+    def open_ranks(self) -> None:
         """Open the files. Raises CkptError."""
         ranks = self.set
         if ranks.repeated is not None:
@@ -179,50 +179,39 @@ class _Set:
             raise LimitError("the folder holds too many files", "shards", self._limits.shards)
         is_partial = self._probe.partial
         counts: dict[int, dict[str, Node]] = {}
-        problem: CkptError | None = None
-        for rank, name in zip(ranks.files, opening(self._probe.location, ranks.files.values()), strict=True):
-            used = self._probe.budget.used
-            try:
-                file = self._probe.open(self._probe.location.child(name, "no"), self._mark_of(rank))
-            except (LimitError, NotOpenedError):
-                raise
-            except CkptError as error:
-                if not is_partial:
-                    raise
-                problem = problem or error
-                self.notices.append(Notice("damaged-file", f"{show(name, 80)} was not read: {error.advice}"))
-                continue
+        used = self._probe.budget.used
+        for name, file in self.open_each(ranks.files.values()):
+            rank = self._ranks[name]
             counts[rank] = counters_of(file.values)
             if not is_partial:
                 refuse_mixed((show(ranks.files[other], 80), row) for other, row in counts.items())
                 counts = dict(islice(counts.items(), 1))
             self._keep(rank, file, used)
-        if not self.files:
-            assert problem is not None
-            raise problem
+            used = self._probe.budget.used
+        self.refuse_nothing()
         if is_partial:
             self._drop_strays(counts)
 
     def _keep(self, rank: int, file: Checkpoint, used: int) -> None:
         """Keep a file: all of the first one that is whole, and the tensors alone of any other."""
-        self._gone[rank] = frozenset(incomplete_in(file))
-        name = show(self.set.files[rank], 80)
+        name = self.set.files[rank]
+        self._gone[rank] = frozenset(self.cut_in(name))
         self.notices += [  # another rank may hold the same elements: `whole` names what is lost
-            Notice("incomplete", f"{name}: {message}") for message in file.account.messages(("incomplete",))
+            Notice("incomplete", f"{show(name, 80)}: {message}")
+            for message in file.account.messages(("incomplete",))
         ]
-        base = self.files.get(self._base)
+        base = self.files.get(self.set.files.get(self._base, ""))
         if base is not None and (self._gone[rank] or not self._gone[self._base]):
-            file = _tensors_of(file, {entry.path: entry.tensor for entry in base.tensors})
+            self.files[name] = _tensors_of(file, {entry.path: entry.tensor for entry in base.tensors})
             kept = len(file.tensors) * TENSOR_MEMORY
             self._probe.budget.release(max(0, self._probe.budget.used - used - kept))
         else:
             self._base = rank
-        self.files[rank] = file
 
     def _drop_strays(self, counts: dict[int, dict[str, Node]]) -> None:
         """Leave out the files of another step than most have. Where there is no majority, `whole` refuses them."""
         values: dict[int, dict[str, float]] = {}
-        for rank, file in self.files.items():
+        for rank, file in self.by_rank.items():
             nodes = dict(counts[rank])
             nodes |= {
                 entry.name: entry.tensor
@@ -231,43 +220,34 @@ class _Set:
             }
             every = {name: counter(node) for name, node in nodes.items()}
             values[rank] = {name: value for name, value in every.items() if value is not None}
-        odd = strays(values)
-        refuse_mixed((show(self.set.files[rank], 80), counts[rank]) for rank in self.files if rank not in odd)
+        odd = find_strays(values)
+        refuse_mixed(
+            (show(self.set.files[rank], 80), counts[rank]) for rank in self.by_rank if rank not in odd
+        )
         for rank in sorted(odd):
-            name = show(self.set.files[rank], 80)
-            self.notices.append(
-                Notice("damaged-file", f"{name} is of another step than most and was not read")
-            )
-            self.files.pop(rank).close()
+            self.leave_out(self.set.files[rank], "most")
         if self._base in odd:  # its tree has gone with it
-            rank = min(self.files, key=lambda rank: (bool(self._gone[rank]), rank))
-            location = self._probe.location.child(self.set.files[rank], "no")
-            self.files.pop(rank).close()
-            self.files = {**self.files, rank: self._probe.open(location, self._mark_of(rank))}
-            self.files = dict(sorted(self.files.items()))
-            self._base = rank
+            self._base = min(self.by_rank, key=lambda rank: (bool(self._gone[rank]), rank))
+            name = self.set.files[self._base]
+            self.drop(name)
+            self.files[name] = self._open_rank(name)
 
     def _mark_of(self, rank: int) -> str:
         return f"{self._mark}rank-{rank}:"
 
     def marks(self) -> list[tuple[str, str]]:
-        return [(name, self._mark_of(rank)) for rank, name in self.set.files.items() if rank in self.files]
-
-    def close(self) -> None:
-        for file in self.files.values():
-            file.close()
+        return [(name, self._mark_of(rank)) for rank, name in self.set.files.items() if name in self.files]
 
     def whole(self, notices: list[Notice], copies: list[Copies]) -> Node:
         """The tree of the first rank with whole tensors. Raises UnreadableError where the ranks disagree."""
-        tensors = {
-            rank: {entry.path: entry.tensor for entry in file.tensors} for rank, file in self.files.items()
-        }
+        files = self.by_rank
+        tensors = {rank: {entry.path: entry.tensor for entry in file.tensors} for rank, file in files.items()}
         first = self._base
         tensors = (
             {first: tensors.pop(first), **tensors} if self._gone[first] or first != min(tensors) else tensors
         )
-        refuse_flat(self.files[first].tensors)
-        names = {entry.path: entry.name for entry in self.files[first].tensors}
+        refuse_flat(files[first].tensors)
+        names = {entry.path: entry.name for entry in files[first].tensors}
         self._same_names(tensors, first)
         missing = self._missing(tensors)
         wholes: dict[int, TensorRef] = {}
@@ -305,13 +285,13 @@ class _Set:
             differ += [row for row in whole.copies if row.surely_differ][:1]
         beside = {
             self._full(entry.name): None
-            for file in self.files.values()
+            for file in files.values()
             for entry in file.tensors
             if entry.path not in tensors[first]
         }
         lost += [(name, f"no file holds all of {show(name, 80)}") for name in beside]
         notices += [*_lacking(self.set, missing, lost), *_differing(differ)]
-        return swapped(self.files[first].root, wholes)
+        return swapped(files[first].root, wholes)
 
     def _full(self, name: str) -> str:
         return f"{dotted((self.key,))}.{name}" if self.key else name
@@ -351,16 +331,15 @@ class _Set:
                     claims.add(tuple(shard.rank for shard in place.listed if shard.rank is not None))
         world = self._world(worlds)
         self._check_world(world, "the files say")
-        expected: Sequence[int] = (
-            range(world) if world is not None else sorted(set(self.files).union(*claims))
-        )
-        some = islice((rank for rank in expected if rank not in self.files), _LISTED)
-        return list(some), len(expected) - len(self.files)
+        expected: Sequence[int] = range(world) if world is not None else sorted(set(tensors).union(*claims))
+        some = islice((rank for rank in expected if rank not in tensors), _LISTED)
+        return list(some), len(expected) - len(tensors)
 
     def _check_world(self, world: int | None, says: str) -> None:
         """Raise UnreadableError where a file is of a rank that a run of `world` ranks has not."""
-        if world is not None and max(self.files) >= world:
-            name = show(self.set.files[max(self.files)], 80)
+        last = max(self.by_rank)
+        if world is not None and last >= world:
+            name = show(self.set.files[last], 80)
             raise UnreadableError(f"{name}: {says} that there are {world} ranks")
 
     def _world(self, worlds: dict[int, int]) -> int | None:
@@ -794,4 +773,4 @@ def swapped(root: Node, replacements: dict[int, TensorRef]) -> Node:
         tensor = tensor_of(node)
         return None if tensor is None else replacements.get(id(tensor))
 
-    return Swap(instead).run(root)
+    return Swap(instead).copy(root)

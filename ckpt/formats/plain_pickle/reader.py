@@ -14,9 +14,10 @@ from ckpt.errors import CutOffError, LimitError, UnreadableError, UnsupportedErr
 from ckpt.formats.common.early import LOOKED, is_early, runs_before_it_breaks
 from ckpt.formats.common.following import refuse_archive
 from ckpt.formats.common.packed import is_packed, packing, unpacked
-from ckpt.formats.common.pickled import Contents, Swap, checkpoint, interpret, is_pickle, unknown_names
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, unknown_names
 from ckpt.formats.common.refused import compressed_error
 from ckpt.formats.common.stream import MAGIC, read_nested
+from ckpt.formats.common.swap import SwapBytes
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import Probe
 from ckpt.formats.plain_pickle import FORMAT
@@ -80,8 +81,7 @@ class _Reader:
             tensor = None if array is None else self._tensor(array)
             if tensor is not None:
                 tensors[id(call)] = tensor
-        swap = Swap(lambda node: tensors.get(id(node)), self._plain)
-        root = swap.run(pickle.root)
+        root = SwapBytes(lambda node: tensors.get(id(node)), self._plain).copy(pickle.root)
         if cutter.position < self._source.size:
             self._follow(pickle, contents)
         if self._packing is not None and self._left:

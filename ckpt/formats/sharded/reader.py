@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ckpt.account import Account, Notice
 from ckpt.checkpoint import Checkpoint, Container, Entry, RecordedFile, Refusal, Value, names_of
-from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
-from ckpt.formats.common.pickled import incomplete_in
+from ckpt.errors import CkptError, UnreadableError
+from ckpt.formats.common.file_set import CheckpointFiles, check_files
 from ckpt.formats.common.sets import ShardSet
 from ckpt.formats.format import Check, ChecksumReport, List, Probe
 from ckpt.formats.sharded import FORMAT
@@ -29,7 +29,7 @@ from ckpt.nodes import Dict
 from ckpt.rows import replace
 from ckpt.tensors import parts_of
 from ckpt.text import and_more, plural, show
-from ckpt.tree.find import METADATA, metadata_node, metadata_of
+from ckpt.tree.find import METADATA, metadata_node, metadata_of, without_keys
 from ckpt.tree.view import look
 
 
@@ -126,21 +126,19 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
                 part.source.close()
             raise
     layout = present(probe, layout, limits)
-    marks = [mark(probe, number) for number in range(len(layout.places))]
-    shards: list[tuple[str, Checkpoint]] = []
-    try:
-        for name, prefix in zip(opening(layout.folder, layout.places), marks, strict=False):
-            try:
-                shards.append((name, probe.open(layout.places[name], prefix)))
-            except (LimitError, NotOpenedError):
-                raise
-            except CkptError as error:
-                if not probe.partial:
-                    raise
-                layout = _without(layout, name, error)
+    places = layout.places
+    prefixes = {name: mark(probe, number) for number, name in enumerate(places)}
+    files = CheckpointFiles(
+        layout.folder, lambda name: probe.open(places[name], prefixes[name]), partial=probe.partial
+    )
+    with files.closing_on_errors():
+        files.open_all(places)
+        for name, error in files.unread.items():
+            layout = _without(layout, name, error)
+        shards = list(files.files.items())
         if not shards:
             raise UnreadableError("none of the shards can be read")
-        cut = {name for _, shard in shards for name in incomplete_in(shard)}
+        cut = {name for file in files.files for name in files.cut_in(file)}
         there = {name for _, shard in shards for name in names_of(shard.tensors)}
         listed = {name: file for name, file in layout.weight_map.items() if name in there or name not in cut}
         named = [(name, names_of(shard.tensors)) for name, shard in shards]
@@ -148,10 +146,6 @@ def _read_layout(probe: Probe, layout: Layout, limits: Limits) -> Checkpoint:
         kept = [(name, _without_copies(name, shard, copies)) for name, shard in shards]
         checkpoint = merged(probe.path, FORMAT.name, kept, (*layout.notices, *notices))
         return with_strays(replace(checkpoint, index_bytes=layout.total_size), layout, probe, limits)
-    except BaseException:
-        for _, shard in shards:
-            shard.close()
-        raise
 
 
 def _without_copies(file: str, shard: Checkpoint, copies: Copies) -> Checkpoint:
@@ -164,12 +158,10 @@ def _without_copies(file: str, shard: Checkpoint, copies: Copies) -> Checkpoint:
         raise UnreadableError(f"tensor {show(deep, 80)} is in several shards")
     entries = [entry for entry in shard.tensors if entry.name not in gone]
     held = {part.storage.id for entry in entries for part in parts_of(entry.tensor)}
-    view = look(shard.root)
-    pairs = [(key, node) for key, node in zip(view.keys, view.children, strict=True) if key not in gone]
-    root = Dict()
-    root.set([key for key, _ in pairs], [node for _, node in pairs])
     storages = tuple(storage for storage in shard.storages if storage.id in held)
-    return replace(shard, root=root, tensors=tuple(entries), storages=storages, is_edited=True)
+    return replace(
+        shard, root=without_keys(shard.root, gone), tensors=tuple(entries), storages=storages, is_edited=True
+    )
 
 
 def _without(layout: Layout, name: str, error: CkptError) -> Layout:
@@ -250,11 +242,9 @@ def checksums(
 
 def checksums_of(probe: Probe, layout: Layout, check: Check) -> ChecksumReport:
     """Check each shard of a layout."""
-    reports = [
-        check(layout.places[name], mark(probe, number)).about(name)
-        for number, name in enumerate(opening(layout.folder, layout.places))
-    ]
-    return ChecksumReport.together(reports)
+    prefixes = {name: mark(probe, number) for number, name in enumerate(layout.places)}
+    names = opening(layout.folder, layout.places)
+    return check_files(names, lambda name: check(layout.places[name], prefixes[name]))
 
 
 def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:

@@ -38,7 +38,7 @@ from ckpt.jobs.rewrite.slim import slim
 from ckpt.jobs.weights import refuse_scaled
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, dotted
-from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, is_tuple
+from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, dict_of, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import Computed, Storage, Tensor, TensorRef, parts_of, tensor_ref
@@ -325,11 +325,9 @@ def _chosen_weights(
         return survey, section
     if not traits.is_pickle:
         return survey, weights
-    root = Dict()
     nodes = dict(children(checkpoint.root))
     swapped = {"model": nodes[weights], weights: nodes["model"]}
-    for key, child in nodes.items():
-        root.set([key], [swapped.get(str(key), child)])
+    root = dict_of((key, swapped.get(str(key), child)) for key, child in nodes.items())
     return Survey(edited(checkpoint, root, limits), survey.model), section
 
 
@@ -555,8 +553,7 @@ def _to_tensors(
     entries = [
         entry if entry.name in scales else entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries
     ]
-    root = Dict()
-    root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
+    root = dict_of((entry.name, entry.tensor) for entry in entries)
     metadata = {} if checkpoint.traits.is_pickle else metadata_of(current.root)
     target = Checkpoint(
         path=checkpoint.path,

@@ -8,7 +8,7 @@ from ckpt.checkpoint import Checkpoint
 from ckpt.elements.blocks import is_dense, little, memory_order, permuted
 from ckpt.jobs.rewrite.report import edited
 from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node
+from ckpt.nodes import Node
 from ckpt.pickles.edit import Edit
 from ckpt.tensors import Patched, Place, Storage, TensorRef, noted
 
@@ -49,14 +49,7 @@ class Filling:
 
     def root_of(self, checkpoint: Checkpoint) -> Node:
         """The tree of a checkpoint over the new storages."""
-        root = checkpoint.root
-        if not checkpoint.traits.is_pickle and type(root) is Dict:
-            filled = Dict()
-            filled.set(
-                root.keys, [self.current(node) if type(node) is TensorRef else node for node in root.values]
-            )
-            return filled
-        return Restored(self.storage).copy(root)
+        return Restored(self.storage).copy(checkpoint.root)
 
     def checkpoint(self, checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
         """The checkpoint over the new storages. Raises LimitError."""

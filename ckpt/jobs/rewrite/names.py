@@ -6,6 +6,7 @@ optimizer keeps; order and all else stay. Two names never become one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ckpt.checkpoint import Checkpoint, Entry
@@ -17,8 +18,9 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import Leftover, edited, keys_beside
 from ckpt.limits import Limits
 from ckpt.names import Globs, Path
-from ckpt.nodes import Dict, Node, Opaque, is_tuple, tensor_of
+from ckpt.nodes import Dict, Node, Opaque, tensor_of
 from ckpt.pickles.edit import Edit
+from ckpt.pickles.imports import nodes_below
 from ckpt.text import plural, show
 from ckpt.tree.find import METADATA, node_at
 from ckpt.tree.view import attributes, look
@@ -288,22 +290,6 @@ ATTRIBUTE = "a tensor in an attribute"
 
 def attributes_left(root: Node) -> list[Leftover]:
     """Attributes that Python code put on tensors: only pickles of classes hold them."""
-    names: dict[str, int] = {}
-    seen: dict[int, Node] = {}
-    todo = [root]
-    while todo:
-        node = todo.pop()
-        if id(node) in seen or type(node) not in (Opaque, Dict, list, tuple):
-            continue
-        seen[id(node)] = node
-        if type(node) is Opaque and tensor_of(node) is not None:
-            for name in attributes(node):
-                names[name] = names.get(name, 0) + 1
-            todo += node.args
-        elif type(node) is Opaque:
-            todo += (*node.args, *node.values, *node.items, *node.states)
-        else:
-            todo += (
-                node.values if type(node) is Dict else node if type(node) is list or is_tuple(node) else ()
-            )
+    tensors = [node for node in nodes_below(root) if type(node) is Opaque and tensor_of(node) is not None]
+    names = Counter(name for tensor in tensors for name in attributes(tensor))
     return [Leftover(name, f"an attribute of {plural(count, 'tensor')}") for name, count in names.items()]

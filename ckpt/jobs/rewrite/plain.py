@@ -20,6 +20,7 @@ from ckpt.nodes import (
     PersistentId,
     Set,
     Tagged,
+    dict_of,
     is_tuple,
     tensor_of,
 )
@@ -613,9 +614,7 @@ class _Unrolled(Edit):
 
 
 def _dict(view: View) -> Dict:
-    mapping = Dict()
-    mapping.set(list(view.keys), list(view.children))
-    return mapping
+    return dict_of(zip(view.keys, view.children, strict=True))
 
 
 def _is_built(call: Opaque) -> bool:

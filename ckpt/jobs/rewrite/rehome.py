@@ -14,7 +14,7 @@ from ckpt.nodes import Node, Opaque
 from ckpt.pickles.calls import device, with_device
 from ckpt.pickles.edit import Edit
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import Composite, Storage, Tensor, TensorRef, parts_of
+from ckpt.tensors import Storage, parts_of
 from ckpt.text import and_more, show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.scalars import class_of, device_text
@@ -193,7 +193,7 @@ class _Rehome(Edit):
             for old, new in zip(checkpoint.tensors, flat.tensors, strict=False)
         ]
         for entry in checkpoint.tensors[len(tensors) :]:
-            tensors.append(entry._replace(tensor=self._over(entry.tensor)))
+            tensors.append(entry._replace(tensor=self.tensor_over(entry.tensor)))
         values = [
             old._replace(node=new.node) for old, new in zip(checkpoint.values, flat.values, strict=False)
         ]
@@ -209,14 +209,6 @@ class _Rehome(Edit):
             values=(*values, *checkpoint.values[len(values) :]),
             is_edited=True,
         )
-
-    def _over(self, tensor: Tensor) -> Tensor:
-        """A tensor over its moved storages."""
-        if type(tensor) is TensorRef:
-            return tensor._replace(storage=self.storage(tensor.storage))
-        assert type(tensor) is Composite
-        parts = tuple((n, part._replace(storage=self.storage(part.storage))) for n, part in tensor.parts)
-        return replace(tensor, parts=parts)
 
     def _generators(self, survey: Survey) -> set[Storage]:
         """Storages of random states on the CPU: set_rng_state takes them from nowhere else."""

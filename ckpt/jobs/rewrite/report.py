@@ -16,7 +16,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.plain import LAZY, Plain
 from ckpt.limits import Limits
 from ckpt.names import Path, dotted
-from ckpt.nodes import Dict, Node, tensor_of
+from ckpt.nodes import Dict, Node, dict_of, tensor_of
 from ckpt.pickles.state_dict import state_dict, without_gradient
 from ckpt.reports import document_head, pickled, shown_as_html
 from ckpt.rows import NamedTuple, replace
@@ -32,6 +32,7 @@ from ckpt.tree.find import (
     tied_names,
     with_metadata,
     with_unique_names,
+    without_keys,
 )
 from ckpt.tree.literals import brief
 from ckpt.tree.view import UNINITIALIZED, look
@@ -345,24 +346,18 @@ def weights_of(survey: Survey, section: Section) -> Node:
     node = section.node if section.node is not None else checkpoint.root
     beside = keys_beside(survey, section)
     if beside:
-        weights = Dict()
-        for key, child in children(checkpoint.root):
-            if key not in beside:
-                weights.set([key], [child])
-        return weights
+        return without_keys(checkpoint.root, beside)
     if checkpoint.traits.names_are_code:
-        script = Dict()
-        for entry in section.entries:
-            if entry.kind and entry.persistent:
-                node = without_gradient(node_at(checkpoint.root, entry.path))
-                script.set([section.relative(entry.name)], [node])
-        return script
+        return dict_of(
+            (section.relative(entry.name), without_gradient(node_at(checkpoint.root, entry.path)))
+            for entry in section.entries
+            if entry.kind and entry.persistent
+        )
     if section.node is None and section.path:  # tensors beside other sections, below one key
-        loose = Dict()
-        for entry in section.entries:
-            name = section.relative(entry.name) or section.name
-            loose.set([name], [node_at(checkpoint.root, entry.path)])
-        return loose
+        return dict_of(
+            (section.relative(entry.name) or section.name, node_at(checkpoint.root, entry.path))
+            for entry in section.entries
+        )
     view = look(node)
     if view.kind == "module":
         return state_dict(view)
@@ -413,14 +408,10 @@ def without_documents(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoin
     documents = documents_of(checkpoint)
     if not documents:
         return checkpoint, []
-    root = Dict()
-    rows: list[Leftover] = []
-    for key, child in children(checkpoint.root):
-        if key in documents:
-            rows.append(_document(checkpoint, str(key), child))
-        else:
-            root.set([key], [child])
-    return edited(checkpoint, root, limits), rows
+    rows = [
+        _document(checkpoint, str(key), child) for key, child in children(checkpoint.root) if key in documents
+    ]
+    return edited(checkpoint, without_keys(checkpoint.root, documents), limits), rows
 
 
 def _document(checkpoint: Checkpoint, key: str, node: Node) -> Leftover:

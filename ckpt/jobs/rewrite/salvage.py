@@ -14,13 +14,13 @@ from ckpt.jobs.rewrite.filling import Filling, Restored, lies_close
 from ckpt.jobs.rewrite.report import Change, Filled, Leftover, RewriteReport, Share, edited
 from ckpt.jobs.rewrite.sets import NOT_WHOLE, without_lost
 from ckpt.limits import Limits
-from ckpt.names import Path
-from ckpt.nodes import Dict, Node, Opaque
+from ckpt.nodes import dict_of
+from ckpt.pickles.branches import Branches, with_lists
 from ckpt.pickles.state_dict import without_gradient
 from ckpt.rows import NamedTuple, replace
 from ckpt.tensors import TensorRef, parts_of
 from ckpt.text import plural, show
-from ckpt.tree.find import children, find, node_at
+from ckpt.tree.find import find, node_at
 
 
 def salvage(
@@ -131,7 +131,7 @@ def _filled(
             rest[name] = f"{whys[name]}, and {why}"
     root = Restored(_filling(taken).storage).copy(checkpoint.root)
     names = [pair.theirs.name for pair in taken]
-    tree = _Tree(root)
+    tree = Branches(root)
     for pair in taken:
         if pair.mine is None:
             tree.put(pair.theirs.path, pair.theirs.tensor)
@@ -147,7 +147,7 @@ def _filled(
         raise LossError(problem, path=checkpoint.path)
     nbytes = sum(pair.theirs.tensor.nbytes for pair in taken)
     # A distributed checkpoint has whole numbers as keys where a list lost an item, and nowhere else.
-    whole = edited(checkpoint, _lists(root) if checkpoint.traits.fills_a_state else root, limits)
+    whole = edited(checkpoint, with_lists(root) if checkpoint.traits.fills_a_state else root, limits)
     fills = (Filled(other.path, tuple(names), nbytes, len(names) > len(taken)),)
     return replace(whole, sources=(*whole.sources, *other.sources)), rest, lost_values, fills
 
@@ -190,50 +190,10 @@ def _filling(taken: Iterable[_Taken]) -> Filling:
     return filling
 
 
-class _Tree:
-    """Puts nodes at their paths, below dicts and lists that are there. Each dict is looked through once."""
-
-    def __init__(self, root: Node) -> None:
-        self._root = root
-        self._below: dict[int, dict[str | int, Node]] = {}
-
-    def put(self, path: Path, node: Node) -> bool:
-        """Put a node at its path, and tell whether that was possible."""
-        branch = self._root
-        for key in path[:-1]:
-            below = self._children(branch)
-            if key not in below:
-                if not isinstance(branch, (Dict, Opaque)):
-                    return False
-                below[key] = Dict()
-                branch.set([key], [below[key]])
-            branch = below[key]
-        if not isinstance(branch, (Dict, Opaque)):
-            return False
-        branch.set([path[-1]], [node])
-        return True
-
-    def _children(self, branch: Node) -> dict[str | int, Node]:
-        if id(branch) not in self._below:
-            self._below[id(branch)] = dict(children(branch))
-        return self._below[id(branch)]
-
-
-def _lists(node: Node) -> Node:
-    """The tree with a list in place of each dict whose keys are the positions of one: a lost item had made it a dict."""
-    if type(node) is not Dict:
-        return node
-    node.values = [_lists(value) for value in node.values]
-    rows = {key: value for key, value in zip(node.keys, node.values, strict=True) if type(key) is int}
-    if rows and len(rows) == len(node.keys) and set(rows) == set(range(len(rows))):
-        return [rows[place] for place in range(len(rows))]
-    return node
-
-
 def _state_dict(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
     """The tensors of a program by their names, as a plain dict: its code goes with all of them."""
-    root = Dict()
-    for entry in checkpoint.tensors:
-        root.set([entry.name], [without_gradient(node_at(checkpoint.root, entry.path))])
+    root = dict_of(
+        (entry.name, without_gradient(node_at(checkpoint.root, entry.path))) for entry in checkpoint.tensors
+    )
     traits = checkpoint.traits._replace(names_are_code=False, tags_are_apart=False)
     return edited(checkpoint, root, limits, traits=traits, origin=None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from itertools import accumulate
-from operator import is_
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.pieces import shown
@@ -21,11 +20,12 @@ from ckpt.jobs.rewrite.names import ATTRIBUTE, attributes_left
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
 from ckpt.limits import Limits
 from ckpt.names import Path
-from ckpt.nodes import Dict, Nested, Node, Opaque, Set, is_tuple, tensor_of
+from ckpt.nodes import Dict, Node, Opaque, Set, dict_of, tensor_of
+from ckpt.pickles.edit import DROPPED, Edit
 from ckpt.rows import replace
 from ckpt.tensors import Boxes, Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, parts_of
 from ckpt.text import and_more, plural, show, show_name
-from ckpt.tree.find import children, node_at
+from ckpt.tree.find import node_at, without_keys
 from ckpt.tree.view import look
 from ckpt.tree.walk import parts_of as leaves_of
 
@@ -36,13 +36,8 @@ def without_copies(report: RewriteReport, limits: Limits) -> RewriteReport:
     gone = [key for key in result.copies if type(result.root) is Dict and key in result.root.keys]
     if not gone:
         return report
-    root, rows = Dict(), []
-    for key, child in children(result.root):
-        if key in gone:
-            rows.append(Leftover(str(key), "the weights in another precision"))
-        else:
-            root.set([key], [child])
-    whole = replace(edited(result, root, limits), copies=())
+    rows = [Leftover(str(key), "the weights in another precision") for key in gone]
+    whole = replace(edited(result, without_keys(result.root, gone), limits), copies=())
     return report._replace(result=whole, left_out=(*report.left_out, *rows))
 
 
@@ -204,7 +199,7 @@ def without_lost(
     rows += [Leftover(name, why) for name, why in whys.items() if name not in listed]
     whole = checkpoint
     if gone:
-        root = _Without(id(entry.tensor) for entry in gone).run(checkpoint.root)
+        root = _Without(id(entry.tensor) for entry in gone).copy(checkpoint.root)
         _note_lost_state(checkpoint, root, gone)
         whole = edited(checkpoint, root, limits, origin=None if checkpoint.source else "same")
     whole = _mended(whole, limits)
@@ -275,53 +270,40 @@ def _shortened(storage: Storage, end: int) -> Storage:
     return storage._replace(nbytes=end, place=place, crc=None)
 
 
-class _Without:
+class _Without(Edit):
     """Makes trees without tensors. A list that loses one becomes a dict, so that the others keep their numbers.
 
     In a tuple, and among the arguments of a call, None takes its place.
     """
 
     def __init__(self, gone: Iterable[int]) -> None:
+        super().__init__()
         self._gone = set(gone)
-        self._made: dict[int, Node] = {}
 
-    def run(self, node: Node) -> Node:
-        """The tree below a node, where what is one object stays one. Trees are at most as deep as the limit `depth`."""
-        if id(tensor_of(node)) in self._gone:
+    def instead(self, node: Node) -> Node | None:
+        tensor = tensor_of(node)
+        if tensor is None:
             return None
-        if type(node) not in (list, Dict, Opaque, Set, tuple) or tensor_of(node) is not None:
-            return node
-        if id(node) not in self._made:
-            self._made[id(node)] = node  # of a cycle
-            self._made[id(node)] = self._without(node)
-        return self._made[id(node)]
+        return DROPPED if id(tensor) in self._gone else node
 
-    def _without(self, node: Node) -> Node:
+    def shell_of(self, node: Node, like: Opaque | None = None) -> Node:
+        return super().shell_of(self._without_gone(node), like)
+
+    def _without_gone(self, node: Node) -> Node:
+        """The container without its own tensors that are gone."""
         if type(node) is list:
-            rows = [(place, item) for place, item in enumerate(node) if self._stays(item)]
-            if len(rows) == len(node):
-                return [self.run(item) for item in node]
-            numbered = Dict()
-            numbered.set([place for place, _ in rows], [self.run(item) for _, item in rows])
-            return numbered
-        if is_tuple(node):
-            items = tuple([self.run(item) for item in node])
-            return node if all(map(is_, items, node)) else items
+            rows = dict_of((place, item) for place, item in enumerate(node) if self._stays(item))
+            return node if len(rows.keys) == len(node) else rows
         if type(node) is Set:
-            return Set([self.run(item) for item in node.items if self._stays(item)], node.frozen)
-        assert isinstance(node, (Dict, Opaque))
+            return Set([item for item in node.items if self._stays(item)], node.frozen)
+        if not isinstance(node, (Dict, Opaque)):
+            return node
         shell = copy(node)
-        if type(shell) is Opaque:
-            args = self.run(shell.args)
-            assert is_tuple(args)
-            shell.args = args
-            shell.states = [self.run(state) for state in shell.states]
-            shell.items = [self.run(item) for item in shell.items if self._stays(item)]
-            if isinstance(shell.meaning, Nested):
-                shell.meaning = Nested(self.run(shell.meaning.root))
         pairs = [row for row in zip(node.keys, node.values, strict=True) if self._stays(row[1])]
         shell.keys = [key for key, _ in pairs]
-        shell.values = [self.run(value) for _, value in pairs]
+        shell.values = [value for _, value in pairs]
+        if isinstance(shell, Opaque):
+            shell.items = [item for item in shell.items if self._stays(item)]
         return shell
 
     def _stays(self, node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import UINT8, contiguous
@@ -29,6 +29,7 @@ from ckpt.jobs.rewrite.sets import refuse_incomplete
 from ckpt.limits import Limits
 from ckpt.names import Globs, NamedKey, Path, nearest
 from ckpt.nodes import Dict, Global, Nested, Node, Opaque, PersistentId, Set, inside, is_tuple, tensor_of
+from ckpt.pickles.branches import Branches
 from ckpt.pickles.imports import nodes_below
 from ckpt.pickles.known import is_known
 from ckpt.pickles.state_dict import without
@@ -91,15 +92,16 @@ def _weights(
     )
     beside = keys_beside(survey, chosen)
     if kept and (chosen.path or beside):
-        tree = Dict()
+        whole = Dict()
+        tree = Branches(whole)
         if chosen.path:
             _put(tree, chosen.path, node, checkpoint)
         elif type(weights) is Dict:
-            tree.set(weights.keys, weights.values)
-        for path, other in kept:
+            whole.set(weights.keys, weights.values)
+        for path, other in _outermost(kept):
             if path[0] in beside or path[: len(chosen.path)] != chosen.path:
                 _put(tree, path, other, checkpoint)
-        node = tree
+        node = whole
     edit = _Slim()
     root = edit.copy(node)
     # Weights are wanted, so an object without tensors is left out; one with tensors is lost only when that was asked.
@@ -155,20 +157,18 @@ def _holds_weights(node: Node) -> bool:
     return any(tensor_of(inner) is not None for inner in nodes_below(node))
 
 
-def _put(tree: Dict, path: Path, node: Node, checkpoint: Checkpoint) -> None:
+def _outermost(kept: Sequence[tuple[Path, Node]]) -> Iterator[tuple[Path, Node]]:
+    """The parts to keep, without those that lie in another one."""
+    nodes = dict(kept)
+    for path, node in nodes.items():
+        if not any(path[:depth] in nodes for depth in range(len(path))):
+            yield path, node
+
+
+def _put(tree: Branches, path: Path, node: Node, checkpoint: Checkpoint) -> None:
     """Put a node at its path, below dicts. Raises UsageError for a path that dicts cannot have."""
-    if any(isinstance(key, NamedKey) for key in path):
+    if any(isinstance(key, NamedKey) for key in path) or not tree.put(path, node):
         raise UsageError(f"{path[-1]} cannot stay at its path", path=checkpoint.path)
-    branch = tree
-    for key in path[:-1]:
-        inner = next(
-            (value for name, value in zip(branch.keys, branch.values, strict=True) if name == key), None
-        )
-        if type(inner) is not Dict:
-            inner = Dict()
-            branch.set([key], [inner])
-        branch = inner
-    branch.set([path[-1]], [node])
 
 
 class _Slim(Plain):

@@ -19,10 +19,14 @@ import torch
 from inside import inside
 from paths import IS_THOROUGH
 from safetensors.torch import save_file
+from torch.jit._pickle import restore_type_tag
 
 import ckpt
 from ckpt import formats
+from ckpt.elements.audit import DAMAGED
+from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import remainder
+from ckpt.jobs.rewrite.salvage import salvage
 from ckpt.limits import Limits
 from ckpt.tensors import Range, parts_of
 
@@ -720,3 +724,21 @@ def test_damaged_records_of_the_writer_cost_no_tensor(
     assert all(isinstance(place, Range) and place.offset % 64 == 0 for place in places)
     found = torch.load(tmp_path / "b.pth")
     assert found.keys() == saved.keys() and all(torch.equal(found[name], saved[name]) for name in saved)
+
+
+class Tagged:
+    """Pickles as torch in C++ writes a list: with its type beside it."""
+
+    def __init__(self, items: list[torch.Tensor]) -> None:
+        self._items = items
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restore_type_tag, (self._items, "List[Tensor]")
+
+
+def test_a_list_with_its_type_beside_it_loses_a_tensor(tmp_path: Path) -> None:
+    torch.save({"a": Tagged([torch.ones(2), torch.zeros(3)]), "b": torch.ones(4)}, tmp_path / "a.pt")
+    with formats.open(str(tmp_path / "a.pt")) as checkpoint:
+        report = salvage(Survey(checkpoint), Limits(), damaged={"a.0": DAMAGED})
+        assert [entry.name for entry in report.result.tensors] == ["a.1", "b"]
+        assert [row.name for row in report.lost] == ["a.0"]

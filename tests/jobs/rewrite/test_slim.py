@@ -31,6 +31,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.jobs.rewrite.slim import slim
 from ckpt.limits import Limits
+from ckpt.tree.find import children
 
 pytestmark = oracle.QUIET
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"
@@ -104,6 +105,24 @@ def test_keep(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such name") as caught:
         slimmed(source, tmp_path / "c.pt", keep=["epochs"])
     assert "epoch" in str(caught.value.hint)
+
+
+def test_keep_of_something_inside_of_what_is_kept(tmp_path: Path) -> None:
+    """Each key is written once, and the source stays as it is."""
+    thing = training()
+    source = rewriting.saved(thing, tmp_path / "a.pt")
+
+    slimmed(source, tmp_path / "b.pt", keep=["optimizer.param_groups", "optimizer", "epoch", "epoch"])
+
+    found = torch.load(tmp_path / "b.pt", weights_only=True)
+    assert list(found) == ["model", "optimizer", "epoch"]
+    assert difference(thing["optimizer"], found["optimizer"]) is None
+    with formats.open(str(tmp_path / "b.pt")) as opened:
+        assert [key for key, _ in children(opened.root)] == ["model", "optimizer", "epoch"]
+        assert [key for key, _ in children(dict(children(opened.root))["optimizer"])] == [
+            "state",
+            "param_groups",
+        ]
 
 
 def test_several_models(tmp_path: Path) -> None:

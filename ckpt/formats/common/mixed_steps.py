@@ -1,0 +1,80 @@
+"""The counters of steps in the files of one checkpoint: where they differ, the files are of several saves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from ckpt.checkpoint import Value
+from ckpt.errors import MixedStepsError
+from ckpt.nodes import Node, tensor_of
+from ckpt.tensors import TensorRef
+from ckpt.text import show
+from ckpt.tree.find import counter, is_counter
+
+HINT = "copy all files of one save again"
+_Key = TypeVar("_Key")
+
+
+def refuse_mixed(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> None:
+    """Raise MixedStepsError where two files count differently.
+
+    `headers` gives each file, as a message names it, and its counters by their names.
+    """
+    problem = find_difference(headers)
+    if problem is not None:
+        raise MixedStepsError(problem, hint=HINT)
+
+
+def find_difference(headers: Iterable[tuple[str, Mapping[str, Node]]]) -> str | None:
+    """Return the first difference between the counters of two files, as text, or None if all agree."""
+    firsts: dict[str, tuple[str, Node]] = {}
+    for file, header in headers:
+        for name, node in header.items():
+            first, other = firsts.setdefault(name, (file, node))
+            values = _differing(other, node)
+            if values is not None:
+                difference = f"{show(name, 80)} is {values[0]:,.0f} in {first}, {values[1]:,.0f} in {file}"
+                return f"the files were saved at several steps: {difference}"
+    return None
+
+
+def find_strays(counts: Mapping[_Key, Mapping[str, float]]) -> set[_Key]:
+    """Return the keys of the files whose counters differ from the counters of most files.
+
+    Return none where no value of a counter has a majority: then nobody knows which files are of one step.
+    """
+    odd: set[_Key] = set()
+    for name in dict.fromkeys(name for row in counts.values() for name in row):
+        rows = {number: row[name] for number, row in counts.items() if name in row}
+        value, most = Counter(rows.values()).most_common(1)[0]
+        if most == len(rows):
+            continue
+        if 2 * most <= len(rows):
+            return set()
+        odd |= {number for number, other in rows.items() if other != value}
+    return odd
+
+
+def counters_of(values: Iterable[Value]) -> dict[str, Node]:
+    """The counters of a run among values, by their names."""
+    return {
+        row.name: row.node for row in values if row.path and row.node is not None and is_counter(row.path)
+    }
+
+
+def _differing(node: Node, other: Node) -> tuple[float, float] | None:
+    """The values of two counters that differ. Where the files record equal checksums, no value is read."""
+    first, second = tensor_of(node), tensor_of(other)
+    if first is not None and (first is second or _crc(first) == _crc(second) is not None):
+        return None
+    values = counter(node), counter(other)
+    return None if None in values or values[0] == values[1] else values  # type: ignore[return-value]
+
+
+def _crc(tensor: object) -> tuple[str, int] | None:
+    """The dtype and the recorded checksum of a tensor that is all of its storage."""
+    if not isinstance(tensor, TensorRef) or tensor.storage.crc is None:
+        return None
+    return (tensor.dtype.name, tensor.storage.crc) if tensor.extent == (0, tensor.storage.nbytes) else None
