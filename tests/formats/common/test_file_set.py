@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ckpt.checkpoint import Checkpoint, Notice, Traits
+from ckpt.account import Account, Notice
+from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common.file_set import CheckpointFiles, FileSet, check_files, is_damage
 from ckpt.formats.common.mixed_steps import find_strays
@@ -71,7 +72,7 @@ def test_files_stay_open_where_nothing_fails(tmp_path: Path) -> None:
 
 def empty(name: str, *notices: Notice) -> Checkpoint:
     """Return a checkpoint of ten bytes with nothing in it."""
-    return Checkpoint(name, "test", Traits("test"), 10, None, (), (), notices=notices)
+    return Checkpoint(name, "test", Traits("test"), 10, None, (), (), account=Account(notices))
 
 
 def open_checkpoint(name: str) -> Checkpoint:
