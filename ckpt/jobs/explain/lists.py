@@ -79,7 +79,8 @@ _TABLE = re.compile(
     re.MULTILINE,
 )
 """A row of the table that transformers 5 prints."""
-_SIZE = r"(?:torch\.Size\()?[\[(]([\d,\s]{0,400})[\])]\)?"
+_SIZE = r"(?:torch\.Size\(|tensor\([^()\n]{0,200}size=|\()?[\[(]([\d,\s]{0,400})[\])]\)?"
+"""A shape, as torch, numpy and Python write it, alone or in the text of a tensor on the device meta."""
 _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (
         _pattern(
@@ -107,7 +108,39 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
         ),
         True,
     ),
-    (_pattern(rf"because (\S{{1,2000}}) expected shape {_SIZE}, but got {_SIZE}"), False),
+    (_pattern(rf"because (\S{{1,2000}}) expected shape {_SIZE}\)?, but got {_SIZE}"), False),
+    # fvcore before 0.1.2, and programs that took its line over
+    (
+        _pattern(
+            rf"'([^'\n]{{1,2000}})' has shape {_SIZE} in the checkpoint but {_SIZE} in the model! Skipped"
+        ),
+        True,
+    ),
+    # YOLOX
+    (
+        _pattern(
+            rf"Shape of (\S{{1,2000}}) in checkpoint is {_SIZE}, while shape of \S{{1,2000}} in model is {_SIZE}"
+        ),
+        True,
+    ),
+    # CenterNet and its kin; the shape of the model stands first
+    (
+        _pattern(
+            rf"Skip loading parameter ([^\s',]{{1,2000}}), required shape {{0,2}}{_SIZE}, loaded shape {{0,2}}{_SIZE}"
+        ),
+        False,
+    ),
+    (
+        _pattern(rf"mismatching shape for param (\S{{1,2000}}): ckpt {_SIZE} != model {_SIZE}"),
+        True,
+    ),
+    # Megatron
+    (
+        _pattern(
+            rf"Global shape mismatch for loaded \({_SIZE}\)? and expected \({_SIZE}\)? tensor for key (\S{{1,2000}})"
+        ),
+        True,
+    ),
     (
         _pattern(
             rf"Trying to set a tensor of shape {_SIZE} in \"([^\"\n]{{1,2000}})\" \(which has shape {_SIZE}\)"
