@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from math import isqrt
 
-from ckpt.evidence.loading import literal
 from ckpt.evidence.mapping import Match, match
 from ckpt.evidence.pretrained import base_of_adapter as pretrained_base
 from ckpt.evidence.sections import Section
@@ -24,7 +23,16 @@ from ckpt.jobs.explain.families.architectures import (
     scaled_rows,
     sizes,
 )
+from ckpt.jobs.explain.families.beginnings import (
+    NOTHING_LOADED,
+    each_beginning,
+    live,
+    nothing_loaded,
+    taken_part,
+    whole_beginnings,
+)
 from ckpt.jobs.explain.families.classes import BASES, TYPES, another_class, of_another_class, task_of
+from ckpt.jobs.explain.families.quantized import packed_and_plain
 from ckpt.jobs.explain.families.recorded import settings_of, settings_places
 from ckpt.jobs.explain.families.spellings import (
     adapter_rank,
@@ -38,6 +46,8 @@ from ckpt.jobs.explain.families.spellings import (
     not_trained,
     not_trained_statement,
     of_modules,
+    older_leaves,
+    older_leaves_statement,
     recurrent_statement,
     spelled,
     spelled_statement,
@@ -198,7 +208,10 @@ _OF_HEADS = ("lm_head", "classifier", "cls", "qa_outputs", "score", "embed_out",
 
 
 def _unnamed(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer an error that names no key: of transformers about a prefix, of vLLM about a shape."""
+    """Answer an error that names no key: of transformers about a prefix, of vLLM about a shape, of a load that found nothing."""
+    if NOTHING_LOADED.search(message.text):
+        yield from nothing_loaded(case)
+        return
     if "is corrupted" in message.text and not case.damage:
         yield from _without_prefix(case)
         return
@@ -314,6 +327,9 @@ def _missing(
             {}
         )  # nothing but equal ends of names speaks for it: torch would have listed them as unexpected
     met = rules.partners
+    if not met and (beginnings := whole_beginnings(here, missing)):
+        yield from each_beginning(beginnings, here, missing, case)
+        return
     if met:
         yield _renamed(case, chosen, rules, len(missing))
         yield from _without_beginning(case, rules, here)
@@ -401,6 +417,12 @@ def _missing(
     if rest and not missing and _has_base_names(rest, shapes):
         yield from _base_names(case, shapes)
         return
+    older = [] if missing else older_leaves(rest, shapes)
+    if older:
+        yield older_leaves_statement(older, case)
+        rest = [name for name in rest if name not in older]
+        if not rest:
+            return
     if rest:
         yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
     load = survey.load.expression
@@ -421,7 +443,7 @@ def _missing(
         and not message.mismatched
         and not case.is_useless
     ):
-        yield _live(survey, "Load what fits, and see what does not:")
+        yield live(survey, "Load what fits, and see what does not:")
 
 
 _COUNTERS = ("total_ops", "total_params")
@@ -500,6 +522,9 @@ def _quantized(message: Message, absent: Sequence[str], here: set[str]) -> Chang
             "The model was quantized by torch when it was saved: its weights are packed integers with a scale and a zero_point. Quantize the"
             " model in the same way before the load (quantize_dynamic, or prepare and convert).",
         )
+    packed = packed_and_plain(absent, here) or packed_and_plain(here, absent, is_saved=True)
+    if packed is not None:
+        return Changed(*packed)
     saved = {name for name in here if _OBSERVED.search(name)}
     asked = {name for name in absent if _OBSERVED.search(name)}
     if saved:
@@ -651,7 +676,7 @@ def _renamed(case: Case, chosen: Section, rules: Match, missing: int) -> Stateme
         way = plan(("rename", *words))
         if way.command is not None:
             return Statement(text, (), way.command)
-    return Statement(text, (), _live(survey, "").command)
+    return Statement(text, (), live(survey, "").command)
 
 
 def _without_beginning(case: Case, rules: Match, here: Sequence[str]) -> Iterator[Statement]:
@@ -667,18 +692,13 @@ def _without_beginning(case: Case, rules: Match, here: Sequence[str]) -> Iterato
     yield Statement(
         f"The other {plural(len(others), 'key')} of this file belong to the rest of its model. So the part loads without them:",
         (),
-        f"state = {load}; model.load_state_dict({{name.removeprefix({literal(beginning)}): value for name, value in state.items()"
-        f" if name.startswith({literal(beginning)})}})",
+        taken_part(load, beginning),
     )
 
 
 def _is_wrapper(rules: Match) -> bool:
     """Tell whether the only rule takes the prefix of a wrapper away."""
     return all(unwrapped_name(old) == new for new, old in rules.partners.items())
-
-
-def _live(survey: Survey, text: str) -> Statement:
-    return Statement(text, (), f"import ckpt; ckpt.open({literal(survey.path)}).load_into(model)")
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -730,7 +750,7 @@ def _shapes(
     if not _is_enough(message, shapes):
         return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
-        yield _live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
+        yield live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
 
 
 def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
@@ -977,6 +997,7 @@ _PATTERNS = (
     r"The state dictionary of the model you are trying to load is corrupted",
     r"assert (?:param_data|self\.data|param)\.shape == loaded_weight\.shape",
     r"Attempted to load weight \(torch\.Size\([^()\n]{0,200}\)\) into parameter",
+    NOTHING_LOADED.pattern,
 )
 
 FAMILIES = (
