@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt.evidence.loading import literal
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.explain.case import Case, Statement
+from ckpt.jobs.explain.case import Case, Statement, shared_beginning
 from ckpt.text import and_more, plural, show
 
 _NOTHING_LOADED_TEXT = (
@@ -46,26 +46,6 @@ def nothing_loaded(case: Case) -> Iterator[Statement]:
         if way.command is not None:
             yield Statement("The same weights without it:", (), way.command)
     yield live(case.survey, "Or let ckpt find the names, and say what it could not place:")
-
-
-def shared_beginning(names: Sequence[str]) -> str:
-    """The parts that all names begin with, up to the layers that differ, or an empty text."""
-    if len(names) < _LEAST_SHARED:
-        return ""
-    parts = [name.split(".")[:-1] for name in (min(names), max(names))]
-    shared = 0
-    for one, other in zip(*parts, strict=False):
-        if one != other:
-            break
-        shared += 1
-    beginning = parts[0][:shared]
-    while beginning and beginning[-1].isdigit():
-        beginning.pop()
-    return ".".join(beginning) + "." if beginning else ""
-
-
-_LEAST_SHARED = 4
-"""Names that must share a beginning: one layer has a beginning too."""
 
 
 def whole_beginnings(here: Sequence[str], missing: Sequence[str]) -> list[str]:

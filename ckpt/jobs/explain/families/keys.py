@@ -822,9 +822,16 @@ def _reasons(
         row = heads[0]
         # With other layers that differ, lack or are left over, the models are not one but for the last layer.
         is_alone = len(heads) == len(others) and not message.missing and not message.unexpected
-        alone = ": another number of classes. The last layer cannot be loaded, and the others can."
+        is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
+        alone = (
+            ": another number of classes. The last layer cannot be loaded, and the others can."
+            if is_alone
+            else ": another number of classes, too."
+            if is_deeper
+            else f" ({show(row.name, 120)})."
+        )
         yield Statement(
-            f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has {row.model[0]:,}{alone if is_alone else f' ({show(row.name, 120)}).'}"
+            f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has {row.model[0]:,}{alone}"
         )
     for here, there in sorted(tables):
         same = [row.name for row in others if (row.checkpoint[:1], row.model[:1]) == (here, there)]
