@@ -231,11 +231,26 @@ def looked_at(case: Case, text: str = "") -> Answer:
 
 
 _NAMES_OF_PARTS = (
-    (re.compile(r"(?i)\boptimi[sz]er"), "optimizer", "the state of an optimizer"),
-    (re.compile(r"(?i)\b(?:lr_?)?scheduler"), "scheduler", "the state of a scheduler"),
-    (re.compile(r"(?i)\bema\b|averaged? (?:weights|model)"), "ema", "running averages of its weights"),
+    (
+        re.compile(r"(?i)\boptimi[sz]er"),
+        "optimizer",
+        "the state of an optimizer",
+        re.compile(r"(?i)optim|exp_avg|momentum|\badam"),
+    ),
+    (
+        re.compile(r"(?i)\b(?:lr_?)?scheduler"),
+        "scheduler",
+        "the state of a scheduler",
+        re.compile(r"(?i)sched|last_epoch"),
+    ),
+    (
+        re.compile(r"(?i)\bema\b|averaged? (?:weights|model)"),
+        "ema",
+        "running averages of its weights",
+        re.compile(r"(?i)ema|avg|average|shadow"),
+    ),
 )
-"""Words of an error about a part of a checkpoint -> the kind of its section, and what it is."""
+"""Words of an error about a part of a checkpoint -> the kind of its section, what it is, and words that may stand for it in names."""
 _END = 2_000
 """Letters at the end of a text, in which the error is."""
 
@@ -248,35 +263,46 @@ def _described(case: Case, text: str) -> Iterator[Statement]:
     weights = [section.name for section in survey.candidates]
     if origin is not None:
         yield Statement(f"{be(origin)} {origin}.")
-    is_flat = bool(weights) and all(not name for name in weights)
+    is_code = survey.checkpoint.traits.names_are_code
+    is_flat = bool(weights) and all(not name for name in weights) and not is_code
     if keys and not is_flat:
         held = (
             f" The weights are in {and_more([show(name, 80) for name in weights], 3)}."
             if any(weights)
             else ""
         )
-        yield Statement(
-            f"torch.load gives a dict of {keys_text(case)}.{held}"
-            if _is_of_torch(case)
-            else f"Its keys are {keys_text(case)}.{held}"
-        )
+        begin = "torch.load gives a dict of" if _is_of_torch(case) else "Its keys are"
+        yield Statement(f"{begin} {keys_text(case)}.{held}")
     elif is_flat and not survey.checkpoint.parts and survey.tensors:
         yield Statement(
             f"It is a state dict of {plural(len(survey.tensors), 'tensor')}: the weights by their names, and nothing around them."
         )
-    if len(weights) == 1:
+    is_adapter = origin is not None and origin.startswith("an adapter")
+    if len(weights) == 1 and not is_adapter and not is_code and survey.load.model is None:
         beginning = shared_beginning(survey.candidates[0].names())
         if beginning:
             yield Statement(
-                f"All names of its weights begin with {show(beginning, 80)}: a model whose names do not takes none of them."
+                f"All names of its weights begin with {show(beginning, 80)}: a model whose names begin otherwise takes none of them."
             )
-    for pattern, kind, part in _NAMES_OF_PARTS:
+    yield from _parts_asked_for(case, text)
+    if survey.load.model is not None:
+        yield Statement("As a model it loads so:", (), survey.load.model)
+
+
+def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
+    """Say of each part of a checkpoint that an error is about where it is, or that it is not here."""
+    names = [entry.name for entry in case.survey.tensors]
+    names += [str(key) for row in case.survey.checkpoint.containers for key in row.keys]
+    for pattern, kind, part, words in _NAMES_OF_PARTS:
         if not pattern.search(text, max(0, len(text) - _END)):
             continue
-        found = [show(section.name, 60) or "the root" for section in survey.sections if section.kind == kind]
-        yield Statement(
-            f"It holds {part}, in {and_more(found, 3)}." if found else f"It does not hold {part}."
-        )
+        found = [
+            show(section.name, 60) or "the root" for section in case.survey.sections if section.kind == kind
+        ]
+        if found:
+            yield Statement(f"It holds {part}, in {and_more(found, 3)}.")
+        elif not any(words.search(name) for name in names):
+            yield Statement(f"It does not hold {part}.")
 
 
 def _is_of_torch(case: Case) -> bool:

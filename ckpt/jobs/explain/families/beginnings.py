@@ -75,11 +75,11 @@ def each_beginning(
     others = [name for name in here if not name.startswith(tuple(beginnings))]
     if others:
         text += f" The model has no place for {plural(len(others), 'other key')}: {and_more([show(name, 80) for name in others], 4)}."
-    yield Statement(f"{text} Take one of them:")
+    yield Statement(text)
     load = case.survey.load.expression
     for begin in [*averaged, *(begin for begin in beginnings if begin not in averaged)][:4]:
         if load is not None and len(case.survey.candidates) == 1:
-            yield Statement("", (), taken_part(load, begin))
+            yield Statement(f"Those below {show(begin, 60)}:", (), taken_part(load, begin))
 
 
 _OF_AVERAGES = re.compile(r"(?:^|[._])(?:ema|avg|average|averaged|shadow)(?:$|[._])")

@@ -21,7 +21,7 @@ def _notice(message: Message, case: Case) -> Iterator[Statement]:
         for section in case.survey.sections
         if section.kind == "scheduler"
     ]
-    notice = "This is a notice of torch 1.4 to 1.7, which every save and load of a scheduler gave. It is no error, and no file is its cause."
+    notice = "This is a notice of older versions of torch, which every save and load of a scheduler gave. It is no error, and no file is its cause."
     what = "folder" if case.is_folder else "file"
     if optimizers and schedulers:
         yield Statement(

@@ -143,6 +143,13 @@ def _compiled(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"This file is {label}, and no package of AOTInductor: it holds no compiled code.")
         yield from loads(case)
         return
+    compiled = [row for row in case.survey.checkpoint.values if row.path and row.path[0] == "aotinductor"]
+    if compiled:
+        yield Statement(
+            f"This archive holds compiled code ({and_more([show(row.name, 80) for row in compiled], 4)}): the loader was asked for a model of another name."
+        )
+        yield from loads(case)
+        return
     yield Statement(
         "This archive holds a program of torch.export (an ExportedProgram, which torch.export.save writes) and no compiled code. AOTIModelPackageLoader and"
         " load_package take what AOTInductor has compiled. Compile it on a machine with the device and the libraries of the target:",

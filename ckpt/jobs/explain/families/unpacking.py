@@ -51,15 +51,17 @@ def of_unpacking(found: re.Match[str], case: Case) -> Iterator[Statement]:
         if is_state_dict and count >= len(case.survey.tensors)
         else f"one dict of {keys_text(case)}"
     )
-    yield Statement(
-        f"{so} file holds {what}, and not {expected:,} things. Another version of the program wrote it, or it saved"
-        " the weights alone. Take it whole:"
-    )
+    text = f"{so} file holds {what}, and not {expected:,} things. Another version of the program wrote it, or it saved the weights alone."
     load = case.survey.load.expression
     if load is None or not case.survey.candidates:
+        yield Statement(text)
         yield from loads(case)
         return
-    yield Statement("", (), f"model.load_state_dict({load})")
+    yield Statement(
+        f"{text} Take it whole:" if is_state_dict else f"{text} The weights load so:",
+        (),
+        f"model.load_state_dict({load})",
+    )
 
 
 SUBSCRIPTED = re.compile(
