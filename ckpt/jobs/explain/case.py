@@ -265,7 +265,7 @@ def _described(case: Case, text: str) -> Iterator[Statement]:
         yield Statement(f"{be(origin)} {origin}.")
     is_code = survey.checkpoint.traits.names_are_code
     is_flat = bool(weights) and all(not name for name in weights) and not is_code
-    if keys and not is_flat:
+    if keys and not is_flat and not is_code:
         held = (
             f" The weights are in {and_more([show(name, 80) for name in weights], 3)}."
             if any(weights)
