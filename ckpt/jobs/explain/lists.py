@@ -65,6 +65,15 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("unexpected", _pattern(r"Can not map tensor (?=')")),
     ("unexpected", _pattern(r"There is no module or parameter named (?=')")),
 )
+_NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
+    # YOLOX and ByteTrack, VITS and RVC, CenterNet, Coqui TTS
+    ("missing", _pattern(r"(\w{1,200}\.[\w.]{1,2000}) is not in the (?:ckpt|checkpoint)\b")),
+    ("missing", _pattern(r"(?:^|\n)[ \t]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=[ \n]|$)")),
+    ("unexpected", _pattern(r"(?:^|\n)[ \t]*Drop parameter (\w{1,200}\.[\w.]{1,2000}?)\.(?=[ \n]|$)")),
+    ("missing", _pattern(r"Layer missing in the checkpoint: ([\w.]{3,2000})")),
+    ("unexpected", _pattern(r"Layer missing in the model definition: ([\w.]{3,2000})")),
+)
+"""Lines that name one key each, with the name in the middle or at the end."""
 _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("missing", _pattern(r"Some model parameters or buffers are not found in the checkpoint:\s*\n")),
     (
@@ -134,6 +143,11 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
         _pattern(rf"mismatching shape for param (\S{{1,2000}}): ckpt {_SIZE} != model {_SIZE}"),
         True,
     ),
+    # RVC; the shape of the model stands first
+    (
+        _pattern(rf"shape-(\S{{1,2000}})-mismatch[.|] ?need[:-] ?{_SIZE}[,|] ?get[:-] ?{_SIZE}"),
+        False,
+    ),
     # Megatron
     (
         _pattern(
@@ -172,6 +186,9 @@ def keys_of(text: str) -> Keys:
     for side, head in _HEADS:
         for match in head.finditer(text):
             keys[side].update(dict.fromkeys(_items(text, match.end())))
+    for side, line in _NAMED:
+        for match in line.finditer(text):
+            keys[side][match[1].rstrip(".")] = None
     for side, head in _BARE_LINES:
         for match in head.finditer(text):
             keys[side].update(dict.fromkeys(_lines(text, match.end())))

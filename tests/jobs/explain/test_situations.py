@@ -486,6 +486,7 @@ def test_the_first_convolution_in_the_names_of_diffusers(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "text",
     [
+        "shape-head.weight-mismatch. need: torch.Size([3, 9]), get: torch.Size([2, 9])",
         "Shape of head.weight in checkpoint is torch.Size([2, 9]), while shape of head.weight in model is torch.Size([3, 9]).",
         "Skip loading parameter head.weight, required shapetorch.Size([3, 9]), loaded shapetorch.Size([2, 9]). If you see this",
         "[WARN] mismatching shape for param head.weight: ckpt torch.Size([2, 9]) != model torch.Size([3, 9]), ignored.",
@@ -498,6 +499,34 @@ def test_other_words_for_a_shape_that_was_passed_over(text: str, tmp_path: Path)
     assert (
         found.kind == "sizes" and "2 outputs where the model has 3: another number of classes" in found.said
     )
+
+
+LISTS = [
+    "head.weight is not in the ckpt. Please double check and see if this is desired.\nhead.bias is not in the ckpt. Please double check\n",
+    "INFO:vits:head.weight is not in the checkpoint\nINFO:vits:head.bias is not in the checkpoint\n",
+    "No param head.weight. If you see this, your model does not fully load\nNo param head.bias. If you see this\n",
+    " | > Layer missing in the checkpoint: head.weight\n | > Layer missing in the checkpoint: head.bias\n",
+]
+
+
+@pytest.mark.parametrize("text", LISTS)
+def test_other_words_for_keys_that_lack(text: str, tmp_path: Path) -> None:
+    torch.save(
+        {"body.weight": torch.ones(9, 9), "body.bias": torch.ones(9), "norm.bias": torch.ones(9)},
+        tmp_path / "m.pth",
+    )
+    found = Answered(text, tmp_path / "m.pth")
+    assert found.kind == "keys" and "They are the head for a task" in found.said
+
+
+def test_other_words_for_keys_that_are_left_over(tmp_path: Path) -> None:
+    torch.save({"body.weight": torch.ones(9, 9), "extra.weight": torch.ones(9)}, tmp_path / "m.pth")
+    for text in (
+        "Drop parameter extra.weight. If you see this",
+        " | > Layer missing in the model definition: extra.weight",
+    ):
+        found = Answered(text, tmp_path / "m.pth")
+        assert found.names == ["extra.weight"] and "no place for 1 key" in found.said
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -610,6 +639,14 @@ def test_a_whole_archive_that_a_reader_finds_empty(words: str, tmp_path: Path) -
     assert "no archive of torch" in Answered(text, tmp_path / "m.safetensors").said
 
 
+def test_a_reader_of_programs_gets_a_state_dict(tmp_path: Path) -> None:
+    torch.save(Policy().state_dict(), tmp_path / "m.pth")
+    text = "RuntimeError: [enforce fail at inline_container.cc:222] . file not found: m/constants.pkl"
+    found = Answered(text, tmp_path / "m.pth")
+    assert "looks for constants.pkl, which programs of TorchScript have, and this file is none" in found.said
+    assert "at fault" not in found.said
+
+
 def test_a_save_that_failed_is_still_about_writing(tmp_path: Path) -> None:
     torch.save(Policy().state_dict(), tmp_path / "m.pth")
     text = "RuntimeError: [enforce fail at inline_container.cc:424] . unexpected pos 320 vs 214"
@@ -635,6 +672,10 @@ def test_a_file_that_was_read_as_text(tmp_path: Path) -> None:
     found = Answered(text, tmp_path / "encoder.ckpt")
     assert found.kind == "python2" and "The program read this file as text" in found.said
     assert "another file was read" not in found.said and found.loaded() is not None
+    position = text.partition("position ")[2].partition(":")[0]
+    byte = text.partition("byte 0x")[2][:2]
+    of_yaml = f"yaml.reader.ReaderError: 'utf8' codec can't decode byte #x{byte}: invalid start byte\n  in \"encoder.ckpt\", position {position}"
+    assert "The program read this file as text" in Answered(of_yaml, tmp_path / "encoder.ckpt").said
     other = Answered(
         "UnicodeDecodeError: 'utf-8' codec can't decode byte 0x99 in position 0: invalid",
         tmp_path / "encoder.ckpt",
@@ -664,6 +705,15 @@ _SCHEDULER = (
     "/x/torch/optim/lr_scheduler.py:200: UserWarning: Please also save or load the state of the optimzer when saving or loading the scheduler.\n"
     "  warnings.warn(SAVE_STATE_WARNING, UserWarning)\n"
 )
+
+
+def test_a_notice_about_random_numbers(tmp_path: Path) -> None:
+    folder = trainer_folder(tmp_path / "checkpoint-500")
+    text = "Didn't find an RNG file for process 1, if you are resuming a training that wasn't launched in a distributed fashion"
+    assert "has no state of random numbers" in Answered(text, folder).said
+    torch.save({"cpu": torch.get_rng_state()}, folder / "rng_state_0.pth")
+    found = Answered(text, folder)
+    assert found.kind == "notice" and "has the random numbers of rng_state_0.pth" in found.said
 
 
 def test_a_notice_about_a_scheduler(tmp_path: Path) -> None:

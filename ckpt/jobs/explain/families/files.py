@@ -346,7 +346,7 @@ def _by_other_names(message: Message, case: Case) -> Answer:
     return Answer(case.survey.path, tuple(rows))
 
 
-_BYTE = re.compile(r"can't decode byte 0x([0-9a-f]{2}) in position (\d{1,12})")
+_BYTE = re.compile(r"can't decode byte (?:0x|#x)([0-9a-f]{2})[\s\S]{0,300}?position (\d{1,12})")
 
 
 def _is_at(message: Message, case: Case) -> bool:
@@ -388,12 +388,24 @@ _MEMBERS = re.compile(
 )
 
 
+_WANTED_MEMBER = re.compile(r"file not found: [\w./-]{0,400}?(constants\.pkl|code/[\w./]{1,200})")
+"""A member that TorchScript programs alone have."""
+
+
 def _unarchived(message: Message, case: Case) -> Iterator[Statement]:
     """Answer a reader of torch that finds no member in an archive: which are there?"""
     if case.damage:
         yield from case.damage
         return
     label = case.survey.checkpoint.traits.label
+    wanted = _WANTED_MEMBER.search(message.text)
+    if wanted is not None and not case.survey.checkpoint.traits.names_are_code:
+        yield Statement(
+            f"The reader looks for {show(wanted[1], 60)}, which programs of TorchScript have, and this file is none: {label}. torch.jit.load, libtorch and what is built"
+            " on it take what torch.jit.save wrote."
+        )
+        yield from loads(case, "It loads in Python so:")
+        return
     if "zip" not in label.lower() and not case.survey.checkpoint.traits.names_are_code:
         yield Statement(
             f"This file is {label}, and no archive of torch: the reader looks for members of one."
@@ -573,5 +585,13 @@ FAMILIES = (
         ),
         stating(_mount),
     ),
-    Family("python2", (r"codec can't decode byte 0x[0-9a-f]{2}",), stating(_python2)),
+    Family(
+        "python2",
+        (
+            r"codec can't decode byte 0x[0-9a-f]{2}",
+            # PyYAML, which gives the position in a line of its own
+            r"codec can't decode byte #x[0-9a-f]{2}[\s\S]{0,300}?position \d{1,12}",
+        ),
+        stating(_python2),
+    ),
 )

@@ -15,6 +15,9 @@ def _notice(message: Message, case: Case) -> Iterator[Statement]:
     if "source code of class" in message.text:
         yield from _of_sources(case)
         return
+    if "RNG file" in message.text:
+        yield from _of_random_states(case)
+        return
     optimizers = [show(section.name, 60) or "the root" for section in case.optimizers]
     schedulers = [
         show(section.name, 60) or "the root"
@@ -57,11 +60,24 @@ def _of_sources(case: Case) -> Iterator[Statement]:
         yield Statement("The weights alone need no class, and give no such warning:", (), way.command)
 
 
+def _of_random_states(case: Case) -> Iterator[Statement]:
+    held = [name for name in case.survey.checkpoint.parts if name.startswith(("rng_state", "random_states"))]
+    what = "folder" if case.is_folder else "file"
+    shown = and_more([show(name, 60) for name in held], 4)
+    yield Statement(
+        f"This {what} has the random numbers of {shown}. Another process finds none, for the run that saved had fewer of them, and goes on with new ones."
+        " Weights and optimizer are not touched by it."
+        if held
+        else f"This {what} has no state of random numbers: the run goes on with new ones. Weights and optimizer are not touched by it."
+    )
+
+
 FAMILIES = (
     Family(
         "notice",
         (
             r"Please also save or load the state of the optimi?z\w{0,4} when saving or loading the scheduler",
+            r"Didn't find an RNG file",
             r"source code of class '[\w.]{1,400}' has changed",
         ),
         stating(_notice),
