@@ -67,9 +67,9 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
 )
 _NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
     # YOLOX and ByteTrack, VITS and RVC, CenterNet, Coqui TTS
-    ("missing", _pattern(r"(\w{1,200}\.[\w.]{1,2000}) is not in the (?:ckpt|checkpoint)\b")),
-    ("missing", _pattern(r"(?:^|\n)[ \t]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=[ \n]|$)")),
-    ("unexpected", _pattern(r"(?:^|\n)[ \t]*Drop parameter (\w{1,200}\.[\w.]{1,2000}?)\.(?=[ \n]|$)")),
+    ("missing", _pattern(r"(?<![\w.])(\w{1,200}\.[\w.]{1,2000}) is not in the (?:ckpt|checkpoint)\b")),
+    ("missing", _pattern(r"(?:^|\n)[\t ]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
+    ("unexpected", _pattern(r"(?:^|\n)[\t ]*Drop parameter (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
     ("missing", _pattern(r"Layer missing in the checkpoint: ([\w.]{3,2000})")),
     ("unexpected", _pattern(r"Layer missing in the model definition: ([\w.]{3,2000})")),
 )

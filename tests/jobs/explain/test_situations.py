@@ -166,6 +166,16 @@ def test_a_whole_detector_is_no_backbone(text: str, tmp_path: Path) -> None:
     assert torch.equal(backbone.state_dict()["layer.weight"], held["backbone.layer.weight"])
 
 
+def test_a_flat_file_with_the_name_is_not_what_lacks_it(tmp_path: Path) -> None:
+    torch.save(detector(), tmp_path / "m.pth")
+    found = Answered("KeyError: 'backbone.layer.weight'", tmp_path / "m.pth")
+    assert found.said.startswith("This file has a tensor of exactly this name, so the dict that lacks it")
+    assert {*ran(found, "state = ", nn.ModuleDict({"layer": nn.Linear(3, 4)})).state_dict()} == {
+        "layer.weight",
+        "layer.bias",
+    }
+
+
 def test_a_backbone_of_caffe2_is_no_detector(tmp_path: Path) -> None:
     blobs = {name: np.ones(2, "f4") for name in ("conv1_w", "res2_0_branch2a_w", "fc1000_w")}
     (tmp_path / "m.pkl").write_bytes(pickle.dumps({"blobs": blobs}, 2))
@@ -403,6 +413,14 @@ def test_a_size_that_differs_stands_among_the_settings(tmp_path: Path) -> None:
 def block(width: int, inner: int) -> dict[str, torch.Tensor]:
     shapes = {"conv1": (width, 8, 1, 1), "conv2": (width, inner, 3, 3), "conv3": (8, width, 1, 1)}
     return {f"res3.0.{name}.weight": torch.ones(shape) for name, shape in shapes.items()}
+
+
+def test_a_setting_of_the_training_is_no_size_of_the_model(tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(64, 4), "b.weight": torch.ones(90, 4)}
+    text = HEAD + size_line("a.weight", (64, 4), (32, 4))
+    for name, is_size in (("batch_size", False), ("width", True)):
+        torch.save({"model": state, "args": {name: 64}}, tmp_path / "m.pth")
+        assert ("stands among the settings" in Answered(text, tmp_path / "m.pth").said) is is_size
 
 
 def test_a_resnet_is_no_resnext(tmp_path: Path) -> None:

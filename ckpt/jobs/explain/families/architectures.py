@@ -60,7 +60,8 @@ _GROUPED = re.compile(r"^(.*)conv2\.weight$")
 def _count_groups(shapes: Mapping[str, Sequence[int]], beginning: str) -> int:
     """Count the groups of the second convolution of a block, by what the first one gives it, or return 0."""
     first, second = (shapes.get(f"{beginning}conv{number}.weight", ()) for number in (1, 2))
-    if len(first) < 2 or len(second) < 2 or not second[1] or first[0] % second[1]:
+    # One channel for each group is a depthwise convolution, which no ResNet has.
+    if len(first) < 2 or len(second) < 2 or second[1] < 2 or first[0] % second[1]:
         return 0
     return first[0] // second[1]
 

@@ -67,9 +67,7 @@ def each_beginning(
     count = "The missing key is" if len(missing) == 1 else f"All {len(missing):,} missing keys are"
     times = "twice" if len(beginnings) == 2 else f"{len(beginnings)} times"
     averaged = [begin for begin in beginnings if _OF_AVERAGES.search(begin)]
-    text = (
-        f"{count} in this file {times}, below {', '.join(shown[:-1])} and {shown[-1]}: each is a whole model."
-    )
+    text = f"{count} in this file {times}, below {', '.join(shown[:-1])} and {shown[-1]}: each has all that the model asks for."
     if averaged and len(averaged) < len(beginnings):
         text += f" {show(averaged[0], 60)} has the running averages (EMA), which programs use for inference."
     others = [name for name in here if not name.startswith(tuple(beginnings))]

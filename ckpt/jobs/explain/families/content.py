@@ -258,15 +258,15 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         if rows:
             yield from rows
             return
+    equal = list(_of_equal_tensor(name, case))
+    if equal:
+        yield from equal
+        return
     if name in keys:
         yield Statement(
             f"This file has the key {shown} at its root: another file, or another part of it, was asked."
         )
         yield from loads(case)
-        return
-    equal = list(_of_equal_tensor(name, case))
-    if equal:
-        yield from equal
         return
     averaged = _not_averaged(name, case)
     if averaged is not None:
@@ -543,15 +543,13 @@ def _of_nothing(name: str, case: Case) -> Iterator[Statement]:
         for value in case.survey.checkpoint.values
         if len(value.path) > 1 and str(value.path[-1]) == name and value.type != "None"
     ]
-    if not empty or not (places or "args" in empty):
+    if not empty or not places:
         return
     origin = name_origin(case.survey) or ""
     shown = and_more([show(word, 60) for word in empty], 3)
-    text = f"{shown} {'is' if len(empty) == 1 else 'are'} None in this file"
-    if places:
-        text += f", and {show(name, 60)} stands at {and_more([show(place, 80) for place in places], 2)}"
+    stands = f"{show(name, 60)} stands at {and_more([show(place, 80) for place in places], 2)}"
     yield Statement(
-        f"{text}. A program that reads it from what is None has another form of the file in mind."
+        f"{shown} {'is' if len(empty) == 1 else 'are'} None in this file, and {stands}. A program that reads it from what is None has another form of the file in mind."
     )
     if "args" in empty and "fairseq" in origin:
         yield Statement(

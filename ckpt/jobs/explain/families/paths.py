@@ -92,10 +92,10 @@ def _recorded(path: str, case: Case) -> Iterator[Statement]:
         if not isinstance(text, str) or len(text) < 2 or not re.search(r"[\\/]|^\.+$", text):
             continue
         folder = text.rstrip("/\\")
-        if path != text and not path.startswith((f"{folder}/", f"{folder}\\")):
+        if path != text and not _is_below(path, folder):
             continue
         what = "This path" if path == text else f"The folder of this path, {show(text, 120)},"
-        line = f"{what} stands in this file at {show(value.name, 80)}: the program takes it from there, where it was at the training."
+        line = f"{what} stands in this file at {show(value.name, 80)}: most likely the program takes it from there, where it was at the training."
         last = value.name.rpartition(".")[2]
         if value.name in ("args.data", "cfg.task.data", "cfg.model.data"):
             line += f' fairseq takes another one by arg_overrides={{"{last}": "…"}} of load_model_ensemble_and_task, with the folder that holds {show(_name(path), 80)}.'
@@ -103,6 +103,14 @@ def _recorded(path: str, case: Case) -> Iterator[Statement]:
             line += f" Give the program its own {show(last, 60)}, or put {show(_name(path), 80)} there."
         yield Statement(line)
         return
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Tell whether a path is in a folder, which is more than one part of a path, or holds the path's file itself."""
+    if not folder.strip("./\\") or not path.startswith((f"{folder}/", f"{folder}\\")):
+        return False
+    rest = path[len(folder) + 1 :]
+    return not re.search(r"[\\/]", rest) or len(re.findall(r"[^\\/]+", folder)) > 1
 
 
 def _name(path: str) -> str:

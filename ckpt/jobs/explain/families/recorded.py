@@ -14,6 +14,10 @@ _OF_SETTINGS = re.compile(
     r"|model_config|dims|settings)(?:$|[._])"
 )
 """The keys below which programs keep the settings of a run."""
+_OF_TRAINING = re.compile(
+    r"batch|seed|step|epoch|iter|interval|freq|every|port|warm|worker|thread|log|save|eval|accum|buffer|prefetch|steps|time|date|count|samples|version"
+)
+"""Words of settings of a run that give no size of its model."""
 _LEAST = 8
 """Sizes below it stand for many things: layers, heads, channels of a picture."""
 _MOST = 3
@@ -36,7 +40,10 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
     named = [
         value.name
         for value in case.survey.checkpoint.values
-        if type(value.node) is int and value.node == ours and _OF_SETTINGS.search(_above(value.name))
+        if type(value.node) is int
+        and value.node == ours
+        and _OF_SETTINGS.search(_above(value.name))
+        and not _OF_TRAINING.search(value.name.rpartition(".")[2].lower())
     ]
     if ours < _LEAST or not 0 < len(named) <= _MOST:
         return
