@@ -18,7 +18,7 @@ NOT_FOUND = re.compile(
 )
 """The words of programs that find no file, with the path in one of the groups."""
 _IS_PATH = re.compile(r"[\\/]|\.[A-Za-z][\w-]{0,14}$")
-"""What a path has, and the name of a model or of a layer has not."""
+"""A separator or an ending, which a path has and the name of a model or of a layer has not."""
 _NUMBER = re.compile(r"\d+")
 _OF_RANKS = re.compile(r"(?:random_states|rng_state|rng)_?\d|(?:^|_)rank_?\d")
 """The names of files that each process of a run writes for itself."""

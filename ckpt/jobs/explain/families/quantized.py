@@ -30,7 +30,7 @@ def packed_and_plain(
 ) -> tuple[frozenset[str], str] | None:
     """Find the layers that are packed on one side and plain on the other, with the sentence on them.
 
-    `is_saved` says that the packed ones are those of the file.
+    With `is_saved` the packed ones are those of the file.
     """
     layers = _packed_layers(packed)
     if not layers or not all(f"{layer}.weight" in plain for layer in layers):
