@@ -28,9 +28,9 @@ def _packed_layers(names: Iterable[str]) -> dict[str, list[str]]:
 def packed_and_plain(
     packed: Iterable[str], plain: Collection[str], *, is_saved: bool = False
 ) -> tuple[frozenset[str], str] | None:
-    """Find the layers that are packed on one side and plain on the other, with the sentence on them.
+    """Return the layers that are packed on one side and plain on the other, and the sentence on them.
 
-    With `is_saved` the packed ones are those of the file.
+    `is_saved` means that the packed ones are of the file.
     """
     layers = _packed_layers(packed)
     if not layers or not all(f"{layer}.weight" in plain for layer in layers):
