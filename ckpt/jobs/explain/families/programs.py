@@ -143,10 +143,14 @@ def _compiled(message: Message, case: Case) -> Iterator[Statement]:
         yield Statement(f"This file is {label}, and no package of AOTInductor: it holds no compiled code.")
         yield from loads(case)
         return
-    compiled = [row for row in case.survey.checkpoint.values if row.path and row.path[0] == "aotinductor"]
+    paths = [value.path for value in case.survey.checkpoint.values]
+    compiled = {
+        str(path[1]).partition("/")[0] for path in paths if len(path) > 1 and path[0] == "aotinductor"
+    }
     if compiled:
+        names = and_more([show(name, 80) for name in sorted(compiled)], 4)
         yield Statement(
-            f"This archive holds compiled code ({and_more([show(row.name, 80) for row in compiled], 4)}): the loader was asked for a model of another name."
+            f"This archive holds compiled code, of {names}: the loader was asked for a model of another name."
         )
         yield from loads(case)
         return
