@@ -688,6 +688,10 @@ def test_a_program_of_torch_export_has_no_compiled_code(tmp_path: Path) -> None:
     assert 'torch._inductor.aoti_compile_and_package(torch.export.load("model.pt2"))' in found.commands
     torch.save(Policy().state_dict(), tmp_path / "m.pth")
     assert "no package of AOTInductor" in Answered(text, tmp_path / "m.pth").said
+    with zipfile.ZipFile(tmp_path / "model.pt2", "a") as archive:
+        archive.writestr(f"{archive.namelist()[0].partition('/')[0]}/data/aotinductor/other/a.so", b"code")
+    found = Answered(text, tmp_path / "model.pt2")
+    assert "holds compiled code, of other: the loader was asked for a model of another name" in found.said
 
 
 def test_a_file_that_was_read_as_text(tmp_path: Path) -> None:

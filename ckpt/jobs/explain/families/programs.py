@@ -137,7 +137,6 @@ def _settings(message: Message, case: Case) -> Iterator[Statement]:
 
 def _compiled(message: Message, case: Case) -> Iterator[Statement]:
     """Answer the loader of AOTInductor, which finds no compiled code in a package."""
-    del message
     label = case.survey.checkpoint.traits.label
     if "PT2" not in label:
         yield Statement(f"This file is {label}, and no package of AOTInductor: it holds no compiled code.")
@@ -149,9 +148,13 @@ def _compiled(message: Message, case: Case) -> Iterator[Statement]:
     }
     if compiled:
         names = and_more([show(name, 80) for name in sorted(compiled)], 4)
-        yield Statement(
-            f"This archive holds compiled code, of {names}: the loader was asked for a model of another name."
+        is_asked = any(f"'{name}'" in message.text for name in compiled)
+        end = (
+            "is it the file that was loaded?"
+            if is_asked
+            else "the loader was asked for a model of another name."
         )
+        yield Statement(f"This archive holds compiled code, of {names}: {end}")
         yield from loads(case)
         return
     yield Statement(
