@@ -30,6 +30,7 @@ from ckpt.jobs.explain import (
     explain_damaged,
     explain_with,
     has_error,
+    has_warning,
     no_page,
     pages,
     search,
@@ -87,7 +88,8 @@ def command(
     elif os.path.isfile(text) and page_of_code(text) is None:
         is_log, text = True, _log(text, limits)
     found = search(text)
-    if is_log and found.page is None and not has_error(found.text):
+    is_silent = not has_error(found.text) and (path is None or not has_warning(found.text))
+    if is_log and found.page is None and is_silent:
         output.write_json(found.to_json()) if json else output.write_text("no error in this text")
         return 0
     if path is None:

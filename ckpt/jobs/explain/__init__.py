@@ -85,6 +85,22 @@ def has_error(text: str) -> bool:
     return bool(_AN_ERROR.search(text))
 
 
+_A_WARNING = re.compile(
+    r"\b(?!Deprecation|Future|PendingDeprecation)\w{0,60}Warning:[^\n]{0,400}\b(?:load|checkpoint|weights?|state[_ ]?dict|pre-?trained|keys?|optimi\w{1,6})\b"
+    r"|\b(?:cannot|can't|could not|couldn't|unable to|failed to) (?:be )?(?:load|read|open|find|restore|resume|match)"
+    r"|\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b"
+    r"[^\n]{0,200}\b(?:key|keys|weights?|checkpoint|parameters?|layers?|state[_ ]?dict|model)\b"
+    r"|\b(?:keys?|weights?|checkpoint|parameters?|layers?|state[_ ]?dict)\b[^\n]{0,200}"
+    r"\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b",
+    re.MULTILINE,
+)
+
+
+def has_warning(text: str) -> bool:
+    """Tell whether a plain text warns of something that a checkpoint may answer, although its program went on."""
+    return bool(_A_WARNING.search(text))
+
+
 def explain_with(found: Explanation, case: Case) -> Explanation:
     """Answer an explanation for one checkpoint. Raises UsageError where the file cannot answer."""
     if found.page is not None and found.page.code is not None:
@@ -149,6 +165,7 @@ __all__ = [
     "explain_damaged",
     "explain_with",
     "has_error",
+    "has_warning",
     "no_page",
     "pages",
     "search",

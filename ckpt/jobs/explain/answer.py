@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+
 from ckpt.errors import CkptError, StandInError, UnsupportedError
 from ckpt.findings import Code
 from ckpt.jobs.explain.case import Answer, Case, Statement, looked_at, stated
 from ckpt.jobs.explain.families import FAMILIES
-from ckpt.jobs.explain.families.content import of_any_attribute, of_any_key
+from ckpt.jobs.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
+from ckpt.jobs.explain.families.paths import NOT_FOUND, of_path
+from ckpt.jobs.explain.families.unpacking import SUBSCRIPTED, UNPACKED, of_subscript, of_unpacking
 from ckpt.jobs.explain.message import Message
 from ckpt.text import pasted_path
 
@@ -14,8 +19,34 @@ from ckpt.text import pasted_path
 def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     """Answer an error for one checkpoint. Without a message that a family knows, the file is looked at for `text`."""
     if message is None:
-        return of_any_key(text, case) or of_any_attribute(text, case) or looked_at(case)
+        return _of_any(text, case) or looked_at(case, text)
     return FAMILIES[message.kind].answer(message, case)
+
+
+_OF_ANY: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[Statement]]], ...] = (
+    (ASKED_FOR, of_key),
+    (ATTRIBUTE, of_attribute),
+    (NOT_FOUND, of_path),
+    (UNPACKED, of_unpacking),
+    (SUBSCRIPTED, of_subscript),
+)
+"""Errors of any program, which have no page, and what a checkpoint may say to them."""
+
+
+def _of_any(text: str, case: Case) -> Answer | None:
+    """Answer the last error of any program to which the checkpoint has something to say, or return None."""
+    matches: list[tuple[int, re.Match[str], Callable[[re.Match[str], Case], Iterator[Statement]]]] = []
+    for pattern, make in _OF_ANY:
+        last = None
+        for match in pattern.finditer(text):
+            last = match
+        if last is not None:
+            matches.append((last.start(), last, make))
+    for _, match, make in sorted(matches, key=lambda row: -row[0]):
+        rows = tuple(make(match, case))
+        if rows:
+            return Answer(case.survey.path, rows)
+    return None
 
 
 def damaged(error: CkptError, salvage: str | None = None) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 
@@ -11,6 +12,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.findings import LEVELS, Finding, Level, Plan, Way
 from ckpt.io.location import beside
 from ckpt.jobs.check.verify import VerifyReport
+from ckpt.jobs.explain.origins import be, name_origin
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.jobs.weights import valueless
 from ckpt.names import Globs
@@ -217,15 +219,115 @@ def root_keys(case: Case) -> list[str]:
     return [] if root is None else [str(key) for key in root.keys]
 
 
-def looked_at(case: Case) -> Answer:
-    """The answer of a file to an error without a page: all that could stop a load, and the line that loads it."""
+def looked_at(case: Case, text: str = "") -> Answer:
+    """The answer of a file to an error without a page: all that could stop a load, what the file is, and the line that loads it."""
     told = [*case.at_least("warning"), *case.found("cuda")]
     rows = list(dict.fromkeys([*case.damage, *stated(told)]))
     label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
     if not rows:
         rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))
-        return Answer(case.survey.path, (*rows, *loads(case)), explains=False)
-    return Answer(case.survey.path, (*rows, *loads(case)))
+        return Answer(case.survey.path, (*rows, *_described(case, text), *loads(case)), explains=False)
+    return Answer(case.survey.path, (*rows, *_described(case, text), *loads(case)))
+
+
+_NAMES_OF_PARTS = (
+    (
+        re.compile(r"(?i)\boptimi[sz]er"),
+        "optimizer",
+        "the state of an optimizer",
+        re.compile(r"(?i)optim|exp_avg|momentum|\badam"),
+    ),
+    (
+        re.compile(r"(?i)\b(?:lr_?)?scheduler"),
+        "scheduler",
+        "the state of a scheduler",
+        re.compile(r"(?i)sched|last_epoch"),
+    ),
+    (
+        re.compile(r"(?i)\bema\b|averaged? (?:weights|model)"),
+        "ema",
+        "running averages of its weights",
+        re.compile(r"(?i)ema|avg|average|shadow"),
+    ),
+)
+"""Words of an error about a part of a checkpoint -> the kind of its section, what it is, and words that may stand for it in names."""
+_END = 2_000
+"""Letters at the end of a text, in which the error is."""
+
+
+def _described(case: Case, text: str) -> Iterator[Statement]:
+    """Say what a checkpoint is, which keys it has, how its names begin, and what it lacks of what an error is about."""
+    survey = case.survey
+    origin = name_origin(survey)
+    keys = root_keys(case)
+    weights = [section.name for section in survey.candidates]
+    if origin is not None:
+        yield Statement(f"{be(origin)} {origin}.")
+    is_code = survey.checkpoint.traits.names_are_code
+    is_flat = bool(weights) and all(not name for name in weights) and not is_code
+    if keys and not is_flat and not is_code:
+        held = (
+            f" The weights are in {and_more([show(name, 80) for name in weights], 3)}."
+            if any(weights)
+            else ""
+        )
+        begin = "torch.load gives a dict of" if _is_of_torch(case) else "Its keys are"
+        yield Statement(f"{begin} {keys_text(case)}.{held}")
+    elif is_flat and not survey.checkpoint.parts and survey.tensors:
+        yield Statement(
+            f"It is a state dict of {plural(len(survey.tensors), 'tensor')}: the weights by their names, and nothing around them."
+        )
+    is_adapter = origin is not None and origin.startswith("an adapter")
+    if len(weights) == 1 and not is_adapter and not is_code and survey.load.model is None:
+        beginning = shared_beginning(survey.candidates[0].names())
+        if beginning:
+            yield Statement(
+                f"All names of its weights begin with {show(beginning, 80)}: a model whose names begin otherwise takes none of them."
+            )
+    yield from _parts_asked_for(case, text)
+    if survey.load.model is not None:
+        yield Statement("As a model it loads so:", (), survey.load.model)
+
+
+def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
+    """Say of each part of a checkpoint that an error is about where it is, or that it is not here."""
+    names = [entry.name for entry in case.survey.tensors]
+    names += [str(key) for row in case.survey.checkpoint.containers for key in row.keys]
+    for pattern, kind, part, words in _NAMES_OF_PARTS:
+        if not pattern.search(text, max(0, len(text) - _END)):
+            continue
+        found = [
+            show(section.name, 60) or "the root" for section in case.survey.sections if section.kind == kind
+        ]
+        if found:
+            yield Statement(f"It holds {part}, in {and_more(found, 3)}.")
+        elif not any(words.search(name) for name in names):
+            yield Statement(f"It does not hold {part}.")
+
+
+def _is_of_torch(case: Case) -> bool:
+    """Tell whether the line that loads the file is one of torch.load."""
+    return (case.survey.load.expression or "").startswith("torch.load(") and not case.survey.checkpoint.parts
+
+
+def shared_beginning(names: Sequence[str]) -> str:
+    """The parts that all names begin with, up to the layers that differ, or an empty text."""
+    if len(names) < _LEAST_SHARED:
+        return ""
+    parts = [name.split(".")[:-1] for name in (min(names), max(names))]
+    shared = 0
+    for one, other in zip(*parts, strict=False):
+        if one != other:
+            break
+        shared += 1
+    beginning = parts[0][:shared]
+    while beginning and beginning[-1].isdigit():
+        beginning.pop()
+    return ".".join(beginning) + "." if beginning else ""
+
+
+_LEAST_SHARED = 4
+"""Names that must share a beginning: one layer has a beginning too."""
 
 
 def are(names: Sequence[str]) -> str:

@@ -65,6 +65,15 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("unexpected", _pattern(r"Can not map tensor (?=')")),
     ("unexpected", _pattern(r"There is no module or parameter named (?=')")),
 )
+_NAMED: tuple[tuple[str, re.Pattern[str]], ...] = (
+    # YOLOX and ByteTrack, VITS and RVC, CenterNet, Coqui TTS
+    ("missing", _pattern(r"(?<![\w.])(\w{1,200}\.[\w.]{1,2000}) is not in the (?:ckpt|checkpoint)\b")),
+    ("missing", _pattern(r"(?:^|\n)[\t ]*No param (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
+    ("unexpected", _pattern(r"(?:^|\n)[\t ]*Drop parameter (\w{1,200}\.[\w.]{1,2000}?)\.(?=\s|$)")),
+    ("missing", _pattern(r"Layer missing in the checkpoint: ([\w.]{3,2000})")),
+    ("unexpected", _pattern(r"Layer missing in the model definition: ([\w.]{3,2000})")),
+)
+"""Lines that name one key each, with the name in the middle or at the end."""
 _BARE_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("missing", _pattern(r"Some model parameters or buffers are not found in the checkpoint:\s*\n")),
     (
@@ -79,7 +88,8 @@ _TABLE = re.compile(
     re.MULTILINE,
 )
 """A row of the table that transformers 5 prints."""
-_SIZE = r"(?:torch\.Size\()?[\[(]([\d,\s]{0,400})[\])]\)?"
+_SIZE = r"(?:torch\.Size\(|tensor\([^()\n]{0,200}size=|\()?[\[(]([\d,\s]{0,400})[\])]\)?"
+"""A shape, as torch, numpy and Python write it, alone or in the text of a tensor on the device meta."""
 _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
     (
         _pattern(
@@ -107,7 +117,44 @@ _SHAPES: tuple[tuple[re.Pattern[str], bool], ...] = (
         ),
         True,
     ),
-    (_pattern(rf"because (\S{{1,2000}}) expected shape {_SIZE}, but got {_SIZE}"), False),
+    (_pattern(rf"because (\S{{1,2000}}) expected shape {_SIZE}\)?, but got {_SIZE}"), False),
+    # fvcore before 0.1.2, and programs that took its line over
+    (
+        _pattern(
+            rf"'([^'\n]{{1,2000}})' has shape {_SIZE} in the checkpoint but {_SIZE} in the model! Skipped"
+        ),
+        True,
+    ),
+    # YOLOX
+    (
+        _pattern(
+            rf"Shape of (\S{{1,2000}}) in checkpoint is {_SIZE}, while shape of \S{{1,2000}} in model is {_SIZE}"
+        ),
+        True,
+    ),
+    # CenterNet and its kin; the shape of the model stands first
+    (
+        _pattern(
+            rf"Skip loading parameter ([^\s',]{{1,2000}}), required shape {{0,2}}{_SIZE}, loaded shape {{0,2}}{_SIZE}"
+        ),
+        False,
+    ),
+    (
+        _pattern(rf"mismatching shape for param (\S{{1,2000}}): ckpt {_SIZE} != model {_SIZE}"),
+        True,
+    ),
+    # RVC; the shape of the model stands first
+    (
+        _pattern(rf"shape-(\S{{1,2000}})-mismatch[.|] ?need[:-] ?{_SIZE}[,|] ?get[:-] ?{_SIZE}"),
+        False,
+    ),
+    # Megatron
+    (
+        _pattern(
+            rf"Global shape mismatch for loaded \({_SIZE}\)? and expected \({_SIZE}\)? tensor for key (\S{{1,2000}})"
+        ),
+        True,
+    ),
     (
         _pattern(
             rf"Trying to set a tensor of shape {_SIZE} in \"([^\"\n]{{1,2000}})\" \(which has shape {_SIZE}\)"
@@ -139,6 +186,9 @@ def keys_of(text: str) -> Keys:
     for side, head in _HEADS:
         for match in head.finditer(text):
             keys[side].update(dict.fromkeys(_items(text, match.end())))
+    for side, line in _NAMED:
+        for match in line.finditer(text):
+            keys[side][match[1].rstrip(".")] = None
     for side, head in _BARE_LINES:
         for match in head.finditer(text):
             keys[side].update(dict.fromkeys(_lines(text, match.end())))

@@ -14,6 +14,7 @@ from ckpt.jobs.explain.families import (
     gradients,
     imports,
     keys,
+    notices,
     optimizers,
     pipelines,
     programs,
@@ -42,6 +43,7 @@ FAMILIES: dict[str, Family] = {
         adapters,
         pipelines,
         programs,
+        notices,
     )
     for family in room.FAMILIES
 }

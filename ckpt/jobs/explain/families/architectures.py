@@ -35,6 +35,7 @@ def name_architectures(message: Message, shapes: Mapping[str, Sequence[int]]) ->
             f"The cross-attention takes text of width {here} and {there}: another version of the model, with another text encoder."
             " Build the model with the config of the checkpoint, or take a checkpoint of the same version."
         )
+    yield from name_groups(message, shapes)
     # A block that one side lacks as a whole is a matter of depth.
     theirs = set(message.unexpected)
     deep = {
@@ -50,6 +51,37 @@ def name_architectures(message: Message, shapes: Mapping[str, Sequence[int]]) ->
             f"These are two ResNets: the checkpoint has {here} blocks, and the model {there} blocks. Basic ones are of ResNet-18 and"
             " 34, bottlenecks of ResNet-26, 50, 101 and 152. Build the model of the checkpoint, for little of it fits another."
         )
+
+
+_GROUPED = re.compile(r"^(.*)conv2\.weight$")
+"""The second convolution of a block of a ResNet, which is in groups in a ResNeXt."""
+
+
+def _count_groups(shapes: Mapping[str, Sequence[int]], beginning: str) -> int:
+    """Count the groups of the second convolution of a block, by what the first one gives it, or return 0."""
+    first, second = (shapes.get(f"{beginning}conv{number}.weight", ()) for number in (1, 2))
+    # One channel for each group is a depthwise convolution, which no ResNet has.
+    if len(first) < 2 or len(second) < 2 or second[1] < 2 or first[0] % second[1]:
+        return 0
+    return first[0] // second[1]
+
+
+def name_groups(message: Message, shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
+    """Name a ResNet and a ResNeXt, where the convolutions of one of them are in groups."""
+    theirs = {**shapes, **{row.name: row.model for row in message.mismatched}}
+    ours = {**shapes, **{row.name: row.checkpoint for row in message.mismatched}}
+    beginnings = [found[1] for row in message.mismatched if (found := _GROUPED.match(row.name))]
+    counts = {(_count_groups(ours, begin), _count_groups(theirs, begin)) for begin in beginnings}
+    if len(counts) != 1:
+        return
+    ((here, there),) = counts
+    if here == there or not here or not there:
+        return
+    names = [f"{count} groups, a ResNeXt" if count > 1 else "1 group, a ResNet" for count in (here, there)]
+    yield Statement(
+        f"The 3x3 convolutions of the blocks ({show(beginnings[0] + 'conv2', 120)}) are in {names[0]}, in the checkpoint, and in {names[1]}, in the model:"
+        " the config and the weights are of different models. Build the model of the checkpoint, for no block of it fits another."
+    )
 
 
 def _has_block(first: str, side: str, shapes: Mapping[str, Sequence[int]], theirs: Container[str]) -> bool:
@@ -146,9 +178,9 @@ _DIFFUSION_INPUTS = {
 _PICTURES = {1: "grey", 3: "colour", 4: "colour and one more"}
 
 
-def inputs(rows: Sequence[Mismatch]) -> Iterator[Statement]:
-    """Name the layers that take another number of channels, and the kind of input that each number looks like."""
-    for row in [row for row in rows if _takes_others(row)][:1]:
+def inputs(rows: Sequence[Mismatch], shapes: Mapping[str, Sequence[int]]) -> Iterator[Statement]:
+    """Name the first convolution where it takes another number of channels, and the input that each number looks like."""
+    for row in [row for row in rows if _takes_others(row) and _is_first(row.name, shapes)][:1]:
         if len(rows) > _FEW_LAYERS:
             return
         here, there = row.checkpoint[1], row.model[1]
@@ -176,11 +208,28 @@ _FEW_LAYERS = 4
 """Layers that may differ beside the first one: a head. With more of them it is another model."""
 
 
+_FIRST = re.compile(
+    r"(?:^|[._])(?:stem|patch_embed|patch_embeddings?|first_conv|conv_first|in_conv|conv_in|conv_stem|inc)[._]"
+    r"|(?:^|\.)features\.0\.|^(?:[A-Za-z_]{1,100}\.){0,4}conv_?[01]\.weight$"
+)
+"""Names of the layer that takes the picture, or of what is around it."""
+
+
 def _takes_others(row: Mismatch) -> bool:
-    """Tell whether only the channels that a convolution takes differ."""
+    """Tell whether only the channels that a convolution takes differ.
+
+    Tables of positions and of experts have three dimensions too, and are no weights of convolutions.
+    """
     one, two = row.checkpoint, row.model
     is_alike = len(one) == len(two) > 2 and (one[0], *one[2:]) == (two[0], *two[2:])
-    return is_alike and one[1] != two[1]
+    is_convolution = row.name.endswith("weight") and (len(one) > 3 or "conv" in row.name)
+    return is_alike and is_convolution and one[1] != two[1]
+
+
+def _is_first(name: str, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Tell whether a convolution takes the input of the model: it stands first in the file, or has the name of such a layer."""
+    first = next((other for other, shape in shapes.items() if len(shape) > 2), None)
+    return name == first or bool(_DIFFUSION.search(name) or _FIRST.search(name))
 
 
 _VIT = re.compile(r"(?:^|\.)blocks\.\d+\.attn\.qkv\.weight$")

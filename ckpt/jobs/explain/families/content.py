@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.sections import Section
 from ckpt.jobs.explain.case import Answer, Case, Statement, keys_text, loads, looked_at, root_keys, stated
+from ckpt.jobs.explain.families.beginnings import taken_part
 from ckpt.jobs.explain.families.keys import SCALE, built_by_quantizers
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
+from ckpt.jobs.explain.origins import be, first_words, name_origin
 from ckpt.nodes import Node, Opaque, tensor_of
 from ckpt.text import and_more, plural, show
 from ckpt.tree.find import REGISTERED, children
@@ -159,13 +161,20 @@ _MODEL_KEYS = (
 )
 
 
-def of_any_key(text: str, case: Case) -> Answer | None:
-    """Answer a KeyError of another program, whose key the checkpoint may not have. Any other text gives None."""
-    found = None
-    for match in _KEY.finditer(text):
-        found = match
-    rows = [] if found is None else list(_of_root(found[1], case))
-    return Answer(case.survey.path, tuple(rows)) if rows else None
+ASKED_FOR = re.compile(
+    rf"{_KEY.pattern}"
+    r"|Failed loading checkpoint form? \S{1,2000}: '([\w.]{3,1000})'"
+    r"|(?i:required|mandatory|expected) key:? ['\"]?([\w.-]{1,200})['\"]? (?:is )?(?:missing|not (?:found|present|in))\b"
+    r"|(?i:no|missing|without(?: the)?) key ['\"]([\w.-]{1,200})['\"] (?:was )?(?:found )?in (?:the )?(?:checkpoint|state[_ ]dict|file)"
+    r"|['\"]([\w.-]{1,200})['\"] (?:is )?not (?:found )?in (?:the )?(?:checkpoint|loaded state)\b"
+    r"|[Cc]heckpoint (?:file )?(?:does not|doesn't|must|should) (?:contain|have|include) (?:an? |the )?(?:key )?['\"]([\w.-]{1,200})['\"]"
+)
+"""The words of programs that lack a key, with the key in one of the groups."""
+
+
+def of_key(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer a key that a program lacks, and that the checkpoint may not have."""
+    yield from _of_root(next(text for text in found.groups() if text is not None), case)
 
 
 def _first_rates(case: Case) -> Iterator[Statement]:
@@ -249,10 +258,19 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         if rows:
             yield from rows
             return
+    equal = list(_of_equal_tensor(name, case))
+    if equal:
+        yield from equal
+        return
     if name in keys:
         yield Statement(
             f"This file has the key {shown} at its root: another file, or another part of it, was asked."
         )
+        yield from loads(case)
+        return
+    averaged = _not_averaged(name, case)
+    if averaged is not None:
+        yield averaged
         yield from loads(case)
         return
     places = [row.name for row in case.survey.checkpoint.containers if row.path and str(row.path[-1]) == name]
@@ -291,6 +309,8 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield from stated(scaled)
         yield built_by_quantizers(case)
         return
+    if not places:
+        yield from _of_another_program(name, case)
     if _NAME_OF_A_TENSOR.search(name):
         yield from _name_of_a_tensor(name, case)
         yield from loads(case)
@@ -330,6 +350,106 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     yield from loads(case)
 
 
+_WANTED = {
+    "dims": "a Whisper of OpenAI (dims and model_state_dict)",
+    "task_cfg": "a checkpoint of fairseq that s3prl has converted (task_cfg, model_cfg and model_weight)",
+    "model_cfg": "a checkpoint of fairseq that s3prl has converted (task_cfg, model_cfg and model_weight)",
+    "model_weight": "a checkpoint of fairseq that s3prl has converted (task_cfg, model_cfg and model_weight)",
+    "policy_class": "an agent of Stable-Baselines3",
+    "params_ema": "weights of BasicSR",
+    "train_args": "a checkpoint of ultralytics",
+    "network_weights": "a checkpoint of nnU-Net",
+    "pytorch-lightning_version": "a checkpoint of Lightning",
+    "blobs": "weights of Detectron, by the names of Caffe2",
+}
+"""Keys that one program writes -> what it writes them in."""
+_DETECTION = ("rpn", "bbox", "cls_score", "fast_rcnn", "mask_fcn", "kps_score")
+"""Parts of the blobs that a detector has, and the backbone of one has not."""
+
+
+def _of_another_program(name: str, case: Case) -> Iterator[Statement]:
+    """Say of which program a key is, and of which one the file is."""
+    origin = name_origin(case.survey)
+    wanted = _WANTED.get(name)
+    text = f"No key and no tensor of this file is called {show(name, 120)}."
+    if wanted is not None and wanted != origin:
+        text = f"{show(name, 80)} is a key of {wanted}, and this file has none of this name."
+    if origin is not None:
+        text += f" {be(origin)} {origin}"
+        text += "." if wanted is None else ", which the program does not take as it is."
+    if wanted is not None or origin is not None:
+        yield Statement(text)
+    if wanted is not None and "s3prl" in wanted and origin is not None and "fairseq" in origin:
+        yield Statement(
+            "s3prl converts such a file: convert.py beside its upstream (load_and_convert_fairseq_ckpt) takes the settings and the weights of it."
+        )
+    blobs = next((row for row in case.survey.checkpoint.containers if row.name == "blobs"), None)
+    keys = [] if blobs is None else [str(key) for key in blobs.keys]
+    if blobs is not None and not any(word in key for key in keys for word in _DETECTION):
+        classes = next((key for key in keys if key.startswith(("fc1000", "pred_"))), None)
+        last = (
+            f" that was trained on ImageNet ({show(classes, 40)} is its layer of classes)"
+            if classes is not None
+            else ""
+        )
+        yield Statement(
+            f"Its {plural(len(keys), 'blob')} are of a backbone{last}, and none is of a detector: take the file of a trained"
+            " detector, or give this one as the weights that a training begins with."
+        )
+
+
+def _of_equal_tensor(name: str, case: Case) -> Iterator[Statement]:
+    """Say that the file has a tensor of exactly the name that lacks, so that the model is what lacks it."""
+    if SCALE.search(name.rpartition(".")[2]):
+        return
+    for section in case.survey.candidates[:4]:
+        names = section.names()
+        if "." not in name or name not in names:
+            continue
+        place = f", in {show(section.name, 80)}" if section.path else ""
+        yield Statement(
+            f"This file has a tensor of exactly this name{place}, so the dict that lacks it is not of this file: it is that of the model which was built"
+            " (model.state_dict()[name]), or another file was loaded."
+        )
+        words = first_words(case.survey)
+        first, _, inner = name.partition(".")
+        load = case.survey.load.expression
+        if len(words) > 1 and inner and load is not None and len(case.survey.candidates) == 1:
+            shown = and_more([show(word, 40) for word in words], 6)
+            yield Statement(
+                f"Its names begin with {shown}: it holds a whole model. Where the program builds {show(first, 40)} alone, its names begin without"
+                f" {show(first, 40)}., and that part loads so:",
+                (),
+                taken_part(load, f"{first}."),
+            )
+        else:
+            yield from loads(case)
+        return
+
+
+def _not_averaged(name: str, case: Case) -> Statement | None:
+    """Say that a program asks for the average of a tensor, and the file has the tensor itself alone."""
+    for beginning in ("ema_", "ema.", "ema_model.", "model_ema.", "module.ema_"):
+        if not name.startswith(beginning):
+            continue
+        wanted = name.removeprefix(beginning).replace(".", "_")
+        found = [
+            other
+            for section in case.survey.candidates
+            for other in section.names()
+            if other.replace(".", "_") == wanted
+        ]
+        if found and not any(
+            other.startswith(beginning) for section in case.survey.candidates for other in section.names()
+        ):
+            other = found[0]
+            return Statement(
+                f"{show(other, 120)} is in this file, and no average of it is: no name begins with {show(beginning, 40)}. The run had no EMA hook, or the"
+                " averages are in their places already. There is nothing to swap: take the weights as they are."
+            )
+    return None
+
+
 _OF_RESULTS = frozenset(("precision", "recall"))
 """Keys of the results that the evaluation of COCO saves."""
 _NAME_OF_A_TENSOR = re.compile(r"\w[._]\d+[._]\w|\.\w+\.(?:weight|bias)$")
@@ -344,7 +464,7 @@ def _name_of_a_tensor(name: str, case: Case) -> Iterator[Statement]:
         count = f"{plural(len(alike), 'tensor')} of this file {'has' if len(alike) == 1 else 'have'}"
         yield Statement(
             f"{count} {show(name, 120)} in the name, with dots or underscores between its parts: {and_more([show(row, 120) for row in alike], 4)}."
-            " The program asks for another part of the name, so its version does not know these tensors."
+            " The program asks for it by a part of the name, so it does not know these names as they are."
         )
         return
     names = [show(entry.name, 120) for entry in case.survey.tensors[:3]]
@@ -389,25 +509,54 @@ def _common_prefix(places: list[str], name: str, case: Case) -> str | None:
     return prefix if count > 1 else None
 
 
-def of_any_attribute(text: str, case: Case) -> Answer | None:
-    """Answer a dict that was asked for an attribute, where the file has a key of that name. Any other text gives None."""
-    found = None
-    for match in _ATTRIBUTE.finditer(text):
-        found = match
-    if found is None or found[1].rpartition(".")[2].lower() not in ("dict", "ordereddict"):
-        return None
+ATTRIBUTE = _ATTRIBUTE
+
+
+def of_attribute(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer an object that lacks an attribute: a dict with a key of that name, or None, which the file holds."""
+    if found[1] == "NoneType":
+        yield from _of_nothing(found[2], case)
+        return
+    if found[1].rpartition(".")[2].lower() not in ("dict", "ordereddict"):
+        return
     name = found[2]
     places = [row for row in case.survey.checkpoint.containers if name in map(str, row.keys)]
     if not places:
-        return None
+        return
     path = ".".join(map(str, (*places[0].path, name)))
-    rows = [
-        Statement(
-            f"This file holds dicts, which have keys and no attributes: {show(name, 80)} is one of them, at {show(path, 120)}. Ask for it as"
-            f" {literal_key(name)}, or build the module and load its weights into it."
-        )
+    yield Statement(
+        f"This file holds dicts, which have keys and no attributes: {show(name, 80)} is one of them, at {show(path, 120)}. Ask for it as"
+        f" {literal_key(name)}, or build the module and load its weights into it."
+    )
+    yield from loads(case, "The file loads so:")
+
+
+def _of_nothing(name: str, case: Case) -> Iterator[Statement]:
+    """Answer None that was asked for an attribute, where the file holds None and has that setting elsewhere."""
+    empty = [
+        value.name
+        for value in case.survey.checkpoint.values
+        if len(value.path) == 1 and value.type == "None" and value.same_as is None
     ]
-    return Answer(case.survey.path, (*rows, *loads(case, "The file loads so:")))
+    places = [
+        value.name
+        for value in case.survey.checkpoint.values
+        if len(value.path) > 1 and str(value.path[-1]) == name and value.type != "None"
+    ]
+    if not empty or not places:
+        return
+    origin = name_origin(case.survey) or ""
+    shown = and_more([show(word, 60) for word in empty], 3)
+    stands = f"{show(name, 60)} stands at {and_more([show(place, 80) for place in places], 2)}"
+    yield Statement(
+        f"{shown} {'is' if len(empty) == 1 else 'are'} None in this file, and {stands}. A program that reads it from what is None has another form of the file in mind."
+    )
+    if "args" in empty and "fairseq" in origin:
+        yield Statement(
+            f"{be(origin)} {origin}. Newer versions of fairseq write their settings under cfg and leave args None, and an older one reads args alone: install the version"
+            " that wrote it or a newer one, or build the model yourself and load the weights alone."
+        )
+    yield from loads(case)
 
 
 def literal_key(name: str) -> str:

@@ -8,6 +8,7 @@ from math import prod
 
 from ckpt.evidence.wrappers import WRAPPERS
 from ckpt.jobs.explain.case import Answer, Case, Shapes, Statement, are, loads, looked_at, stated
+from ckpt.jobs.explain.families.recorded import settings_of
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.lists import keys_of
 from ckpt.jobs.explain.message import MOST_NAMES, Message
@@ -40,7 +41,8 @@ def _answer(message: Message, case: Case) -> Answer:
             "torch.distributed.checkpoint fills tensors of the shapes that were saved: build the model as the run had it, or"
             " load a part."
         )
-        rows = [*stated(case.at_least("error")), *_flat(message), Statement(text)]
+        settings = list(settings_of(message.mismatched, case))
+        rows = [*stated(case.at_least("error")), *_flat(message), Statement(text), *settings]
         return Answer(path, tuple(rows), shapes=shapes)
     rows = list(_keys(message, case, [*entries, *values]))
     return Answer(path, tuple(rows)) if rows else looked_at(case)
@@ -425,6 +427,7 @@ FAMILIES = (
             r"Size mismatch between saved torch\.Size",
             r"Invalid checkpoint metadata for ",
             r"CheckpointException",
+            r"Global shape mismatch for loaded ",
         ),
         _answer,
         _take,

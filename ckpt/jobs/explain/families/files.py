@@ -209,6 +209,8 @@ def _no_file(message: Message, case: Case) -> Answer:
         or base_of_adapter(checkpoint) is not None
     ):
         return Answer(case.survey.path, tuple(_no_adapter(message, case)))
+    if "valid checkpoint" in message.text:
+        return Answer(case.survey.path, tuple(_no_resumable(case)))
     if names and all(name.endswith(".json") and not name.endswith(".index.json") for name in names):
         return Answer(case.survey.path, tuple(_no_settings(case, list(names))))
     return _by_other_names(message, case)
@@ -250,6 +252,9 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
     if base_of_adapter(checkpoint) is not None:
         yield Statement(
             "This folder is an adapter of PEFT, and no model: the loader looked for the weights of a whole model. Load the base model first."
+            if "valid checkpoint" not in message.text
+            else "This folder holds an adapter of PEFT, and no whole model. This Trainer looks for whole weights: it is an older transformers, or its model was not"
+            " wrapped by PEFT when the training began. Wrap it first (get_peft_model) in a version that resumes adapters, or go on from the adapter."
         )
         yield from _adapted(case)
         return
@@ -272,6 +277,30 @@ def _no_adapter(message: Message, case: Case) -> Iterator[Statement]:
 
 
 _LORA = re.compile(r"(?:^|\.)lora_(?:[AB]|down|up|embedding_[AB])\b|\.(?:hada|lokr)_")
+
+
+def _no_resumable(case: Case) -> Iterator[Statement]:
+    """Answer Trainer, which finds no checkpoint to resume from at a path."""
+    if not case.is_folder:
+        yield Statement(
+            f"This is a file ({case.survey.checkpoint.traits.label}). Trainer resumes from a folder with the weights, the optimizer and trainer_state.json."
+        )
+        yield from loads(case)
+        return
+    if any(
+        name.startswith(("model", "pytorch_model", "adapter_model")) for name in case.survey.checkpoint.parts
+    ):
+        yield Statement(
+            "The weights are here by names that Trainer knows. So the path of the message is not this folder, or that version of transformers knows other"
+            " names: older ones look for pytorch_model.bin alone."
+        )
+        yield from loads(case)
+        return
+    shown = and_more([show(name, 80) for name in case.survey.checkpoint.parts], 8)
+    yield Statement(
+        f"Trainer looks for model.safetensors, pytorch_model.bin or adapter_model.safetensors, and the files here are {shown}."
+    )
+    yield from loads(case)
 
 
 def _no_settings(case: Case, names: list[str]) -> Iterator[Statement]:
@@ -317,11 +346,34 @@ def _by_other_names(message: Message, case: Case) -> Answer:
     return Answer(case.survey.path, tuple(rows))
 
 
+_BYTE = re.compile(r"can't decode byte (?:0x|#x)([0-9a-f]{2})[\s\S]{0,300}?position (\d{1,12})")
+
+
+def _is_at(message: Message, case: Case) -> bool:
+    """Tell whether the byte that a reader of text stopped at stands in the file at the same position."""
+    found = _BYTE.search(message.text)
+    source = case.survey.checkpoint.source
+    if found is None or source is None or int(found[2]) >= source.size:
+        return False
+    return source.read(int(found[2]), 1) == bytes.fromhex(found[1])
+
+
 def _python2(message: Message, case: Case) -> Iterator[Statement]:
-    del message
+    """Answer a reader of text: of what Python 2 wrote, or of a whole file that is no text."""
     encoding = case.survey.checkpoint.encoding
+    if encoding is None and _is_at(message, case):
+        found = _BYTE.search(message.text)
+        place = f"byte {found[2]} of this file is 0x{found[1]}" if found is not None else "the byte is here"
+        yield Statement(
+            f'The program read this file as text, and it is none ({case.survey.checkpoint.traits.label}): {place}. It was opened without "rb", or handed over'
+            " in the place of a file of text: a config, a vocabulary, a list of labels. Its bytes are not at fault."
+        )
+        yield from loads(case)
+        return
     if encoding is None:
-        yield Statement("No text of this file needs another encoding: it is not the file that was loaded.")
+        yield Statement(
+            "No text of this file needs another encoding, and the byte of the message is not at its position: another file was read."
+        )
         return
     yield Statement(
         f"Python 2 wrote this file. Its texts load with encoding={encoding!r}.",
@@ -329,6 +381,48 @@ def _python2(message: Message, case: Case) -> Iterator[Statement]:
         case.survey.load.expression,
     )
     yield from offered("This file then loads without it:", case.plan(("convert", "--encoding", encoding)))
+
+
+_MEMBERS = re.compile(
+    r"archive does not contain any files|inline_container\.cc:\d{1,6}\] ?\. ?file not found"
+)
+
+
+_WANTED_MEMBER = re.compile(r"file not found: [\w./-]{0,400}?(constants\.pkl|code/[\w./]{1,200})")
+"""A member that TorchScript programs alone have."""
+
+
+def _unarchived(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a reader of torch that finds no member in an archive: which are there?"""
+    if case.damage:
+        yield from case.damage
+        return
+    label = case.survey.checkpoint.traits.label
+    wanted = _WANTED_MEMBER.search(message.text)
+    if wanted is not None and not case.survey.checkpoint.traits.names_are_code:
+        yield Statement(
+            f"The reader looks for {show(wanted[1], 60)}, which programs of TorchScript have, and this file is none: {label}. torch.jit.load, libtorch and what is built"
+            " on it take what torch.jit.save wrote."
+        )
+        yield from loads(case, "It loads in Python so:")
+        return
+    if "zip" not in label.lower() and not case.survey.checkpoint.traits.names_are_code:
+        yield Statement(
+            f"This file is {label}, and no archive of torch: the reader looks for members of one."
+        )
+        yield from loads(case)
+        return
+    count = f" of {plural(len(case.survey.tensors), 'tensor')}" if case.survey.tensors else ""
+    checked = (
+        "" if case.verified is None else f", and it is whole ({and_more(list(case.verified.checked), 4)})"
+    )
+    what = "any file" if "any files" in message.text else "the member that it looks for"
+    yield Statement(
+        f"The message is about reading: the program did not find {what} in an archive. This file is an archive{count}{checked}. So the reader of that program"
+        " is at fault, or it read another path: a second zip library in the same program (miniz, minizip) whose functions have the same names, a libtorch that is"
+        " older than the file, or a stream that was not opened as binary or had been read to its end."
+    )
+    yield from loads(case, "In Python it loads so:")
 
 
 def _looked(message: Message, case: Case) -> Answer:
@@ -414,6 +508,7 @@ FAMILIES = (
         ),
         stating(_damaged),
     ),
+    Family("unarchived", (_MEMBERS.pattern,), stating(_unarchived)),
     Family(
         "unreadable",
         (
@@ -464,6 +559,8 @@ FAMILIES = (
             r"does not appear to have a file named",
             r"no checkpoint (?:was )?found (?:in|at|under) ",
             r"Can't find '?(?:adapter_config\.json|adapter_model)",
+            r"Can't find a valid checkpoint at ",
+            r"No valid checkpoint found in (?:output directory|\S)",
             r"[Uu]nable to find 'latest' file at",
             r"is not a folder containing a `?\.index\.json`? file or a pytorch_model\.bin",
             r"`?checkpoint`? should be the path to a file containing a whole state dict",
@@ -488,5 +585,13 @@ FAMILIES = (
         ),
         stating(_mount),
     ),
-    Family("python2", (r"codec can't decode byte 0x[0-9a-f]{2}",), stating(_python2)),
+    Family(
+        "python2",
+        (
+            r"codec can't decode byte 0x[0-9a-f]{2}",
+            # PyYAML, which gives the position in a line of its own
+            r"codec can't decode byte #x[0-9a-f]{2}[\s\S]{0,300}?position \d{1,12}",
+        ),
+        stating(_python2),
+    ),
 )

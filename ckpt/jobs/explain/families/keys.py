@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from math import isqrt
 
-from ckpt.evidence.loading import literal
 from ckpt.evidence.mapping import Match, match
+from ckpt.evidence.pretrained import base_of_adapter as pretrained_base
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import AVERAGE_COUNTERS, unwrapped_name
@@ -23,7 +23,17 @@ from ckpt.jobs.explain.families.architectures import (
     scaled_rows,
     sizes,
 )
+from ckpt.jobs.explain.families.beginnings import (
+    NOTHING_LOADED,
+    each_beginning,
+    live,
+    nothing_loaded,
+    taken_part,
+    whole_beginnings,
+)
 from ckpt.jobs.explain.families.classes import BASES, TYPES, another_class, of_another_class, task_of
+from ckpt.jobs.explain.families.quantized import packed_and_plain
+from ckpt.jobs.explain.families.recorded import settings_of, settings_places
 from ckpt.jobs.explain.families.spellings import (
     adapter_rank,
     averages,
@@ -36,6 +46,8 @@ from ckpt.jobs.explain.families.spellings import (
     not_trained,
     not_trained_statement,
     of_modules,
+    older_leaves,
+    older_leaves_statement,
     recurrent_statement,
     spelled,
     spelled_statement,
@@ -51,6 +63,8 @@ _HEAD = re.compile(r"Error\(s\) in loading state_dict for ")
 _VOCABULARY = re.compile(
     r"(?:^|\.)(?:embed_tokens|word_embeddings|tok_embeddings|token_embedding|wte|lm_head|shared|embed_out)(?:\.|$)"
 )
+_TABLE = re.compile(r"(?:^|[._])(?:embeddings?|embed|emb|codebook)\d{0,3}\.weight$|_emb(?:edding)?\.weight$")
+"""The name of a table of rows that a number chooses: of words, codes or classes."""
 _POSITIONS = re.compile(
     r"(?:^|[._])(?:pos_embed|embed_positions|position_embeddings?|positional_embedding|wpe|relative_position)"
 )
@@ -194,7 +208,10 @@ _OF_HEADS = ("lm_head", "classifier", "cls", "qa_outputs", "score", "embed_out",
 
 
 def _unnamed(message: Message, case: Case) -> Iterator[Statement]:
-    """Answer an error that names no key: of transformers about a prefix, of vLLM about a shape."""
+    """Answer an error that names no key: of transformers about a prefix, of vLLM about a shape, of a load that found nothing."""
+    if NOTHING_LOADED.search(message.text):
+        yield from nothing_loaded(case)
+        return
     if "is corrupted" in message.text and not case.damage:
         yield from _without_prefix(case)
         return
@@ -239,8 +256,19 @@ def _shape_in_file(name: str, shapes: dict[str, tuple[int, ...]]) -> tuple[int, 
     for other in (name, _ADDED.sub("", name)):
         if other in shapes:
             return shapes[other]
-    ends = [shape for other, shape in shapes.items() if other.endswith(f".{name}")]
+    end = _CONVERTED if _is_converted(name, shapes) else f".{name}"
+    ends = [shape for other, shape in shapes.items() if other.endswith(end)]
     return ends[0] if len(set(ends)) == 1 else None
+
+
+_CONVERTED = "input_blocks.0.0.weight"
+"""The first convolution of a UNet in the names of its authors."""
+
+
+def _is_converted(name: str, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Tell whether a name is the one that diffusers gives the first convolution of a file in the names of the authors."""
+    is_first = name in ("conv_in.weight", "unet.conv_in.weight")
+    return is_first and name not in shapes and any(other.endswith(_CONVERTED) for other in shapes)
 
 
 def _section(message: Message, case: Case) -> Section | None:
@@ -299,6 +327,9 @@ def _missing(
             {}
         )  # nothing but equal ends of names speaks for it: torch would have listed them as unexpected
     met = rules.partners
+    if not met and (beginnings := whole_beginnings(here, missing)):
+        yield from each_beginning(beginnings, here, missing, case)
+        return
     if met:
         yield _renamed(case, chosen, rules, len(missing))
         yield from _without_beginning(case, rules, here)
@@ -386,6 +417,12 @@ def _missing(
     if rest and not missing and _has_base_names(rest, shapes):
         yield from _base_names(case, shapes)
         return
+    older = [] if missing else older_leaves(rest, shapes)
+    if older:
+        yield older_leaves_statement(older, case)
+        rest = [name for name in rest if name not in older]
+        if not rest:
+            return
     if rest:
         yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
     load = survey.load.expression
@@ -406,7 +443,7 @@ def _missing(
         and not message.mismatched
         and not case.is_useless
     ):
-        yield _live(survey, "Load what fits, and see what does not:")
+        yield live(survey, "Load what fits, and see what does not:")
 
 
 _COUNTERS = ("total_ops", "total_params")
@@ -485,6 +522,9 @@ def _quantized(message: Message, absent: Sequence[str], here: set[str]) -> Chang
             "The model was quantized by torch when it was saved: its weights are packed integers with a scale and a zero_point. Quantize the"
             " model in the same way before the load (quantize_dynamic, or prepare and convert).",
         )
+    packed = packed_and_plain(absent, here) or packed_and_plain(here, absent, is_saved=True)
+    if packed is not None:
+        return Changed(*packed)
     saved = {name for name in here if _OBSERVED.search(name)}
     asked = {name for name in absent if _OBSERVED.search(name)}
     if saved:
@@ -636,7 +676,7 @@ def _renamed(case: Case, chosen: Section, rules: Match, missing: int) -> Stateme
         way = plan(("rename", *words))
         if way.command is not None:
             return Statement(text, (), way.command)
-    return Statement(text, (), _live(survey, "").command)
+    return Statement(text, (), live(survey, "").command)
 
 
 def _without_beginning(case: Case, rules: Match, here: Sequence[str]) -> Iterator[Statement]:
@@ -652,18 +692,13 @@ def _without_beginning(case: Case, rules: Match, here: Sequence[str]) -> Iterato
     yield Statement(
         f"The other {plural(len(others), 'key')} of this file belong to the rest of its model. So the part loads without them:",
         (),
-        f"state = {load}; model.load_state_dict({{name.removeprefix({literal(beginning)}): value for name, value in state.items()"
-        f" if name.startswith({literal(beginning)})}})",
+        taken_part(load, beginning),
     )
 
 
 def _is_wrapper(rules: Match) -> bool:
     """Tell whether the only rule takes the prefix of a wrapper away."""
     return all(unwrapped_name(old) == new for new, old in rules.partners.items())
-
-
-def _live(survey: Survey, text: str) -> Statement:
-    return Statement(text, (), f"import ckpt; ckpt.open({literal(survey.path)}).load_into(model)")
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -699,16 +734,23 @@ def _shapes(
                 " strides differ. Give both the same plans: nnUNetv2_move_plans_between_datasets copies those of the target to the dataset of the"
                 " pretraining, which is then preprocessed and trained with them."
             )
-        yield from _reasons(same, shapes)
+        yield from _reasons(same, shapes, message)
+        yield from settings_of(same, case)
+        yield from _recorded_settings(message, case)
         if all(_is_reshaped(row) for row in same):
             yield from _reshaped(same, case)
             return
     if case.found("tensor-parallel") or any(_ADDED.search(row.name) for row in rows):
         return
+    if any(_is_converted(row.name, shapes) for row in rows):
+        return
+    # An adapter is less than a tenth of its model, which load_into refuses.
+    if is_adapter(shapes) or pretrained_base(case.survey.checkpoint) is not None:
+        return
     if not _is_enough(message, shapes):
         return
     if not case.is_useless and not _is_of_a_rank(same) and not any(_is_empty(row) for row in same):
-        yield _live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
+        yield live(case.survey, "Load what fits, and keep the model's own values elsewhere:")
 
 
 def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
@@ -720,7 +762,21 @@ def _is_enough(message: Message, shapes: dict[str, tuple[int, ...]]) -> bool:
     return 0 < fitting + others <= 10 * fitting
 
 
-def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
+def _recorded_settings(message: Message, case: Case) -> Iterator[Statement]:
+    """Say where the settings of the run are in the file, for a model that lacks whole layers of it and has other sizes."""
+    if not message.unexpected:
+        return
+    places = [show(place, 80) for place in settings_places(case)]
+    if places:
+        yield Statement(
+            f"Layers that the model lacks, beside other sizes, are of another version or config of it. The settings of the run that saved are in"
+            f" this checkpoint, at {and_more(places, 3)}: build the model from them, with a version of its code that knows them."
+        )
+
+
+def _reasons(
+    rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]], message: Message
+) -> Iterator[Statement]:
     """The reasons that the shapes themselves show."""
     empty = [
         row for row in rows if _numel(row.checkpoint) < _numel(row.model) and row.checkpoint in ((0,), (1,))
@@ -750,18 +806,39 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
             f"({row.checkpoint[0]}) before the load makes room."
         )
     vocabularies = {(row.checkpoint[:1], row.model[:1]) for row in words}
-    heads = [
+    tabled = [row for row in rows if not _VOCABULARY.search(row.name) and _TABLE.search(row.name)]
+    tables = {(row.checkpoint[:1], row.model[:1]) for row in tabled if row.checkpoint[1:] == row.model[1:]}
+    others = [
         row
         for row in rows
-        if (row.checkpoint[:1], row.model[:1]) not in vocabularies
-        and not _POSITIONS.search(row.name)
-        and _is_head(row, rows, shapes)
+        if (row.checkpoint[:1], row.model[:1]) not in vocabularies and not _POSITIONS.search(row.name)
+    ]
+    heads = [
+        row
+        for row in others
+        if (row.checkpoint[:1], row.model[:1]) not in tables and _is_head(row, rows, shapes)
     ]
     if heads:
         row = heads[0]
+        # With other layers that differ, lack or are left over, the models are not one but for the last layer.
+        is_alone = len(heads) == len(others) and not message.missing and not message.unexpected
+        is_deeper = not is_alone and any(True for _ in compare_depths(message, shapes))
+        alone = (
+            ": another number of classes. The last layer cannot be loaded, and the others can."
+            if is_alone
+            else ": another number of classes, too."
+            if is_deeper
+            else f" ({show(row.name, 120)})."
+        )
         yield Statement(
-            f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has {row.model[0]:,}: another number of classes."
-            " The last layer cannot be loaded, and the others can.",
+            f"The checkpoint has {row.checkpoint[0]:,} outputs where the model has {row.model[0]:,}{alone}"
+        )
+    for here, there in sorted(tables):
+        same = [row.name for row in others if (row.checkpoint[:1], row.model[:1]) == (here, there)]
+        named = and_more([show(name, 120) for name in same], 3)
+        yield Statement(
+            f"{named} {'has' if len(same) == 1 else 'have'} {here[0]:,} rows in the checkpoint and {there[0]:,} in the model: a size that the settings of a"
+            " model give."
         )
     turned = [row for row in rows if len(row.checkpoint) == 2 and row.checkpoint == row.model[::-1]]
     if turned and len(turned) == len(rows):
@@ -778,7 +855,7 @@ def _reasons(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> It
             f"Position embeddings differ: {counts}. Build the model with the image size, or the greatest length, of the checkpoint,"
             " or interpolate them. A load of what fits leaves them untrained."
         )
-    yield from inputs(rows)
+    yield from inputs(rows, shapes)
 
 
 def _of_quantizers(rows: Sequence[Mismatch], shapes: dict[str, tuple[int, ...]]) -> Iterator[Statement]:
@@ -914,6 +991,15 @@ _PATTERNS = (
     r"The checkpoint state_dict contains keys that are not used by the model",
     r"expected shape (?:torch\.Size|tensor)\([^()]{1,200}(?:\([^()]{1,200}\))?\), but got",
     r"because it has shape \([\d, ]{0,200}\) in the checkpoint",
+    r"has shape \([\d, ]{0,200}\) in the checkpoint but \([\d, ]{0,200}\) in the model! Skipped",
+    r"Shape of \S{1,2000} in checkpoint is torch\.Size",
+    r"Skip loading parameter [^\s',]{1,2000}, required shape",
+    r"(?<![\w.])\w{1,200}\.[\w.]{1,2000} is not in the ckpt\b",
+    r"(?<![\w.])\w{1,200}\.[\w.]{1,2000} is not in the checkpoint\b",
+    r"(?:Drop parameter|No param) \w{1,200}\.[\w.]{1,2000}\.",
+    r"Layer missing in the (?:checkpoint|model definition): ",
+    r"shape-\S{1,2000}-mismatch[.|] ?need[:-]",
+    r"mismatching shape for param \S{1,2000}: ckpt",
     r"Trying to set a tensor of shape ",
     r"You set `ignore_mismatched_sizes` to `False`",
     r"There is no module or parameter named '",
@@ -923,6 +1009,7 @@ _PATTERNS = (
     r"The state dictionary of the model you are trying to load is corrupted",
     r"assert (?:param_data|self\.data|param)\.shape == loaded_weight\.shape",
     r"Attempted to load weight \(torch\.Size\([^()\n]{0,200}\)\) into parameter",
+    NOTHING_LOADED.pattern,
 )
 
 FAMILIES = (

@@ -135,7 +135,47 @@ def _settings(message: Message, case: Case) -> Iterator[Statement]:
     yield from loads(case, "Or build the module yourself, and load the weights alone:")
 
 
+def _compiled(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer the loader of AOTInductor, which finds no compiled code in a package."""
+    label = case.survey.checkpoint.traits.label
+    if "PT2" not in label:
+        yield Statement(f"This file is {label}, and no package of AOTInductor: it holds no compiled code.")
+        yield from loads(case)
+        return
+    paths = [value.path for value in case.survey.checkpoint.values]
+    compiled = {
+        str(path[1]).partition("/")[0] for path in paths if len(path) > 1 and path[0] == "aotinductor"
+    }
+    if compiled:
+        names = and_more([show(name, 80) for name in sorted(compiled)], 4)
+        is_asked = any(f"'{name}'" in message.text for name in compiled)
+        end = (
+            "is it the file that was loaded?"
+            if is_asked
+            else "the loader was asked for a model of another name."
+        )
+        yield Statement(f"This archive holds compiled code, of {names}: {end}")
+        yield from loads(case)
+        return
+    yield Statement(
+        "This archive holds a program of torch.export (an ExportedProgram, which torch.export.save writes) and no compiled code. AOTIModelPackageLoader and"
+        " load_package take what AOTInductor has compiled. Compile it on a machine with the device and the libraries of the target:",
+        (),
+        f"torch._inductor.aoti_compile_and_package(torch.export.load({literal(case.survey.path)}))",
+    )
+    yield from loads(case, "In Python it loads without that:")
+
+
 FAMILIES = (
+    Family(
+        "compiled",
+        (
+            r"Failed to find a generated cpp file or so file for model ",
+            r"No (?:compiled )?\.?so file(?:s)? found in (?:the )?(?:package|archive)",
+        ),
+        stating(_compiled),
+        needs_open=True,
+    ),
     Family(
         "fairseq",
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from ckpt.evidence.dialects import LEAVES
 from ckpt.jobs.explain.case import Case, Statement, are
 from ckpt.jobs.explain.message import Message
 from ckpt.rows import NamedTuple
@@ -280,3 +281,28 @@ def recurrent_statement(lost: Mapping[str, str]) -> Statement:
         " or train these layers anew. For the next save, clone them (value.clone() for each value of the state dict), or write no safetensors"
         " (safe_serialization=False in accelerate)."
     )
+
+
+def older_leaves(rest: Sequence[str], shapes: dict[str, tuple[int, ...]]) -> list[str]:
+    """The keys without a place that have the old names of the leaves of a norm: gamma and beta beside one another."""
+    found = []
+    for name in rest:
+        layer, _, leaf = name.rpartition(".")
+        pair = {old: f"{layer}.{old}" in shapes for old, _ in LEAVES}
+        if leaf in pair and all(pair.values()) and not any(f"{layer}.{new}" in shapes for _, new in LEAVES):
+            found.append(name)
+    return found
+
+
+def older_leaves_statement(older: Sequence[str], case: Case) -> Statement:
+    """Say that a file has the old spelling of norms, with the command that gives it the new one."""
+    olds = [old for old, _ in LEAVES]
+    count = sum(entry.name.rpartition(".")[2] in olds for entry in case.survey.tensors)
+    text = (
+        f"{show(older[0], 120)} is a norm in its old spelling, of TensorFlow: gamma is weight, and beta is bias, and {plural(count, 'tensor')} of this file"
+        f" {'has' if count == 1 else 'have'} it. from_pretrained of transformers takes both; other programs take the new one."
+    )
+    rules = [word for old, new in LEAVES for word in ("--sub", rf"s/\.{old}$/.{new}/")]
+    way = case.plan(("rename", *rules))
+    place = ", to be put in the place of the weights of this folder" if case.is_folder else ""
+    return Statement(f"{text} In the new one{place}:" if way.command is not None else text, (), way.command)
