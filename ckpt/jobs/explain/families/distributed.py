@@ -337,7 +337,7 @@ def _elsewhere(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
 
 
 _ARGUMENT = re.compile(
-    r"(\w{1,100}) value from checkpoint \(([^()\n]{0,200})\) is not equal to the input argument value \(([^()\n]{0,200})\)"
+    r"(?<!\w)(\w{1,100}) value from checkpoint \(([^()\n]{0,200})\) is not equal to the input argument value \(([^()\n]{0,200})\)"
 )
 
 
@@ -447,7 +447,7 @@ FAMILIES = (
     Family(
         "world",
         (
-            r"\w{1,100} value from checkpoint \([^()\n]{0,200}\) is not equal to the input argument value",
+            r"(?<!\w)\w{1,100} value from checkpoint \([^()\n]{0,200}\) is not equal to the input argument value",
             r"No such file or directory: '[^'\n]{0,2000}zero_pp_rank_\d{1,6}_mp_rank_\d{1,6}_optim_states\.pt'",
             r"Loading a checkpoint for MP=\d{1,6} but world size is \d{1,6}",
             r"checkpoint being loaded used a DP world size of \d{1,6}",
