@@ -333,7 +333,7 @@ REQUESTS = [
     "io.remote.location._BEFORE",
     "io.remote.location._FRESH",
     "io.remote.traffic._AGAIN",
-    "tensors._EDGE",
+    "elements.boxes._EDGE",
     "io.remote.source._AFTER",
     "io.remote.source._BEFORE",
     "io.remote.source._FRONT",

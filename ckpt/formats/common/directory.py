@@ -15,8 +15,8 @@ from struct import Struct
 
 from ckpt.errors import CutOffError, UnreadableError
 from ckpt.io.source import Source, grounded
+from ckpt.places import Range
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Range
 from ckpt.text import show
 
 LOCAL_HEADER = Struct("<4s2xHH8xIIHH")  # signature, flags, method, stored, full, name length, extra length

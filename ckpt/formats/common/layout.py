@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import pack
 from zlib import crc32
 
-from ckpt.elements.blocks import little, pour
+from ckpt.elements.blocks import pour
+from ckpt.elements.computed import little
 from ckpt.formats.common.archive import MARK, Archive, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.writing import Keys, to_bytes
@@ -23,7 +24,7 @@ from ckpt.limits import Limits
 from ckpt.nodes import Node
 from ckpt.pickles.emit import emit
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Range, Storage
+from ckpt.tensors import Storage
 
 ALIGNMENT = 64
 _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
@@ -289,8 +290,9 @@ def fresh(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
 
 def storage_record(name: str, storage: Storage, like: int | None = None) -> PlannedRecord:
     """The record of a storage; `like` is the position modulo PAGE that its data should have."""
-    if like is None and isinstance(storage.place, Range) and storage.nbytes >= _LARGE:
-        like = storage.place.offset  # a gap is worth it, because the copy is faster
+    run = None if storage.place is None else storage.place.run
+    if like is None and run is not None and storage.nbytes >= _LARGE:
+        like = run.offset  # a gap is worth it, because the copy is faster
     return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like, of=storage)
 
 

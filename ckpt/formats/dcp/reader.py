@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from ckpt.checkpoint import Checkpoint, Import, Notice
 from ckpt.dtypes import contiguous
+from ckpt.elements.boxes import Box, Boxes
 from ckpt.errors import (
     CkptError,
     CutOffError,
@@ -53,7 +54,7 @@ from ckpt.limits import Budget, Limits
 from ckpt.names import Path, natural
 from ckpt.nodes import Dict, Node
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, pasted_path, plural, show
 from ckpt.tree.find import is_counter
 
@@ -441,7 +442,7 @@ def _ref(
         return boxes
 
     place = Boxes(row.dtype, row.shape, cut, files.opened, problem, grid)
-    storage = Storage(mark + row.name, None, row.dtype, place.size, place)
+    storage = Storage(mark + row.name, None, row.dtype, place.nbytes, place)
     return tensor_ref(
         storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None
     )

@@ -24,7 +24,8 @@ import ckpt
 from ckpt import formats
 from ckpt.formats.verify import remainder
 from ckpt.limits import Limits
-from ckpt.tensors import Range, parts_of
+from ckpt.places import Range
+from ckpt.tensors import parts_of
 
 pytestmark = oracle.QUIET
 SAMPLES = Path(__file__).parents[3] / "sample_checkpoints"
