@@ -36,11 +36,11 @@ from ckpt.formats.common.dcp import (
     ranks_of,
     ranks_text,
 )
-from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.early import is_early
 from ckpt.formats.common.members import Member
 from ckpt.formats.common.pickled import Contents, refuse_mixed
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.dcp import FORMAT
 from ckpt.formats.dcp.alike import Alike
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
