@@ -164,7 +164,6 @@ LIMITS = [
     "evidence.scaled._PACKING",
     "evidence.sections.OTHER_SHARE",
     "formats.common.tar._EXTENSION",
-    "formats.common.tar._SEEN",
     "formats.common.tar._TAIL",
     "formats.contained.reader._DEPTH",
     "formats.common.coverage._PAIRS",
