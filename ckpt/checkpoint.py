@@ -15,7 +15,7 @@ from ckpt.io.source import Source
 from ckpt.names import Path
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple, dataclass
-from ckpt.tensors import Storage, Tensor, TensorRef, parts_of, sources_of
+from ckpt.tensors import Storage, Tensor, TensorRef, parts_of
 from ckpt.text import plural, show
 
 Role = Literal["parameter", "buffer"]
@@ -415,7 +415,7 @@ class Checkpoint:
         sources = {id(source): source for source in self.sources}
         for part in parts(self.storages):
             for storage in part[:1] if isinstance(part, Storages) else part:
-                sources.update((id(source), source) for source in sources_of(storage.place))
+                sources.update((id(source), source) for source in storage.list_sources())
         return list(sources.values())
 
     def close(self) -> None:

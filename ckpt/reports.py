@@ -11,14 +11,13 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
 from ckpt.checkpoint import Origin
 from ckpt.columns import Chain, Column
 from ckpt.errors import CkptError, NotOpenedError
 from ckpt.io.source import BaseSource, Source
 from ckpt.nodes import Dict, Opaque, Set
-from ckpt.tensors import Box, Boxes
 from ckpt.text import Json
 
 Report = TypeVar("Report")
@@ -71,7 +70,7 @@ class Closed(BaseSource):
         return NotOpenedError(_CLOSED, path=None if self.name == BaseSource.name else self.name)
 
 
-def _closed_boxes() -> Sequence[Box]:
+def _closed_boxes() -> NoReturn:
     raise NotOpenedError(_CLOSED)
 
 
@@ -142,7 +141,7 @@ def _reducer(kind: Any) -> _Reducer:
         return _gone
     if kind in _DEEP:
         return _Slots(kind.__slots__)
-    if kind is Boxes:
+    if hasattr(kind, "reduce_with"):
         return _boxes
     return _usual
 
@@ -176,8 +175,14 @@ def _nothing() -> None:
     return None
 
 
-def _boxes(place: Boxes) -> _Reduced:
-    return Boxes, (place.dtype, place.shape, _closed_boxes, place.sources, place.problem, place.grid)
+class _Cut(Protocol):
+    """A place that is cut into boxes, which are opened when they are needed."""
+
+    def reduce_with(self, cut: Callable[[], NoReturn]) -> _Reduced: ...
+
+
+def _boxes(place: _Cut) -> _Reduced:
+    return place.reduce_with(_closed_boxes)
 
 
 class _Slots:

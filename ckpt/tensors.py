@@ -1,315 +1,19 @@
-"""Storages, the tensors that view them, and where their bytes are. Nothing here reads tensor data."""
+"""Storages, and the tensors that view them. Nothing here reads tensor data."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Reversible, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Literal, Protocol
+from typing import Literal
 
 from ckpt.dtypes import DType
 from ckpt.io.far import Reading
 from ckpt.io.source import Source
+from ckpt.places import Checksum, Place
 from ckpt.rows import NamedTuple, dataclass
 
 DIMENSIONS = 64
 """The most dimensions of a tensor in torch."""
-
-
-class Range(NamedTuple):
-    """`size` bytes of a source at `offset`. They are deflated when `inflated`, their full size, is not None.
-
-    `big` says that their elements are big-endian. `recorded` is the checksum of the record that holds them, where they
-    were taken out of a storage, which knows its own.
-    """
-
-    source: Source
-    offset: int
-    size: int
-    inflated: int | None = None
-    big: bool = False
-    recorded: Checksum | None = None
-
-    def reads(self) -> Iterator[Reading]:
-        """The bytes that are read of it."""
-        yield self.source, self.offset, self.offset + self.size
-
-    def part(self, first: int, last: int) -> Range:
-        """Bytes `first` to `last` of it. The bytes of a deflated one have no part but the whole."""
-        if (first, last) == (0, self.size):
-            return self
-        assert self.inflated is None
-        return self._replace(offset=self.offset + first, size=last - first, recorded=None)
-
-
-class Checksum(NamedTuple):
-    """The CRC-32 that an archive recorded of all bytes of a record, inflated."""
-
-    place: Range
-    crc: int
-
-
-class Computed:
-    """Bytes computed at the time of writing: the elements of a tensor in the order of its shape, as `dtype`.
-
-    They are little-endian, with conjugation and negation resolved.
-    """
-
-    __slots__ = ("dtype", "of")
-
-    def __init__(self, of: TensorRef, dtype: DType) -> None:
-        self.of = of
-        self.dtype = dtype
-
-    @property
-    def size(self) -> int:
-        return self.dtype.nbytes(self.of.numel)
-
-
-class Overlaid:
-    """The elements of a tensor in the order of its shape, with the elements whose index is also within the shape of
-    `over` taken from `over`. Both have the same number of dimensions.
-    """
-
-    __slots__ = ("of", "over")
-
-    def __init__(self, of: TensorRef, over: TensorRef) -> None:
-        self.of = of
-        self.over = over
-
-    @property
-    def size(self) -> int:
-        return self.of.nbytes
-
-
-class Mean:
-    """The weighted mean of tensors of one shape, element by element in the order of that shape, as `dtype`.
-
-    `of` are the tensors, `shares` the weight of each; they are added as float64 in this order.
-    """
-
-    __slots__ = ("dtype", "of", "shares")
-
-    def __init__(self, of: Sequence[TensorRef], shares: Sequence[float], dtype: DType) -> None:
-        self.of = tuple(of)
-        self.shares = tuple(shares)
-        self.dtype = dtype
-
-    @property
-    def size(self) -> int:
-        return self.dtype.nbytes(self.of[0].numel)
-
-
-class Patched:
-    """The bytes of a place with pieces from other places. Where pieces overlap, the later one counts.
-
-    `pieces` are (first byte, place), which may be made when they are asked for. `base` is None when the pieces cover
-    all of it.
-    """
-
-    __slots__ = ("base", "pieces", "size")
-
-    def __init__(self, base: Place | None, size: int, pieces: Reversible[tuple[int, Place]]) -> None:
-        self.base = base
-        self.size = size
-        self.pieces = tuple(pieces) if isinstance(pieces, list) else pieces
-
-
-class Part(Protocol):
-    """A tensor that is opened when its bytes are needed."""
-
-    @property
-    def source(self) -> Source:
-        """The file that holds it. Raises UnreadableError, NotOpenedError."""
-        ...
-
-    def tensor(self) -> TensorRef:
-        """The tensor. Raises UnreadableError, NotOpenedError."""
-        ...
-
-    def reads(self) -> Iterator[Reading]:
-        """The bytes that opening and reading it takes. Raises UnreadableError."""
-        ...
-
-
-class Box(NamedTuple):
-    """The elements of a tensor from the index `offsets` on, `sizes` of them in each dimension, and where they are."""
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    part: TensorRef | Part
-
-    def tensor(self) -> TensorRef:
-        """The tensor of shape `sizes` with its elements. Raises UnreadableError, NotOpenedError."""
-        return self.part if isinstance(self.part, TensorRef) else self.part.tensor()
-
-    def is_run(self, shape: Sequence[int]) -> bool:
-        """Tell whether its elements follow each other in a tensor of this shape."""
-        inner = len(shape)
-        while inner and self.sizes[inner - 1] == shape[inner - 1]:
-            inner -= 1
-        return all(size == 1 for size in self.sizes[: max(0, inner - 1)])
-
-
-class Boxes:
-    """The elements of a tensor in the order of its shape, cut into boxes that do not overlap.
-
-    `cut` makes the boxes when they are needed, `grid` is the number of cuts of each dimension. `problem` says
-    why the elements cannot be read, as where a box is missing. `sources` are the sources of all boxes.
-    """
-
-    __slots__ = (
-        "_boxes",
-        "_order",
-        "cut",
-        "dtype",
-        "grid",
-        "problem",
-        "shape",
-        "size",
-        "sources",
-        "straight",
-    )
-
-    def __init__(
-        self,
-        dtype: DType,
-        shape: tuple[int, ...],
-        cut: Callable[[], Sequence[Box]],
-        sources: Sequence[Source],
-        problem: str | None = None,
-        grid: Sequence[int] = (),
-    ) -> None:
-        self.dtype = dtype
-        self.shape = shape
-        self.cut = cut
-        self.grid = tuple(grid)
-        self.sources = sources
-        self.problem = problem
-        self.size = dtype.nbytes(prod(shape))
-        self.straight: Place | None = None
-        """The same bytes as ranges, once they are known to be some."""
-        self._boxes: Sequence[Box] | None = None
-        self._order: tuple[list[tuple[int, int, Box]], list[int]] | None = None
-
-    @property
-    def boxes(self) -> Sequence[Box]:
-        if self._boxes is None:
-            self._boxes = self.cut()
-        return self._boxes
-
-    def between(self, first: int, last: int) -> Iterator[Box]:
-        """The boxes with elements between two bytes, and those around them."""
-        if self._order is None:
-            rows = sorted(
-                ((*self.span(box), box) for box in self.boxes if prod(box.sizes)), key=lambda row: row[0]
-            )
-            self._order = rows, [*accumulate((end for _, end, _ in rows), max)]
-        rows, ends = self._order
-        for begin, end, box in rows[bisect_right(ends, first) :]:
-            if begin >= last:
-                return
-            if end > first:
-                yield box
-
-    def span(self, box: Box) -> tuple[int, int]:
-        """The first byte of a box, and the one behind its last."""
-        far = [offset + size - 1 for offset, size in zip(box.offsets, box.sizes, strict=True)]
-        width = self.dtype.nbytes
-        return width(flat(box.offsets, self.shape)), width(flat(far, self.shape) + 1)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        boxes = () if self.problem is not None else tuple(self.boxes)  # without them there is nothing to read
-        return _boxes, (self.dtype, self.shape, boxes, self.problem, self.grid)
-
-
-def _boxes(
-    dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box], problem: str | None, grid: tuple[int, ...]
-) -> Boxes:
-    """The boxes in another process, which only reads them: who made the tasks looks after their sources."""
-    return Boxes(dtype, shape, lambda: boxes, (), problem, grid)
-
-
-Place = Range | Computed | Overlaid | Mean | Patched | Boxes
-
-
-def flat(index: Sequence[int], shape: Sequence[int]) -> int:
-    """The number of an element in the order of a shape."""
-    number = 0
-    for coordinate, size in zip(index, shape, strict=True):
-        number = number * size + coordinate
-    return number
-
-
-_EDGE = 8 << 10
-"""More bytes than lie before the elements in the item of a tensor."""
-
-
-def reads_of(place: Place | None, first: int, last: int) -> Iterator[Reading]:
-    """The bytes that are read for bytes `first` to `last` of a place, as far as they are known without reading."""
-    if isinstance(place, Range):
-        yield from place.reads() if place.inflated is not None else place.part(first, last).reads()
-    elif isinstance(place, Boxes):
-        if place.problem is None:
-            for box in place.between(first, last):
-                yield from _reads_of_box(box, place, first, last)
-    elif isinstance(place, Patched):
-        yield from reads_of(place.base, first, last)
-        for begin, piece in place.pieces:
-            size = piece.inflated if isinstance(piece, Range) and piece.inflated is not None else piece.size
-            if begin < last and begin + size > first:
-                yield from reads_of(piece, max(0, first - begin), min(size, last - begin))
-    elif isinstance(place, Overlaid):
-        yield from (*place.of.reads(), *place.over.reads())
-    elif isinstance(place, Mean):
-        for ref in place.of:
-            yield from ref.reads()
-    elif isinstance(place, Computed):
-        yield from place.of.reads()
-
-
-def _reads_of_box(box: Box, place: Boxes, first: int, last: int) -> Iterator[Reading]:
-    """The bytes of a box that are among these of the whole: those alone where they are one run, else whole rows."""
-    begin, end = place.span(box)
-    low, high = max(0, first - begin), min(end, last) - begin
-    if not box.is_run(place.shape):
-        row, own = (place.dtype.nbytes(prod(shape[1:])) for shape in (place.shape, box.sizes))
-        top = box.offsets[0] if box.offsets else 0
-        rows = box.sizes[0] if box.sizes else 1
-        low = max(0, first // row - top) * own
-        high = min(rows, -(-last // row) - top) * own
-    is_part = low > 0 or high < place.dtype.nbytes(prod(box.sizes))
-    for source, start, stop in box.part.reads():
-        yield (source, start + low, min(stop, start + high + _EDGE)) if is_part else (source, start, stop)
-
-
-def sources_of(place: Place | None) -> Iterator[Source]:
-    """The sources of the bytes of a place."""
-    todo = [place]
-    while todo:
-        layer = todo.pop()
-        if isinstance(layer, Range):
-            yield layer.source
-        elif isinstance(layer, Boxes):
-            yield from layer.sources
-        elif isinstance(layer, Patched):
-            todo += [layer.base, *(piece for _, piece in layer.pieces)]
-        elif isinstance(layer, Overlaid):
-            todo += [layer.of.storage.place, layer.over.storage.place]
-        elif isinstance(layer, Mean):
-            todo += [ref.storage.place for ref in layer.of]
-        elif layer is not None:
-            todo.append(layer.of.storage.place)
-
-
-def first_source(place: Place | None) -> Source | None:
-    """The source of the first bytes of a place, or None without any. Opens no part of boxes."""
-    if isinstance(place, Boxes) and place.problem is None:
-        for box in place.boxes[:1]:
-            part = box.part
-            return first_source(part.storage.place) if isinstance(part, TensorRef) else part.source
-    return next(sources_of(place), None)
 
 
 class Storage(NamedTuple):
@@ -327,17 +31,26 @@ class Storage(NamedTuple):
     place: Place | None
     crc: int | None = None
 
+    @property
+    def noted(self) -> Place | None:
+        """The place, with the checksum of its record noted in it."""
+        if self.place is None or self.crc is None:
+            return self.place
+        return self.place.noting(self.crc)
+
     def reads(self) -> Iterator[Reading]:
         """The bytes that are read for all of it."""
-        yield from reads_of(self.place, 0, self.nbytes)
+        if self.place is not None:
+            yield from self.place.list_readings(0, self.nbytes)
 
+    def list_sources(self) -> Iterator[Source]:
+        """Yield the sources of its bytes."""
+        return iter(()) if self.place is None else self.place.list_sources()
 
-def noted(storage: Storage) -> Place | None:
-    """The place of a storage, with the checksum of its record noted in it."""
-    place = storage.place
-    if storage.crc is None or not isinstance(place, Range) or place.recorded is not None:
-        return place
-    return place._replace(recorded=Checksum(place, storage.crc))
+    def list_checksums(self) -> Iterator[Checksum]:
+        """Yield the recorded checksums of all records that its bytes come from. Raises UnreadableError, NotOpenedError."""
+        place = self.noted
+        return iter(()) if place is None else place.list_checksums()
 
 
 Geometry = tuple[DType, tuple[int, ...], tuple[int, ...], int, bool, bool]
@@ -373,8 +86,8 @@ class TensorRef(NamedTuple):
 
     def reads(self) -> Iterator[Reading]:
         """The bytes that are read for its elements."""
-        if self.numel:
-            yield from reads_of(self.storage.place, *self.extent)
+        if self.numel and self.storage.place is not None:
+            yield from self.storage.place.list_readings(*self.extent)
 
     @property
     def view(self) -> tuple[Storage, Geometry]:
@@ -592,9 +305,10 @@ class Sharding(NamedTuple):
 def sharding_of(tensor: Tensor) -> Sharding | None:
     """Return how a tensor is cut, or None for a whole one. Opens nothing."""
     place = tensor.storage.place if isinstance(tensor, TensorRef) else None
-    if not isinstance(place, Boxes) or prod(place.grid) < 2:
+    grid = () if place is None else place.grid
+    if prod(grid) < 2:
         return None
-    return Sharding(prod(place.grid), tuple(dim for dim, cuts in enumerate(place.grid) if cuts > 1))
+    return Sharding(prod(grid), tuple(dim for dim, cuts in enumerate(grid) if cuts > 1))
 
 
 def unwrapped(tensor: Tensor) -> Tensor:

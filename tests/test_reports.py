@@ -27,6 +27,9 @@ import ckpt
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.elements.blocks import elements
+from ckpt.elements.boxes import Boxes
+from ckpt.elements.computed import Computed, Overlaid
+from ckpt.elements.mean import Mean
 from ckpt.errors import CkptError, Failure, about
 from ckpt.evidence.survey import Survey
 from ckpt.findings import Finding
@@ -41,8 +44,8 @@ from ckpt.jobs.rewrite import average, rename, slim, warmstart
 from ckpt.jobs.rewrite.report import Coverage, RewriteReport
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, tensor_of
+from ckpt.places import Patched, Range
 from ckpt.reports import Closed
-from ckpt.tensors import Boxes, Computed, Mean, Overlaid, Patched, Range, sources_of
 
 pytestmark = oracle.QUIET
 
@@ -208,7 +211,7 @@ def test_reads_are_refused(name: str, made: Any) -> None:
                     if not part.numel or place is None:
                         continue
                     places.add(type(place))
-                    assert all(type(source) is Closed for source in sources_of(place))
+                    assert all(type(source) is Closed for source in place.list_sources())
                     with pytest.raises(CkptError, match="the checkpoint is closed"):
                         b"".join(elements(part))
     wanted = {
@@ -241,7 +244,7 @@ def test_the_error_names_the_file(tmp_path: Path) -> None:
 def test_memory_has_no_path(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     coverage = again(rewriting.filled(model, rewriting.saved(model.state_dict(), tmp_path / "a.pt")))
-    (source,) = sources_of(coverage.pairings[0].target.tensor.storage.place)
+    (source,) = coverage.pairings[0].target.tensor.storage.place.list_sources()
     with pytest.raises(CkptError) as error, about("the model"):
         source.read(0, 1)
     assert str(error.value) == "the model: the checkpoint is closed"

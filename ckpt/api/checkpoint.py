@@ -24,7 +24,7 @@ from ckpt.io.source import grounded
 from ckpt.limits import Limits
 from ckpt.nodes import Node
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor, TensorRef, first_source, parts_of, unwrapped
+from ckpt.tensors import Tensor, TensorRef, parts_of, unwrapped
 from ckpt.text import Json, and_more, listed, plural, show, size_text
 
 if TYPE_CHECKING:
@@ -375,7 +375,8 @@ def _again(handle: Handle, limits: Limits, plugins: bool) -> Checkpoint:
 def _file_of(tensor: Tensor) -> int:
     """The id of the file with the bytes of a tensor, or of the first of several; 0 without any."""
     for part in parts_of(tensor):
-        source = first_source(part.storage.place)
+        place = part.storage.place
+        source = None if place is None else place.first_source()
         if source is not None:
             return id(grounded(source, 0)[0])
     return 0

@@ -18,8 +18,8 @@ from ckpt.errors import (
     is_stopped,
 )
 from ckpt.formats.common.dcp import DATA
-from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.sets import is_shard
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import CHECKPOINTS, PERHAPS
 from ckpt.io.far import is_url
 from ckpt.io.location import SNAPSHOTS, is_cached_model, locate, read_file

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements import boxes
-from ckpt.elements.blocks import SMALL, blocks, buffer, place_of
+from ckpt.elements.blocks import SMALL, buffer
 from ckpt.elements.crc import combined
-from ckpt.elements.pieces import shown, size_of
 from ckpt.errors import CkptError, DamagedDataError, LimitError, NotOpenedError
 from ckpt.io.executor import Executor, Failed, Task, cpus, run_each, spans
 from ckpt.io.far import foreseen_at_once
-from ckpt.tensors import (
-    Boxes,
-    Checksum,
-    Computed,
-    Mean,
-    Overlaid,
-    Patched,
-    Place,
-    Range,
-    Tensor,
-    TensorRef,
-    noted,
-    parts_of,
-)
+from ckpt.places import Checksum, Place, Range
+from ckpt.tensors import Tensor, TensorRef, parts_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,7 +28,7 @@ def crc_of_bytes(place: Range, first: int, count: int) -> int:
     """The CRC-32 of `count` bytes of a place from byte `first`. Raises UnreadableError."""
     crc = 0
     if place.inflated is not None:
-        for block in blocks(place, first, count):
+        for block in place.read_blocks(first, count):
             crc = zlib.crc32(block, crc)
         return crc
     begin, end = place.offset + first, place.offset + first + count
@@ -58,7 +44,7 @@ def crc_of_bytes(place: Range, first: int, count: int) -> int:
 def crc_of(place: Range) -> tuple[int, str | None]:
     """The CRC-32 of a record or of a part of one, or (0, why its data does not inflate)."""
     try:
-        return crc_of_bytes(place, 0, size_of(place)), None
+        return crc_of_bytes(place, 0, place.nbytes), None
     except DamagedDataError as error:
         return 0, error.problem
 
@@ -80,28 +66,6 @@ def joined(
     return crc, None
 
 
-def checksums_of(place: Place | None) -> Iterator[Checksum]:
-    """The recorded checksums of all records that the bytes of a place come from. Raises UnreadableError, NotOpenedError."""
-    todo = [place]
-    while todo:
-        layer = todo.pop()
-        if isinstance(layer, Range):
-            if layer.recorded is not None:
-                yield layer.recorded
-        elif isinstance(layer, Computed):
-            todo.append(noted(layer.of.storage))
-        elif isinstance(layer, Overlaid):
-            todo += [noted(layer.of.storage), noted(layer.over.storage)]
-        elif isinstance(layer, Mean):
-            todo += [noted(ref.storage) for ref in layer.of]
-        elif isinstance(layer, Patched):
-            todo += [piece for piece, _, _ in shown(layer, 0, layer.size)]
-        elif isinstance(layer, Boxes):
-            straight = boxes.as_ranges(layer, place_of)
-            parts = [noted(box.tensor().storage) for box in layer.boxes] if straight is layer else [straight]
-            todo += parts
-
-
 DAMAGED = "its bytes do not match the recorded checksum"
 
 
@@ -120,7 +84,7 @@ def unsound(checkpoint: Checkpoint, executor: Executor, *, far: bool = False) ->
         try:
             for part in parts_of(entry.tensor):
                 for place in _places(part):
-                    deque(checksums_of(place), 0)
+                    deque(place.list_checksums(), 0)
             rest.append(entry)
         except (LimitError, NotOpenedError):
             raise
@@ -132,10 +96,10 @@ def unsound(checkpoint: Checkpoint, executor: Executor, *, far: bool = False) ->
 
 def _places(part: TensorRef) -> list[Place]:
     """The places of the bytes of a tensor. Its storage may lack others."""
-    place = noted(part.storage)
+    place = part.storage.noted
     if place is None or not part.numel:
         return []
-    return [piece for piece, _, _ in shown(place, *part.extent)] if isinstance(place, Patched) else [place]
+    return [stretch.place for stretch in place.list_stretches(*part.extent)]
 
 
 def are_damaged(tensors: Sequence[Tensor], executor: Executor, *, far: bool = False) -> list[bool]:
@@ -150,13 +114,13 @@ def are_damaged(tensors: Sequence[Tensor], executor: Executor, *, far: bool = Fa
         checksums: list[Checksum] = []
         for part in parts_of(tensor):
             with suppress(CkptError):
-                checksums += checksums_of(noted(part.storage) if part.numel else None)
+                checksums += part.storage.list_checksums() if part.numel else ()
         checksums = [checksum for checksum in checksums if far or checksum.place.source.far is None]
         records.update((checksum.place, checksum) for checksum in checksums)
         over.append([checksum.place for checksum in checksums])
     cuts = {place: parts_of_record(place) for place in records}
     tasks = [
-        Task(crc_of, (place.part(first, last),), last - first)
+        Task(crc_of, (place.slice_stored(first, last),), last - first)
         for place, row in cuts.items()
         for first, last in row
     ]
@@ -184,7 +148,7 @@ class Audit:
 
     def check(self, place: Place | None) -> None:
         """Compare the records that the bytes of a place come from with their checksums, now or beside other work."""
-        for checksum in checksums_of(place):
+        for checksum in () if place is None else place.list_checksums():
             if checksum.place in self._known:
                 continue
             self._known.add(checksum.place)
@@ -193,7 +157,7 @@ class Audit:
                 continue
             parts = parts_of_record(checksum.place)
             pool = self._threads()
-            done = [pool.submit(crc_of, checksum.place.part(first, last)) for first, last in parts]
+            done = [pool.submit(crc_of, checksum.place.slice_stored(first, last)) for first, last in parts]
             self._rows.append((checksum, parts, done))
 
     def passed(self, checksum: Checksum, crc: int) -> None:

@@ -2,66 +2,306 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from math import prod
+from typing import Protocol
 
+from ckpt.dtypes import DType
+from ckpt.elements.blocks import is_dense
+from ckpt.elements.computed import fill_span, place_of
 from ckpt.errors import UnreadableError, UnsupportedError
+from ckpt.io.far import Reading
+from ckpt.io.source import Source
+from ckpt.places import BasePlace, Checksum, Passed, Place, Range, Runs, Tally
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Box, Boxes, Patched, Place, Range, TensorRef, flat
+from ckpt.tensors import Storage, TensorRef
 
 BAND = 1 << 20
 """The most bytes that are gathered at once, unless one row of the last dimension has more: they stay in the cache."""
+_EDGE = 8 << 10
+"""More bytes than lie before the elements in the item of a tensor."""
 
-Fill = Callable[[TensorRef, int, int, memoryview], None]
-"""Fills a buffer with the elements of a tensor from the first number to the last, in the order of its shape."""
+
+class Part(Protocol):
+    """A tensor that is opened when its bytes are needed."""
+
+    @property
+    def source(self) -> Source:
+        """The file that holds it. Raises UnreadableError, NotOpenedError."""
+        ...
+
+    def tensor(self) -> TensorRef:
+        """The tensor. Raises UnreadableError, NotOpenedError."""
+        ...
+
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that opening and reading it takes. Raises UnreadableError."""
+        ...
 
 
-def as_ranges(place: Boxes, place_of: Callable[[TensorRef], Place]) -> Place:
-    """The same bytes as a range or as ranges; the boxes themselves where some are not runs of bytes in a file.
+class Box(NamedTuple):
+    """The elements of a tensor from the index `offsets` on, `sizes` of them in each dimension, and where they are."""
 
-    Raises UnreadableError where a part is missing or damaged, NotOpenedError.
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    part: TensorRef | Part
+
+    def tensor(self) -> TensorRef:
+        """The tensor of shape `sizes` with its elements. Raises UnreadableError, NotOpenedError."""
+        return self.part if isinstance(self.part, TensorRef) else self.part.tensor()
+
+    def is_run(self, shape: Sequence[int]) -> bool:
+        """Tell whether its elements follow each other in a tensor of this shape."""
+        inner = len(shape)
+        while inner and self.sizes[inner - 1] == shape[inner - 1]:
+            inner -= 1
+        return all(size == 1 for size in self.sizes[: max(0, inner - 1)])
+
+
+class Boxes(BasePlace):
+    """The elements of a tensor in the order of its shape, cut into boxes that do not overlap.
+
+    `cut` makes the boxes when they are needed, `grid` is the number of cuts of each dimension. `problem` says
+    why the elements cannot be read, as where a box is missing. `sources` are the sources of all boxes.
     """
+
+    __slots__ = (
+        "_boxes",
+        "_order",
+        "_resolved",
+        "cut",
+        "dtype",
+        "grid",
+        "nbytes",
+        "problem",
+        "shape",
+        "sources",
+    )
+
+    nbytes: int
+    grid: tuple[int, ...]
+
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        cut: Callable[[], Sequence[Box]],
+        sources: Sequence[Source],
+        problem: str | None = None,
+        grid: Sequence[int] = (),
+    ) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.cut = cut
+        self.grid = tuple(grid)
+        self.sources = sources
+        self.problem = problem
+        self.nbytes = dtype.nbytes(prod(shape))
+        self._resolved: Place | None = None
+        """The same bytes as ranges, once they are known to be some."""
+        self._boxes: Sequence[Box] | None = None
+        self._order: tuple[list[tuple[int, int, Box]], list[int]] | None = None
+
+    @property
+    def boxes(self) -> Sequence[Box]:
+        if self._boxes is None:
+            self._boxes = self.cut()
+        return self._boxes
+
+    @property
+    def can_seek(self) -> bool:
+        return True
+
+    @property
+    def can_cut(self) -> bool:
+        return True
+
+    def list_sources(self) -> Iterator[Source]:
+        return iter(self.sources)
+
+    def first_source(self) -> Source | None:
+        if self.problem is None and self.boxes:
+            part = self.boxes[0].part
+            if not isinstance(part, TensorRef):
+                return part.source
+            place = part.storage.place
+            return None if place is None else place.first_source()
+        return next(self.list_sources(), None)
+
+    def list_readings(self, first: int, last: int) -> Iterator[Reading]:
+        if self.problem is None:
+            for box in self.boxes_between(first, last):
+                yield from self._readings_of(box, first, last)
+
+    def list_checksums(self) -> Iterator[Checksum]:
+        if not self.nbytes:
+            return
+        place = self.resolved()
+        if place is not self:
+            yield from place.list_checksums()
+            return
+        for box in reversed(self.boxes):
+            yield from box.tensor().storage.list_checksums()
+
+    def lacks_bytes(self, first: int, last: int) -> bool:
+        return first < last and self.problem is not None
+
+    def as_stored(self, first: int, last: int) -> Place | None:
+        if first == last:
+            return None
+        place = self.resolved()
+        if place is not self:
+            return place.part(first, last)
+        return self if (first, last) == (0, self.nbytes) else None
+
+    def resolved(self) -> Place:
+        """The same bytes as a range or as ranges; the boxes themselves where some are not runs of bytes in a file.
+
+        Raises UnreadableError where a part is missing or damaged, NotOpenedError.
+        """
+        if self.problem is not None:
+            raise UnreadableError(self.problem)
+        if self._resolved is None:
+            runs = self._runs()
+            if runs is None:
+                self._resolved = self
+            else:
+                self._resolved = runs[0][1] if len(runs) == 1 else Runs(self.nbytes, runs)
+        return self._resolved
+
+    def read_blocks(
+        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+    ) -> Iterator[bytes]:
+        size = self.nbytes - start if count is None else count
+        if not size:  # no bytes are never missing
+            return
+        place = self.resolved()
+        if place is self:
+            yield from map(bytes, self._gathered(start, size))
+        else:
+            yield from place.read_blocks(start, size, tally)
+
+    def stream_blocks(
+        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+    ) -> Iterator[bytes | memoryview]:
+        if not count:
+            return
+        place = self.resolved()
+        if place is self:
+            yield from self._gathered(start, count)
+        else:
+            yield from place.stream_blocks(start, count, tally, passed)
+
+    def reduce_with(self, cut: Callable[[], Sequence[Box]]) -> tuple[object, ...]:
+        """Return what `__reduce__` returns for the same place with another function that makes its boxes."""
+        return Boxes, (self.dtype, self.shape, cut, self.sources, self.problem, self.grid)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        boxes = () if self.problem is not None else tuple(self.boxes)  # without them there is nothing to read
+        return _boxes, (self.dtype, self.shape, boxes, self.problem, self.grid)
+
+    def _runs(self) -> list[tuple[int, Range]] | None:
+        """(first byte, range) of each box in order, when every box is one run of bytes in a file; else None."""
+        runs: list[tuple[int, Range]] = []
+        for box in self.boxes:
+            if not prod(box.sizes):
+                continue
+            if not box.is_run(self.shape):
+                return None
+            run = place_of(box.tensor()).run
+            if run is None:
+                return None
+            runs.append((self.dtype.nbytes(flat(box.offsets, self.shape)), run))
+        return sorted(runs, key=lambda row: row[0])
+
+    def boxes_between(self, first: int, last: int) -> Iterator[Box]:
+        """The boxes with elements between two bytes, and those around them."""
+        if self._order is None:
+            rows = sorted(
+                ((*self.span_of(box), box) for box in self.boxes if prod(box.sizes)), key=lambda row: row[0]
+            )
+            self._order = rows, [*accumulate((end for _, end, _ in rows), max)]
+        rows, ends = self._order
+        for begin, end, box in rows[bisect_right(ends, first) :]:
+            if begin >= last:
+                return
+            if end > first:
+                yield box
+
+    def span_of(self, box: Box) -> tuple[int, int]:
+        """The first byte of a box, and the one behind its last."""
+        far = [offset + size - 1 for offset, size in zip(box.offsets, box.sizes, strict=True)]
+        width = self.dtype.nbytes
+        return width(flat(box.offsets, self.shape)), width(flat(far, self.shape) + 1)
+
+    def _readings_of(self, box: Box, first: int, last: int) -> Iterator[Reading]:
+        """The bytes of a box that are among these of the whole: those alone where they are one run, else whole rows."""
+        begin, end = self.span_of(box)
+        low, high = max(0, first - begin), min(end, last) - begin
+        if not box.is_run(self.shape):
+            row, own = (self.dtype.nbytes(prod(shape[1:])) for shape in (self.shape, box.sizes))
+            top = box.offsets[0] if box.offsets else 0
+            rows = box.sizes[0] if box.sizes else 1
+            low = max(0, first // row - top) * own
+            high = min(rows, -(-last // row) - top) * own
+        is_part = low > 0 or high < self.dtype.nbytes(prod(box.sizes))
+        for source, start, stop in box.part.reads():
+            yield (source, start + low, min(stop, start + high + _EDGE)) if is_part else (source, start, stop)
+
+    def _gathered(self, start: int, count: int) -> Iterator[memoryview]:
+        """`count` bytes from byte `start`, in blocks that are valid until the next one.
+
+        Memory stays at two bands and what one box takes. Raises UnsupportedError.
+        """
+        width = self.dtype.bits // 8
+        if not width:
+            raise UnsupportedError(f"{self.dtype.name} in several parts: elements of less than a byte")
+        boxes = [box for box in self.boxes if prod(box.sizes)]
+        end = start + count
+        held = _Buffers()
+        for band in _bands(self.shape, width, start // width, -(-end // width)):
+            data = _filled(band, self.shape, width, boxes, held)
+            begin = band.start * width
+            yield data[max(0, start - begin) : end - begin]
+
+
+def _boxes(
+    dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box], problem: str | None, grid: tuple[int, ...]
+) -> Boxes:
+    """The boxes in another process, which only reads them: who made the tasks looks after their sources."""
+    return Boxes(dtype, shape, lambda: boxes, (), problem, grid)
+
+
+def flat(index: Sequence[int], shape: Sequence[int]) -> int:
+    """The number of an element in the order of a shape."""
+    number = 0
+    for coordinate, size in zip(index, shape, strict=True):
+        number = number * size + coordinate
+    return number
+
+
+def boxes_in(storage: Storage) -> Sequence[Box]:
+    """The boxes of a storage that is cut into boxes, else none."""
+    place = storage.place
+    return place.boxes if isinstance(place, Boxes) else ()  # no other place knows of indices
+
+
+def boxes_shown(ref: TensorRef) -> Boxes | None:
+    """The boxes whose elements a tensor shows at their own indices, or None. Raises UnreadableError where they cannot be read."""
+    place = ref.storage.place
+    if not isinstance(place, Boxes):  # no other place knows of indices
+        return None
+    is_own = ref.shape == place.shape and ref.dtype.bits == place.dtype.bits
+    if not is_own or ref.offset or not is_dense(ref):
+        return None
     if place.problem is not None:
         raise UnreadableError(place.problem)
-    if place.straight is None:
-        runs = _runs(place, place_of)
-        if runs is None:
-            place.straight = place
-        else:
-            place.straight = runs[0][1] if len(runs) == 1 else Patched(None, place.size, runs)
-    return place.straight
+    return place
 
 
-def _runs(place: Boxes, place_of: Callable[[TensorRef], Place]) -> list[tuple[int, Range]] | None:
-    """(first byte, range) of each box in order, when every box is one run of bytes in a file; else None."""
-    runs: list[tuple[int, Range]] = []
-    for box in place.boxes:
-        if not prod(box.sizes):
-            continue
-        if not box.is_run(place.shape):
-            return None
-        extent = place_of(box.tensor())
-        if not isinstance(extent, Range):
-            return None
-        runs.append((place.dtype.nbytes(flat(box.offsets, place.shape)), extent))
-    return sorted(runs, key=lambda run: run[0])
-
-
-def gathered(place: Boxes, start: int, count: int, fill: Fill) -> Iterator[memoryview]:
-    """`count` bytes from byte `start`, in blocks that are valid until the next one.
-
-    Memory stays at two bands and what `fill` takes. Raises UnsupportedError.
-    """
-    width = place.dtype.bits // 8
-    if not width:
-        raise UnsupportedError(f"{place.dtype.name} in several parts: elements of less than a byte")
-    boxes = [box for box in place.boxes if prod(box.sizes)]
-    end = start + count
-    held = _Buffers()
-    for band in _bands(place.shape, width, start // width, -(-end // width)):
-        data = _filled(band, place.shape, width, boxes, fill, held)
-        begin = band.start * width
-        yield data[max(0, start - begin) : end - begin]
+# --- gathering --------------------------------------------------------------------------------------------------------
 
 
 class _Buffers:
@@ -111,7 +351,7 @@ def _bands(shape: tuple[int, ...], width: int, start: int, end: int) -> Iterator
 
 
 def _filled(
-    band: _Band, shape: tuple[int, ...], width: int, boxes: Sequence[Box], fill: Fill, held: _Buffers
+    band: _Band, shape: tuple[int, ...], width: int, boxes: Sequence[Box], held: _Buffers
 ) -> memoryview:
     """The bytes of a band. The boxes cover all of it."""
     level = len(band.outer)
@@ -134,10 +374,10 @@ def _filled(
         first = flat((*begins, low - offset), (*box.sizes[:level], size)) * inner_numel
         last = first + (high - low) * inner_numel
         if sizes == inner:
-            fill(box.tensor(), first, last, data[(low - band.first) * row : (high - band.first) * row])
+            fill_span(box.tensor(), first, last, data[(low - band.first) * row : (high - band.first) * row])
             continue
         part = held.part((last - first) * width)
-        fill(box.tensor(), first, last, part)
+        fill_span(box.tensor(), first, last, part)
         begins_inside = (low - band.first, *box.offsets[level + 1 :])
         _scatter(data, (band.last - band.first, *inner), part, (high - low, *sizes), width, begins_inside)
     return data

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from math import isfinite, sqrt
 
 from ckpt.elements import spans
-from ckpt.elements.blocks import (
-    blocks,
-    elements,
-    is_dense,
-    memory_order,
-    permuted,
-    place_of,
-    same_bytes,
-    same_ranges,
-    slice_of,
-)
+from ckpt.elements.blocks import elements, is_dense, memory_order, permuted, same_bytes, same_ranges, slice_of
 from ckpt.elements.cast import has_numbers
+from ckpt.elements.computed import place_of
 from ckpt.elements.histogram import Histogram
 from ckpt.elements.measure import Difference
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, without_repeats
 from ckpt.errors import UnreadableError
 from ckpt.io.executor import Executor, Failed, Serial, Task, run_each
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Range, Tensor, TensorRef, parts_of
+from ckpt.tensors import Composite, Tensor, TensorRef, parts_of
 
 
 class Change(NamedTuple):
@@ -390,8 +381,8 @@ def _short(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes] | None:
     """The elements of two tensors of one dtype that fit into one step, read once; None of others."""
     if before.numel > spans.ELEMENTS:
         return None
-    old, new = place_of(before), place_of(after)
-    if not (isinstance(old, Range) and isinstance(new, Range)):
+    old, new = place_of(before).run, place_of(after).run
+    if old is None or new is None:
         return None
     return old.source.read(old.offset, before.nbytes), new.source.read(new.offset, after.nbytes)
 
@@ -399,15 +390,19 @@ def _short(before: TensorRef, after: TensorRef) -> tuple[bytes, bytes] | None:
 def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
     """Tell whether the elements are the same byte for byte."""
     if before.dtype.bits < 8:
-        streams = [
-            blocks(ref.storage.place, ref.extent[0], ref.extent[1] - ref.extent[0])  # type: ignore[arg-type]
-            for ref in (before, after)
-        ]
-        return same_bytes(streams[0], streams[1])
-    old, new = place_of(before), place_of(after)
-    if isinstance(old, Range) and isinstance(new, Range):
+        return same_bytes(_stored_bytes(before), _stored_bytes(after))
+    old, new = place_of(before).run, place_of(after).run
+    if old is not None and new is not None:
         return same_ranges(old.source, old.offset, new.source, new.offset, before.nbytes)
     return same_bytes(elements(before), elements(after))
+
+
+def _stored_bytes(ref: TensorRef) -> Iterator[bytes]:
+    """The bytes of the storage that a tensor sees."""
+    place = ref.storage.place
+    assert place is not None
+    first, last = ref.extent
+    return place.read_blocks(first, last - first)
 
 
 def _index(number: int, shape: Sequence[int], order: tuple[int, ...]) -> tuple[int, ...]:

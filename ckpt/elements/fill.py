@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.dtypes import DType
 from ckpt.elements import blocks, cast
-from ckpt.elements.pieces import size_of
+from ckpt.elements.boxes import Box, boxes_shown
 from ckpt.errors import UnreadableError
 from ckpt.io.source import Source
-from ckpt.tensors import Box, Boxes, Patched, Place, Range, TensorRef, sources_of
+from ckpt.places import Place, Range
+from ckpt.tensors import TensorRef
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,17 +118,16 @@ def _gather(ref: TensorRef, region: Region, out: Array, sources: list[Source]) -
         return
     place = ref.storage.place
     assert place is not None
-    if isinstance(place, Boxes) and _shows_all(ref, place):
-        if place.problem is not None:
-            raise UnreadableError(place.problem)
-        for box in place.boxes:
+    shown = boxes_shown(ref)
+    if shown is not None:
+        for box in shown.boxes:
             cut = _within(region, box)
             if cut is not None:
                 if not isinstance(box.part, TensorRef):
                     sources.append(box.part.source)
                 _gather(box.tensor(), cut[0], _view(out, cut[1]), sources)
     else:
-        sources += sources_of(place)
+        sources += place.list_sources()
         width = ref.dtype.bits // 8
         if out.shape == ref.shape and out.flags.c_contiguous and blocks.is_dense(ref):  # the usual case
             reader = _reader(place, out.nbytes)
@@ -135,7 +135,7 @@ def _gather(ref: TensorRef, region: Region, out: Array, sources: list[Source]) -
             reader.finish()
         else:
             _read_view(ref, region, out, place)
-        if isinstance(place, Range) and place.big:
+        if place.big:
             _swap(out, ref.dtype)
     if ref.conj or ref.neg:
         _resolve(out, ref)
@@ -146,12 +146,6 @@ def _read_view(ref: TensorRef, region: Region, out: Array, place: Place) -> None
     stride = tuple(step * taken.step for step, taken in zip(ref.stride, region, strict=True))
     first = ref.offset + sum(step * taken.start for step, taken in zip(ref.stride, region, strict=True))
     _read(place, ref.dtype.bits // 8, first, stride, out)
-
-
-def _shows_all(ref: TensorRef, place: Boxes) -> bool:
-    """Tell whether a tensor shows the elements of boxes at their own indices."""
-    is_own = ref.shape == place.shape and ref.dtype.bits == place.dtype.bits
-    return is_own and ref.offset == 0 and blocks.is_dense(ref)
 
 
 def _within(region: Region, box: Box) -> tuple[Region, list[slice]] | None:
@@ -333,12 +327,12 @@ class _Reader:
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         position = 0
-        for block in blocks.blocks(self._place, offset, len(buffer)):
+        for block in self._place.read_blocks(offset, len(buffer)):
             buffer[position : position + len(block)] = block
             position += len(block)
 
     def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [b"".join(blocks.blocks(self._place, offset, count)) for offset, count in ranges]
+        return [b"".join(self._place.read_blocks(offset, count)) for offset, count in ranges]
 
     def finish(self) -> None:
         """Check what can be checked once all has been read."""
@@ -377,11 +371,11 @@ class _Stream(_Reader):
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
-        self._size = size_of(place)
+        self._size = place.nbytes
         self._begin()
 
     def _begin(self) -> None:
-        self._blocks = iter(blocks.blocks(self._place))
+        self._blocks = self._place.read_blocks()
         self._block: bytes | memoryview = b""
         self._first = 0
 
@@ -416,22 +410,10 @@ class _Stream(_Reader):
 
 def _reader(place: Place, needed: int) -> _Reader:
     """The reader of a place of which so many bytes are needed."""
-    if isinstance(place, Range):
-        if place.inflated is None:
-            return _RangeReader(place)
-        data = blocks.kept(place) if 2 * needed < place.inflated else None
-        return _Stream(place) if data is None else _HeldReader(data)
-    if isinstance(place, Boxes):
+    run = place.run
+    if run is not None:
+        return _RangeReader(run)
+    if place.can_seek:
         return _Reader(place)
-    if isinstance(place, Patched) and all(map(_is_at_random, [place.base, *_pieces(place)])):
-        return _Reader(place)
-    return _Stream(place)
-
-
-def _pieces(place: Patched) -> list[Place]:
-    return [piece for _, piece in reversed(place.pieces)]
-
-
-def _is_at_random(place: Place | None) -> bool:
-    """Tell whether any bytes of a place can be read without those before them."""
-    return place is None or isinstance(place, Boxes) or (isinstance(place, Range) and place.inflated is None)
+    data = place.kept_bytes() if 2 * needed < place.nbytes else None
+    return _Stream(place) if data is None else _HeldReader(data)

@@ -1,12 +1,22 @@
-"""Adding elements of several tensors as float64, span by span, and rounding the sums. Reads no file."""
+"""The mean of several tensors: adding their elements as float64, span by span, and rounding the sums."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ckpt.dtypes import DType
 from ckpt.elements import cast
+from ckpt.elements import crc as crcs
+from ckpt.elements.blocks import elements
 from ckpt.elements.cast import Rows
+from ckpt.elements.computed import PlaceOfTensors, can_cut, fill_span, place_of
+from ckpt.io.executor import in_order
+from ckpt.places import Passed, Tally, cut_blocks
+from ckpt.rows import NamedTuple
+from ckpt.tensors import TensorRef
 
 if TYPE_CHECKING:
     from ckpt.elements.cast import Array
@@ -71,3 +81,107 @@ class Span:
     def close(self) -> None:
         """End the use of its memory, and of the bytes that `rounded` gave."""
         _IDLE.append(self._rows)
+
+
+class Mean(PlaceOfTensors):
+    """The weighted mean of tensors of one shape, element by element in the order of that shape, as `dtype`.
+
+    `tensors` are added as float64 in this order, each times its share of `shares`.
+    """
+
+    __slots__ = ("_tensors", "dtype", "shares")
+
+    def __init__(self, tensors: Sequence[TensorRef], shares: Sequence[float], dtype: DType) -> None:
+        self._tensors = tuple(tensors)
+        self.shares = tuple(shares)
+        self.dtype = dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.nbytes(self._tensors[0].numel)
+
+    @property
+    def tensors(self) -> tuple[TensorRef, ...]:
+        return self._tensors
+
+    def read_blocks(
+        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+    ) -> Iterator[bytes]:
+        size = self.nbytes - start if count is None else count
+        return map(bytes, self.stream_blocks(start, size, tally))
+
+    def stream_blocks(
+        self, start: int, count: int, tally: Tally | None = None, passed: Passed | None = None
+    ) -> Iterator[memoryview]:
+        """Yield `count` bytes from byte `start`, in blocks that are valid until the next one.
+
+        Threads read and add its spans. `passed` is told of each record that was read whole on the way.
+        """
+        width = self.dtype.bits // 8
+        first, last = start // width, -(-(start + count) // width)
+        is_cut = all(map(can_cut, self.tensors))
+        is_whole = is_cut and passed is not None and count == self.nbytes
+        checksums = [place_of(ref).checksum_of(0, ref.nbytes) if is_whole else None for ref in self.tensors]
+        if is_cut:
+            summed = [checksum is not None for checksum in checksums]
+            spans = [(begin, min(begin + ELEMENTS, last)) for begin in range(first, last, ELEMENTS)]
+            parts = in_order(partial(self._averaged, summed), spans)
+        else:
+            parts = self._averaged_in_turn(first, last)
+        totals: list[int] = []
+        begin = first * width
+        for part in parts:
+            if part.overflowed and tally is not None:
+                tally(part.overflowed)
+            sizes = [len(part.data) // width * (ref.dtype.bits // 8) for ref in self.tensors]
+            totals = list(map(crcs.combined, totals, part.sums, sizes)) if totals else part.sums
+            yield part.data[max(start - begin, 0) : start + count - begin]
+            begin += len(part.data)
+            part.span.close()
+        for checksum, crc in zip(checksums, totals, strict=False):
+            if checksum is not None and passed is not None:
+                passed(checksum, crc)
+
+    def _averaged(self, summed: Sequence[bool], ends: tuple[int, int]) -> _Averaged:
+        """A span, with the CRC of what was read of the tensors that are `summed`, and 0 for the others."""
+        first, last = ends
+        span = Span(last - first, self.dtype)
+        sums: list[int] = []
+        for ref, share, is_summed in zip(self.tensors, self.shares, summed, strict=True):
+            block = span.block((last - first) * (ref.dtype.bits // 8))
+            fill_span(ref, first, last, block)
+            sums.append(zlib.crc32(block) if is_summed else 0)
+            span.add(block, ref.dtype, share)
+        return _Averaged(span, *span.rounded(), sums)
+
+    def _averaged_in_turn(self, first: int, last: int) -> Iterator[_Averaged]:
+        """The spans of tensors that are read from their beginning only."""
+        streams = [_in_steps(ref, first, last) for ref in self.tensors]
+        for begin in range(first, last, ELEMENTS):
+            span = Span(min(ELEMENTS, last - begin), self.dtype)
+            for ref, share, stream in zip(self.tensors, self.shares, streams, strict=True):
+                span.add(next(stream), ref.dtype, share)
+            yield _Averaged(span, *span.rounded(), [])
+
+
+class _Averaged(NamedTuple):
+    """A span of a mean: its elements as bytes, how many overflowed, and the CRC of what was read of each tensor."""
+
+    span: Span
+    data: memoryview
+    overflowed: int
+    sums: list[int]
+
+
+def _in_steps(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:
+    """The elements `first` to `last` of a tensor, in steps of a mean."""
+    width = ref.dtype.bits // 8
+    step = ELEMENTS * width
+    rest = bytearray()
+    for block in cut_blocks(elements(ref), first * width, (last - first) * width):
+        rest += block
+        while len(rest) >= step:
+            yield bytes(memoryview(rest)[:step])
+            del rest[:step]
+    if rest:
+        yield bytes(rest)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ckpt.elements.blocks import buffer, can_cut, elements, place_of
+from ckpt.elements.blocks import buffer, elements
+from ckpt.elements.computed import can_cut, place_of
 from ckpt.errors import UnsupportedError
 from ckpt.io import executor
-from ckpt.tensors import Range, TensorRef
+from ckpt.tensors import TensorRef
 
 ELEMENTS = 1 << 16
 """Elements per step of computing: few enough for the cache, and enough that threads do not wait for each other."""
@@ -64,14 +65,14 @@ def _shaped(ref: TensorRef, shape: tuple[int, ...]) -> TensorRef:
 def numbered_blocks(ref: TensorRef, side: int) -> Iterator[bytes | memoryview]:
     """The elements of a tensor in blocks of ELEMENTS. Each is valid until the thread's next block of that `side`."""
     size = ELEMENTS * (ref.dtype.bits // 8)
-    place = place_of(ref)
-    if isinstance(place, Range):
+    run = place_of(ref).run
+    if run is not None:
         whole = memoryview(buffer(side, size)) if ref.nbytes >= size else memoryview(b"")
         for position in range(0, ref.nbytes, size):
             if ref.nbytes - position < size:
-                yield place.source.read(place.offset + position, ref.nbytes - position)
+                yield run.source.read(run.offset + position, ref.nbytes - position)
             else:
-                place.source.read_into(place.offset + position, whole)
+                run.source.read_into(run.offset + position, whole)
                 yield whole
         return
     rest = bytearray()

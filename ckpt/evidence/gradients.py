@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ckpt.checkpoint import Checkpoint
+from ckpt.elements.boxes import boxes_in
+from ckpt.elements.computed import lacks_bytes
 from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import optimizer
@@ -20,7 +22,7 @@ from ckpt.evidence.roles import RecordMatch
 from ckpt.names import Path
 from ckpt.nodes import Node, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Boxes, TensorRef
+from ckpt.tensors import TensorRef
 from ckpt.text import and_more, show
 from ckpt.tree.find import counter, is_counter
 
@@ -232,12 +234,11 @@ def _values(nodes: Sequence[Node]) -> list[float]:
 def _file_of(node: Node) -> str | None:
     """The name of the file that holds a counter alone."""
     tensor = tensor_of(node)
-    place = tensor.storage.place if isinstance(tensor, TensorRef) else None
-    if not isinstance(place, Boxes) or place.problem is not None:
+    if not isinstance(tensor, TensorRef) or lacks_bytes(tensor):
         return None
     from ckpt.formats.dcp.items import TensorItem  # here: only distributed checkpoints have such items
 
-    parts = [box.part for box in place.boxes]
+    parts = [box.part for box in boxes_in(tensor.storage)]
     if len(parts) != 1 or not isinstance(parts[0], TensorItem):
         return None
     try:

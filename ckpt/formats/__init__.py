@@ -23,7 +23,7 @@ from ckpt.errors import (
     UsageError,
     is_stopped,
 )
-from ckpt.formats.common.directory import LOCAL_MAGIC
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import Format, Probe
 from ckpt.io.location import Location, beside, is_cached_model, locate
 from ckpt.limits import Budget, Limits

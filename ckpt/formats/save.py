@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, ExitStack
 from shlex import quote
 
 from ckpt.checkpoint import Checkpoint, Traits
-from ckpt.elements.audit import Audit, checksums_of
+from ckpt.elements.audit import Audit
 from ckpt.errors import (
     CkptError,
     DamagedDataError,
@@ -40,8 +40,9 @@ from ckpt.io.location import Instead, Location, locate
 from ckpt.io.source import Source
 from ckpt.io.target import Progress, Sink, Target
 from ckpt.limits import Limits
+from ckpt.places import Checksum
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Checksum, noted, parts_of
+from ckpt.tensors import parts_of
 from ckpt.text import and_more, pasted_path, show
 from ckpt.tree.find import metadata_of
 
@@ -215,7 +216,7 @@ def _check_carried(checkpoint: Checkpoint, audit: Audit, checks: dict[str, Check
     """Compare all records with their checksums where every byte is to be checked, those that keep theirs too."""
     if "crc" in (checks or {}):
         for storage in checkpoint.storages:
-            audit.check(noted(storage))
+            audit.check(storage.noted)
 
 
 def damaged_in(checkpoint: Checkpoint, audit: Audit, *, keep: bool) -> tuple[str, ...]:
@@ -245,7 +246,7 @@ def _names_over(checkpoint: Checkpoint, damaged: Sequence[Checksum]) -> tuple[st
         if any(
             checksum.place in places
             for part in parts_of(entry.tensor)
-            for checksum in checksums_of(noted(part.storage))
+            for checksum in part.storage.list_checksums()
         )
     )
 

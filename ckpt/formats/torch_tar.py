@@ -22,8 +22,9 @@ from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId, is_tuple
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
+from ckpt.places import Range
 from ckpt.rows import NamedTuple
-from ckpt.tensors import DIMENSIONS, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 
 

@@ -21,8 +21,8 @@ from ckpt.errors import UsageError, WriteError
 from ckpt.io import disk
 from ckpt.io.far import foreseen_at_once, is_url, writer
 from ckpt.io.source import MOST, TOO_MANY_TEXT, Source
+from ckpt.places import Checksum, Place
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Checksum, Place
 from ckpt.text import and_more, show, size_text
 
 NO_REPLACE, EXCHANGE = 1, 2

@@ -15,7 +15,8 @@ from ckpt.live import require_torch
 from ckpt.nodes import Global, Node, Opaque, PersistentId
 from ckpt.pickles.calls import ordered_dict
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Range, Storage, TensorRef, overlapping, tensor_ref
+from ckpt.places import Range
+from ckpt.tensors import Storage, TensorRef, overlapping, tensor_ref
 from ckpt.tree.view import MARKERS
 
 _ALIGN = 16

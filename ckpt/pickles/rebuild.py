@@ -30,8 +30,9 @@ from ckpt.nodes import (
 )
 from ckpt.pickles.machine import Fillings, Pickle
 from ckpt.pickles.names_of_torch import TENSOR_PROPERTIES
+from ckpt.places import Place, Range
 from ckpt.rows import replace
-from ckpt.tensors import DIMENSIONS, Composite, Place, Range, Storage, Tensor, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Composite, Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.scalars import device_text
@@ -362,11 +363,7 @@ def strided(
     if ref.numel >= _TOO_MANY:
         raise BadCallError("more than 2^63 elements")
     place = storage.place
-    if (
-        isinstance(place, Range)
-        and place.big
-        and _swapped_bits(storage.dtype or UINT8) != _swapped_bits(dtype)
-    ):
+    if place is not None and place.big and _swapped_bits(storage.dtype or UINT8) != _swapped_bits(dtype):
         raise BadCallError("torch turns the bytes of its big-endian storage in units of another size")
     if ref.extent[1] > storage.nbytes:
         raise BadCallError(

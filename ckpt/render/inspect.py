@@ -32,7 +32,7 @@ from ckpt.render.text import (
     safe,
     shortened,
 )
-from ckpt.tensors import Boxes, Composite, Tensor, sharding_of
+from ckpt.tensors import Composite, Tensor, sharding_of
 from ckpt.text import and_more, count_text, folded, listed, plural, show, show_literal, size_text
 from ckpt.tree.find import REGISTERED
 from ckpt.tree.literals import scalar_text
@@ -306,8 +306,8 @@ def _shards(report: Inspection) -> str:
 
 def _sharded(report: Inspection) -> str:
     """Return how many tensors are cut, along which dimensions, and into how many parts."""
-    places = {type(storage.place) for storage in set(looks(report.checkpoint.storages))}
-    if Boxes not in places:
+    places = [storage.place for storage in set(looks(report.checkpoint.storages))]
+    if not any(place.grid for place in places if place is not None):
         return ""
     every = [sharding for row in report.rows if (sharding := sharding_of(row.tensor)) is not None]
     if not every:

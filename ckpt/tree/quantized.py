@@ -15,7 +15,8 @@ from typing import Literal
 from ckpt.dtypes import BY_NAME, DType, contiguous
 from ckpt.io.source import Memory
 from ckpt.nodes import Node, Opaque, is_tuple, tensor_of
-from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
+from ckpt.places import Range
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import NumpyArray
 from ckpt.tree.scalars import class_of
 

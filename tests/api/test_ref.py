@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from kinds import CONTAINERS, Save, deflated, distributed, legacy, safetensors, shards, stored, strided
 
 import ckpt
+from ckpt import places as places_module
 from ckpt.checkpoint import Checkpoint
-from ckpt.elements import blocks, fill
+from ckpt.elements import fill
 from ckpt.errors import CkptError
 
 pytestmark = oracle.QUIET
@@ -73,8 +74,8 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(fill, "_WIDEN", 5)
         monkeypatch.setattr(fill, "GAP", 16)
         monkeypatch.setattr(fill, "_RUNS", 3)
-        monkeypatch.setattr(blocks, "BLOCK", 64)
-        monkeypatch.setattr(blocks, "_CACHED", 0)
+        monkeypatch.setattr(places_module, "BLOCK", 64)
+        monkeypatch.setattr(places_module, "_CACHED", 0)
 
 
 @pytest.mark.usefixtures("sizes")
@@ -291,7 +292,7 @@ def test_a_deflated_record_is_inflated_once(tmp_path: Path, monkeypatch: pytest.
     with ckpt.open(deflated({"w": LARGE, "c": LARGE[:, 7]}, tmp_path)) as opened:
         record = opened.checkpoint.storages[0].place
         assert record is not None
-        monkeypatch.setattr(blocks, "_CACHED", 0)
+        monkeypatch.setattr(places_module, "_CACHED", 0)
         before = read_of(opened)
         np.testing.assert_array_equal(opened["w"][:, 5], LARGE[:, 5].numpy())
         assert read_of(opened) - before <= record.size

@@ -12,13 +12,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckpt import places as places_module
 from ckpt.dtypes import BY_NAME
 from ckpt.elements import blocks as module
-from ckpt.elements.blocks import blocks, elements, is_big, little, place_of, pour, same_bytes, same_ranges
+from ckpt.elements.blocks import elements, is_big, pour, same_bytes, same_ranges
+from ckpt.elements.computed import Computed, Overlaid, little, place_of
 from ckpt.errors import CutOffError, DamagedDataError, NotOpenedError
 from ckpt.io import target
 from ckpt.io.source import File, Memory
-from ckpt.tensors import Computed, Overlaid, Patched, Place, Range, Storage
+from ckpt.places import Patched, Place, Range
+from ckpt.tensors import Storage
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "whole": lambda t: t,
@@ -42,7 +45,7 @@ def test_elements_of_every_view(
     how: str, dtype: torch.dtype, view: str, small_blocks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how == "deflated, not kept":
-        monkeypatch.setattr(module, "_CACHED", 0)
+        monkeypatch.setattr(places_module, "_CACHED", 0)
     tensor = VIEWS[view](refs.values(dtype, 64 * 9 + 48))
     ref = refs.ref_of(tensor, big=how == "big", is_deflated=how.startswith("deflated"))
 
@@ -69,7 +72,7 @@ def test_what_is_conjugated_or_negated(how: str, pending: str, view: str, small_
 def test_an_element_may_lie_in_two_blocks(
     block: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(places_module, "BLOCK", block)
     tensor = refs.values(dtype, 480)
 
     assert b"".join(elements(refs.ref_of(tensor, big=True))) == refs.expected(tensor)
@@ -98,7 +101,7 @@ def test_blocks_are_no_larger_than_they_may_be(small_blocks: None, monkeypatch: 
     found = list(elements(refs.ref_of(refs.values(torch.float32, 600))))
 
     assert [len(block) for block in found] == [64] * 9 + [24]
-    monkeypatch.setattr(module, "_CACHED", 100)  # larger records are not kept inflated
+    monkeypatch.setattr(places_module, "_CACHED", 100)  # larger records are not kept inflated
     inflated = list(elements(refs.ref_of(torch.zeros(150), is_deflated=True)))
     assert max(map(len, inflated)) <= 64 and sum(map(len, inflated)) == 600
 
@@ -144,12 +147,15 @@ def test_any_part_of_a_place(kind: str, nbytes: int) -> None:
     place, data = places(nbytes)[kind]
     size = len(data)
 
-    assert b"".join(blocks(place)) == data
+    assert b"".join(place.read_blocks()) == data
     for start in {0, 1, 63, 64, 65, size // 2, size - 64, size - 1, size}:
-        assert b"".join(blocks(place, start)) == data[start:], start
+        assert b"".join(place.read_blocks(start)) == data[start:], start
         for count in {0, 1, 63, 64, 65, 128, size // 3, size - start}:
             if start + count <= size:
-                assert b"".join(blocks(place, start, count)) == data[start : start + count], (start, count)
+                assert b"".join(place.read_blocks(start, count)) == data[start : start + count], (
+                    start,
+                    count,
+                )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -222,7 +228,7 @@ def test_a_deflated_record_of_another_size_is_damaged(change: int, small_blocks:
     assert place.inflated is not None
 
     with pytest.raises(DamagedDataError):
-        list(blocks(place._replace(inflated=place.inflated + change)))
+        list(place._replace(inflated=place.inflated + change).read_blocks())
 
 
 @pytest.mark.parametrize("cut", [1, 70])
@@ -232,9 +238,9 @@ def test_deflated_data_that_is_cut_or_damaged(cut: int, small_blocks: None) -> N
     damaged[0] ^= 0x07
 
     with pytest.raises(DamagedDataError):
-        list(blocks(place._replace(size=place.size - cut)))
+        list(place._replace(size=place.size - cut).read_blocks())
     with pytest.raises(DamagedDataError):
-        list(blocks(place._replace(source=Memory(refs.BEFORE + damaged), size=len(damaged))))
+        list(place._replace(source=Memory(refs.BEFORE + damaged), size=len(damaged)).read_blocks())
 
 
 def test_a_deflate_stream_without_its_end_is_damaged(small_blocks: None) -> None:
@@ -246,7 +252,7 @@ def test_a_deflate_stream_without_its_end_is_damaged(small_blocks: None) -> None
     place = refs.range_of(data, is_deflated=True)
 
     def read(stream: bytes) -> bytes:
-        return b"".join(blocks(place._replace(source=Memory(refs.BEFORE + stream), size=len(stream))))
+        return b"".join(place._replace(source=Memory(refs.BEFORE + stream), size=len(stream)).read_blocks())
 
     assert read(ended) == data
     for cut in (endless, ended[:-1]):
@@ -259,7 +265,7 @@ def test_a_source_that_ends_before(nbytes: int) -> None:
     for place in (refs.range_of(data), refs.range_of(data)._replace(big=True)):
         cut = place._replace(source=Memory(refs.BEFORE + data[:-1]))
         with pytest.raises(CutOffError):
-            list(blocks(cut))
+            list(cut.read_blocks())
 
 
 def test_little_of_big_endian_storages(small_blocks: None) -> None:
@@ -267,7 +273,7 @@ def test_little_of_big_endian_storages(small_blocks: None) -> None:
     ref = refs.ref_of(tensor, big=True)
 
     place = little(ref.storage).place
-    assert place is not None and b"".join(blocks(place)) == refs.expected(tensor)
+    assert place is not None and b"".join(place.read_blocks()) == refs.expected(tensor)
     plain = refs.ref_of(tensor).storage
     assert little(plain) is plain
     assert isinstance(place_of(ref), Computed) and not isinstance(place_of(refs.ref_of(tensor)), Computed)

@@ -14,12 +14,15 @@ import pytest
 
 from ckpt.dtypes import BY_NAME
 from ckpt.elements import boxes
-from ckpt.elements.blocks import blocks, elements, place_of, pour
+from ckpt.elements.blocks import elements, pour
+from ckpt.elements.boxes import Box, Boxes
+from ckpt.elements.computed import place_of
 from ckpt.elements.spans import cuts
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.io import executor
 from ckpt.io.source import File, Memory
-from ckpt.tensors import Box, Boxes, Patched, Range, Storage, TensorRef, tensor_ref
+from ckpt.places import Patched, Range
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 
 Array = np.ndarray[Any, Any]
 KINDS = {"uint8": "u1", "bfloat16": "u2", "float32": "u4", "float64": "u8", "complex128": "V16"}
@@ -53,7 +56,7 @@ def cut(values: Array, name: str, edges: list[list[int]], *, turned: bool = Fals
         made.append(Box(low, part.shape, ref_of(part, name, turned=turned, before=len(made))))
     random.Random(0).shuffle(made)
     place = Boxes(BY_NAME[name], values.shape, lambda: made, ())
-    storage = Storage("whole", None, BY_NAME[name], place.size, place)
+    storage = Storage("whole", None, BY_NAME[name], place.nbytes, place)
     return tensor_ref(storage, BY_NAME[name], values.shape, contiguous(values.shape), 0)
 
 
@@ -83,11 +86,14 @@ def test_the_bytes_are_those_of_the_whole(band: int, monkeypatch: pytest.MonkeyP
         place, whole = ref.storage.place, values.tobytes()
         assert isinstance(place, Boxes)
         assert b"".join(elements(ref)) == whole
-        assert b"".join(blocks(place)) == whole
+        assert b"".join(place.read_blocks()) == whole
         for _ in range(5):
             start = rng.randrange(len(whole))
             count = rng.randrange(len(whole) - start + 1)
-            assert b"".join(blocks(place, start, count)) == whole[start : start + count], (name, values.shape)
+            assert b"".join(place.read_blocks(start, count)) == whole[start : start + count], (
+                name,
+                values.shape,
+            )
 
 
 class _Sink:
@@ -151,13 +157,13 @@ def test_a_part_across_ranges_is_their_bytes() -> None:
         count = (last - first) // 4
         part = tensor_ref(ref.storage, ref.dtype, (count,), (1,), first // 4)
         place = place_of(part)
-        assert isinstance(place, (Range, Patched)) and place.size == last - first
+        assert isinstance(place, (Range, Patched)) and place.nbytes == last - first
         assert isinstance(place, Range) == any(
             low <= first and last <= high for low, high in ((0, 48), (48, 120), (120, 192))
         )
-        assert b"".join(blocks(place)) == raw[first:last]
+        assert b"".join(place.read_blocks()) == raw[first:last]
         if isinstance(place, Patched):  # none reaches into the next one
-            assert sum(piece.size for _, piece in place.pieces) == place.size
+            assert sum(piece.size for _, piece in place.pieces) == place.nbytes
 
 
 def test_columns_are_gathered_into_the_same_memory() -> None:
@@ -174,10 +180,10 @@ def test_columns_are_gathered_into_the_same_memory() -> None:
             super().write(data)
 
     sink = Sink()
-    pour(Storage("w", None, place.dtype, place.size, place), sink, crc=False)  # type: ignore[arg-type]
+    pour(Storage("w", None, place.dtype, place.nbytes, place), sink, crc=False)  # type: ignore[arg-type]
     assert sink.data == values.tobytes()
     assert len(seen) == 4 and len({id(block.obj) for block in seen}) == 1
-    kept = list(blocks(place))
+    kept = list(place.read_blocks())
     assert b"".join(kept) == sink.data and all(type(block) is bytes for block in kept)
 
 
@@ -186,23 +192,21 @@ def test_rows_are_ranges_of_their_files() -> None:
     values = np.arange(48, dtype="u4").reshape(8, 6)
     ref = cut(values, "float32", [[0, 2, 5, 8], [0, 6]])
     assert isinstance(ref.storage.place, Boxes)
-    found = boxes.as_ranges(ref.storage.place, place_of)
+    found = ref.storage.place.resolved()
     assert isinstance(found, Patched) and [first for first, _ in found.pieces] == [0, 48, 120]
     one = ref._replace(shape=(6,), stride=(1,), offset=12, numel=6, nbytes=24, extent=(48, 72))
     inside = place_of(one)
     assert isinstance(inside, Range) and inside.source.read(inside.offset, inside.size) == values[2].tobytes()
     across = place_of(one._replace(extent=(40, 64)))
     assert not isinstance(across, Range)
-    assert isinstance(
-        boxes.as_ranges(cut(values, "float32", [[0, 8], [0, 6]]).storage.place, place_of), Range
-    )  # type: ignore[arg-type]
+    assert isinstance(cut(values, "float32", [[0, 8], [0, 6]]).storage.place.resolved(), Range)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("edges", [[[0, 8], [0, 2, 6]], [[0, 4, 8], [0, 1, 6]]])
 def test_columns_are_not(edges: list[list[int]]) -> None:
     ref = cut(np.arange(48, dtype="u4").reshape(8, 6), "float32", edges)
     place = ref.storage.place
-    assert isinstance(place, Boxes) and boxes.as_ranges(place, place_of) is place
+    assert isinstance(place, Boxes) and place.resolved() is place
     assert place_of(ref) is place
 
 
@@ -212,7 +216,7 @@ def test_a_problem_is_raised_and_nothing_is_read() -> None:
 
     place = Boxes(BY_NAME["float32"], (4,), refuse, (), "x lacks [2:4]")
     ref = tensor_ref(Storage("x", None, BY_NAME["float32"], 16, place), BY_NAME["float32"], (4,), (1,), 0)
-    for read in (lambda: list(elements(ref)), lambda: place_of(ref), lambda: list(blocks(place))):
+    for read in (lambda: list(elements(ref)), lambda: place_of(ref), lambda: list(place.read_blocks())):
         with pytest.raises(UnreadableError, match=r"x lacks \[2:4\]"):
             read()
 
@@ -223,7 +227,7 @@ def test_less_than_a_byte_is_not_gathered() -> None:
     part = tensor_ref(whole, dtype, (2, 1), (1, 1), 0)
     place = Boxes(dtype, (2, 2), lambda: [Box((0, 0), (2, 1), part), Box((0, 1), (2, 1), part)], ())
     with pytest.raises(UnsupportedError):
-        list(blocks(place))
+        list(place.read_blocks())
 
 
 def test_tasks_may_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import torch
 
 from ckpt.dtypes import BY_NAME
 from ckpt.elements import cast as module
-from ckpt.elements.blocks import blocks
 from ckpt.elements.cast import cast, gathered, overlaid, resolved, swapped
-from ckpt.tensors import Computed, Overlaid, Storage, tensor_ref
+from ckpt.elements.computed import Computed, Overlaid
+from ckpt.tensors import Storage, tensor_ref
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "every third": lambda t: t[::3],
@@ -88,7 +88,7 @@ def test_casts_are_those_of_torch(to: str, source: str, nbytes: int) -> None:
         wanted = tensor.float()  # by way of float32, as torch does
 
     overflows: list[int] = []
-    assert b"".join(blocks(place, tally=into(overflows))) == refs.expected(wanted.to(getattr(torch, to)))
+    assert b"".join(place.read_blocks(tally=into(overflows))) == refs.expected(wanted.to(getattr(torch, to)))
     assert sum(overflows) == 0
 
 
@@ -97,7 +97,9 @@ def test_elements_that_lie_in_two_blocks_are_cast_whole(block: int, monkeypatch:
     monkeypatch.setattr("ckpt.elements.blocks.BLOCK", block)
     tensor = refs.values(torch.float32, 400)
 
-    assert b"".join(blocks(Computed(refs.ref_of(tensor), BY_NAME["float16"]))) == refs.expected(tensor.half())
+    assert b"".join(Computed(refs.ref_of(tensor), BY_NAME["float16"]).read_blocks()) == refs.expected(
+        tensor.half()
+    )
 
 
 def test_what_overflows_is_counted_over_all_blocks(nbytes: int) -> None:
@@ -110,7 +112,7 @@ def test_what_overflows_is_counted_over_all_blocks(nbytes: int) -> None:
 
     for _ in range(2):  # each time anew
         overflows: list[int] = []
-        assert b"".join(blocks(place, tally=into(overflows))) == refs.expected(tensor.half())
+        assert b"".join(place.read_blocks(tally=into(overflows))) == refs.expected(tensor.half())
         assert sum(overflows) == 3
 
 
@@ -179,7 +181,7 @@ def test_overflows_are_counted_through_a_place_that_is_made_of_another(outer: st
     }[outer]
     overflows: list[int] = []
 
-    assert len(b"".join(blocks(place, tally=into(overflows)))) == 8
+    assert len(b"".join(place.read_blocks(tally=into(overflows)))) == 8
     assert sum(overflows) == 2
 
 

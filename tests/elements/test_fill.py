@@ -14,24 +14,17 @@ import refs
 import torch
 from webs import Kept
 
+from ckpt import places as places_module
 from ckpt.dtypes import BY_NAME, contiguous
-from ckpt.elements import blocks, fill
+from ckpt.elements import fill
+from ckpt.elements.boxes import Box, Boxes
+from ckpt.elements.computed import Computed, Overlaid
+from ckpt.elements.mean import Mean
 from ckpt.errors import CkptError, DamagedDataError, UnreadableError
 from ckpt.io.remote.source import RangeSource
 from ckpt.io.source import Beginning, Extended, Memory, Source, Window
-from ckpt.tensors import (
-    Box,
-    Boxes,
-    Computed,
-    Mean,
-    Overlaid,
-    Patched,
-    Place,
-    Range,
-    Storage,
-    TensorRef,
-    tensor_ref,
-)
+from ckpt.places import Patched, Place, Range
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 
 pytestmark = oracle.QUIET
 
@@ -43,8 +36,8 @@ def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(fill, "_RUNS", 3)
         monkeypatch.setattr(fill, "_AHEAD", 2)
         monkeypatch.setattr(fill, "GAP", 0 if request.param == "small" else 1 << 30)
-        monkeypatch.setattr(blocks, "BLOCK", 48)
-        monkeypatch.setattr(blocks, "_CACHED", 0)
+        monkeypatch.setattr(places_module, "BLOCK", 48)
+        monkeypatch.setattr(places_module, "_CACHED", 0)
 
 
 def over(place: Place, like: torch.Tensor) -> TensorRef:

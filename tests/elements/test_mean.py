@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from ckpt import formats
 from ckpt.dtypes import BY_NAME
 from ckpt.elements import cast, mean
-from ckpt.elements.audit import checksums_of
-from ckpt.elements.blocks import _mean, blocks
+from ckpt.elements.mean import Mean
 from ckpt.io import executor
-from ckpt.tensors import Checksum, Mean, Range, TensorRef, sources_of
+from ckpt.places import Checksum, Range
+from ckpt.tensors import TensorRef
 
 NAMES = sorted(cast.AVERAGED)
 
@@ -50,7 +50,7 @@ def expected(tensors: list[torch.Tensor], shares: list[float], name: str) -> byt
 
 
 def made(place: Mean) -> bytes:
-    return b"".join(blocks(place))
+    return b"".join(place.read_blocks())
 
 
 @pytest.mark.usefixtures("spans")
@@ -82,7 +82,7 @@ def test_every_number_is_rounded_as_torch_rounds(name: str, most: float) -> None
         numbers = numbers[numbers.abs() < most]
     told: list[int] = []
 
-    ours = b"".join(blocks(Mean([refs.ref_of(numbers)], [1.0], BY_NAME[name]), tally=told.append))
+    ours = b"".join(Mean([refs.ref_of(numbers)], [1.0], BY_NAME[name]).read_blocks(tally=told.append))
 
     theirs = numbers.to(dtype(name))
     width = theirs.element_size()
@@ -141,7 +141,7 @@ def test_any_layout_and_any_part_is_averaged(layout: str, name: str) -> None:
 
     assert made(place) == whole
     for start, count in ((0, 0), (0, 1), (1, 2), (3, 100), (64, 64), (len(whole) - 3, 3), (len(whole), 0)):
-        assert b"".join(blocks(place, start, count)) == whole[start : start + count]
+        assert b"".join(place.read_blocks(start, count)) == whole[start : start + count]
 
 
 def recorded(tensor: torch.Tensor) -> TensorRef:
@@ -167,10 +167,10 @@ def test_every_source_and_every_checksum_of_a_mean_is_known() -> None:
     place = Mean(given_refs, [0.2, 0.3, 0.5], BY_NAME["float32"])
     ranges = [ref.storage.place for ref in given_refs]
 
-    assert {id(source) for source in sources_of(place)} == {
+    assert {id(source) for source in place.list_sources()} == {
         id(each.source) for each in ranges if isinstance(each, Range)
     }
-    assert {row.place for row in checksums_of(place)} == set(ranges)
+    assert {row.place for row in place.list_checksums()} == set(ranges)
 
 
 @pytest.mark.usefixtures("spans")
@@ -181,7 +181,7 @@ def test_the_checksums_of_records_are_computed_while_they_are_added() -> None:
     passed: list[tuple[Checksum, int]] = []
 
     whole = b"".join(
-        map(bytes, _mean(place, 0, place.size, None, lambda row, crc: passed.append((row, crc))))
+        map(bytes, place.stream_blocks(0, place.nbytes, None, lambda row, crc: passed.append((row, crc))))
     )
 
     assert whole == made(place)
@@ -189,7 +189,7 @@ def test_the_checksums_of_records_are_computed_while_they_are_added() -> None:
         (ref.storage.crc, ref.storage.crc) for ref in given_refs[:2]
     ]
     passed.clear()
-    list(_mean(place, 0, 8, None, lambda row, crc: passed.append((row, crc))))
+    list(place.stream_blocks(0, 8, None, lambda row, crc: passed.append((row, crc))))
     assert not passed  # of a part nothing is known
 
 

@@ -18,8 +18,8 @@ import torch
 from inside import inside
 
 from ckpt import formats
-from ckpt.elements.audit import checksums_of
-from ckpt.tensors import Checksum, noted, parts_of
+from ckpt.places import Checksum, Range
+from ckpt.tensors import parts_of
 
 pytestmark = oracle.QUIET
 
@@ -108,7 +108,7 @@ def records(path: Path) -> dict[Checksum, set[str]]:
     with formats.open(str(path)) as checkpoint:
         for entry in checkpoint.tensors:
             for part in parts_of(entry.tensor):
-                for checksum in checksums_of(noted(part.storage)):
+                for checksum in part.storage.list_checksums():
                     if checksum.place.size:
                         found.setdefault(checksum, set()).add(entry.name)
     return found
@@ -270,7 +270,7 @@ def test_whole_runs_of_several_records_are_not_read(
 
     with monkeypatch.context() as patch:
         patch.setattr("ckpt.elements.blocks.SMALL", 30_000)
-        patch.setattr("ckpt.elements.blocks._passing", _small_only(refuse))
+        patch.setattr(Range, "stream_blocks", _small_only(refuse))
         assert inside("convert", "r.dcp", "-o", "o.pth", cwd=tmp_path).code == 0
     assert verdict("o.pth", tmp_path) == "intact"
     found = torch.load(tmp_path / "o.pth", weights_only=True)["model"]
@@ -278,16 +278,14 @@ def test_whole_runs_of_several_records_are_not_read(
 
 
 def _small_only(refuse: Callable[..., None]) -> Callable[..., object]:
-    from ckpt.elements import blocks
+    real = Range.stream_blocks
 
-    real = blocks._passing
-
-    def passing(place: object, start: int, count: int, *more: object) -> object:
+    def stream(place: Range, start: int, count: int, *more: object) -> object:
         if count > 30_000:
             refuse()
         return real(place, start, count, *more)  # type: ignore[arg-type]
 
-    return passing
+    return stream
 
 
 @pytest.mark.parametrize("source", ["zip", "deflated", "views", "dcp", "fsdp2", "deepspeed 3"])

@@ -17,7 +17,7 @@ import torch
 from process import ckpt
 
 from ckpt import formats
-from ckpt.elements.blocks import blocks, place_of
+from ckpt.elements.computed import place_of
 from ckpt.errors import CkptError, LimitError, UsageError
 from ckpt.formats import save
 from ckpt.formats.save import SavedFile, save_shards
@@ -61,7 +61,7 @@ def found(path: Path) -> float:
 
 
 def bytes_of(ref: Any) -> bytes:
-    return b"".join(map(bytes, blocks(place_of(ref))))
+    return b"".join(map(bytes, place_of(ref).read_blocks()))
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ PATHS = {
     "ckpt.elements.blocks.SMALL": Sides(0, NEVER),
     "ckpt.elements.audit.SMALL": Sides(0, NEVER),
     "ckpt.io.source.MOST_OPEN": Sides(2, 4_096),
-    "ckpt.elements.blocks._CACHED": Sides(NEVER, 0),
+    "ckpt.places._CACHED": Sides(NEVER, 0),
     "ckpt.elements.fill.GAP": Sides(NEVER, 0),
     "ckpt.elements.fill._RUNS": Sides(2, NEVER),
     "ckpt.elements.fill._AHEAD": Sides(1, NEVER),
@@ -113,6 +113,7 @@ def asked() -> Side | None:
 
 
 SMALL = {
+    "ckpt.places.BLOCK": 64,
     "ckpt.elements.blocks.BLOCK": 64,
     "ckpt.elements.sums.PIECE": 8,
     "ckpt.elements.sums.SINGLE_PIECE": 8,

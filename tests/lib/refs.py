@@ -9,7 +9,8 @@ import torch
 
 from ckpt.dtypes import BY_NAME
 from ckpt.io.source import Memory, Source
-from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
+from ckpt.places import Range
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 
 BEFORE = b"what lies before"
 

@@ -11,7 +11,6 @@ import torch
 from process import ckpt
 
 from ckpt import formats
-from ckpt.elements.blocks import blocks
 from ckpt.errors import UnreadableError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.inspect.inspect import inspect
@@ -44,7 +43,7 @@ def test_each_rank_shows_its_shards(alone: Path) -> None:
                         slice(first, first + size)
                         for first, size in zip(map(int, label.split("_")[1:]), part.shape, strict=True)
                     )
-                    data = b"".join(blocks(part.storage.place, *part.extent))
+                    data = b"".join(part.storage.place.read_blocks(*part.extent))
                     assert data == whole[name][at].numpy().tobytes()
                     covered[name][at] += 1
     sharded = {name for name in covered if name.endswith(("weight", "bias"))}

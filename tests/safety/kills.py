@@ -19,7 +19,7 @@ from process import SAMPLES
 from torch import nn
 
 from ckpt import formats
-from ckpt.elements.blocks import blocks, place_of
+from ckpt.elements.computed import place_of
 from ckpt.errors import CkptError
 from ckpt.formats import save
 from ckpt.io import target
@@ -88,7 +88,7 @@ def the_set(path: Path) -> dict[str, bytes]:
     """The tensors of a set by name. Raises CkptError where it is not whole."""
     with formats.open(str(path)) as opened:
         return {
-            entry.name: b"".join(map(bytes, blocks(place_of(entry.tensor))))  # type: ignore[arg-type]
+            entry.name: b"".join(map(bytes, place_of(entry.tensor).read_blocks()))  # type: ignore[arg-type]
             for entry in opened.tensors
         }
 

@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt.errors import CkptError, LimitError, UnreadableError
-from ckpt.formats.common.archive import (
-    END_MAGIC,
-    END_RECORD,
-    FIELD,
-    Archive,
-    end_at,
-    header_names,
-    is_appended,
-    read_archive,
-)
-from ckpt.formats.common.directory import LOCAL_HEADER, LOCAL_MAGIC
+from ckpt.formats.common.archive import FIELD, Archive, end_at, header_names, is_appended, read_archive
 from ckpt.formats.common.pickled import Contents
 from ckpt.formats.common.storages import tree_of
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.zip_layout import END, END_MAGIC, LOCAL, LOCAL_MAGIC, local_header
 from ckpt.io.source import Beginning, Source
 from ckpt.limits import Budget, Limits
 from ckpt.text import pasted_path
@@ -99,7 +90,7 @@ def _ends(source: Source) -> Iterator[int]:
     while high > max(0, source.size - _SEARCHED):
         low = max(0, high - _STEP)
         # The steps overlap by one end record, so that no end record is missed between two steps.
-        data = source.read(low, min(source.size, high + END_RECORD.size) - low)
+        data = source.read(low, min(source.size, high + END.size) - low)
         position = data.rfind(END_MAGIC)
         while position >= 0:
             looked_at += 1
@@ -132,10 +123,10 @@ def _is_another(source: Source, end: int) -> bool:
 
     A header that makes no sense was torn itself.
     """
-    head = source.read(end, min(source.size - end, LOCAL_HEADER.size))
-    if len(head) < LOCAL_HEADER.size or not head.startswith(LOCAL_MAGIC):
+    head = source.read(end, min(source.size - end, LOCAL.size))
+    if len(head) < LOCAL.size or not head.startswith(LOCAL_MAGIC):
         return False
-    method = LOCAL_HEADER.unpack(head)[2]
+    method = local_header(head).method
     name, extra, extras = header_names(source, end, head)
     if method not in (0, 8) or not name or b"\0" in name or "\ufffd" in name.decode("utf-8", "replace"):
         return False

@@ -6,15 +6,11 @@ Not a format of the table: torch-zip, TorchScript and others use it. It reads no
 
 from __future__ import annotations
 
-from struct import Struct
 from zlib import crc32
 
 from ckpt.account import Notice
 from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
 from ckpt.formats.common.directory import (
-    CENTRAL_MAGIC,
-    LOCAL_HEADER,
-    LOCAL_MAGIC,
     ReadAlike,
     Record,
     Records,
@@ -23,21 +19,34 @@ from ckpt.formats.common.directory import (
     read_records,
 )
 from ckpt.formats.common.holes import zeros_text
+from ckpt.formats.common.zip_layout import (
+    CENTRAL_MAGIC,
+    END,
+    END64,
+    END_MAGIC,
+    LOCAL,
+    LOCAL_MAGIC,
+    LOCATOR,
+    MARK16,
+    MARK32,
+    EndRecord,
+    Locator,
+    end_record,
+    end_record64,
+    last_end_record,
+    local_header,
+    locator_before,
+)
 from ckpt.io.source import Source, grounded, inflate
 from ckpt.limits import RECORD_BYTES, Budget, Limits
 from ckpt.names import LazyPattern
 from ckpt.rows import NamedTuple
 from ckpt.text import plural, show, size_text
 
-END_RECORD = Struct("<4s4H2IH")
 _WINDOW = 4096
 """Bytes that torch reads at once when it looks for the end record; two windows overlap by three."""
 _MANY = 64
 """Records that are worth columns."""
-_END64 = Struct("<4sQ2H2I4Q")
-_LOCATOR = Struct("<4sIQI")
-DESCRIPTOR_MAGIC = b"PK\x07\x08"
-END_MAGIC = b"PK\x05\x06"
 TRAILING = 65_535
 """Bytes behind its end record that an archive may have: torch looks no less far back."""
 MARK = b"CK"
@@ -163,34 +172,34 @@ def find_end(source: Source) -> tuple[int, int, int, int, int]:
 
     As in torch (miniz), the last end record that fits into the file is the one, whatever follows it.
     """
-    span = min(source.size, END_RECORD.size)
+    span = min(source.size, END.size)
     tail = source.read(source.size - span, span)
     # A comment, other bytes, or no end record: only then more of the file is read.
     if not tail.startswith(END_MAGIC):
-        span = min(source.size, TRAILING + END_RECORD.size)
+        span = min(source.size, TRAILING + END.size)
         tail = source.read(source.size - span, span)
-    position = tail.rfind(END_MAGIC, 0, max(0, span - END_RECORD.size + len(END_MAGIC)))
-    if position < 0:
+    last_record = last_end_record(source, span)
+    if last_record is None:
         ends = zeros_text(source) or f"the file ends at {source.size:,} bytes"
         raise CutOffError(
             f"cut off: the zip archive has no directory, {ends}",
             hint="an unfinished download or save?",
         )
-    end = source.size - span + position
-    _, disk, start, here, count, size, offset, comment = END_RECORD.unpack_from(tail, position)
-    last = end + END_RECORD.size + int(comment)
-    if disk or start or here != count:
+    end, record = last_record
+    last = end + END.size + record.comments
+    if record.is_split:
         raise UnreadableError("the zip archive is split into several parts")
     if last < source.size and not _is_found(end, source.size):
         more = f"{source.size - last:,} bytes follow the zip archive"
         raise UnreadableError(f"{more}, which ends at byte {last:,}: torch does not find its end")
     if last > source.size:
         raise CutOffError("cut off: the comment of the zip archive is longer than the rest of the file")
-    if end >= _LOCATOR.size + 4 and source.read(end - _LOCATOR.size, 4) == b"PK\x06\x07":
-        return *_find_end64(source, end, (count, size, offset)), last
-    if count == 0xFFFF or 0xFFFFFFFF in (size, offset):
+    locator = locator_before(source, end)
+    if locator is not None:
+        return *_find_end64(source, end, record, locator), last
+    if record.needs_zip64:
         raise UnreadableError("the zip archive lacks the zip64 record that it needs")
-    return count, size, offset, end, last
+    return record.entries, record.size, record.offset, end, last
 
 
 def _is_found(end: int, size: int) -> bool:
@@ -199,47 +208,48 @@ def _is_found(end: int, size: int) -> bool:
     torch looks from the back in steps, but not in a step that begins before the file.
     """
     window = max(size - _WINDOW, 0)
-    while end < window and window >= _WINDOW - 3 and size - window < TRAILING + END_RECORD.size:
+    while end < window and window >= _WINDOW - 3 and size - window < TRAILING + END.size:
         window -= _WINDOW - 3
     return end >= window
 
 
 def end_at(source: Source, position: int) -> int | None:
     """The end of the archive with its end record at `position`; None when the record and the directory disagree."""
-    if source.size - position < END_RECORD.size:
+    if source.size - position < END.size:
         return None
-    fields = END_RECORD.unpack(source.read(position, END_RECORD.size))
-    disk, start, _, count, size, offset, comment = fields[1:]
-    end = position + END_RECORD.size + int(comment)
+    record = end_record(source.read(position, END.size))
+    count, size, offset = record.entries, record.size, record.offset
+    end = position + END.size + record.comments
     try:
-        if position >= _LOCATOR.size + 4 and source.read(position - _LOCATOR.size, 4) == b"PK\x06\x07":
-            count, size, offset, position = _find_end64(source, position, (count, size, offset))
-        whole = not disk and not start and offset + size == position and count
+        locator = locator_before(source, position)
+        if locator is not None:
+            count, size, offset, position = _find_end64(source, position, record, locator)
+        whole = not record.disk and not record.start and offset + size == position and count
         return end if whole and source.read(offset, 4) == CENTRAL_MAGIC else None
     except UnreadableError:
         return None
 
 
-def _find_end64(source: Source, end: int, plain: tuple[int, int, int]) -> tuple[int, int, int, int]:
-    _, disk, position, disks = _LOCATOR.unpack(source.read(end - _LOCATOR.size, _LOCATOR.size))
-    if disk or disks != 1 or position + _END64.size > end - _LOCATOR.size:
+def _find_end64(source: Source, end: int, plain: EndRecord, locator: Locator) -> tuple[int, int, int, int]:
+    """Return (entries, bytes, offset of the directory, where it ends) as the end record of zip64 has them.
+
+    Raises UnreadableError where it is damaged, or contradicts the plain end record at `end`.
+    """
+    position = locator.end64
+    before = end - LOCATOR.size
+    if locator.disk or locator.disks != 1 or position + END64.size > before:
         raise UnreadableError("the zip64 locator of the archive is damaged")
-    fields = _END64.unpack(source.read(position, _END64.size))
-    signature, length, disk, start, here, count, size, offset = fields[0], fields[1], *fields[4:]
-    if (
-        signature != b"PK\x06\x06"
-        or position + 12 + length != end - _LOCATOR.size
-        or disk
-        or start
-        or here != count
-    ):
+    record = end_record64(source, position)
+    if record is None or position + record.nbytes != before or record.is_split:
         raise UnreadableError("the zip64 end record of the archive is damaged")
-    for value, short, full in zip(
-        (count, size, offset), plain, (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF), strict=True
-    ):
-        if short not in (value, full):
-            raise UnreadableError("the two end records of the zip archive disagree")
-    return count, size, offset, position
+    is_same = (
+        plain.entries in (record.entries, MARK16)
+        and plain.size in (record.size, MARK32)
+        and plain.offset in (record.offset, MARK32)
+    )
+    if not is_same:
+        raise UnreadableError("the two end records of the zip archive disagree")
+    return record.entries, record.size, record.offset, position
 
 
 def is_appended(source: Source, end: int) -> bool:
@@ -248,12 +258,12 @@ def is_appended(source: Source, end: int) -> bool:
     Zeros are bytes that never reached the disk.
     """
     remainder = source.size - end
-    head = source.read(end, min(remainder, LOCAL_HEADER.size))
+    head = source.read(end, min(remainder, LOCAL.size))
     if not any(head):
-        return remainder >= LOCAL_HEADER.size  # a few zeros may be anything
+        return remainder >= LOCAL.size  # a few zeros may be anything
     if not head.startswith(LOCAL_MAGIC[: len(head)]):
         return False
-    if len(head) < LOCAL_HEADER.size:
+    if len(head) < LOCAL.size:
         return True
     _, extra, extras = header_names(source, end, head)
     mark = FIELD + end.to_bytes(8, "little")
@@ -262,11 +272,11 @@ def is_appended(source: Source, end: int) -> bool:
 
 def header_names(source: Source, end: int, head: bytes) -> tuple[bytes, bytes, int]:
     """Return (name, extra fields as far as they are there, their recorded length) of the header at an end."""
-    names, extras = LOCAL_HEADER.unpack(head)[-2:]
-    begin = end + LOCAL_HEADER.size
-    name = source.read(begin, min(names, source.size - begin))
+    header = local_header(head)
+    begin = end + LOCAL.size
+    name = source.read(begin, min(header.names, source.size - begin))
     begin += len(name)
-    return name, source.read(begin, min(extras, source.size - begin)), extras
+    return name, source.read(begin, min(header.extras, source.size - begin)), header.extras
 
 
 COMPUTED_OFFSETS = (".format_version", ".storage_alignment")

@@ -14,16 +14,18 @@ from operator import add, sub
 
 from ckpt.columns import field, unpacked
 from ckpt.errors import UnreadableError
-from ckpt.formats.common.directory import (
+from ckpt.formats.common.directory import FOLDER, REFUSED_FLAGS, Records, data_offset
+from ckpt.formats.common.zip_layout import (
     CENTRAL,
+    CENTRAL_AT,
     CENTRAL_MAGIC,
-    FOLDER,
-    LOCAL_HEADER,
+    HAS_DESCRIPTOR,
+    LOCAL,
+    LOCAL_AT,
     LOCAL_MAGIC,
-    MARK,
-    REFUSED_FLAGS,
-    Records,
-    data_offset,
+    MARK32,
+    LocalHeader,
+    central_header,
     zip64,
 )
 from ckpt.io.far import Far
@@ -52,7 +54,7 @@ def _run(data: bytes, position: int, most: int) -> tuple[int, int]:
 
     They have the signature and the lengths of the first.
     """
-    lengths = data[position + 28 : position + 34]
+    lengths = data[position + CENTRAL_AT["names"] : position + CENTRAL_AT["disk"]]
     stride = CENTRAL.size + sum(int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2, 4))
     most = min(most, _MOST, (len(data) - position) // stride)
     # Few are compared first, then twice as many: headers that differ soon cost no more than they hold.
@@ -67,7 +69,7 @@ def _run(data: bytes, position: int, most: int) -> tuple[int, int]:
 def _like(data: bytes, position: int, most: int, stride: int, lengths: bytes) -> int:
     """Count the headers from an offset on that have the signature and these lengths, up to `most`."""
     span = data[position : position + most * stride]
-    for offset, wanted in (*enumerate(CENTRAL_MAGIC), *enumerate(lengths, 28)):
+    for offset, wanted in (*enumerate(CENTRAL_MAGIC), *enumerate(lengths, CENTRAL_AT["names"])):
         column = span[offset::stride]
         most = min(most, len(column) - len(column.lstrip(bytes((wanted,)))))
         span = span[: most * stride] if most < len(column) else span
@@ -76,23 +78,24 @@ def _like(data: bytes, position: int, most: int, stride: int, lengths: bytes) ->
 
 def _has_mark(fields: bytes) -> bool:
     """Tell whether one of these fields of four bytes says that zip64 holds the number."""
-    return 0xFF in fields[3::4] and MARK in unpacked("I", fields)
+    return 0xFF in fields[3::4] and MARK32 in unpacked("I", fields)
 
 
 def _add_run(records: Records, source: Source, data: bytes, run: int, directory: int) -> bool:
     """Add headers of one length; False, and nothing, where one of them has to be looked at alone."""
     stride = len(data) // run
-    length = int.from_bytes(data[28:30], "little")
-    extras = int.from_bytes(data[30:32], "little")
-    begin, width = CENTRAL.size, LOCAL_HEADER.size + length
-    flags, methods, disks = (field(data, offset, 2, stride) for offset in (8, 10, 34))
-    stored, full, starts = (field(data, offset, 4, stride) for offset in (20, 24, 42))
+    first = central_header(data, 0)
+    assert first is not None
+    length, extras = first.names, first.extras
+    begin, width = CENTRAL.size, LOCAL.size + length
+    flags, methods, disks = (field(data, CENTRAL_AT[name], 2, stride) for name in ("flags", "method", "disk"))
+    stored, full, starts = (field(data, CENTRAL_AT[name], 4, stride) for name in ("stored", "full", "header"))
     if disks.strip(b"\0") or methods.strip(b"\0") or stored != full or _has_mark(full) or directory < width:
         return False
     for position, refused in enumerate(REFUSED_FLAGS.to_bytes(2, "little")):
         if any(flag & refused for flag in set(flags[position::2])):
             return False
-    if any(mark & FOLDER for mark in set(data[38::stride])):
+    if any(mark & FOLDER for mark in set(data[CENTRAL_AT["attributes"] :: stride])):
         return False
     headers = array("Q", unpacked("I", starts))
     if _has_mark(starts):
@@ -119,21 +122,27 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     except UnicodeDecodeError:
         return False
     local = _local_headers(source, headers, width)
-    usual = (*enumerate(LOCAL_MAGIC), (8, 0), (9, 0), *enumerate(data[28:30], 26))
+    usual = (
+        *enumerate(LOCAL_MAGIC),
+        *enumerate(bytes(2), LOCAL_AT["method"]),
+        *enumerate(length.to_bytes(2, "little"), LOCAL_AT["names"]),
+    )
     if any(local[position::width].strip(bytes((wanted,))) for position, wanted in usual):
         return False
-    for position in (18, 22):
-        here = field(local, position, 4, width)
+    for name in ("stored", "full"):
+        here = field(local, LOCAL_AT[name], 4, width)
         if here == stored:
             continue
         # With a data descriptor (bit 3) the sizes follow the data, and 0 is here.
-        if here.strip(b"\0") or not all(flag & 8 for flag in set(flags[::2])):
+        if here.strip(b"\0") or not all(flag & HAS_DESCRIPTOR for flag in set(flags[::2])):
             rows = zip(unpacked("I", here), unpacked("I", stored), flags[::2], strict=True)
-            if any(recorded != real and (recorded or not flag & 8) for recorded, real, flag in rows):
+            if any(
+                recorded != real and (recorded or not flag & HAS_DESCRIPTOR) for recorded, real, flag in rows
+            ):
                 return False
-    if any(local[LOCAL_HEADER.size + index :: width] != column for index, column in enumerate(letters)):
+    if any(local[LOCAL.size + index :: width] != column for index, column in enumerate(letters)):
         return False
-    extras_here = unpacked("H", field(local, 28, 2, width))
+    extras_here = unpacked("H", field(local, LOCAL_AT["extras"], 2, width))
     offsets = array("Q", map(add, map(add, headers, repeat(width)), extras_here))
     sizes = array("Q", unpacked("I", stored))
     if max(map(add, offsets, sizes)) > directory:
@@ -144,7 +153,7 @@ def _add_run(records: Records, source: Source, data: bytes, run: int, directory:
     records.sizes += sizes
     records.headers += headers
     records.methods += unpacked("H", methods)
-    records.checksums += unpacked("I", field(data, 16, 4, stride))
+    records.checksums += unpacked("I", field(data, CENTRAL_AT["crc"], 4, stride))
     records.flags += unpacked("H", flags)
     return True
 
@@ -173,7 +182,6 @@ def _local_headers(source: Source, starts: array[int], count: int) -> bytes:
 
 
 _ALIGNED = 64
-_MARK = 0xFFFFFFFF
 _BEHIND = frozenset((0, 12, 16, 20, 24))
 """Bytes between data and the next local header: nothing, or a data descriptor."""
 _LEAD = 4096
@@ -218,7 +226,7 @@ class Foreseen(BaseSource):
             if row.data > 0 and end - row.data - row.stored in _BEHIND
         ]
         certain = {row.header for row in sure}
-        others = [(row.header, LOCAL_HEADER.size + len(row.raw)) for row in rows if row.header not in certain]
+        others = [(row.header, LOCAL.size + len(row.raw)) for row in rows if row.header not in certain]
         texts = {row.header: _header(row) for row in sure}
         texts |= {header: data for (header, _), data in zip(others, source.read_many(others), strict=True)}
         self._begins = sorted(texts)
@@ -261,7 +269,7 @@ class Foreseen(BaseSource):
         while index < len(self._rows) and self._data[index] < end:
             row = self._rows[index]
             if not self._is_checked[index] and offset < row.data + row.stored:
-                header = read(row.header + self._base, LOCAL_HEADER.size + len(row.raw))
+                header = read(row.header + self._base, LOCAL.size + len(row.raw))
                 if data_offset(_Bytes(header), *row[:-1], self._directory) != row.data:
                     name = show(row.raw.decode("utf-8", "replace"), 80)
                     raise UnreadableError(
@@ -282,10 +290,10 @@ def _claimed(name: str, size: int, base: int, directory: int, rows: list[_Row]) 
 
 
 def _header(row: _Row) -> bytes:
-    extra = row.data - row.header - LOCAL_HEADER.size - len(row.raw)
-    sizes = (min(row.stored, _MARK), min(row.full, _MARK))
-    start = LOCAL_HEADER.pack(LOCAL_MAGIC, row.flags, row.method, *sizes, len(row.raw), extra)
-    return start + row.raw
+    extra = row.data - row.header - LOCAL.size - len(row.raw)
+    sizes = (min(row.stored, MARK32), min(row.full, MARK32))
+    header = LocalHeader(LOCAL_MAGIC, 0, row.flags, row.method, 0, 0, *sizes, len(row.raw), extra)
+    return header.as_bytes() + row.raw
 
 
 def foreseen(source: Source, data: bytes, count: int, directory: int) -> Source:
@@ -299,27 +307,21 @@ def foreseen(source: Source, data: bytes, count: int, directory: int) -> Source:
     rows: list[_Row] = []
     position = 0
     for _ in range(count):
-        if position + CENTRAL.size > len(data):
+        entry = central_header(data, position)
+        if entry is None:
             return source
-        magic, flags, method, _, stored, full, names, extras, comment, _, _, header = CENTRAL.unpack_from(
-            data, position
-        )
-        begin = position + CENTRAL.size
-        position = begin + names + extras + comment
-        if magic != CENTRAL_MAGIC or position > len(data):
-            return source
-        raw = data[begin : begin + names]
-        if _MARK in (stored, full, header):
-            full, stored, header = zip64(
-                data[begin + names : begin + names + extras], full, stored, header, ""
-            )
-        start = header + LOCAL_HEADER.size + names + 4  # the padding is a field with a head of its own
-        if stored >= _MARK or header >= _MARK:
-            start += 4 + 16 * (stored >= _MARK) + 8 * (header >= _MARK)
+        raw = entry.name_in(data, position)
+        full, stored, header = entry.full, entry.stored, entry.header
+        if MARK32 in (stored, full, header):
+            full, stored, header = zip64(entry.extra_in(data, position), full, stored, header, "")
+        position += entry.nbytes
+        start = header + LOCAL.size + entry.names + 4  # the padding is a field with a head of its own
+        if stored >= MARK32 or header >= MARK32:
+            start += 4 + 16 * (stored >= MARK32) + 8 * (header >= MARK32)
         place = -(-start // _ALIGNED) * _ALIGNED
         if place + stored > directory:
             place = -1
-        rows.append(_Row(raw, flags, method, stored, full, header, place))
-    if any(row.header + LOCAL_HEADER.size + len(row.raw) > directory for row in rows):
+        rows.append(_Row(raw, entry.flags, entry.method, stored, full, header, place))
+    if any(row.header + LOCAL.size + len(row.raw) > directory for row in rows):
         return source
     return Foreseen(source, far, rows, directory)

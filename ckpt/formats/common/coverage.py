@@ -8,8 +8,8 @@ from itertools import pairwise
 from math import prod
 from typing import Literal
 
+from ckpt.elements.boxes import Box
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Box
 
 BoxShape = tuple[tuple[int, ...], tuple[int, ...]]
 """(first index in each dimension, size in each dimension)"""

@@ -11,27 +11,31 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, pairwise
 from operator import add, le
-from struct import Struct
 
 from ckpt.errors import CutOffError, UnreadableError
+from ckpt.formats.common.zip_layout import (
+    CENTRAL,
+    HAS_DESCRIPTOR,
+    LOCAL,
+    LOCAL_MAGIC,
+    MARK16,
+    MARK32,
+    central_header,
+    iterate_entries,
+    local_header,
+    unicode_path,
+    zip64,
+)
 from ckpt.io.source import Source, grounded
+from ckpt.places import Range
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Range
 from ckpt.text import show
 
-LOCAL_HEADER = Struct("<4s2xHH8xIIHH")  # signature, flags, method, stored, full, name length, extra length
-CENTRAL = Struct(
-    "<4s4xHH4xIIIHHHH2xII"
-)  # the same with crc, comment length, disk, offset of the local header
-LOCAL_MAGIC, CENTRAL_MAGIC = b"PK\x03\x04", b"PK\x01\x02"
 FOLDER = 0x10
 """The bit of the external attributes that marks a folder to torch (miniz, `mz_zip_reader_is_file_a_directory`)."""
 REFUSED_FLAGS = 0x2061  # encrypted, patched, strongly encrypted, masked headers
 _AROUND = 16
 """Records that an archive has besides its storages, or somewhat more."""
-MARK = 0xFFFFFFFF
-"""The value of a field whose number is in the field of zip64."""
-
 
 _SMALL = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
@@ -195,8 +199,7 @@ def read_records(
 def record_at(source: Source, data: bytes, position: int, directory: int) -> tuple[Record, int]:
     """The record whose header lies at an offset, and the offset after it. Raises UnreadableError."""
     record, after = entry_at(data, position)
-    names = CENTRAL.unpack_from(data, position)[6]
-    raw = data[position + CENTRAL.size : position + CENTRAL.size + names]
+    raw = record.name.encode()
     method = 8 if record.deflated else 0
     offset = data_offset(
         source, raw, record.flags, method, record.stored, record.size, record.header, directory
@@ -209,31 +212,26 @@ def entry_at(data: bytes, position: int) -> tuple[Record, int]:
 
     Raises UnreadableError.
     """
-    if position + CENTRAL.size > len(data):
+    entry = central_header(data, position)
+    if entry is None:
         raise UnreadableError("the zip directory is damaged")
-    signature, flags, method, crc, stored, full, names, extras, comment, disk, attributes, header = (
-        CENTRAL.unpack_from(data, position)
-    )
-    begin = position + CENTRAL.size
-    position = begin + names + extras + comment
-    if signature != CENTRAL_MAGIC or position > len(data):
-        raise UnreadableError("the zip directory is damaged")
-    name = _decode(data[begin : begin + names])
-    if disk == 0xFFFF or MARK in (stored, full, header):
-        extra = data[begin + names : begin + names + extras]
-        full, stored, header = zip64(extra, full, stored, header, name)
-    elif disk:
+    name = _decode(entry.name_in(data, position))
+    full, stored, header, method = entry.full, entry.stored, entry.header, entry.method
+    if entry.disk == MARK16 or MARK32 in (stored, full, header):
+        full, stored, header = zip64(entry.extra_in(data, position), full, stored, header, name)
+    elif entry.disk:
         raise UnreadableError("the zip archive is split into several parts")
-    if flags & REFUSED_FLAGS:
+    if entry.flags & REFUSED_FLAGS:
         raise _refusal(name, " is encrypted or patched")
-    if full and attributes & FOLDER:
+    if full and entry.attributes & FOLDER:
         raise _refusal(name, " is marked as a folder but holds data: torch reads it differently")
     if method not in (0, 8):
         raise _refusal(name, f" uses compression method {method}, torch reads only 0 and 8")
     if method == 0 and stored != full:
         raise _refusal(name, " is not compressed but has two sizes")
-    checksum = crc if crc or not full else None
-    return Record(name, 0, stored, full, method == 8, checksum, header, flags), position
+    checksum = entry.crc if entry.crc or not full else None
+    record = Record(name, 0, stored, full, method == 8, checksum, header, entry.flags)
+    return record, position + entry.nbytes
 
 
 def data_offset(
@@ -251,21 +249,20 @@ def data_offset(
     Raises UnreadableError.
     """
     name = raw.decode("utf-8", "replace")
-    length = LOCAL_HEADER.size + len(raw)
+    length = LOCAL.size + len(raw)
     if header + length > directory:
         raise _refusal(name, f" begins at byte {header:,}, beyond the data of the archive")
     local = source.read(header, length)
-    signature, local_flags, local_method, local_stored, local_full, names, extras = LOCAL_HEADER.unpack_from(
-        local
-    )
-    if signature != LOCAL_MAGIC or names != len(raw) or local_method != method or not local.endswith(raw):
+    here = local_header(local)
+    is_named = here.names == len(raw) and local.endswith(raw)
+    if here.magic != LOCAL_MAGIC or here.method != method or not is_named:
         raise _refusal(name, ": its local header and the directory disagree")
-    if local_stored != stored or local_full != full:
-        # With a data descriptor (bit 3) the sizes come after the data, and 0 or a zip64 mark is here.
-        unknown = (0, MARK) if (local_flags | flags) & 8 else (MARK,)
-        if local_stored not in (stored, *unknown) or local_full not in (full, *unknown):
+    if here.stored != stored or here.full != full:
+        # With a descriptor the sizes come after the data, and 0 or a zip64 mark is here.
+        unknown = (0, MARK32) if (here.flags | flags) & HAS_DESCRIPTOR else (MARK32,)
+        if here.stored not in (stored, *unknown) or here.full not in (full, *unknown):
             raise _refusal(name, ": its local header and the directory give different sizes")
-    offset = header + length + int(extras)
+    offset = header + here.nbytes
     if offset + stored > directory:
         needed = f"needs bytes {offset:,} to {offset + stored:,}"
         problem = f": cut off, {needed}, the data of the archive ends at {directory:,}"
@@ -291,50 +288,11 @@ def check_other_names(directory: bytes) -> None:
     # The field begins with its tag, `up`, its length and its version. Few directories have these letters anywhere.
     if b"up" not in directory or re.search(rb"up..\x01", directory, re.DOTALL) is None:
         return
-    position = 0
-    while position + CENTRAL.size <= len(directory):
-        names, extras, comment = CENTRAL.unpack_from(directory, position)[6:9]
-        begin = position + CENTRAL.size
-        raw = directory[begin : begin + names]
-        other = _unicode_path(directory[begin + names : begin + names + extras])
+    for position, entry in iterate_entries(directory):
+        raw = entry.name_in(directory, position)
+        other = unicode_path(entry.extra_in(directory, position))
         if other is not None and other != raw:
             both = (
                 f"{show(raw.decode('utf-8', 'replace'), 60)} and {show(other.decode('utf-8', 'replace'), 60)}"
             )
             raise UnreadableError(f"a record has two names: {both}; zipfile of Python may take the second")
-        position = begin + names + extras + comment
-
-
-def _unicode_path(extra: bytes) -> bytes | None:
-    """Return the name in the extra fields of a record, or None where they have none."""
-    position = 0
-    while position + 4 <= len(extra):
-        tag = int.from_bytes(extra[position : position + 2], "little")
-        length = int.from_bytes(extra[position + 2 : position + 4], "little")
-        if tag == 0x7075 and length > 5:
-            return extra[position + 9 : position + 4 + length]
-        position += 4 + length
-    return None
-
-
-def zip64(extra: bytes, full: int, stored: int, header: int, name: str) -> tuple[int, int, int]:
-    """Read (size, stored size, offset of the local header) from the zip64 field. Raises UnreadableError."""
-    position = 0
-    while position + 4 <= len(extra):
-        tag, length = (
-            int.from_bytes(extra[position : position + 2], "little"),
-            int.from_bytes(extra[position + 2 : position + 4], "little"),
-        )
-        field = extra[position + 4 : position + 4 + length]
-        if tag == 1:
-            values = [int.from_bytes(field[i : i + 8], "little") for i in range(0, len(field) - 7, 8)]
-            wanted = sum(value == MARK for value in (full, stored, header))
-            if len(values) < wanted:
-                break
-            numbers = iter(values)
-            full = next(numbers) if full == MARK else full
-            stored = next(numbers) if stored == MARK else stored
-            header = next(numbers) if header == MARK else header
-            return full, stored, header
-        position += 4 + length
-    raise _refusal(name, ": its zip64 field is missing or too short")

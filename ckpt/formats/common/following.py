@@ -11,11 +11,12 @@ from zlib import MAX_WBITS, decompressobj, error
 
 from ckpt.account import Notice
 from ckpt.errors import UnreadableError
-from ckpt.formats.common.archive import END_MAGIC, TRAILING, Archive
-from ckpt.formats.common.directory import LOCAL_MAGIC, Record
+from ckpt.formats.common.archive import TRAILING, Archive
+from ckpt.formats.common.directory import Record
 from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
 from ckpt.formats.common.pickled import Contents, interpret
 from ckpt.formats.common.stream import Stream, is_legacy, read_nested
+from ckpt.formats.common.zip_layout import END, END_MAGIC, LOCAL_MAGIC
 from ckpt.io.source import Memory, Source, Window
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Global, PersistentId
@@ -30,13 +31,12 @@ _MOST = 10_000
 """The most checkpoints and pickles that follow each other."""
 _COST = 1_000
 """Bytes of memory of one of them, at least."""
-_END_RECORD = 22
 
 
 def refuse_archive(source: Source, begin: int) -> None:
     """Raise UnreadableError where a zip archive lies behind another file: torch and zipfile find it from either side."""
     rest = source.size - begin
-    tail = min(rest, TRAILING + _END_RECORD)
+    tail = min(rest, TRAILING + END.size)
     if source.read(begin, min(rest, len(LOCAL_MAGIC))) == LOCAL_MAGIC or END_MAGIC in source.read(
         source.size - tail, tail
     ):

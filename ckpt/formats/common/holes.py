@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from ckpt.account import Notice
 from ckpt.checkpoint import Entry
 from ckpt.dtypes import UINT8
+from ckpt.elements.boxes import Boxes
 from ckpt.io.source import Source
-from ckpt.tensors import Boxes, Patched, Place, Range, Storage, parts_of
+from ckpt.places import Patched, Place, Range
+from ckpt.tensors import Storage, parts_of
 from ckpt.text import and_more, plural, show
 
 _LISTED = 5

@@ -11,10 +11,34 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import pack
 from zlib import crc32
 
-from ckpt.elements.blocks import little, pour
+from ckpt.elements.blocks import pour
+from ckpt.elements.computed import little
 from ckpt.formats.common.archive import MARK, Archive, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.writing import Keys, to_bytes
+from ckpt.formats.common.zip_layout import (
+    CENTRAL,
+    CENTRAL_MAGIC,
+    DESCRIPTOR,
+    DESCRIPTOR64,
+    DESCRIPTOR_MAGIC,
+    END,
+    END64,
+    END64_MAGIC,
+    END_MAGIC,
+    LOCAL,
+    LOCAL_MAGIC,
+    LOCATOR,
+    LOCATOR_MAGIC,
+    MARK16,
+    MARK32,
+    CentralHeader,
+    EndRecord,
+    EndRecord64,
+    LocalHeader,
+    Locator,
+    zip64_field,
+)
 from ckpt.io.disk import PAGE
 from ckpt.io.far import Reading, coming, readings_of
 from ckpt.io.source import Extended
@@ -23,10 +47,9 @@ from ckpt.limits import Limits
 from ckpt.nodes import Node
 from ckpt.pickles.emit import emit
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Range, Storage
+from ckpt.tensors import Storage
 
 ALIGNMENT = 64
-_MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
 
 
 class PlannedRecord(NamedTuple):
@@ -131,41 +154,23 @@ def write_record(
     name, size = record.name.encode(), record.size
     method = 0 if record.inflated is None else 8
     extra = b""
-    if size >= _MAX32 or header >= _MAX32:
-        fields = (pack("<QQ", size, 0) if size >= _MAX32 else b"") + (
-            pack("<Q", header) if header >= _MAX32 else b""
-        )
-        extra = pack("<HH", 1, len(fields)) + fields
+    if size >= MARK32 or header >= MARK32:
+        sizes = [size, 0] if size >= MARK32 else []
+        extra = zip64_field([*sizes, header] if header >= MARK32 else sizes)
     extra = mark + extra + pack("<2sH", b"FB", pad) + b"Z" * pad
-    sink.write(
-        pack(
-            "<4sHHHHHIIIHH",
-            b"PK\3\4",
-            _needs(method),
-            _flags(size),
-            method,
-            0,
-            0,
-            0,
-            0,
-            0,
-            len(name),
-            len(extra),
-        )
-        + name
-        + extra
-    )
+    head = LocalHeader(LOCAL_MAGIC, _needs(method), _flags(size), method, 0, 0, 0, 0, len(name), len(extra))
+    sink.write(head.as_bytes() + name + extra)
     crc = record.pour(sink)
     full = size if record.inflated is None else record.inflated
     if size:
-        form = "<4sIQQ" if size >= _MAX32 or header >= _MAX32 else "<4sIII"
-        sink.write(pack(form, b"PK\7\x08", crc, size, full))
+        form = DESCRIPTOR64 if size >= MARK32 or header >= MARK32 else DESCRIPTOR
+        sink.write(form.pack(DESCRIPTOR_MAGIC, crc, size, full))
     return WrittenRecord(name, full, crc, header, method, size, _flags(size))
 
 
 def padding(record: PlannedRecord, header: int, mark: bytes = b"") -> int:
     """The padding that aligns the data of a record whose local header is at `header`."""
-    fixed = 30 + len(record.name.encode()) + len(mark) + _zip64_local(record.size, header) + 4
+    fixed = LOCAL.size + len(record.name.encode()) + len(mark) + _zip64_local(record.size, header) + 4
     return -(header + fixed) % ALIGNMENT
 
 
@@ -175,43 +180,29 @@ def write_directory(sink: Sink, written: Sequence[WrittenRecord], start: int = 0
     for row in written:
         stored = row.size if row.stored is None else row.stored
         values = (row.size, stored, row.header)
-        fields = b"".join(pack("<Q", value) for value in values if value >= _MAX32)
-        extra = pack("<HH", 1, len(fields)) + fields if fields else b""
-        size, stored, header = (min(value, _MAX32) for value in values)
+        extra = zip64_field([value for value in values if value >= MARK32])
+        size, stored, header = (min(value, MARK32) for value in values)
         flags = _flags(row.size) if row.flags is None else row.flags
-        sink.write(
-            pack(
-                "<4sHHHHHHIII",
-                b"PK\1\2",
-                0,
-                _needs(row.method),
-                flags,
-                row.method,
-                0,
-                0,
-                row.crc,
-                stored,
-                size,
-            )
-            + pack("<HHHHHII", len(row.name), len(extra), 0, 0, 0, 0, header)
-            + row.name
-            + extra
-        )
+        how = (0, _needs(row.method), flags, row.method, 0)
+        lengths = (len(row.name), len(extra), 0)
+        entry = CentralHeader(CENTRAL_MAGIC, *how, row.crc, stored, size, *lengths, 0, 0, 0, header)
+        sink.write(entry.as_bytes() + row.name + extra)
     end = sink.position - start
     count, size = len(written), end - begin
-    sink.write(pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 0x2D, 0, 0, count, count, size, begin))
-    sink.write(pack("<4sIQI", b"PK\6\7", 0, end, 1))
-    short = min(count, _MAX16)
-    sink.write(pack("<4sHHHHIIH", b"PK\5\6", 0, 0, short, short, min(size, _MAX32), min(begin, _MAX32), 0))
+    record64 = EndRecord64(END64_MAGIC, END64.size - 12, 0x031E, 0x2D, 0, 0, count, count, size, begin)
+    short = min(count, MARK16)
+    record = EndRecord(END_MAGIC, 0, 0, short, short, min(size, MARK32), min(begin, MARK32), 0)
+    sink.write(record64.as_bytes() + Locator(LOCATOR_MAGIC, 0, end, 1).as_bytes())
+    sink.write(record.as_bytes())
 
 
 def directory_size(written: Sequence[WrittenRecord]) -> int:
     """Count the bytes that `write_directory` writes."""
-    total = 56 + 20 + 22
+    total = END64.size + LOCATOR.size + END.size
     for row in written:
         stored = row.size if row.stored is None else row.stored
-        wide = sum(value >= _MAX32 for value in (row.size, stored, row.header))
-        total += 46 + len(row.name) + (4 + 8 * wide if wide else 0)
+        wide = sum(value >= MARK32 for value in (row.size, stored, row.header))
+        total += CENTRAL.size + len(row.name) + (4 + 8 * wide if wide else 0)
     return total
 
 
@@ -225,14 +216,14 @@ def _flags(size: int) -> int:
 
 
 def _zip64_local(size: int, header: int) -> int:
-    wide = 16 * (size >= _MAX32) + 8 * (header >= _MAX32)
+    wide = 16 * (size >= MARK32) + 8 * (header >= MARK32)
     return 4 + wide if wide else 0
 
 
 def _descriptor_size(size: int, header: int) -> int:
     if not size:
         return 0
-    return 24 if size >= _MAX32 or header >= _MAX32 else 16
+    return (DESCRIPTOR64 if size >= MARK32 or header >= MARK32 else DESCRIPTOR).size
 
 
 # --- records of checkpoints -------------------------------------------------------------------------------------------
@@ -289,8 +280,9 @@ def fresh(order: bytes, pickle: bytes, keys: Keys) -> list[PlannedRecord]:
 
 def storage_record(name: str, storage: Storage, like: int | None = None) -> PlannedRecord:
     """The record of a storage; `like` is the position modulo PAGE that its data should have."""
-    if like is None and isinstance(storage.place, Range) and storage.nbytes >= _LARGE:
-        like = storage.place.offset  # a gap is worth it, because the copy is faster
+    run = None if storage.place is None else storage.place.run
+    if like is None and run is not None and storage.nbytes >= _LARGE:
+        like = run.offset  # a gap is worth it, because the copy is faster
     return PlannedRecord(name, storage.nbytes, lambda sink: pour(storage, sink, crc=True), like, of=storage)
 
 

@@ -27,7 +27,8 @@ from ckpt.pickles.keys import refuse_equal_keys
 from ckpt.pickles.known import is_known
 from ckpt.pickles.machine import MachineError, Pickle
 from ckpt.pickles.rebuild import Rebuilder
-from ckpt.tensors import Range, Storage, parts_of
+from ckpt.places import Range
+from ckpt.tensors import Storage, parts_of
 from ckpt.text import and_more, show
 from ckpt.tree.find import with_unique_names
 from ckpt.tree.literals import call_text

@@ -12,8 +12,21 @@ from itertools import pairwise
 
 from ckpt.elements.audit import crc_of
 from ckpt.errors import CkptError, LimitError, UnreadableError
-from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, END_MAGIC, END_RECORD, TRAILING, find_end
-from ckpt.formats.common.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC, Record, entry_at
+from ckpt.formats.common.archive import TRAILING, find_end
+from ckpt.formats.common.directory import Record, entry_at
+from ckpt.formats.common.zip_layout import (
+    CENTRAL_MAGIC,
+    DESCRIPTOR_MAGIC,
+    END,
+    END64,
+    HAS_DESCRIPTOR,
+    LOCAL,
+    LOCAL_MAGIC,
+    LOCATOR,
+    end_record64,
+    last_end_record,
+    local_header,
+)
 from ckpt.io.source import Source
 from ckpt.limits import RECORD_BYTES, Limits
 from ckpt.rows import NamedTuple
@@ -27,7 +40,7 @@ _COMPARED = 4
 """The number of times that all bytes of a file may be compared with checksums to find its records."""
 _INFLATED = 64
 """Inflated bytes that cost as much as one that is read."""
-_ENDS64 = 56 + 20
+_ENDS64 = END64.size + LOCATOR.size
 """The bytes of the two records of zip64 that torch and ckpt write before the end record."""
 FOLDERS = {
     "data.pkl": ("data", "tensors"),
@@ -150,29 +163,20 @@ def _loose_end(source: Source) -> tuple[int, int, int, list[int]]:
 
     An archive that needs zip64 has its numbers in a record that is not read here. Raises UnreadableError.
     """
-    span = min(source.size, TRAILING + END_RECORD.size)
-    tail = source.read(source.size - span, span)
-    position = tail.rfind(END_MAGIC, 0, max(0, span - END_RECORD.size + len(END_MAGIC)))
-    if position < 0:
+    span = min(source.size, TRAILING + END.size)
+    last = last_end_record(source, span)
+    if last is None:
         raise UnreadableError("the archive has no end record")
-    _, disk, start, here, count, size, offset, _ = END_RECORD.unpack_from(tail, position)
-    end = source.size - span + position
-    if disk or start or here != count:
+    end, record = last
+    if record.is_split:
         raise UnreadableError("the end record of the archive is damaged")
     ends = [end - _ENDS64, end]
-    if count == 0xFFFF or 0xFFFFFFFF in (size, offset):
-        from_64 = _numbers_of_zip64(source, end - _ENDS64)
-        count, size, offset = from_64
-    return count, size, offset, ends
-
-
-def _numbers_of_zip64(source: Source, position: int) -> tuple[int, int, int]:
-    """The (entries, bytes, offset) in the end record of zip64 at an offset. Raises UnreadableError."""
-    data = source.read(position, 56) if position >= 0 else b""
-    if not data.startswith(b"PK\x06\x06"):
+    if not record.needs_zip64:
+        return record.entries, record.size, record.offset, ends
+    wide = end_record64(source, end - _ENDS64)
+    if wide is None:
         raise UnreadableError("the zip64 end record of the archive is damaged")
-    count, size, offset = (int.from_bytes(data[first : first + 8], "little") for first in (32, 40, 48))
-    return count, size, offset
+    return wide.entries, wide.size, wide.offset, ends
 
 
 # --- the place of each record -----------------------------------------------------------------------------------------
@@ -226,19 +230,19 @@ class _Search:
         source = self._source
         raw = entry.name.encode()
         header = entry.header + shift
-        least = header + LOCAL_HEADER.size + len(raw)
+        least = header + LOCAL.size + len(raw)
         if header < 0 or least > end:
             return None
-        local = source.read(header, LOCAL_HEADER.size + len(raw))
-        fields = LOCAL_HEADER.unpack_from(local)
-        is_header = fields[0] == LOCAL_MAGIC
-        name = _name_of(source, header, fields[-2], local) if is_header else None
+        local = source.read(header, LOCAL.size + len(raw))
+        here = local_header(local)
+        is_header = here.magic == LOCAL_MAGIC
+        name = _name_of(source, header, here.names, local) if is_header else None
         record = entry._replace(header=header)
-        offset = least + int(fields[-1]) if is_header and fields[-2] == len(raw) else -1
+        offset = header + here.nbytes if is_header and here.names == len(raw) else -1
         is_told = least <= offset and offset + entry.stored <= end
         is_named = is_told and local.endswith(raw)
         told = _Spot(record._replace(offset=offset), shift, is_named, name) if is_told else None
-        if entry.crc is None or not by_mark or (is_told and not entry.flags & 8):
+        if entry.crc is None or not by_mark or (is_told and not entry.flags & HAS_DESCRIPTOR):
             return told
         mark = DESCRIPTOR_MAGIC + entry.crc.to_bytes(4, "little")
         behind = offset + entry.stored
@@ -341,10 +345,10 @@ class _Search:
 
 def _name_of(source: Source, header: int, length: int, local: bytes) -> str | None:
     """The name in a header of which the first bytes were read, or None where the file ends within it."""
-    begin = header + LOCAL_HEADER.size
+    begin = header + LOCAL.size
     if begin + length > source.size:
         return None
-    raw = local[LOCAL_HEADER.size :]
+    raw = local[LOCAL.size :]
     if length != len(raw):
         raw = source.read(begin, length)
     return raw.decode("utf-8", "replace")
@@ -352,15 +356,15 @@ def _name_of(source: Source, header: int, length: int, local: bytes) -> str | No
 
 def _headers(source: Source, begin: int, end: int, names: Collection[bytes]) -> Iterator[tuple[bytes, int]]:
     """Yield (name, offset) of each local header between two offsets that has one of the names."""
-    longest = LOCAL_HEADER.size + max(map(len, names))
+    longest = LOCAL.size + max(map(len, names))
     for position in range(begin, end, _STEP):
         data = source.read(position, min(_STEP + longest, end - position))
         last = _STEP + len(LOCAL_MAGIC) - 1
         found = data.find(LOCAL_MAGIC, 0, last)
         while found >= 0:
-            name_at = found + LOCAL_HEADER.size
+            name_at = found + LOCAL.size
             if name_at <= len(data):
-                length = LOCAL_HEADER.unpack_from(data, found)[-2]
+                length = local_header(data, found).names
                 name = data[name_at : name_at + length]
                 if name in names:
                     yield name, position + found

@@ -30,7 +30,7 @@ def checksums(
     places = [record.place(archive.source) for record in records]
     cuts = [parts_of_record(place) for place in places]
     tasks = [
-        Task(crc_of, (place.part(first, last),), last - first)
+        Task(crc_of, (place.slice_stored(first, last),), last - first)
         for place, row in zip(places, cuts, strict=True)
         for first, last in row
     ]

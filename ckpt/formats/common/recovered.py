@@ -10,24 +10,26 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from struct import unpack_from
 
 from ckpt.account import Notice
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, LimitError, UnreadableError
-from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, Archive
-from ckpt.formats.common.directory import (
-    CENTRAL_MAGIC,
-    LOCAL_HEADER,
-    LOCAL_MAGIC,
-    MARK,
-    REFUSED_FLAGS,
-    Record,
-    Records,
-    zip64,
-)
+from ckpt.formats.common.archive import Archive
+from ckpt.formats.common.directory import REFUSED_FLAGS, Record, Records
 from ckpt.formats.common.holes import written
 from ckpt.formats.common.pickled import run
 from ckpt.formats.common.placed import FOLDERS, by_directory
+from ckpt.formats.common.zip_layout import (
+    CENTRAL_MAGIC,
+    DESCRIPTOR,
+    DESCRIPTOR64,
+    DESCRIPTOR_MAGIC,
+    HAS_DESCRIPTOR,
+    LOCAL,
+    LOCAL_MAGIC,
+    MARK32,
+    local_header,
+    zip64,
+)
 from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits
 from ckpt.names import natural
@@ -44,7 +46,6 @@ _TEXTS = ("byteorder",)
 """Records that are read as they are, and that a file need not have."""
 _CODE = "code/"
 """The folder of the code of a TorchScript program."""
-_END64, _LOCATOR = b"PK\x06\x06", b"PK\x06\x07"
 
 
 def recovered(source: Source, limits: Limits, *, keep_damaged: bool = False) -> Archive:
@@ -180,25 +181,24 @@ class _Walk:
     def _head(self, position: int) -> _Head | None:
         """Return the local header at an offset, or None if there is none, or not all of it. Raises UnreadableError."""
         source = self._source
-        begin = position + LOCAL_HEADER.size
+        begin = position + LOCAL.size
         if begin > self._size:
             return None
-        fields = LOCAL_HEADER.unpack(source.read(position, LOCAL_HEADER.size))
-        magic, flags, method, stored, size, names, extras = fields
-        if magic != LOCAL_MAGIC or begin + names + extras > self._size:
+        header = local_header(source.read(position, LOCAL.size))
+        if header.magic != LOCAL_MAGIC or position + header.nbytes > self._size:
             return None
-        raw = source.read(begin, names)
-        if flags & REFUSED_FLAGS or method not in (0, 8) or b"\0" in raw:
+        raw = source.read(begin, header.names)
+        if header.flags & REFUSED_FLAGS or header.method not in (0, 8) or b"\0" in raw:
             return None
-        extra = source.read(begin + names, extras)
+        extra = source.read(begin + header.names, header.extras)
         name = raw.decode("utf-8", "replace")
         told: tuple[int | None, int | None, int | None] = (None, None, None)
-        if not flags & 8:  # else sizes and checksum come after the data
-            crc = int.from_bytes(source.read(position + 14, 4), "little")
-            if MARK in (stored, size):
+        if not header.flags & HAS_DESCRIPTOR:
+            size, stored = header.full, header.stored
+            if MARK32 in (stored, size):
                 size, stored, _ = zip64(extra, size, stored, 0, name)
-            told = stored, size, crc
-        return _Head(position, name, begin + names + extras, flags, method, *told)
+            told = stored, size, header.crc
+        return _Head(position, name, position + header.nbytes, header.flags, header.method, *told)
 
     def _record(self, head: _Head) -> tuple[Record | None, int | None]:
         """(the record of a header, the offset of the next header). Without the latter nothing more is found."""
@@ -254,14 +254,14 @@ class _Walk:
     def _descriptor(self, head: _Head, end: int) -> tuple[int, int] | None:
         """Return (checksum, offset of the next record) of a record that ends at `end`, or None if it does not end there."""
         size = end - head.offset
-        tail = self._source.read(end, min(24, self._size - end))
+        tail = self._source.read(end, min(DESCRIPTOR64.size, self._size - end))
         if not size and tail[:4] in (LOCAL_MAGIC, CENTRAL_MAGIC):
             return 0, end  # an empty record has no descriptor
-        for form, width in (("<IQQ", 24), ("<III", 16)):
-            if len(tail) >= width and tail.startswith(DESCRIPTOR_MAGIC):
-                crc, stored, full = unpack_from(form, tail, 4)
+        for form in (DESCRIPTOR64, DESCRIPTOR):
+            if len(tail) >= form.size and tail.startswith(DESCRIPTOR_MAGIC):
+                _, crc, stored, full = form.unpack_from(tail)
                 if (stored, full) == (size, size):
-                    return crc, end + width
+                    return crc, end + form.size
         return None
 
     def _is_last(self, head: _Head, end: int) -> bool:
@@ -269,8 +269,8 @@ class _Walk:
         if self._size < self._source.size:
             return False
         rest = self._size - end
-        wide = end - head.offset >= MARK or head.header >= MARK
-        return rest < (24 if wide else 16) and DESCRIPTOR_MAGIC.startswith(
+        wide = end - head.offset >= MARK32 or head.header >= MARK32
+        return rest < (DESCRIPTOR64 if wide else DESCRIPTOR).size and DESCRIPTOR_MAGIC.startswith(
             self._source.read(end, min(rest, 4))
         )
 
@@ -327,13 +327,12 @@ class _Walk:
 
     def _behind(self, end: int, stored: int, size: int) -> int | None:
         """The offset behind the descriptor of a deflated record."""
-        tail = self._source.read(end, min(24, self._size - end))
-        for form, width in (("<QQ", 24), ("<II", 16)):
-            if len(tail) >= width and unpack_from(form, tail, 8) == (stored, size):
-                return end + width
-        for form, width in (("<QQ", 20), ("<II", 12)):  # without the magic, which the standard lets out
-            if len(tail) >= width and unpack_from(form, tail, 4) == (stored, size):
-                return end + width
+        tail = self._source.read(end, min(DESCRIPTOR64.size, self._size - end))
+        for missing in (0, len(DESCRIPTOR_MAGIC)):  # the standard lets out the magic
+            data = bytes(missing) + tail
+            for form in (DESCRIPTOR64, DESCRIPTOR):
+                if len(data) >= form.size and form.unpack_from(data)[2:] == (stored, size):
+                    return end + form.size - missing
         return None
 
     def _pickle(self, head: _Head, inner: str) -> tuple[Record | None, int | None]:

@@ -21,8 +21,9 @@ from ckpt.io.source import Source
 from ckpt.limits import Budget, Limits, is_text, parse_json
 from ckpt.names import natural
 from ckpt.nodes import Dict
+from ckpt.places import Place, Range
 from ckpt.rows import NamedTuple
-from ckpt.tensors import DIMENSIONS, Place, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.find import METADATA, metadata_node
 

@@ -19,7 +19,8 @@ from ckpt.io.source import Joined, grounded
 from ckpt.limits import INFLATION, Budget, Limits
 from ckpt.nodes import Global, Node, PersistentId
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
-from ckpt.tensors import Range, Storage
+from ckpt.places import Range
+from ckpt.tensors import Storage
 from ckpt.text import and_more, show, size_text
 
 _KEY_BYTES = 65_000

@@ -17,7 +17,8 @@ from ckpt.limits import Limits
 from ckpt.nodes import Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.pickles.machine import Pickle, TruncatedPickleError
 from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
-from ckpt.tensors import Place, Range, Storage
+from ckpt.places import Place, Range
+from ckpt.tensors import Storage
 from ckpt.text import show
 from ckpt.tree.quantized import convolution, packed
 from ckpt.tree.scalars import class_of

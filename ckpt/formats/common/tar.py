@@ -7,6 +7,8 @@ and extended headers); the tar(5) page of GNU tar for `L`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 
 from ckpt.errors import CutOffError, LimitError, UnreadableError
 from ckpt.io.source import Source
@@ -41,6 +43,20 @@ class _Header(NamedTuple):
     kind: bytes
 
 
+class _Entry(NamedTuple):
+    """A member of any kind, whose data are `size` bytes at `offset`."""
+
+    name: str
+    offset: int
+    size: int
+    kind: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset of the next header."""
+        return _padded(self.offset + self.size)
+
+
 def is_tar(head: bytes) -> bool:
     """Tell whether Python's tarfile takes these first bytes for the header of a tar archive.
 
@@ -73,18 +89,9 @@ def read_tar(source: Source, limits: Limits, budget: Budget) -> dict[str, TarMem
 def walk_tar(source: Source, limits: Limits, budget: Budget) -> Iterator[tuple[str, TarMember]]:
     """Each regular file with its plain name, when its header was read. Raises as `read_tar` does."""
     seen: set[str] = set()
-    position = 0
-    while True:
-        block = _block(source, position)
-        if not block.strip(b"\0"):
-            _check_end(source, position)
-            return
-        header = _header(block, position)
-        position += BLOCK
-        name, size = header.name, header.size
-        if header.kind in b"xgL":
-            name, size, header, position = _extended(source, header, position)
-        kind = header.kind
+    end = 0
+    for entry in _iterate_entries(source):
+        name, position, size, kind = entry
         if kind not in _FILES and kind != _FOLDER:
             raise UnreadableError(f"the tar archive holds a link or a device: {show(name, 80)}")
         if kind == _FOLDER and size:
@@ -103,26 +110,33 @@ def walk_tar(source: Source, limits: Limits, budget: Budget) -> Iterator[tuple[s
         budget.charge(_MEMBER + 4 * len(name), "the tar archive")
         if kind != _FOLDER:
             yield plain, TarMember(name, position, size)
-        position = _padded(position + size)
+        end = entry.end
+    _check_end(source, end)
 
 
 def names_seen(source: Source) -> list[str]:
     """The names of the files that a tar archive begins with, for a message: up to the first header that cannot be read."""
     names: list[str] = []
-    position = 0
-    try:
-        while len(names) < _SEEN and (block := _block(source, position)).strip(b"\0"):
-            header = _header(block, position)
-            position += BLOCK
-            name, size = header.name, header.size
-            if header.kind in b"xgL":
-                name, size, header, position = _extended(source, header, position)
-            if header.kind in _FILES:
-                names.append(name.removeprefix("./"))
-            position = _padded(position + size)
-    except UnreadableError:
-        pass  # a message names what it can
+    with suppress(UnreadableError):  # a message names what it can
+        files = (entry.name for entry in _iterate_entries(source) if entry.kind in _FILES)
+        names += (name.removeprefix("./") for name in islice(files, _SEEN))
     return names
+
+
+def _iterate_entries(source: Source) -> Iterator[_Entry]:
+    """Yield each member up to the blocks of zeros. Raises UnreadableError."""
+    position = 0
+    block = _block(source, position)
+    while block.strip(b"\0"):
+        header = _header(block, position)
+        position += BLOCK
+        name, size = header.name, header.size
+        if header.kind in b"xgL":
+            name, size, header, position = _extended(source, header, position)
+        entry = _Entry(name, position, size, header.kind)
+        yield entry
+        position = entry.end
+        block = _block(source, position)
 
 
 def _extended(source: Source, first: _Header, position: int) -> tuple[str, int, _Header, int]:

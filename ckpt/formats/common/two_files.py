@@ -6,12 +6,24 @@ A zip archive is found from its end, a stream of gzip, bzip2, xz or zlib and a f
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 
 from ckpt.errors import UnreadableError
-from ckpt.formats.common.archive import END_MAGIC, END_RECORD, FLATBUFFERS, TRAILING
-from ckpt.formats.common.directory import CENTRAL, CENTRAL_MAGIC, LOCAL_MAGIC
+from ckpt.formats.common.archive import FLATBUFFERS, TRAILING
 from ckpt.formats.common.packed import is_packed, packing
+from ckpt.formats.common.zip_layout import (
+    CENTRAL,
+    CENTRAL_MAGIC,
+    END,
+    END64,
+    END_MAGIC,
+    LOCAL_MAGIC,
+    LOCATOR,
+    EndRecord64,
+    end_record,
+    end_record64,
+    iterate_entries,
+    locator_before,
+)
 from ckpt.io.source import Source, grounded
 from ckpt.limits import Limits
 
@@ -19,7 +31,6 @@ _LOOKED_AT = 64
 """The most end records that are looked at."""
 _DIRECTORY = 1 << 20
 """The most bytes of a directory that are searched for names."""
-_LOCATOR, _END64 = Struct("<4sIQI"), Struct("<4sQ2H2I4Q")
 _BY_ZIPFILE = (b".pth", b"serialized_exported_program.json")
 """Endings of the records that loaders find by zipfile of Python: Stable-Baselines3, and torch.export of torch 2.1 to 2.7."""
 
@@ -52,44 +63,39 @@ def directories(source: Source) -> Iterator[tuple[int, int, bool]]:
     """
     if grounded(source, 0)[0].far is not None:
         return
-    if source.size < END_RECORD.size or source.read(0, 4) == LOCAL_MAGIC:
+    if source.size < END.size or source.read(0, 4) == LOCAL_MAGIC:
         return
-    span = min(source.size, TRAILING + END_RECORD.size)
+    span = min(source.size, TRAILING + END.size)
     tail = source.read(source.size - span, span)
     position = tail.rfind(END_MAGIC)
     for _ in range(_LOOKED_AT):
         if position < 0:
             return
-        if position + END_RECORD.size <= span:
-            size, offset = END_RECORD.unpack_from(tail, position)[5:7]
-            yield from _directory(source, source.size - span + position, size, offset)
+        if position + END.size <= span:
+            record = end_record(tail, position)
+            yield from _directory(source, source.size - span + position, record.size, record.offset)
         position = tail.rfind(END_MAGIC, 0, position)
 
 
 def _directory(source: Source, end: int, size: int, offset: int) -> Iterator[tuple[int, int, bool]]:
-    for begin, stop in _places64(source, end) or [(end, end)]:
-        if stop != end:
-            size, offset = _END64.unpack(source.read(begin, _END64.size))[8:10]
+    places: list[tuple[int, EndRecord64 | None]] = [*_places64(source, end)]
+    for begin, wide in places or [(end, None)]:
+        if wide is not None:
+            size, offset = wide.size, wide.offset
         if _is_directory(source, offset, size):
             yield offset, size, False
         elif _is_directory(source, begin - size, size):
             yield begin - size, size, True
 
 
-def _places64(source: Source, end: int) -> list[tuple[int, int]]:
-    """The offsets of the end record of zip64 that the locator before an end record names, each with a mark of its own."""
-    at = end - _LOCATOR.size
-    if at < _END64.size:
+def _places64(source: Source, end: int) -> list[tuple[int, EndRecord64]]:
+    """(offset, record) of the end records of zip64 where the locator before an end record says, and right before that."""
+    locator = locator_before(source, end)
+    if locator is None:
         return []
-    signature, _, named, _ = _LOCATOR.unpack(source.read(at, _LOCATOR.size))
-    if signature != b"PK\x06\x07":
-        return []
-    places = dict.fromkeys((named, at - _END64.size))
-    return [
-        (place, at)
-        for place in places
-        if place + _END64.size <= source.size and source.read(place, 4) == b"PK\x06\x06"
-    ]
+    places = dict.fromkeys((locator.end64, end - LOCATOR.size - END64.size))
+    records = ((place, end_record64(source, place)) for place in places)
+    return [(place, record) for place, record in records if record is not None]
 
 
 def _is_directory(source: Source, begin: int, size: int) -> bool:
@@ -100,9 +106,5 @@ def _is_directory(source: Source, begin: int, size: int) -> bool:
 def names_of(source: Source, begin: int, size: int) -> Iterator[bytes]:
     """Yield the names in a directory, as far as it is one."""
     data = source.read(begin, min(size, _DIRECTORY))
-    position = 0
-    while position + CENTRAL.size <= len(data) and data.startswith(CENTRAL_MAGIC, position):
-        name, extra, comment = CENTRAL.unpack_from(data, position)[6:9]
-        start = position + CENTRAL.size
-        yield data[start : start + name]
-        position = start + name + extra + comment
+    for position, entry in iterate_entries(data):
+        yield entry.name_in(data, position)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from struct import pack
 
 from ckpt.checkpoint import Checkpoint, Value
-from ckpt.elements.blocks import blocks, little, same_bytes
+from ckpt.elements.blocks import same_bytes
+from ckpt.elements.computed import little
 from ckpt.errors import WriteError
 from ckpt.formats.common.stream import MAGIC, PROTOCOL
 from ckpt.io.source import Memory
@@ -17,8 +18,9 @@ from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, PersistentId
 from ckpt.pickles.calls import storage_class
 from ckpt.pickles.emit import StorageId, emit
+from ckpt.places import Range
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Geometry, Range, Storage, TensorRef, parts_of
+from ckpt.tensors import Geometry, Storage, TensorRef, parts_of
 from ckpt.text import show
 from ckpt.tree.find import is_alias
 from ckpt.tree.view import look
@@ -106,7 +108,7 @@ def to_bytes(root: Node) -> bytes:
     parts = [head]
     for storage in storages:
         assert storage.place is not None
-        parts += (pack("<Q", numel(storage, storage_class(storage))), *blocks(storage.place))
+        parts += (pack("<Q", numel(storage, storage_class(storage))), *storage.place.read_blocks())
     return b"".join(parts)
 
 
@@ -125,6 +127,7 @@ def stream_of(root: Node, keys: Keys, limits: Limits) -> tuple[bytes, list[Stora
 
 def _place_of(storage: Storage) -> tuple[int, int]:
     """A sort key: storages in the order of their file, then the new ones."""
+    # No other place has an offset of its own.
     if isinstance(storage.place, Range) and not isinstance(storage.place.source, Memory):
         return 0, storage.place.offset
     return 1, 0
@@ -176,7 +179,7 @@ def compare_bytes(planned: Checkpoint, written: Checkpoint) -> None:
 def _bytes(storage: Storage) -> Iterator[bytes]:
     place = little(storage).place
     assert place is not None
-    return blocks(place, 0, storage.nbytes)
+    return place.read_blocks(0, storage.nbytes)
 
 
 def same_value(value: Value, copy: Value) -> bool:

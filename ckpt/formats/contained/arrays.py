@@ -19,7 +19,8 @@ from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.io.source import Source, grounded
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Dict
-from ckpt.tensors import DIMENSIONS, Range, Storage, TensorRef, tensor_ref
+from ckpt.places import Range
+from ckpt.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.quantized import numpy_dtype
 

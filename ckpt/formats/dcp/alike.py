@@ -6,8 +6,9 @@ from ckpt.dtypes import DType
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
 from ckpt.io.source import Source
+from ckpt.places import Range
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Range, TensorRef
+from ckpt.tensors import TensorRef
 
 _KEPT = 64
 """Archives that are kept to compare with."""
@@ -39,7 +40,7 @@ class _Read(NamedTuple):
                 return None
             crcs += found
         storage = self.ref.storage
-        assert isinstance(storage.place, Range)
+        assert isinstance(storage.place, Range)  # see `keep`
         place = storage.place._replace(source=file, offset=base + self.begin)
         return self.ref._replace(storage=storage._replace(place=place, crc=int.from_bytes(crcs[0], "little")))
 
@@ -60,7 +61,7 @@ class Alike:
     def keep(self, data: bytes, archive: Archive, ref: TensorRef, base: int) -> None:
         """Keep an archive that was read at an offset of a file, if it is one of those that torch writes."""
         place = ref.storage.place
-        if not isinstance(place, Range):
+        if not isinstance(place, Range):  # only a range moves into another file
             return
         records = [archive.records.at(index) for index in range(len(archive.records))]
         elements = [record for record in records if (base + record.offset, record.stored) == place[1:3]]

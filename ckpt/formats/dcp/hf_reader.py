@@ -7,10 +7,12 @@ that is missing cannot be seen, which a finding says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from ckpt.account import Account, Notice
 from ckpt.checkpoint import Checkpoint, Entry, RecordedFile, Value
 from ckpt.dtypes import DType, contiguous
+from ckpt.elements.boxes import Box, Boxes
 from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common import safetensors
 from ckpt.formats.common.coverage import fault, grid_of
@@ -23,7 +25,7 @@ from ckpt.limits import Budget, Limits, parse_json
 from ckpt.names import natural
 from ckpt.nodes import dict_of
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import Box, Boxes, Storage, TensorRef, sources_of, tensor_ref
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 from ckpt.text import Json, and_more, plural, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 
@@ -226,10 +228,9 @@ def _ref(
     id: str, dtype: DType, shape: tuple[int, ...], pieces: Sequence[_Piece], problem: str | None
 ) -> TensorRef:
     boxes = [Box(piece.offsets, piece.tensor.shape, piece.tensor) for piece in pieces]
-    places = [piece.tensor.storage.place for piece in pieces]
-    sources = dict.fromkeys(source for place in places for source in sources_of(place))
+    sources = dict.fromkeys(chain.from_iterable(piece.tensor.storage.list_sources() for piece in pieces))
     place = Boxes(dtype, shape, lambda: boxes, tuple(sources), problem, grid_of(boxes))
-    return tensor_ref(Storage(id, None, dtype, place.size, place), dtype, shape, contiguous(shape), 0)
+    return tensor_ref(Storage(id, None, dtype, place.nbytes, place), dtype, shape, contiguous(shape), 0)
 
 
 def _gaps(shards: Sequence[Shard]) -> Iterator[Notice]:

@@ -18,10 +18,10 @@ from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.dtypes import DType
 from ckpt.errors import CkptError, CutOffError, DamagedDataError, UnreadableError, UnsupportedError
 from ckpt.formats.common.archive import Archive, read_archive
-from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.pickled import Contents, interpret, run
 from ckpt.formats.common.storages import StorageFolder, byteorder_of, refuse_program
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.dcp.alike import Alike
 from ckpt.io.far import Reading
 from ckpt.io.source import BaseSource, Memory, Source, Window, grounded

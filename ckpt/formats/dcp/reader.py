@@ -13,6 +13,7 @@ from itertools import pairwise
 from ckpt.account import Absence, Notice
 from ckpt.checkpoint import Checkpoint, Import
 from ckpt.dtypes import contiguous
+from ckpt.elements.boxes import Box, Boxes
 from ckpt.errors import (
     CkptError,
     CutOffError,
@@ -36,13 +37,13 @@ from ckpt.formats.common.dcp import (
     ranks_of,
     ranks_text,
 )
-from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.early import is_early
 from ckpt.formats.common.file_set import FileSet
 from ckpt.formats.common.members import Member
 from ckpt.formats.common.mixed_steps import refuse_mixed
 from ckpt.formats.common.pickled import Contents
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.dcp import FORMAT
 from ckpt.formats.dcp.alike import Alike
 from ckpt.formats.dcp.items import Bytes, Placement, TensorItem, read_object
@@ -57,7 +58,7 @@ from ckpt.names import Path, natural
 from ckpt.nodes import Node
 from ckpt.pickles.branches import Branches
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import Box, Boxes, Storage, TensorRef, tensor_ref
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, pasted_path, plural, show
 from ckpt.tree.find import is_counter
 
@@ -428,7 +429,7 @@ def _ref(
         return boxes
 
     place = Boxes(row.dtype, row.shape, cut, files.opened, problem, grid)
-    storage = Storage(mark + row.name, None, row.dtype, place.size, place)
+    storage = Storage(mark + row.name, None, row.dtype, place.nbytes, place)
     return tensor_ref(
         storage, row.dtype, row.shape, contiguous(row.shape), 0, True if row.requires_grad else None
     )

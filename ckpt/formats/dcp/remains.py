@@ -12,12 +12,30 @@ from struct import unpack_from
 
 from ckpt.dtypes import DType
 from ckpt.errors import CkptError, LimitError, UnreadableError
-from ckpt.formats.common.archive import DESCRIPTOR_MAGIC, END_MAGIC
 from ckpt.formats.common.dcp import DATA
-from ckpt.formats.common.directory import CENTRAL_MAGIC, LOCAL_HEADER, LOCAL_MAGIC
 from ckpt.formats.common.pickled import Contents
 from ckpt.formats.common.recovered import pickle_at
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.zip_layout import (
+    CENTRAL,
+    CENTRAL_MAGIC,
+    DESCRIPTOR,
+    DESCRIPTOR64,
+    DESCRIPTOR_MAGIC,
+    END,
+    END64,
+    END64_MAGIC,
+    END_MAGIC,
+    HAS_DESCRIPTOR,
+    LOCAL,
+    LOCAL_MAGIC,
+    LOCATOR,
+    LOCATOR_MAGIC,
+    CentralHeader,
+    EndRecord64,
+    end_record,
+    local_header,
+)
 from ckpt.formats.dcp.items import Bytes, read_object
 from ckpt.io.location import Location
 from ckpt.io.source import Source
@@ -32,7 +50,6 @@ from ckpt.text import and_more, plural, show
 _HEAD, _SMALL = 512, 4096
 """Bytes of a record's header that are read at once, and of a record that holds no elements and no pickle."""
 _KINDS = 3
-_END64, _LOCATOR = b"PK\x06\x06", b"PK\x06\x07"
 
 
 class Remains(NamedTuple):
@@ -136,11 +153,11 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
     for _ in range(limits.entries):
         head = source.read(position, min(_HEAD, source.size - position))
         magic = head[:4]
-        if magic == LOCAL_MAGIC and len(head) >= LOCAL_HEADER.size:
-            _, flags, method, stored, _, names, extras = LOCAL_HEADER.unpack_from(head)
-            name = head[LOCAL_HEADER.size : LOCAL_HEADER.size + names].partition(b"/")[2]
-            data = position + LOCAL_HEADER.size + names + extras
-            if method or data > source.size:
+        if magic == LOCAL_MAGIC and len(head) >= LOCAL.size:
+            header = local_header(head)
+            name = head[LOCAL.size : LOCAL.size + header.names].partition(b"/")[2]
+            data = position + header.nbytes
+            if header.method or data > source.size:
                 return None
             if sizes is None:
                 measured = _sizes(source, data, limits) if name == b"data.pkl" else None
@@ -150,19 +167,19 @@ def _end_of_item(source: Source, begin: int, limits: Limits) -> int | None:
             elif name[:5] == b"data/" and name[5:] in sizes:
                 size = sizes[name[5:]]
             else:
-                count = stored if not flags & 8 else _small(source, data)
+                count = header.stored if not header.flags & HAS_DESCRIPTOR else _small(source, data)
                 if count is None:
                     return None
                 size = count
             position = _after(source, data + size)
-        elif magic == CENTRAL_MAGIC and len(head) >= 46:
-            position += 46 + sum(unpack_from("<3H", head, 28))
-        elif magic == _END64 and len(head) >= 12:
-            position += 12 + int(unpack_from("<Q", head, 4)[0])
-        elif magic == _LOCATOR:
-            position += 20
-        elif magic == END_MAGIC and len(head) >= 22:
-            position += 22 + int(unpack_from("<H", head, 20)[0])
+        elif magic == CENTRAL_MAGIC and len(head) >= CENTRAL.size:
+            position += CentralHeader._make(CENTRAL.unpack_from(head)).nbytes
+        elif magic == END64_MAGIC and len(head) >= END64.size:
+            position += EndRecord64._make(END64.unpack_from(head)).nbytes
+        elif magic == LOCATOR_MAGIC:
+            position += LOCATOR.size
+        elif magic == END_MAGIC and len(head) >= END.size:
+            position += END.size + end_record(head).comments
             return position if position <= source.size else None
         else:
             return None
@@ -206,10 +223,11 @@ def _small(source: Source, begin: int) -> int | None:
 
 def _after(source: Source, end: int) -> int:
     """Return the offset of the next record, after the descriptor of one."""
-    tail = source.read(end, min(20, source.size - end)) if end < source.size else b""
+    tail = source.read(end, min(DESCRIPTOR.size + 4, source.size - end)) if end < source.size else b""
     if tail[:4] != DESCRIPTOR_MAGIC:
         return end
-    return end + (16 if tail[16:20] in (LOCAL_MAGIC, CENTRAL_MAGIC) else 24)
+    is_short = tail[DESCRIPTOR.size :] in (LOCAL_MAGIC, CENTRAL_MAGIC)
+    return end + (DESCRIPTOR if is_short else DESCRIPTOR64).size
 
 
 def summary(files: Sequence[Remains], most: int, *, are_lost: bool = True) -> str:

@@ -18,8 +18,10 @@ from itertools import chain, count
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.dtypes import DType, contiguous
-from ckpt.elements.blocks import elements, is_dense, place_of, same_bytes
-from ckpt.errors import LimitError, UnreadableError, UnsupportedError
+from ckpt.elements.blocks import elements, same_bytes
+from ckpt.elements.boxes import boxes_shown
+from ckpt.elements.computed import place_of
+from ckpt.errors import LimitError, UnsupportedError
 from ckpt.findings import LOST
 from ckpt.formats.common.dcp import DATA, METADATA
 from ckpt.formats.common.layout import Layout, archive_of
@@ -33,7 +35,7 @@ from ckpt.limits import Limits
 from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
 from ckpt.pickles.emit import StorageId, emit
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Boxes, Composite, Storage, Tensor, TensorRef, parts_of, tensor_ref
+from ckpt.tensors import Composite, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import show, show_name
 from ckpt.tree.view import look
 from ckpt.tree.walk import Flat, Leaf, Parts, flatten
@@ -286,19 +288,13 @@ class _Planner:
         if tensor is None:
             bytes_of = self._objects.get(self._pickled(node)) if self._objects else None
             return [((), (), bytes_of.popleft())] if bytes_of else None
-        place = tensor.storage.place if isinstance(tensor, TensorRef) else None
-        if not isinstance(tensor, TensorRef) or not isinstance(place, Boxes) or tensor.conj or tensor.neg:
+        if not isinstance(tensor, TensorRef) or tensor.conj or tensor.neg:
             return None
-        if (
-            (tensor.dtype, tensor.shape) != (place.dtype, place.shape)
-            or tensor.offset
-            or not is_dense(tensor)
-        ):
+        shown = boxes_shown(tensor)
+        if shown is None or shown.dtype != tensor.dtype:
             return None
-        if place.problem is not None:
-            raise UnreadableError(place.problem)
         items: list[_Found] = []
-        for box in place.boxes:
+        for box in shown.boxes:
             if not isinstance(box.part, TensorItem):
                 return None
             items.append((box.offsets, box.sizes, box.part.find()))

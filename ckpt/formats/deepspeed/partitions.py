@@ -13,7 +13,8 @@ from ckpt.formats.common.mixed_steps import refuse_mixed
 from ckpt.formats.deepspeed.states import ModelState, OptimizerState, fields, header, is_flat, same_dtype
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, dict_of, tensor_of
-from ckpt.tensors import Patched, Place, Range, Storage, TensorRef, noted, tensor_ref
+from ckpt.places import Patched, Place
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 from ckpt.text import and_more, plural, show
 from ckpt.tree.view import look
 
@@ -453,7 +454,7 @@ class Vector:
                 yield (
                     low - first,
                     high - low,
-                    _part(self.places[index], begin, (high - low) * self.width),
+                    self.places[index].part(begin, begin + (high - low) * self.width),
                 )
             index += 1
 
@@ -463,17 +464,9 @@ class Vector:
 
 
 def _place(ref: TensorRef) -> Place:
-    place = noted(ref.storage)
+    place = ref.storage.noted
     assert place is not None
-    first, last = ref.extent
-    return _part(place, first, last - first)
-
-
-def _part(place: Place, begin: int, size: int) -> Place:
-    """Return bytes `begin` to `begin + size` of a place."""
-    if isinstance(place, Range) and place.inflated is None:
-        return place._replace(offset=place.offset + begin, size=size)
-    return Patched(None, size, [(-begin, place)])
+    return place.part(*ref.extent)
 
 
 class Pieces:
@@ -529,7 +522,9 @@ def rebuilt(
     size = dtype.nbytes(numel)
     places = list(pieces) if numel else []
     only = places[0][1] if len(places) == 1 else None
-    place: Place = only if isinstance(only, Range) else Patched(None, size, pieces if numel else ())
+    place: Place = (
+        only if only is not None and only.run is not None else Patched(None, size, pieces if numel else ())
+    )
     storage = Storage(storage_id, device, dtype, size, place)
     return tensor_ref(storage, dtype, shape, contiguous(shape), 0)
 

@@ -13,7 +13,7 @@ from ckpt.elements.blocks import is_dense
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.nodes import Node, dict_of, tensor_of
 from ckpt.rows import NamedTuple
-from ckpt.tensors import DIMENSIONS, Range, TensorRef
+from ckpt.tensors import DIMENSIONS, TensorRef
 from ckpt.text import show
 from ckpt.tree.find import children
 from ckpt.tree.view import look
@@ -236,7 +236,7 @@ def _flat(node: Node, what: str) -> TensorRef:
         raise UnreadableError(f"{what} holds something else than flat tensors")
     if tensor.storage.place is None:
         raise UnsupportedError(f"{what} is on meta, without data")
-    if isinstance(tensor.storage.place, Range) and tensor.storage.place.big:
+    if tensor.storage.place.big:
         raise UnsupportedError(f"{what} is big-endian")
     return tensor
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice, product
+from itertools import chain, islice, product
 from math import prod
 
 from ckpt.account import Notice
 from ckpt.checkpoint import Checkpoint, Entry, Import, Origin, RecordedFile
 from ckpt.dtypes import contiguous
 from ckpt.elements.blocks import elements, is_permuted, same_bytes
+from ckpt.elements.boxes import Box, Boxes, boxes_in
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 from ckpt.formats.common import pickled
 from ckpt.formats.common.coverage import fault, grid_of, indices
@@ -31,20 +32,7 @@ from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.pickles.sharded import DTENSORS, is_flat, is_sharded
 from ckpt.rows import NamedTuple, dataclass, replace
-from ckpt.tensors import (
-    Box,
-    Boxes,
-    Composite,
-    Piece,
-    Shard,
-    Shards,
-    Storage,
-    Tensor,
-    TensorRef,
-    parts_of,
-    sources_of,
-    tensor_ref,
-)
+from ckpt.tensors import Composite, Piece, Shard, Shards, Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, plural, show
 from ckpt.tree.find import counter
 
@@ -482,7 +470,7 @@ def _owners(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
         yield copies.one.storage.id, copies.id
         yield copies.two.storage.id, copies.id
     for storage in checkpoint.storages:
-        for box in storage.place.boxes if isinstance(storage.place, Boxes) else ():
+        for box in boxes_in(storage):
             yield box.tensor().storage.id, storage.id
 
 
@@ -548,10 +536,9 @@ def joined(name: str, id: str, like: Composite, boxes: Sequence[Box], copies: li
     if defect is not None and defect.kind == "overlap":
         raise UnreadableError(f"two ranks hold {defect.where} of {what}")
     problem = f"{what} lacks {defect.where}" if defect is not None else None
-    places = [box.tensor().storage.place for box in boxes]
-    sources = tuple(dict.fromkeys(source for place in places for source in sources_of(place)))
+    sources = tuple(dict.fromkeys(chain.from_iterable(box.tensor().storage.list_sources() for box in boxes)))
     place = Boxes(like.dtype, like.shape, lambda: boxes, sources, problem, grid_of(boxes))
-    storage = Storage(id, like.device, like.dtype, place.size, place)
+    storage = Storage(id, like.device, like.dtype, place.nbytes, place)
     ref = tensor_ref(storage, like.dtype, like.shape, contiguous(like.shape), 0, like.requires_grad)
     ref = ref._replace(is_parameter=like.is_parameter, is_buffer=like.is_buffer)
     return Whole(ref, copies, problem)

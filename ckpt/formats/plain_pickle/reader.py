@@ -29,8 +29,9 @@ from ckpt.pickles import opcodes as op
 from ckpt.pickles.known import is_own
 from ckpt.pickles.machine import LINE_BYTES, MachineError, Pickle, TruncatedPickleError
 from ckpt.pickles.opcodes import BINSTRING, BYTEARRAY8
+from ckpt.places import Range
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import DIMENSIONS, Range, Storage, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
 from ckpt.text import plural, show
 from ckpt.tree.arrays import NumpyDType, as_bytes, numpy_dtype
 

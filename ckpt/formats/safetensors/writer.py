@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.blocks import elements, place_of, pour, same_bytes
+from ckpt.elements.blocks import elements, pour, same_bytes
+from ckpt.elements.computed import place_of
 from ckpt.errors import LimitError, WriteError
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.common.writing import Draft, differs, held
@@ -18,7 +19,7 @@ from ckpt.io.source import open_address
 from ckpt.io.target import Sink
 from ckpt.limits import Limits, is_text
 from ckpt.names import NamedKey
-from ckpt.tensors import Range, Storage, TensorRef
+from ckpt.tensors import Storage, TensorRef
 from ckpt.text import Json, show, show_name
 from ckpt.tree.find import METADATA, aliases, is_metadata, metadata_of
 
@@ -111,9 +112,9 @@ def _padding(begin: int, refs: Sequence[TensorRef]) -> int:
     position = 0
     moved: Counter[int] = Counter()
     for ref in refs:
-        place = place_of(ref) if ref.nbytes >= _LARGE else None
-        if isinstance(place, Range) and (place.source.status is not None or place.source.far is not None):
-            moved[(place.offset - position) % PAGE] += ref.nbytes
+        run = place_of(ref).run if ref.nbytes >= _LARGE else None
+        if run is not None and (run.source.status is not None or run.source.far is not None):
+            moved[(run.offset - position) % PAGE] += ref.nbytes
         position += ref.nbytes
     for wanted, count in moved.most_common(1):
         if 2 * count > position and wanted % _ALIGNMENT == 0:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from ckpt.account import Notice
 from ckpt.checkpoint import names_of
 from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
-from ckpt.formats.common.directory import LOCAL_MAGIC
 from ckpt.formats.common.sets import ShardSet, kind_of
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import INDEXES, Probe
 from ckpt.formats.sharded.headers import read_shard
 from ckpt.io.far import is_url

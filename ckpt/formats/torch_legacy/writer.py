@@ -5,7 +5,8 @@ from __future__ import annotations
 from struct import pack
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.blocks import little, pour
+from ckpt.elements.blocks import pour
+from ckpt.elements.computed import little
 from ckpt.formats.common.stream import needs_data
 from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, numel, stream_of
 from ckpt.io.far import coming

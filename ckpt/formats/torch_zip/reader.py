@@ -15,8 +15,8 @@ from ckpt.formats.format import Probe
 from ckpt.formats.torch_zip import FORMAT
 from ckpt.limits import Budget, Limits
 from ckpt.nodes import Node
+from ckpt.places import Range
 from ckpt.rows import dataclass, replace
-from ckpt.tensors import Range
 from ckpt.text import and_more, show
 
 _NEWEST = 10

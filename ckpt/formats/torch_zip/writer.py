@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.blocks import is_big, little
+from ckpt.elements.blocks import is_big
+from ckpt.elements.computed import little
 from ckpt.errors import WriteError
 from ckpt.formats.common.appended import end_before
 from ckpt.formats.common.archive import COMPUTED_OFFSETS, OWN, Archive
@@ -27,7 +28,7 @@ from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, to_
 from ckpt.formats.torch_zip.reader import ArchiveOrigin, read_from
 from ckpt.limits import Limits
 from ckpt.pickles.emit import emit
-from ckpt.tensors import Range
+from ckpt.places import Range
 
 __all__ = [
     "append",
@@ -87,6 +88,7 @@ def append(checkpoint: Checkpoint, limits: Limits) -> tuple[bytes, bytes]:
     for key, storage in keys.storages.items():
         old = archive.find(f"data/{key}")
         place = storage.place
+        # Only a range can be a record of the archive itself.
         if old is None or not isinstance(place, Range) or place.offset != old.offset:
             raise WriteError("the storages change, so they cannot stay in place", hint="--in-place --copy")
     record, directory, whole = appended(archive, {"data.pkl": pickle}, limits)

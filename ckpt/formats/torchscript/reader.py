@@ -24,7 +24,7 @@ from ckpt.formats.format import Probe
 from ckpt.formats.torchscript import FORMAT
 from ckpt.limits import Budget, Limits
 from ckpt.names import Path
-from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, tensor_of
+from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, is_tuple, tensor_of
 from ckpt.pickles.machine import Pickle
 from ckpt.pickles.rebuild import storage_type
 from ckpt.rows import dataclass, replace
@@ -86,7 +86,7 @@ def read_from(
     judge_records(archive, _others(archive, folders), contents, limits, budget)
     root = roots["data.pkl"]
     constants = roots.get("constants.pkl")
-    are_tensors = type(constants) is tuple and all(tensor_of(constant) is not None for constant in constants)
+    are_tensors = is_tuple(constants) and all(tensor_of(constant) is not None for constant in constants)
     code = code_of(archive, limits, budget, has_values=not are_tensors)
     if not archive.is_partial:
         check_inflation(archive, "the TorchScript archive")

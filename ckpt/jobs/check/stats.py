@@ -10,8 +10,8 @@ from typing import Literal
 from ckpt.account import Absence
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.audit import DAMAGED, are_damaged
-from ckpt.elements.blocks import place_of, recorded_of
 from ckpt.elements.cast import has_numbers
+from ckpt.elements.computed import place_of
 from ckpt.elements.measure import ChannelLayout, Channels, Measurement, Summary, measure_tasks, merged
 from ckpt.elements.spans import once
 from ckpt.errors import UnsupportedError, UsageError
@@ -23,9 +23,10 @@ from ckpt.io.executor import Executor, Failed, Local, Task, run_each
 from ckpt.jobs.unread import unread_parts
 from ckpt.jobs.weights import codes_finding, codes_of
 from ckpt.names import Globs, natural
+from ckpt.places import Checksum
 from ckpt.reports import document_head, pickled, shown_as_html
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Checksum, Range, TensorRef, unwrapped
+from ckpt.tensors import TensorRef, unwrapped
 from ckpt.text import Json, and_more, listed, plural, show
 from ckpt.tree.find import node_at
 from ckpt.tree.json import number_json
@@ -403,8 +404,9 @@ def _measuring(plan: _Plan, ref: TensorRef, histogram: bool, *, crc: bool) -> _P
     elif ref.numel:
         ref, times = once(ref)
     checksum = None
-    if crc and ref.numel and isinstance(ref.storage.place, Range):
-        checksum = recorded_of(place_of(ref), 0, ref.nbytes)
+    place = ref.storage.place
+    if crc and ref.numel and place is not None and place.run is not None:
+        checksum = place_of(ref).checksum_of(0, ref.nbytes)
     try:
         tasks = measure_tasks(ref, layout, histogram=histogram, crc=checksum is not None)
         return plan._replace(tasks=tasks, times=times, checksum=checksum)

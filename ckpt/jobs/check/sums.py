@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ckpt.checkpoint import Entry
 from ckpt.elements.audit import DAMAGED, are_damaged
-from ckpt.elements.blocks import blocks, elements
+from ckpt.elements.blocks import elements
 from ckpt.elements.spans import refuse_unfolded
 from ckpt.errors import UnreadableError, UnsupportedError
 from ckpt.evidence.sections import Section
@@ -158,7 +158,7 @@ def digest(tensor: Tensor) -> str:
             raise UnsupportedError("on meta, without data")
         refuse_unfolded(part)
         if part.dtype.bits < 8:
-            stream = blocks(part.storage.place, part.extent[0], part.extent[1] - part.extent[0])
+            stream = part.storage.place.read_blocks(part.extent[0], part.extent[1] - part.extent[0])
         else:
             stream = elements(part)
         for block in stream:

@@ -21,7 +21,7 @@ from ckpt.io.executor import Executor, Failed, Local
 from ckpt.jobs.diff.rows import Cause, Row, Status
 from ckpt.pickles.sharded import is_flat
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Range, Storage, Tensor, TensorRef, parts_of, unwrapped
+from ckpt.tensors import Composite, Storage, Tensor, TensorRef, parts_of, unwrapped
 from ckpt.text import folded, listed, plural, show
 
 if TYPE_CHECKING:
@@ -263,8 +263,7 @@ def contradicted(before: Tensor, after: Tensor, *, same: bool) -> bool:
 
 def _view(ref: TensorRef) -> tuple[object, ...]:
     place = ref.storage.place
-    big = isinstance(place, Range) and place.big
-    return ref.geometry, big
+    return ref.geometry, place is not None and place.big
 
 
 def _whole(ref: TensorRef) -> bool:
@@ -274,10 +273,7 @@ def _whole(ref: TensorRef) -> bool:
 
 
 def _is_all(storage: Storage) -> bool:
-    place = storage.place
-    return isinstance(place, Range) and storage.nbytes == (
-        place.size if place.inflated is None else place.inflated
-    )
+    return storage.place is not None and storage.nbytes == storage.place.nbytes
 
 
 def shape_status(before: Entry, after: Entry, *, ignore_dtype: bool = False) -> Status:

@@ -13,6 +13,7 @@ from itertools import takewhile
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import elements, memory_order, permuted, same_bytes
 from ckpt.elements.cast import AVERAGED
+from ckpt.elements.mean import Mean
 from ckpt.elements.spans import without_repeats
 from ckpt.errors import CkptError, UsageError, about
 from ckpt.evidence.adapters import piece_of
@@ -26,7 +27,7 @@ from ckpt.jobs.rewrite.slim import slim
 from ckpt.limits import Limits
 from ckpt.names import Globs
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Mean, Storage, TensorRef, is_same_view, overlapping
+from ckpt.tensors import Storage, TensorRef, is_same_view, overlapping
 from ckpt.text import and_more, folded, pasted, plural, show
 
 _WEIGHTS = ("weight", "qweight", "weight_packed")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.dtypes import BY_NAME, DType, contiguous
-from ckpt.elements.blocks import place_of
 from ckpt.elements.cast import CASTABLE, CASTS
+from ckpt.elements.computed import Computed, place_of
 from ckpt.errors import LossError, UsageError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -41,7 +41,7 @@ from ckpt.names import Globs, NamedKey, dotted
 from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, dict_of, is_tuple
 from ckpt.pickles.edit import Edit
 from ckpt.rows import NamedTuple, replace
-from ckpt.tensors import Computed, Storage, Tensor, TensorRef, parts_of, tensor_ref
+from ckpt.tensors import Storage, Tensor, TensorRef, parts_of, tensor_ref
 from ckpt.text import and_more, show, show_name
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.find import METADATA, REGISTERED, children, is_metadata, metadata_of, tied_names, with_metadata
@@ -211,7 +211,7 @@ class Cast(Edit):
         self._refs.counts[dtype.name] += 1
         whole = tensor_ref(storage, dtype, (storage.nbytes * 8 // dtype.bits,), (1,), 0)
         place = Computed(whole, self._to)
-        return storage._replace(dtype=self._to, nbytes=place.size, place=place, crc=None)
+        return storage._replace(dtype=self._to, nbytes=place.nbytes, place=place, crc=None)
 
     def instead(self, node: Node) -> Node | None:
         # A call that names its dtype becomes one whose storage says it.

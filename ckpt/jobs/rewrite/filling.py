@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.elements.blocks import is_dense, little, memory_order, permuted
+from ckpt.elements.blocks import is_dense, memory_order, permuted
+from ckpt.elements.computed import little
 from ckpt.jobs.rewrite.report import edited
 from ckpt.limits import Limits
 from ckpt.nodes import Node
 from ckpt.pickles.edit import Edit
-from ckpt.tensors import Patched, Place, Storage, TensorRef, noted
+from ckpt.places import Patched, Place
+from ckpt.tensors import Storage, TensorRef
 
 
 def lies_close(ref: TensorRef) -> bool:
@@ -37,8 +39,8 @@ class Filling:
             return old
         if old not in self._made:
             begin, place = pieces[-1]
-            if begin or place.size != old.nbytes:
-                place = Patched(noted(little(old)), old.nbytes, pieces)
+            if begin or place.nbytes != old.nbytes:
+                place = Patched(little(old).noted, old.nbytes, pieces)
             device = "cpu" if old.device == "meta" else old.device
             self._made[old] = old._replace(place=place, crc=None, device=device)
         return self._made[old]

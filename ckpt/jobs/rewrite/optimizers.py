@@ -25,7 +25,8 @@ from ckpt.jobs.rewrite.strip import removed_prefixes
 from ckpt.limits import Limits
 from ckpt.nodes import Dict, Node, tensor_of
 from ckpt.pickles.edit import Edit
-from ckpt.tensors import Range, Storage, Tensor, TensorRef, tensor_ref
+from ckpt.places import Range
+from ckpt.tensors import Storage, Tensor, TensorRef, tensor_ref
 from ckpt.text import show
 from ckpt.tree.find import children
 from ckpt.tree.view import look

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.audit import DAMAGED
-from ckpt.elements.blocks import memory_order, permuted, place_of
+from ckpt.elements.blocks import memory_order, permuted
+from ckpt.elements.computed import place_of
 from ckpt.errors import LossError
 from ckpt.evidence.survey import Survey
 from ckpt.findings import LOST

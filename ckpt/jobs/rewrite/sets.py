@@ -9,7 +9,7 @@ from copy import copy
 from itertools import accumulate
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.pieces import shown
+from ckpt.elements.computed import lacks_bytes
 from ckpt.errors import LossError, UsageError
 from ckpt.evidence.optimizers import LOST_STATE
 from ckpt.evidence.survey import Survey
@@ -22,8 +22,9 @@ from ckpt.limits import Limits
 from ckpt.names import Path
 from ckpt.nodes import Dict, Node, Opaque, Set, dict_of, tensor_of
 from ckpt.pickles.edit import DROPPED, Edit
+from ckpt.places import Patched, Place, Range
 from ckpt.rows import replace
-from ckpt.tensors import Boxes, Computed, Overlaid, Patched, Place, Range, Storage, TensorRef, parts_of
+from ckpt.tensors import Storage, parts_of
 from ckpt.text import and_more, plural, show, show_name
 from ckpt.tree.find import node_at, without_keys
 from ckpt.tree.view import look
@@ -184,7 +185,7 @@ def without_lost(
     """
     whys = dict(whys)
     for entry in checkpoint.tensors:
-        if entry.name not in whys and any(map(_lacks_bytes, parts_of(entry.tensor))):
+        if entry.name not in whys and any(map(lacks_bytes, parts_of(entry.tensor))):
             whys[entry.name] = NOT_WHOLE
     alive = {id(entry.tensor) for entry in checkpoint.tensors if entry.name not in whys}
     gone = [entry for entry in checkpoint.tensors if entry.name in whys and id(entry.tensor) not in alive]
@@ -206,24 +207,6 @@ def without_lost(
     return replace(whole, account=checkpoint.account.without_losses()), tuple(rows)
 
 
-def _lacks_bytes(part: TensorRef) -> bool:
-    """Tell whether bytes of a tensor are known to be missing. Opens nothing."""
-    todo: list[tuple[Place | None, tuple[int, int]]] = [(part.storage.place, part.extent)]
-    while todo:
-        place, (first, last) = todo.pop()
-        if first == last:
-            continue
-        if isinstance(place, Boxes) and place.problem is not None:
-            return True
-        if isinstance(place, Patched):
-            todo += [(piece, (begin, begin + count)) for piece, begin, count in shown(place, first, last)]
-        elif isinstance(place, Computed):
-            todo.append((place.of.storage.place, place.of.extent))
-        elif isinstance(place, Overlaid):
-            todo += [(ref.storage.place, ref.extent) for ref in (place.of, place.over)]
-    return False
-
-
 def _note_lost_state(checkpoint: Checkpoint, root: Node, gone: Iterable[Entry]) -> None:
     """Note in each optimizer of a tree the parameters of which state is gone: they had a gradient, and look as if they had none."""
     paths = {section.path for section in Survey(checkpoint).sections if section.kind == "optimizer"}
@@ -243,8 +226,7 @@ def _mended(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
     ends: dict[Storage, int] = {}
     for entry in checkpoint.tensors:
         for part in parts_of(entry.tensor):
-            if isinstance(part.storage.place, (Patched, Boxes)):
-                ends[part.storage] = max(part.extent[1], ends.get(part.storage, 0))
+            ends[part.storage] = max(part.extent[1], ends.get(part.storage, 0))
     made = {storage: new for storage, end in ends.items() if (new := _shortened(storage, end)) is not storage}
     if not made:
         return checkpoint
@@ -252,22 +234,23 @@ def _mended(checkpoint: Checkpoint, limits: Limits) -> Checkpoint:
 
 
 def _shortened(storage: Storage, end: int) -> Storage:
-    pieces: list[tuple[int, Place]] = []
-    layer = storage.place
-    while isinstance(layer, Patched):
-        pieces = [*layer.pieces, *pieces]
-        layer = layer.base
-    if not isinstance(layer, Boxes) or layer.problem is None:
+    """The storage with its first `end` bytes, of which those that are missing are zero; itself where none is missing."""
+    place = storage.place
+    if place is None or not place.lacks_bytes(0, place.nbytes):
         return storage
     width = 1 if storage.dtype is None else max(1, storage.dtype.bits // 8)
     end = -(-end // width) * width
     if not end:
         return storage._replace(nbytes=0, place=Range(Zeros(0), 0, 0), crc=None)
+    position = 0
+    pieces: list[tuple[int, Place]] = []
+    for piece, start, count in place.list_stretches(0, end):
+        if not piece.lacks_bytes(start, start + count):
+            pieces.append((position, piece.part(start, start + count)))
+        position += count
     first, piece = pieces[0]
-    place: Place = Patched(Range(Zeros(end), 0, end), end, pieces)
-    if len(pieces) == 1 and not first and isinstance(piece, Range) and piece.size >= end:
-        place = piece._replace(size=end)
-    return storage._replace(nbytes=end, place=place, crc=None)
+    new = piece if not first and piece.nbytes == end else Patched(Range(Zeros(end), 0, end), end, pieces)
+    return storage._replace(nbytes=end, place=new, crc=None)
 
 
 class _Without(Edit):

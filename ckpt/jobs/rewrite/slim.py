@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ckpt.checkpoint import Checkpoint
 from ckpt.dtypes import UINT8, contiguous
+from ckpt.elements.computed import Computed
 from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.rewrite.names import not_selected
@@ -33,19 +34,9 @@ from ckpt.pickles.branches import Branches
 from ckpt.pickles.imports import nodes_below
 from ckpt.pickles.known import is_known
 from ckpt.pickles.state_dict import without
+from ckpt.places import Checksum, Range
 from ckpt.rows import replace
-from ckpt.tensors import (
-    Checksum,
-    Composite,
-    Computed,
-    Range,
-    Storage,
-    TensorRef,
-    dense,
-    moved,
-    overlapping,
-    tensor_ref,
-)
+from ckpt.tensors import Composite, Storage, TensorRef, dense, moved, overlapping, tensor_ref
 from ckpt.text import show
 from ckpt.tree.find import find, tied_names
 from ckpt.tree.view import Known
@@ -241,6 +232,7 @@ class _Slim(Plain):
     def _moved(self, ref: TensorRef) -> TensorRef | None:
         """Return the same tensor over a smaller storage, or None if nothing can be saved."""
         storage = ref.storage
+        # Only what lies in a file is packed: any other place is made by an edit, and holds what it needs.
         if storage in self._whole or ref.dtype.bits < 8 or not isinstance(storage.place, Range):
             return None
         if storage not in self._groups:
@@ -299,16 +291,16 @@ class _Group:
         return self.first <= ref.extent[0] and ref.extent[1] <= self.last
 
     def make(self, old: Storage, alone: bool) -> None:
-        assert isinstance(old.place, Range)
+        run = None if old.place is None else old.place.run
         ref = self.refs[0]
         key = old.id if alone else ""
         if self._gathered:
             raw = dense(ref)._replace(conj=False, neg=False)
             place: Range | Computed = Computed(raw, ref.dtype)
-        elif old.place.inflated is None:
-            first = old.place.offset + self.first
-            recorded = None if old.crc is None else Checksum(old.place, old.crc)
-            place = old.place._replace(offset=first, size=self.nbytes, recorded=recorded)
+        elif run is not None:
+            first = run.offset + self.first
+            recorded = None if old.crc is None else Checksum(run, old.crc)
+            place = run._replace(offset=first, size=self.nbytes, recorded=recorded)
         else:
             place = Computed(tensor_ref(old, UINT8, (self.nbytes,), (1,), self.first), UINT8)
         self.storage = old._replace(id=key, nbytes=self.nbytes, place=place, crc=None)

@@ -12,8 +12,9 @@ from math import prod
 from typing import Literal
 
 from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.elements.blocks import elements, memory_order, permuted, place_of, same_bytes
+from ckpt.elements.blocks import elements, memory_order, permuted, same_bytes
 from ckpt.elements.cast import can_cast
+from ckpt.elements.computed import Overlaid, place_of
 from ckpt.errors import UsageError
 from ckpt.evidence.adapters import piece_of, scales_of
 from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
@@ -39,8 +40,9 @@ from ckpt.jobs.weights import refuse_emptied
 from ckpt.limits import Limits
 from ckpt.names import Path, dotted
 from ckpt.nodes import Dict, Node, Opaque, tensor_of
+from ckpt.places import Place
 from ckpt.rows import NamedTuple
-from ckpt.tensors import Overlaid, Place, Storage, TensorRef, tensor_ref, unwrapped
+from ckpt.tensors import Storage, TensorRef, tensor_ref, unwrapped
 from ckpt.text import and_more, folded, plural, show
 from ckpt.tree.find import children, node_at
 from ckpt.tree.literals import brief

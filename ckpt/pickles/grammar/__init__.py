@@ -90,7 +90,7 @@ def _takes_attributes(grammar: Grammar, args: tuple[Node, ...], call: Opaque) ->
         if type(arg) is Dict:
             pairs: list[tuple[Node, Node]] = list(zip(arg.keys, arg.values, strict=True))
         else:
-            pairs = [(pair[0], pair[1]) for pair in arg if type(pair) is list or is_tuple(pair)]  # type: ignore[union-attr]
+            pairs = [(pair[0], pair[1]) for pair in arg if type(pair) is list or is_tuple(pair)]  # type: ignore[arg-type, union-attr]
         if not _are_attributes(grammar, pairs):
             return False
     name = class_of(call.func)

@@ -589,8 +589,9 @@ def _is_index(call: Opaque) -> bool:
 def _is_shallow(call: Opaque) -> bool:
     """Tell whether a container holds scalars, and tuples of them, alone."""
     items = call.args[0] if call.args else ()
-    is_flat = type(items) is list or is_tuple(items)
-    return is_flat and not any(type(item) not in _SCALARS and not _is_flat(item) for item in items)  # type: ignore[union-attr]
+    if type(items) is list or is_tuple(items):
+        return not any(type(item) not in _SCALARS and not _is_flat(item) for item in items)
+    return False
 
 
 def _items_of(node: Node) -> list[Node] | tuple[Node, ...]:

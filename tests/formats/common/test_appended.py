@@ -17,8 +17,9 @@ from ckpt import formats
 from ckpt.errors import CkptError, LimitError, UnreadableError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
-from ckpt.formats.common import appended, directory
+from ckpt.formats.common import appended
 from ckpt.formats.common.appended import end_before
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC, LocalHeader
 from ckpt.io.source import Memory
 from ckpt.jobs.rewrite.rehome import moves, rehome
 from ckpt.limits import Limits
@@ -302,5 +303,5 @@ def test_a_header_that_makes_no_sense_is_no_other_archive(
 ) -> None:
     """A rewrite that was torn inside of its header leaves one: what follows the old end may be cut off."""
     old = states[0]
-    head = directory.LOCAL_HEADER.pack(directory.LOCAL_MAGIC, 0, method, 5, 5, len(name), 0)
+    head = LocalHeader(LOCAL_MAGIC, 0, 0, method, 0, 0, 5, 5, len(name), 0).as_bytes()
     assert end_before(Memory(old + head + name + b"12345"), LIMITS) == (len(old) if is_ours else None)

@@ -26,7 +26,8 @@ from ckpt.errors import CkptError, LimitError
 from ckpt.evidence.survey import Survey
 from ckpt.io.source import File
 from ckpt.limits import Limits
-from ckpt.tensors import Range, TensorRef
+from ckpt.places import Range
+from ckpt.tensors import TensorRef
 
 
 def packed(content: Any) -> bytes:

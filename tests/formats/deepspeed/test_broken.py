@@ -29,8 +29,8 @@ from ckpt.formats.deepspeed.reader import _ranks
 from ckpt.jobs.check import verify
 from ckpt.jobs.inspect.inspect import inspect
 from ckpt.limits import Limits
+from ckpt.places import Range
 from ckpt.render.inspect import inspect_lines
-from ckpt.tensors import Range
 
 Z2 = "zero_pp_rank_{}_mp_rank_00_optim_states.pt"
 

@@ -18,7 +18,7 @@ import ckpt
 from ckpt import formats
 from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.survey import Survey
-from ckpt.tensors import Patched, Range
+from ckpt.places import Patched, Range
 
 KINDS = [
     (stage, ranks, dtype) for stage in (1, 2, 3) for ranks in (1, 2, 5) for dtype in ("float32", "bfloat16")

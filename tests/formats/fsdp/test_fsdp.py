@@ -17,6 +17,7 @@ from inside import inside
 import ckpt
 from ckpt import formats
 from ckpt.api.checkpoint import Ref
+from ckpt.places import Range
 
 pytestmark = oracle.QUIET
 
@@ -106,7 +107,7 @@ def test_no_tensor_data_is_read(ranks: Path, monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*args: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("ckpt.elements.blocks.blocks", refuse)
+    monkeypatch.setattr(Range, "read_blocks", refuse)
     monkeypatch.setattr("ckpt.elements.fill._gather", refuse)
     with ckpt.open(ranks / "grids") as checkpoint, pytest.raises(AssertionError):
         checkpoint["columns"].numpy()

@@ -21,7 +21,8 @@ from ckpt.errors import CkptError, CutOffError, LimitError
 from ckpt.evidence.survey import Survey
 from ckpt.io.source import File
 from ckpt.limits import Limits
-from ckpt.tensors import Range, TensorRef
+from ckpt.places import Range
+from ckpt.tensors import TensorRef
 
 DTYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?", "c8", "c16", ">f4", ">i8")
 

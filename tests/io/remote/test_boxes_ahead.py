@@ -11,12 +11,14 @@ from webs import Kept
 
 from ckpt.dtypes import BY_NAME, contiguous
 from ckpt.elements.blocks import elements, slice_of
+from ckpt.elements.boxes import Box, Boxes
 from ckpt.io.executor import Serial, Task
 from ckpt.io.remote import ahead
 from ckpt.io.remote.source import RangeSource
 from ckpt.io.remote.store import Known
 from ckpt.io.source import Memory, Source
-from ckpt.tensors import Box, Boxes, Range, Storage, TensorRef, tensor_ref
+from ckpt.places import Range
+from ckpt.tensors import Storage, TensorRef, tensor_ref
 
 F32 = BY_NAME["float32"]
 
@@ -32,7 +34,7 @@ def cut(source: Source, shape: tuple[int, ...], sizes: tuple[int, ...]) -> Tenso
         boxes.append(Box(begin, sizes, tensor_ref(storage, F32, sizes, contiguous(sizes), 0)))
         offset += nbytes
     place = Boxes(F32, shape, lambda: boxes, (source,))
-    return tensor_ref(Storage("whole", None, F32, place.size, place), F32, shape, contiguous(shape), 0)
+    return tensor_ref(Storage("whole", None, F32, place.nbytes, place), F32, shape, contiguous(shape), 0)
 
 
 def read(ref: TensorRef) -> bytes:
@@ -86,11 +88,11 @@ def test_the_boxes_between_two_bytes_are_those_of_a_list(seed: int) -> None:
     place = cut(Memory(bytes(4 * prod(shape))), shape, sizes).storage.place
     assert isinstance(place, Boxes)
     for _ in range(40):
-        first = dice.randrange(place.size)
-        last = dice.randrange(first, place.size) + 1
-        spans = [(place.span(box), box) for box in place.boxes]
+        first = dice.randrange(place.nbytes)
+        last = dice.randrange(first, place.nbytes) + 1
+        spans = [(place.span_of(box), box) for box in place.boxes]
         expected = [box.offsets for (begin, end), box in spans if begin < last and end > first]
-        assert sorted(box.offsets for box in place.between(first, last)) == sorted(expected)
+        assert sorted(box.offsets for box in place.boxes_between(first, last)) == sorted(expected)
 
 
 def test_a_tensor_of_columns_is_read_within_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +102,7 @@ def test_a_tensor_of_columns_is_read_within_the_room(monkeypatch: pytest.MonkeyP
     data = random.Random(1).randbytes(4 * prod(shape))
     store = Kept(data)
     source = RangeSource(store, "s3://b/x.distcp", state=Known(len(data), '"1"'), ahead=False)
-    monkeypatch.setattr("ckpt.tensors._EDGE", 0)
+    monkeypatch.setattr("ckpt.elements.boxes._EDGE", 0)
     monkeypatch.setattr(ahead, "PIECE", 64 * 64 * 4)
     ref, local = cut(source, shape, sizes), cut(Memory(data), shape, sizes)
     most: list[int] = []

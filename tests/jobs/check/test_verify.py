@@ -33,7 +33,7 @@ from ckpt.formats.verify import remainder
 from ckpt.jobs.check.sums import Sum, digest, lines, parse
 from ckpt.jobs.check.verify import VerifyReport
 from ckpt.limits import Limits
-from ckpt.tensors import Range
+from ckpt.places import Range
 
 pytestmark = oracle.QUIET
 

@@ -28,7 +28,8 @@ from ckpt.evidence.survey import Survey
 from ckpt.formats.verify import remainder
 from ckpt.jobs.rewrite.salvage import salvage
 from ckpt.limits import Limits
-from ckpt.tensors import Range, parts_of
+from ckpt.places import Range
+from ckpt.tensors import parts_of
 
 pytestmark = oracle.QUIET
 SAMPLES = Path(__file__).parents[3] / "sample_checkpoints"

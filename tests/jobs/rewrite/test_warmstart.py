@@ -22,14 +22,13 @@ from process import SAMPLES, check_error, ckpt
 from torch import nn
 
 from ckpt import formats
-from ckpt.elements.blocks import blocks
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.io import target as io_target
 from ckpt.io.source import Memory
 from ckpt.jobs.rewrite.warmstart import Options, warmstart
 from ckpt.limits import Limits
-from ckpt.tensors import Patched, Range
+from ckpt.places import Patched, Range
 
 pytestmark = oracle.QUIET
 
@@ -217,10 +216,10 @@ def test_patches(size: int, pieces: list[tuple[int, int, int]], start: int, coun
             placed.append((first, Range(Memory(bytes((value,)) * length), 0, length)))
     place = Patched(Range(Memory(bytes(range(size))), 0, size), size, placed)
 
-    assert b"".join(blocks(place)) == expected
+    assert b"".join(place.read_blocks()) == expected
     start = min(start, size)
     count = min(count, size - start)
-    assert b"".join(blocks(place, start, count)) == expected[start : start + count]
+    assert b"".join(place.read_blocks(start, count)) == expected[start : start + count]
 
 
 @given(st.data())

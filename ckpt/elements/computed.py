@@ -1,0 +1,177 @@
+"""The places whose bytes are computed from the elements of tensors, and the place of the elements of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from ckpt.dtypes import DType
+from ckpt.elements import cast
+from ckpt.elements.blocks import elements, in_whole_elements, is_all, is_big, is_dense, slice_of
+from ckpt.io.far import Reading
+from ckpt.io.source import Source
+from ckpt.places import BasePlace, Checksum, Place, Tally, cut_blocks
+from ckpt.tensors import Storage, TensorRef, tensor_ref
+
+
+class PlaceOfTensors(BasePlace):
+    """The bytes that are computed from the elements of `tensors`, while they are written."""
+
+    __slots__ = ()
+
+    @property
+    def tensors(self) -> tuple[TensorRef, ...]:
+        raise NotImplementedError
+
+    def list_sources(self) -> Iterator[Source]:
+        for ref in reversed(self.tensors):
+            yield from ref.storage.list_sources()
+
+    def list_readings(self, first: int, last: int) -> Iterator[Reading]:
+        for ref in self.tensors:
+            yield from ref.reads()
+
+    def list_checksums(self) -> Iterator[Checksum]:
+        for ref in reversed(self.tensors):
+            yield from ref.storage.list_checksums()
+
+    def lacks_bytes(self, first: int, last: int) -> bool:
+        return first < last and any(map(lacks_bytes, self.tensors))
+
+
+def lacks_bytes(ref: TensorRef) -> bool:
+    """Tell whether bytes of a tensor are known to be missing. Opens nothing."""
+    place = ref.storage.place
+    return place is not None and place.lacks_bytes(*ref.extent)
+
+
+class Computed(PlaceOfTensors):
+    """The elements of a tensor in the order of its shape, as `dtype`.
+
+    They are little-endian, with conjugation and negation resolved.
+    """
+
+    __slots__ = ("dtype", "of")
+
+    def __init__(self, of: TensorRef, dtype: DType) -> None:
+        self.of = of
+        self.dtype = dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.nbytes(self.of.numel)
+
+    @property
+    def tensors(self) -> tuple[TensorRef, ...]:
+        return (self.of,)
+
+    def resolved(self) -> Place:
+        storage = self.of.storage
+        if self.dtype != self.of.dtype or not is_all(self.of) or is_big(storage):
+            return self
+        return storage.noted or self
+
+    def read_blocks(
+        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+    ) -> Iterator[bytes]:
+        return cut_blocks(self._blocks(tally), start, self.nbytes - start if count is None else count)
+
+    def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
+        if self.dtype == self.of.dtype:
+            yield from elements(self.of, tally)
+            return
+        for block in in_whole_elements(elements(self.of, tally), max(1, self.of.dtype.bits // 8)):
+            converted, overflowed, vanished = cast.counted(block, self.of.dtype, self.dtype)
+            if (overflowed or vanished) and tally is not None:
+                tally(overflowed, vanished)
+            yield converted
+
+
+class Overlaid(PlaceOfTensors):
+    """The elements of a tensor in the order of its shape, with the elements whose index is also within the shape of
+    `over` taken from `over`. Both have the same number of dimensions.
+    """
+
+    __slots__ = ("of", "over")
+
+    def __init__(self, of: TensorRef, over: TensorRef) -> None:
+        self.of = of
+        self.over = over
+
+    @property
+    def nbytes(self) -> int:
+        return self.of.nbytes
+
+    @property
+    def tensors(self) -> tuple[TensorRef, ...]:
+        return self.of, self.over
+
+    def read_blocks(
+        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+    ) -> Iterator[bytes]:
+        return cut_blocks(self._blocks(tally), start, self.nbytes - start if count is None else count)
+
+    def _blocks(self, tally: Tally | None) -> Iterator[bytes]:
+        """The elements in one block. Both tensors are held in memory."""
+        base, over = b"".join(elements(self.of, tally)), b"".join(elements(self.over, tally))
+        if self.over.dtype != self.of.dtype:
+            over, overflowed = cast.cast(over, self.over.dtype, self.of.dtype)
+            if overflowed and tally is not None:
+                tally(overflowed)
+        yield cast.overlaid(base, self.of.shape, over, self.over.shape, self.of.dtype)
+
+
+# --- the elements of a tensor as a place ------------------------------------------------------------------------------
+
+
+def place_of(ref: TensorRef, dtype: DType | None = None) -> Place:
+    """Return the place of the elements of a tensor, in the order of its shape.
+
+    It is a range, or consists of ranges, if the elements are contiguous as stored. Else it is computed.
+    Raises UnreadableError where boxes are missing or damaged, NotOpenedError.
+    """
+    place = ref.storage.noted
+    if place is not None:
+        stored = place.as_stored(*ref.extent)
+        is_same = dtype in (None, ref.dtype) and not (ref.conj or ref.neg) and is_dense(ref)
+        if stored is not None and is_same and not (place.big and ref.dtype.bits > 8):
+            return stored
+    return Computed(ref, dtype or ref.dtype)
+
+
+def little(storage: Storage) -> Storage:
+    """A storage with little-endian bytes. An untyped storage stays as it is, because torch never swaps it."""
+    if not is_big(storage) or storage.dtype is None:
+        return storage
+    count = storage.nbytes * 8 // storage.dtype.bits
+    whole = tensor_ref(storage, storage.dtype, (count,), (1,), 0)
+    return storage._replace(place=Computed(whole, storage.dtype), crc=None)
+
+
+def can_cut(ref: TensorRef) -> bool:
+    """Tell whether any span of the elements can be read by itself, as bytes."""
+    place = ref.storage.place
+    return ref.dtype.bits >= 8 and place is not None and place.can_cut and is_dense(ref)
+
+
+def fill_span(ref: TensorRef, first: int, last: int, into: memoryview) -> None:
+    """Fill a buffer with the elements `first` to `last` of a tensor in the order of its shape."""
+    if not is_dense(ref):
+        width = ref.dtype.bits // 8
+        into[:] = memoryview(_gathered(ref))[first * width : last * width]
+        return
+    part = slice_of(ref, first, last)
+    run = place_of(part).run
+    if run is not None:
+        run.source.read_into(run.offset, into)
+        return
+    position = 0
+    for block in elements(part):
+        into[position : position + len(block)] = block
+        position += len(block)
+
+
+@lru_cache(maxsize=1)
+def _gathered(ref: TensorRef) -> bytes:
+    """The elements of a part with other strides, gathered once for all that is read of it."""
+    return b"".join(elements(ref))
