@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UsageError,
         WriteError,
     )
+    from ckpt.ext.adapters.api import merge
     from ckpt.findings import Finding
     from ckpt.jobs.check.lint import FileReport, LintReport
     from ckpt.jobs.check.recorded import SumReport
@@ -81,6 +82,7 @@ _HOMES = {
         "UsageError",
         "WriteError",
     ),
+    "ckpt.ext.adapters.api": ("merge",),
     "ckpt.findings": ("Finding",),
     "ckpt.jobs.check.lint": ("FileReport", "LintReport"),
     "ckpt.jobs.check.recorded": ("SumReport",),
@@ -139,6 +141,7 @@ __all__ = [
     "inspect",
     "lint",
     "ls",
+    "merge",
     "open",
     "rehome",
     "rename",

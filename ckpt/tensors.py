@@ -101,6 +101,48 @@ class Mean:
         return self.dtype.nbytes(self.of[0].numel)
 
 
+class Made(NamedTuple):
+    """A span of a derived place: its elements as bytes, and the number of finite ones beyond the range of their type.
+
+    The bytes are valid until `close` is called.
+    """
+
+    data: memoryview
+    overflowed: int
+    close: Callable[[], None]
+
+
+class Change(Protocol):
+    """Computes a span of a derived place. Threads call it for several spans at once. Raises UnreadableError."""
+
+    def __call__(self, block: memoryview, first: int) -> Made:
+        """Return the new elements for the bytes of some elements, of which `first` is the number of the first one."""
+        ...
+
+
+class Derived:
+    """Elements that are computed, span by span, from those of one tensor and from others that it is changed with.
+
+    They have the order of the shape of `of`, and the type `dtype`. Spans begin at multiples of `step` elements. `change`
+    computes one of them from the elements of `of`; it reads `others` by itself.
+    """
+
+    __slots__ = ("change", "dtype", "of", "others", "step")
+
+    def __init__(
+        self, of: TensorRef, others: Sequence[TensorRef], step: int, change: Change, dtype: DType
+    ) -> None:
+        self.of = of
+        self.others = tuple(others)
+        self.step = step
+        self.change = change
+        self.dtype = dtype
+
+    @property
+    def size(self) -> int:
+        return self.dtype.nbytes(self.of.numel)
+
+
 class Patched:
     """The bytes of a place with pieces from other places. Where pieces overlap, the later one counts.
 
@@ -231,7 +273,7 @@ def _boxes(
     return Boxes(dtype, shape, lambda: boxes, (), problem, grid)
 
 
-Place = Range | Computed | Overlaid | Mean | Patched | Boxes
+Place = Range | Computed | Overlaid | Mean | Derived | Patched | Boxes
 
 
 def flat(index: Sequence[int], shape: Sequence[int]) -> int:
@@ -264,6 +306,9 @@ def reads_of(place: Place | None, first: int, last: int) -> Iterator[Reading]:
         yield from (*place.of.reads(), *place.over.reads())
     elif isinstance(place, Mean):
         for ref in place.of:
+            yield from ref.reads()
+    elif isinstance(place, Derived):
+        for ref in (place.of, *place.others):
             yield from ref.reads()
     elif isinstance(place, Computed):
         yield from place.of.reads()
@@ -299,6 +344,8 @@ def sources_of(place: Place | None) -> Iterator[Source]:
             todo += [layer.of.storage.place, layer.over.storage.place]
         elif isinstance(layer, Mean):
             todo += [ref.storage.place for ref in layer.of]
+        elif isinstance(layer, Derived):
+            todo += [ref.storage.place for ref in (layer.of, *layer.others)]
         elif layer is not None:
             todo.append(layer.of.storage.place)
 

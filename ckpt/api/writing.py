@@ -74,7 +74,7 @@ if TYPE_CHECKING:
         tell: Callable[[str], None] | None
 
 
-def _options(writing: Writing, source: object, command: str, **more: Any) -> WriteOptions:
+def options_of(writing: Writing, source: object, command: str, **more: Any) -> WriteOptions:
     """The options of a command on a source, whose limits hold where none are given.
 
     Raises TypeError for a keyword that no function has, UsageError.
@@ -136,7 +136,7 @@ def rehome(
     targets = moves(to, texts(map))
     tag = "moved" if texts(map) else (to or "cpu").replace(":", "")
     suffix = SUFFIXES["rehome"] if tag == "cpu" else f".{tag}"
-    options = _options(writing, source, "rehome", suffix=suffix)
+    options = options_of(writing, source, "rehome", suffix=suffix)
     return rewrite(source, lambda survey, limits: job(survey, targets, limits, objects=objects), options)
 
 
@@ -158,7 +158,7 @@ def strip(
 
     text_only(prefix=prefix, section=section)
     globs = globs_of(include, exclude)
-    options = _options(writing, source, "strip", link=link)
+    options = options_of(writing, source, "strip", link=link)
     return rewrite(
         source,
         lambda survey, limits: job(survey, limits, prefix=prefix, section=section, select=globs),
@@ -186,7 +186,7 @@ def rename(
     text_only(section=section)
     globs = globs_of(include, exclude)
     subs = [substitution(text) for text in texts(sub)]
-    options = _options(writing, source, "rename", link=link)
+    options = options_of(writing, source, "rename", link=link)
     return rewrite(
         source, lambda survey, limits: job(survey, subs, limits, section=section, select=globs), options
     )
@@ -220,7 +220,7 @@ def slim(
     text_only(section=section, prefix=prefix, to=to)
     _refuse_format(to)
     globs = globs_of(include, exclude)
-    options = _options(writing, source, "slim", plain=True)
+    options = options_of(writing, source, "slim", plain=True)
     options = _with_like(options, like, section)
     if with_config or (options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")):
         options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
@@ -236,7 +236,7 @@ def slim(
         report = with_kept_prefixes(report, limits)
         if options.format is None:
             return report
-        return _as_format(report, options.format, limits)
+        return as_format_of(report, options.format, limits)
 
     return rewrite(source, make, options)
 
@@ -334,7 +334,7 @@ def convert(
         raise UsageError("--weights and --section exclude each other")
     globs = globs_of(include, exclude)
     live = model_of(model, arg)
-    options = _options(writing, source, "convert")
+    options = options_of(writing, source, "convert")
     options = with_format(options, format, shard_size, plain=plain, with_config=with_config)
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = _with_like(options, like, section)
@@ -483,7 +483,7 @@ def warmstart(
         keep_optimizer=keep_optimizer,
         min_coverage=min_coverage,
     )
-    options = _options(writing, pretrained, "warmstart")
+    options = options_of(writing, pretrained, "warmstart")
     options = options._replace(dry_run=options.dry_run or print_code)
     check_options(options, path_of(pretrained), None if into is None else path_of(into))
     if into_model is not None:
@@ -558,7 +558,7 @@ def salvage(
     from ckpt.elements.audit import unsound
     from ckpt.jobs.rewrite.salvage import salvage as job
 
-    options = _options(writing, source, "salvage")
+    options = options_of(writing, source, "salvage")
     names = None if names_from is None else os.fsdecode(names_from)
 
     def open_rest(path: str, partial: bool) -> Checkpoint:
@@ -585,7 +585,7 @@ def salvage(
             damaged = unsound(checkpoint, current())
             keep = options.keep_damaged
             report = job(survey, limits, damaged=damaged, keep_damaged=keep, other=other)
-            return _as_format(report, _format_of(report.result, options), limits)
+            return as_format_of(report, _format_of(report.result, options), limits)
 
         report = rewrite(source, make, options._replace(open=open_rest))
     return report._replace(warnings=(*talk.lines, *report.warnings))
@@ -624,7 +624,7 @@ def average(
     from ckpt.jobs.rewrite.average import average as job
 
     text_only(section=section)
-    options = _options(writing, None, "average", plain=True)
+    options = options_of(writing, None, "average", plain=True)
     # An open checkpoint, bytes and a file are iterable too, and each is one checkpoint.
     is_one = isinstance(sources, (str, os.PathLike, Opened, bytes, bytearray, memoryview, IOBase))
     names: list[Input] = [cast("Input", sources)] if is_one else list(cast("Sequence[Input]", sources))
@@ -651,14 +651,14 @@ def average(
         for other in given[:-1]:
             for line in doubts(other.checkpoint):
                 talk(line)
-        options = _with_last(options, given[-1].checkpoint)
+        options = with_last(options, given[-1].checkpoint)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             report = job([other.survey for other in given[:-1]], survey, limits, request)
             return (
                 report
                 if options.format is None
-                else _as_format(report, options.format, limits, options.ranks)
+                else as_format_of(report, options.format, limits, options.ranks)
             )
 
         report = rewrite(given[-1], make, options)
@@ -719,7 +719,7 @@ def _last_of(
     return chosen[-count:]
 
 
-def _with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
+def with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
     """The options with the format of the last checkpoint, or of OUT's ending where it belongs to another one."""
     out = options.out
     if out is None or (options.is_folder and not is_folder_format(out, options.limits)):
@@ -732,7 +732,9 @@ def _with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
     return options._replace(format=format, ranks=1 if save.traits_of(format).is_folder else None)
 
 
-def _as_format(report: RewriteReport, format: str, limits: Limits, ranks: int | None = None) -> RewriteReport:
+def as_format_of(
+    report: RewriteReport, format: str, limits: Limits, ranks: int | None = None
+) -> RewriteReport:
     """The report with its result in another format, as `convert` makes it. Raises CkptError."""
     from ckpt.jobs.rewrite.convert import as_format
 

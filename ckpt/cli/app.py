@@ -181,10 +181,13 @@ _GROUPS = {
         "salvage": "Write what is whole of a damaged checkpoint.",
         "warmstart": "Load pretrained weights into a model as far as they fit.",
         "average": "Average the models of checkpoints.",
+        "merge": "Merge adapters (LoRA) into the weights of a base.",
     },
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
 """Name of the module of this package -> its line in the list of commands."""
+_ELSEWHERE = {"merge": "ckpt.ext.adapters.command"}
+"""The modules of commands that are extensions."""
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -199,7 +202,8 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        command = typer_function(name, import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
+        home = _ELSEWHERE.get(name, f"ckpt.cli.commands.{name.replace('-', '_')}")
+        command = typer_function(name, import_module(home).command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
             command = import_module("ckpt.cli.completion").completing(name, command)
         app.command(name, cls=PlainCommand, short_help=COMMANDS[name])(command)

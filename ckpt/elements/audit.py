@@ -21,6 +21,7 @@ from ckpt.tensors import (
     Boxes,
     Checksum,
     Computed,
+    Derived,
     Mean,
     Overlaid,
     Patched,
@@ -95,6 +96,8 @@ def checksums_of(place: Place | None) -> Iterator[Checksum]:
             todo += [noted(layer.of.storage), noted(layer.over.storage)]
         elif isinstance(layer, Mean):
             todo += [noted(ref.storage) for ref in layer.of]
+        elif isinstance(layer, Derived):
+            todo += [noted(ref.storage) for ref in (layer.of, *layer.others)]
         elif isinstance(layer, Patched):
             todo += [piece for piece, _, _ in shown(layer, 0, layer.size)]
         elif isinstance(layer, Boxes):

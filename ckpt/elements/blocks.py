@@ -21,6 +21,8 @@ from ckpt.tensors import (
     Boxes,
     Checksum,
     Computed,
+    Derived,
+    Made,
     Mean,
     Overlaid,
     Patched,
@@ -63,6 +65,8 @@ def blocks(
             yield from blocks(ranges, start, size, tally)
     elif isinstance(place, Mean):
         yield from map(bytes, _mean(place, start, place.size - start if count is None else count, tally))
+    elif isinstance(place, Derived):
+        yield from map(bytes, _derived(place, start, place.size - start if count is None else count, tally))
     elif isinstance(place, (Computed, Overlaid)):
         stream = _made(place, tally) if isinstance(place, Computed) else _overlaid(place, tally)
         yield from _part(stream, start, place.size - start if count is None else count)
@@ -194,7 +198,7 @@ def _mean_of(place: Mean, summed: Sequence[bool], elements: tuple[int, int]) -> 
 
 def _mean_in_turn(place: Mean, first: int, last: int) -> Iterator[_Averaged]:
     """The spans of a mean of tensors that are read from their beginning only."""
-    streams = [_in_steps(ref, first, last) for ref in place.of]
+    streams = [_in_steps(ref, first, last, mean.ELEMENTS) for ref in place.of]
     for begin in range(first, last, mean.ELEMENTS):
         span = mean.Span(min(mean.ELEMENTS, last - begin), place.dtype)
         for ref, share, stream in zip(place.of, place.shares, streams, strict=True):
@@ -202,10 +206,10 @@ def _mean_in_turn(place: Mean, first: int, last: int) -> Iterator[_Averaged]:
         yield _Averaged(span, *span.rounded(), [])
 
 
-def _in_steps(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:
-    """The elements `first` to `last` of a tensor, in steps of a mean."""
+def _in_steps(ref: TensorRef, first: int, last: int, count: int) -> Iterator[bytes]:
+    """The elements `first` to `last` of a tensor, in steps of `count` elements."""
     width = ref.dtype.bits // 8
-    step = mean.ELEMENTS * width
+    step = count * width
     rest = bytearray()
     for block in _part(elements(ref), first * width, (last - first) * width):
         rest += block
@@ -214,6 +218,56 @@ def _in_steps(ref: TensorRef, first: int, last: int) -> Iterator[bytes]:
             del rest[:step]
     if rest:
         yield bytes(rest)
+
+
+def _derived(
+    place: Derived, start: int, count: int, tally: Tally | None, passed: Passed | None = None
+) -> Iterator[memoryview]:
+    """`count` bytes of a derived place from byte `start`, in blocks that are valid until the next one.
+
+    Threads read and change its spans. `passed` is told of the record of the tensor that is changed, where it was read whole.
+    """
+    width, read = place.dtype.bits // 8, place.of.dtype.bits // 8
+    step = place.step
+    first = start // width // step * step
+    last = min(-(-(start + count) // width // step) * step, place.of.numel)
+    spans = [(begin, min(begin + step, last)) for begin in range(first, last, step)]
+    is_whole = passed is not None and count == place.size
+    checksum = recorded_of(place_of(place.of), 0, place.of.nbytes) if is_whole else None
+    if can_cut(place.of):
+        parts = in_order(partial(_derived_of, place, checksum is not None), spans)
+    else:
+        parts = _derived_in_turn(place, spans)
+        checksum = None
+    total = 0
+    begin = first * width
+    for made, crc in parts:
+        if made.overflowed and tally is not None:
+            tally(made.overflowed)
+        total = crcs.combined(total, crc, len(made.data) // width * read) if begin else crc
+        yield made.data[max(start - begin, 0) : start + count - begin]
+        begin += len(made.data)
+        made.close()
+    if checksum is not None and passed is not None:
+        passed(checksum, total)
+
+
+def _derived_of(place: Derived, is_summed: bool, elements: tuple[int, int]) -> tuple[Made, int]:
+    """A span of a derived place, and the CRC of what was read of the tensor that is changed, or 0 where it is not summed."""
+    first, last = elements
+    block = memoryview(bytearray((last - first) * (place.of.dtype.bits // 8)))
+    _fill(place.of, first, last, block)
+    crc = zlib.crc32(block) if is_summed else 0
+    return place.change(block, first), crc
+
+
+def _derived_in_turn(place: Derived, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[Made, int]]:
+    """The spans of a derived place of a tensor that is read from its beginning only."""
+    if not spans:
+        return
+    stream = _in_steps(place.of, spans[0][0], spans[-1][1], place.step)
+    for (first, _), block in zip(spans, stream, strict=True):
+        yield place.change(memoryview(block), first), 0
 
 
 def _part(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes]:
@@ -498,6 +552,8 @@ def _passing(
             yield from _passing(piece, begin, size, tally, passed)
     elif isinstance(place, Mean):
         yield from _mean(place, start, count, tally, passed)
+    elif isinstance(place, Derived):
+        yield from _derived(place, start, count, tally, passed)
     elif isinstance(place, Range) and place.inflated is None and count >= BLOCK:
         held = memoryview(bytearray(BLOCK))
         for position in range(0, count, BLOCK):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ckpt.checkpoint import UNREAD, Checkpoint, Container, Entry, Traits
 from ckpt.errors import CkptError, LossError, UnsupportedError
@@ -128,6 +128,18 @@ class AverageSource(NamedTuple):
         }
 
 
+class Account(Protocol):
+    """What a command has to tell of its input beside the changes, in its own words."""
+
+    def to_json(self) -> dict[str, Json]:
+        """Return its fields of the document `ckpt.rewrite`."""
+        ...
+
+    def lines(self, width: int | None) -> list[list[tuple[str, str]]]:
+        """Return its lines of styled text."""
+        ...
+
+
 class RewriteReport(NamedTuple):
     """The changes of a command to a checkpoint. `source` was read, `result` will be written."""
 
@@ -163,6 +175,8 @@ class RewriteReport(NamedTuple):
     """The names of the files that go along with the weights, as they are."""
     code: tuple[str, ...] = ()
     """The lines of Python that load the same into a model, where they were asked for."""
+    account: Account | None = None
+    """What the command tells of its input beside the changes."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return pickled(self.source.path, RewriteReport, *self)
@@ -247,6 +261,7 @@ class RewriteReport(NamedTuple):
                 }
             ),
             **({"sources": [row.to_json() for row in self.sources]} if self.sources else {}),
+            **({} if self.account is None else self.account.to_json()),
         }
 
 
