@@ -241,33 +241,55 @@ def _derived(
         checksum = None
     total = 0
     begin = first * width
-    for made, crc in parts:
+    for made, crc, held in parts:
         if made.overflowed and tally is not None:
             tally(made.overflowed)
         total = crcs.combined(total, crc, len(made.data) // width * read) if begin else crc
         yield made.data[max(start - begin, 0) : start + count - begin]
         begin += len(made.data)
         made.close()
+        _IDLE.append(held)
     if checksum is not None and passed is not None:
         passed(checksum, total)
 
 
-def _derived_of(place: Derived, is_summed: bool, elements: tuple[int, int]) -> tuple[Made, int]:
-    """A span of a derived place, and the CRC of what was read of the tensor that is changed, or 0 where it is not summed."""
+_IDLE: list[bytearray] = []
+"""Memory of spans of derived places that no span uses: new memory costs more than reading into it."""
+
+
+def _taken(size: int) -> bytearray:
+    """Memory of at least `size` bytes."""
+    try:
+        held = _IDLE.pop()
+    except IndexError:
+        return bytearray(size)
+    return held if len(held) >= size else bytearray(size)
+
+
+def _derived_of(place: Derived, is_summed: bool, elements: tuple[int, int]) -> tuple[Made, int, bytearray]:
+    """A span of a derived place, and the CRC of what was read of the tensor that is changed, or 0 where it is not summed.
+
+    The span may lie in the memory that it was read into, which comes with it.
+    """
     first, last = elements
-    block = memoryview(bytearray((last - first) * (place.of.dtype.bits // 8)))
+    size = (last - first) * (place.of.dtype.bits // 8)
+    held = _taken(size)
+    block = memoryview(held)[:size]
     _fill(place.of, first, last, block)
     crc = zlib.crc32(block) if is_summed else 0
-    return place.change(block, first), crc
+    return place.change(block, first), crc, held
 
 
-def _derived_in_turn(place: Derived, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[Made, int]]:
+def _derived_in_turn(
+    place: Derived, spans: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Made, int, bytearray]]:
     """The spans of a derived place of a tensor that is read from its beginning only."""
     if not spans:
         return
     stream = _in_steps(place.of, spans[0][0], spans[-1][1], place.step)
     for (first, _), block in zip(spans, stream, strict=True):
-        yield place.change(memoryview(block), first), 0
+        held = bytearray(block)
+        yield place.change(memoryview(held), first), 0, held
 
 
 def _part(whole: Iterator[bytes], start: int, count: int) -> Iterator[bytes]:

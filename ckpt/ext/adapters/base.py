@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 from ckpt.checkpoint import Entry, names_of
 from ckpt.errors import UsageError
@@ -132,14 +132,27 @@ class Base:
 
 
 class Shift(NamedTuple):
-    """A beginning of names that becomes another one. A module that it fits not stays as it is."""
+    """A beginning of names that becomes another one, with `#` for numbers, which stay in their order: `layers.#.mlp.`."""
 
     before: str
     after: str
 
-    def apply(self, module: str) -> str:
-        """The module with the other beginning."""
-        return self.after + module[len(self.before) :]
+    def apply(self, module: str) -> str | None:
+        """The module with the other beginning, or None where it has not this one."""
+        match = _pattern(self.before).match(module)
+        if match is None:
+            return None
+        numbers = iter(match.groups())
+        return re.sub("#", lambda _: next(numbers), self.after) + module[match.end() :]
+
+
+@cache
+def _pattern(template: str) -> re.Pattern[str]:
+    return re.compile("([0-9]+)".join(map(re.escape, template.split("#"))))
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall("[0-9]+", text)
 
 
 Names = dict[str, str]
@@ -166,7 +179,7 @@ def met_names(
             failed.add(_numberless(first))
             continue
         shifts.append(shift)
-        met |= {module: shift.apply(module) for module in rest if _meets(shift, module, base)}
+        met |= {module: new for module in rest if (new := _met_by(shift, module, base)) is not None}
         rest = [module for module in rest if module not in met]
     return met, shifts
 
@@ -176,8 +189,17 @@ def _numberless(module: str) -> str:
     return re.sub(r"[0-9]+", "#", module)
 
 
-def _meets(shift: Shift, module: str, base: Base) -> bool:
-    return module.startswith(shift.before) and base.is_there(shift.apply(module))
+def _way(shift: Shift) -> str | None:
+    """The option that takes a change of beginnings."""
+    if "#" in shift.before + shift.after:
+        return None
+    return f"--sub 's/^{re.escape(shift.before)}/{shift.after}/' takes the first"
+
+
+def _met_by(shift: Shift, module: str, base: Base) -> str | None:
+    """The name of a layer after a change of its beginning, or None where the base has no such layer."""
+    new = shift.apply(module)
+    return new if new is not None and base.is_there(new) else None
 
 
 def _best_shift(
@@ -185,23 +207,25 @@ def _best_shift(
 ) -> Shift | None:
     """The change of beginnings by which one layer and the most others meet. Raises UsageError for two that do equally."""
     for candidates in _candidates(module, base):
-        counts = {shift: sum(_meets(shift, other, base) for other in modules) for shift in candidates}
+        counts = {
+            shift: sum(_met_by(shift, other, base) is not None for other in modules) for shift in candidates
+        }
         most = max(counts.values(), default=0)
         best = [shift for shift, count in counts.items() if count == most and most]
         if len(best) > 1:
             best = [shift for shift in best if _all_fit(shift, modules, base, fits)] or best
         if len(best) > 1:
-            ways = [show(shift.apply(module), 100) for shift in best]
+            ways = [show(shift.apply(module) or "", 100) for shift in best]
             problem = f"{show(module, 80)} may be {' or '.join(ways[:3])}"
-            hint = f"--sub 's/^{re.escape(best[0].before)}/{best[0].after}/' takes the first"
-            raise UsageError(problem, path=base.path, hint=hint)
+            raise UsageError(problem, path=base.path, hint=_way(best[0]))
         if best:
             return best[0]
     return None
 
 
 def _all_fit(shift: Shift, modules: Sequence[str], base: Base, fits: Callable[[str, str], bool]) -> bool:
-    return all(fits(module, shift.apply(module)) for module in modules if _meets(shift, module, base))
+    pairs = [(module, _met_by(shift, module, base)) for module in modules]
+    return all(fits(module, new) for module, new in pairs if new is not None)
 
 
 def _candidates(module: str, base: Base) -> Iterator[list[Shift]]:
@@ -213,10 +237,12 @@ def _candidates(module: str, base: Base) -> Iterator[list[Shift]]:
         found: list[Shift] = []
         for tail in _tails(end):
             places = [place for place in base.places if place == tail or place.endswith(f".{tail}")]
-            found += [Shift(before, place[: len(place) - len(tail)]) for place in places]
+            starts = [place[: len(place) - len(tail)] for place in places]
+            alike = [start for start in starts if _numbers(start) == _numbers(before)]
+            found += [Shift(_numberless(before), _numberless(start)) for start in alike]
             if found:
                 break
-        fitting = [shift for shift in dict.fromkeys(found) if _meets(shift, module, base)]
+        fitting = [shift for shift in dict.fromkeys(found) if _met_by(shift, module, base) is not None]
         if fitting:
             yield fitting
 

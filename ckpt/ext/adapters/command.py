@@ -18,7 +18,7 @@ def command(base: str, adapters: list[str], *, weights: str | None, **keywords: 
     dtypes of BASE; a product is float32, and the sum is rounded once. Without ADAPTER, BASE is a checkpoint of training that
     holds its own. Neither torch nor the code of the model is needed.
 
-    \\b
+    \b
     ckpt merge base/ adapter/ -o merged/ --with-config
     ckpt merge base.safetensors style.safetensors detail.safetensors --weights 0.7,0.3 -o out.safetensors
     ckpt merge last.ckpt -o merged.safetensors

@@ -49,7 +49,7 @@ def merge(
     if not adapters:
         inner = read_adapter(Survey(source), limits)
         source = without_adapter(source, inner, limits)
-        adapters = [inner._replace(copies={})]
+        adapters = [inner._replace(copies={}, wholes={})]
     plan = planned(source, adapters, options)
     plan, copies = _with_copies(plan, Base(source.tensors, source.path))
     result, ties = _merged(source, plan, limits)
@@ -73,8 +73,10 @@ def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
 
 def without_adapter(checkpoint: Checkpoint, adapter: Adapter, limits: Limits) -> Checkpoint:
     """The base inside of a checkpoint of training: its own tensors, by the names that they have without the adapter."""
+    names = {id(entry): name for name, entry in (adapter.copies | adapter.wholes).items()}
+    kept = [entry for entry in checkpoint.tensors if id(entry) in names]
     root = Dict()
-    root.set(list(adapter.copies), [entry.tensor for entry in adapter.copies.values()])
+    root.set([names[id(entry)] for entry in kept], [entry.tensor for entry in kept])
     return edited(checkpoint, root, limits)
 
 

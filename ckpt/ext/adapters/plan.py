@@ -483,8 +483,8 @@ class Planner:
     def _name_of(self, name: str, shifts: Sequence[Shift]) -> str | None:
         """The name in the base of a tensor of an adapter, or None."""
         own = self._renamed(name)
-        names = [own, *(shift.apply(own) for shift in shifts if own.startswith(shift.before))]
-        return next((one for one in names if one in self._base.indices), None)
+        names = [own, *(shift.apply(own) for shift in shifts)]
+        return next((one for one in names if one is not None and one in self._base.indices), None)
 
     def _refuse_unknown(self, adapter: Adapter, name: str) -> None:
         """Raise UsageError for a whole tensor that the base lacks, unless the settings say that it is new."""

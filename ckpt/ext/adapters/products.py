@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ELEMENTS = 1 << 17
 """Elements of a block of rows: few enough for the cache. A single row may have more."""
+_PRODUCT = 5
+"""The row of scratch memory that a product has."""
 _KEPT = 2
 """Right matrices that stay in memory: blocks of two experts may be computed at once."""
 
@@ -158,9 +160,9 @@ class _Change:
 
     def __call__(self, block: memoryview, first: int) -> Made:
         computing = _computing(self)
-        values = computing.values(block, self.base.dtype)
-        computing.apply(values, first // max(1, self.work.columns))
         rows = _taken_rows()
+        values = computing.values(block, self.base.dtype, rows)
+        computing.apply(values, first // max(1, self.work.columns), rows)
         data, overflowed = cast.rounded(values.reshape(-1), self.dtype, rows)
         return Made(data, overflowed, lambda: _IDLE.append(rows))
 
@@ -194,43 +196,55 @@ class Computing:
         self._lengths: dict[int, Array] = {}
         self._lock = threading.RLock()
 
-    def values(self, block: memoryview | bytes, dtype: DType) -> Array:
-        """The elements of a block of rows as numbers of their own memory, by rows and columns."""
-        numbers = cast.numbers(block, dtype)
-        return numbers.astype(self.kind).reshape(-1, max(1, self.work.columns))
+    def values(self, block: memoryview | bytes, dtype: DType, rows: cast.Rows) -> Array:
+        """The elements of a block of rows as numbers that may be changed, by rows and columns.
 
-    def apply(self, values: Array, first: int) -> None:
+        They lie in the block or in `rows`, unless neither can hold them.
+        """
+        numbers = cast.numbers(block, dtype, 0, rows)
+        if numbers.dtype.str != self.kind or not numbers.flags.writeable:
+            numbers = numbers.astype(self.kind)
+        return numbers.reshape(-1, max(1, self.work.columns))
+
+    def apply(self, values: Array, first: int, rows: cast.Rows) -> None:
         """Change rows of the base, from row `first` on."""
         has_lengths = any(step.magnitude is not None for step in self.work.steps)
         base = values.copy() if has_lengths and len(self.work.steps) > 1 else values
         for index, step in enumerate(self.work.steps):
-            factors = None if step.magnitude is None else self._lengthening(index, step, base, first)
-            self.add(values, step.terms, first)
+            factors = None
+            if step.magnitude is not None:
+                factors = self._lengthening(index, step, base, first, rows)
+            self.add(values, step.terms, first, rows)
             if factors is not None:
                 values *= factors
         for replaced in self.work.replaced:
             self._replace_rows(values, replaced, first)
 
-    def add(self, values: Array, terms: Sequence[Term], first: int) -> None:
+    def add(self, values: Array, terms: Sequence[Term], first: int, rows: cast.Rows) -> None:
         """Add terms to rows, from row `first` on."""
         for term in terms:
             begin, end = term.rows.cut(first, first + len(values))
             if begin < end:
-                self._add_term(values, term, first, begin, end)
+                self._add_term(values, term, first, (begin, end), rows)
 
-    def _add_term(self, values: Array, term: Term, first: int, begin: int, end: int) -> None:
-        """Add rows `begin` to `end` of a term."""
+    def _add_term(
+        self, values: Array, term: Term, first: int, part: tuple[int, int], rows: cast.Rows
+    ) -> None:
+        """Add some rows of a term, from the first one to the one before the last."""
         import numpy as np
 
+        begin, end = part
         product = self._matrix(term.left.cut_rows(begin, end - begin))
         if term.right is not None:
-            product = np.matmul(product, self._right(term.right))
+            right = self._right(term.right)
+            held = rows.row(self.kind, _PRODUCT, len(product) * right.shape[1])
+            product = np.matmul(product, right, out=held.reshape(len(product), -1))
         if term.scale != 1:
             product *= np.asarray(term.scale, self.kind)
         low = term.rows.first + begin * term.rows.step - first
-        rows = slice(low, low + (end - begin - 1) * term.rows.step + 1, term.rows.step)
+        chosen = slice(low, low + (end - begin - 1) * term.rows.step + 1, term.rows.step)
         columns = slice(term.columns.first, term.columns.end, term.columns.step)
-        values[rows, columns] += product
+        values[chosen, columns] += product
 
     def _replace_rows(self, values: Array, replaced: Rows, first: int) -> None:
         """Put the rows of another tensor in the place of those with their indices."""
@@ -241,7 +255,7 @@ class Computing:
 
     # --- the lengths of DoRA ----------------------------------------------------------------------------------
 
-    def _lengthening(self, index: int, step: Step, base: Array, first: int) -> Array:
+    def _lengthening(self, index: int, step: Step, base: Array, first: int, rows: cast.Rows) -> Array:
         """The factors that give each row or column of base and terms its length."""
         import numpy as np
 
@@ -254,7 +268,7 @@ class Computing:
             lengths = self._lengths[index]
         else:
             changed = base.copy()
-            self.add(changed, step.terms, first)
+            self.add(changed, step.terms, first, rows)
             wide = changed.astype("<f8")
             lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide)).astype(self.kind)
             wanted = wanted[first : first + len(base)]
@@ -269,9 +283,10 @@ class Computing:
 
         total = np.zeros(self.work.columns, "<f8")
         first = 0
+        rows = cast.Rows()
         for block in self._row_blocks():
-            values = self.values(block, self._base.dtype)
-            self.add(values, step.terms, first)
+            values = self.values(block, self._base.dtype, rows)
+            self.add(values, step.terms, first, rows)
             wide = values.astype("<f8")
             total += np.einsum("ij,ij->j", wide, wide)
             first += len(values)

@@ -142,7 +142,8 @@ def read_adapter(
     _refuse_foreign(named, path)
     _refuse_several(named, path)
     layers, loose = _layers(named, path)
-    is_training = any(row.kind == "base" for _, row, _ in named)
+    # PEFT takes the name of the adapter out of the names when it saves one by itself.
+    is_training = any(row.adapter for _, row, _ in named)
     wholes, copies = _wholes(
         [row for row in named if row[1].kind not in _LAYER_KINDS] + loose, is_training=is_training
     )
@@ -268,14 +269,11 @@ def _wholes(named: Iterable[_Named], *, is_training: bool) -> tuple[dict[str, En
     wholes: dict[str, Entry] = {}
     copies: dict[str, Entry] = {}
     for _, part, entry in named:
-        if part.kind == "whole" and (part.adapter or not is_training):
-            wholes[part.module] = entry
-        elif part.kind in ("whole", "base"):
-            copies[part.module] = entry
-        elif part.kind in ("alpha", "magnitude"):
+        if part.kind in ("alpha", "magnitude"):
             wholes[f"{part.module}.{entry.name.rpartition('.')[2]}"] = entry
-    if not is_training:
-        return wholes, {}
+        elif part.kind in ("whole", "base"):
+            is_trained = bool(part.adapter) or not is_training
+            (wholes if is_trained else copies)[part.module] = entry
     return wholes, {name: entry for name, entry in copies.items() if name not in wholes}
 
 
