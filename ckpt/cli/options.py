@@ -282,6 +282,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Compare names, shapes and dtypes only. Also reads what inspect --json printed.",
         ),
         flag("--quick", "diff", "Compare sizes and the checksums in the files; read no values."),
+        text(
+            "--adapter",
+            "ADAPTER",
+            "diff",
+            "Say for each pair of a LoRA whether AFTER is BEFORE with it, and what else changed.",
+            once=True,
+        ),
         flag("--ignore-dtype", "diff", "Compare values only, as check_dtype=False of torch.testing."),
         flag(
             "--strict",
@@ -722,6 +729,10 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "diff": (
         Exclusion(("--json", "--tsv", "--name-only")),
         Exclusion(("--structure", "--quick", "--stat")),
+        Exclusion(
+            ("--adapter",),
+            ("--structure", "--quick", "--stat", "--histogram", "--tsv", "--name-only", "--html"),
+        ),
         Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol", "--ignore-dtype")),
         Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only")),
         Exclusion(("--structure",), ("--fail-on",)),

@@ -271,7 +271,8 @@ class Planner:
         raise UsageError(why, path=self._base.path)
 
     def _put(self, index: int, weight: str, term: Term) -> None:
-        self._change(weight).terms.setdefault(index, []).append(term)
+        own = term._replace(owner=len(self._pairs))  # the pair of this layer comes next
+        self._change(weight).terms.setdefault(index, []).append(own)
 
     def _add_magnitude(self, index: int, adapter: Adapter, layer: Layer, targets: Sequence[str]) -> None:
         """Plan the lengths of DoRA."""

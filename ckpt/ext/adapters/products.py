@@ -93,6 +93,15 @@ class Term(NamedTuple):
     left: Factor
     right: Factor | None
     scale: float
+    owner: int = 0
+    """The number of the layer that it comes from."""
+
+    @property
+    def turned(self) -> Term | None:
+        """The same box with the transposed product, or None where that has another shape."""
+        if self.right is None or self.rows.size != self.columns.size:
+            return None
+        return self._replace(left=self.right.turned, right=self.left.turned)
 
     @property
     def refs(self) -> tuple[TensorRef, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from ckpt.checkpoint import Entry
 from ckpt.elements.blocks import elements
@@ -311,6 +311,13 @@ def scale_of(adapter: Adapter, layer: Layer, rank: int, given: float | None = No
     return Scale(None, "")
 
 
+def has_free_scale(adapter: Adapter) -> bool:
+    """Tell whether nothing says the scale of an adapter."""
+    has_alphas = any("alpha" in layer.parts for layer in adapter.layers)
+    has_settings = adapter.settings is not None and adapter.settings.alpha is not None
+    return not (has_alphas or has_settings or adapter.components) and adapter.style not in _FREE
+
+
 def _number(entry: Entry) -> float | None:
     """The only number of a tensor, or None for another one. Reads it."""
     ref = unwrapped(entry.tensor)
@@ -326,9 +333,3 @@ def refuse_unscaled(adapter: Adapter, layers: Sequence[Layer]) -> None:
         what = f"nothing says the alpha of {plural(len(layers), 'layer')}"
         problem = f"{what}: there is no {CONFIG} beside it, and no alpha in it"
         raise UsageError(problem, path=adapter.path, hint="--scale X, which is alpha / rank")
-
-
-def layers_in(layers: Sequence[Layer]) -> Iterator[str]:
-    """Yield the names of layers."""
-    for layer in layers:
-        yield layer.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from typing import Protocol
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.compare import Tolerance
@@ -71,6 +72,23 @@ def _lacks(checkpoint: Checkpoint, name: str) -> bool:
     return any(notice.code in LOST and name in notice.tensors for notice in checkpoint.notices)
 
 
+class Explained(Protocol):
+    """What is known of the reason of differences, and whether they are more than that explains."""
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether there are other differences than those."""
+        ...
+
+    def to_json(self) -> dict[str, Json]:
+        """Return its fields of the document `ckpt.diff`."""
+        ...
+
+    def lines(self, width: int | None) -> list[list[tuple[str, str]]]:
+        """Return its lines of styled text."""
+        ...
+
+
 class DiffReport(NamedTuple):
     """The differences between two checkpoints. `differs` is the answer of the exit code."""
 
@@ -91,6 +109,8 @@ class DiffReport(NamedTuple):
     gate: Gate = Gate()
     tied: tuple[Tied, ...] = ()
     """The names of one file that are other names of tensors that both files hold. They differ only under `strict`."""
+    account: Explained | None = None
+    """What explains the differences, where it was asked for: a merge of an adapter."""
 
     @property
     def same(self) -> bool:
@@ -100,7 +120,8 @@ class DiffReport(NamedTuple):
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 1 where the files differ, or as the gate says."""
-        differs = self.differs and (not self.gate.fails or DIFFER in self.gate.fails)
+        differs = self.differs if self.account is None else self.account.differs
+        differs = differs and (not self.gate.fails or DIFFER in self.gate.fails)
         return int(differs) or self.gate.code(self.findings)
 
     def check(self) -> None:
