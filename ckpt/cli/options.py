@@ -125,6 +125,13 @@ A star behind a command says that the option is rare there, `rare` that it is ra
 _GROUPS: dict[str, tuple[Option, ...]] = {
     "": (
         texts("--index", "N,N-N", "inspect", "Name the parameters with these indices in an error of DDP."),
+        text(
+            "--base",
+            "BASE",
+            "inspect",
+            "Say whether this LoRA fits a checkpoint; exit 1 if it does not.",
+            once=True,
+        ),
         flag("--textconv", "inspect*", "Print plain text for git diff, also of what cannot be read."),
         number(
             "--threshold",
@@ -707,6 +714,10 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
             ("--bars",), ("--json", "--index", "--tsv", "--table", "--storages", "--values", "--imports")
         ),
         Exclusion(("--index",), ("--tsv", "--table")),
+        Exclusion(
+            ("--base",),
+            ("--index", "--tsv", "--table", "--storages", "--values", "--imports", "--bars", "--textconv"),
+        ),
         Exclusion(
             ("--textconv",),
             (

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+from ckpt.api.opening import NAMELESS
 from ckpt.errors import UnsupportedError
 from ckpt.io.location import locate, read_file
 from ckpt.limits import Budget, Limits, parse_json
@@ -129,6 +130,8 @@ def _matches(pattern: str, module: str) -> bool:
 
 def settings_at(path: str, limits: Limits) -> Settings | None:
     """Return the settings beside an adapter, or None where it has none. Raises UnreadableError, UnsupportedError."""
+    if path in NAMELESS:
+        return None  # nothing lies beside bytes
     place = locate(path)
     folder = place if place.is_folder() else place.parent()
     child = folder.child(CONFIG, "cache")

@@ -50,7 +50,7 @@ def merge(
         inner = read_adapter(Survey(source), limits)
         source = without_adapter(source, inner, limits)
         adapters = [inner._replace(copies={}, wholes={})]
-    plan = planned(source, adapters, options)
+    plan = planned(source, source.tensors, adapters, options)
     plan, copies = _with_copies(plan, Base(source.tensors, source.path))
     result, ties = _merged(source, plan, limits)
     return chosen._replace(
@@ -83,12 +83,14 @@ def without_adapter(checkpoint: Checkpoint, adapter: Adapter, limits: Limits) ->
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def planned(checkpoint: Checkpoint, adapters: Sequence[Adapter], options: Options) -> Plan:
-    """The plan of a merge. Raises UsageError, UnsupportedError."""
-    base = Base(checkpoint.tensors, checkpoint.path)
-    scaled = find_scaled(checkpoint.tensors, config_of(checkpoint))
+def planned(
+    checkpoint: Checkpoint, entries: Sequence[Entry], adapters: Sequence[Adapter], options: Options
+) -> Plan:
+    """The plan of a merge into some tensors of a checkpoint. Raises UsageError, UnsupportedError."""
+    base = Base(entries, checkpoint.path)
+    scaled = find_scaled(entries, config_of(checkpoint))
     codes = {base.names[index] for index in scaled.codes}
-    labels = [group.text for group in groups_of(scaled, checkpoint.tensors)] if codes else []
+    labels = [group.text for group in groups_of(scaled, entries)] if codes else []
     try:
         plan = Planner(base, adapters, options).plan()
     except CkptError:

@@ -129,9 +129,17 @@ def tensor_of_entry(entry: Entry) -> TensorRef:
 
 
 def read_adapter(
-    survey: Survey, limits: Limits, *, section: str | None = None, select: Globs | None = None
+    survey: Survey,
+    limits: Limits,
+    *,
+    section: str | None = None,
+    select: Globs | None = None,
+    is_alone: bool = False,
 ) -> Adapter:
-    """Read an adapter: its layers and its settings. No values are read but alphas. Raises UsageError, UnsupportedError."""
+    """Read an adapter: its layers and its settings. No values are read but alphas. Raises UsageError, UnsupportedError.
+
+    With `is_alone` nothing beside its file is read.
+    """
     path = survey.path
     part = survey.only_model(section)
     chosen = set(map(id, part.selected(select, path))) if select else None
@@ -154,7 +162,7 @@ def read_adapter(
         raise UsageError(
             "holds no adapter: no tensor is called lora_A, lora_B or their like", path=path, hint=hint
         )
-    settings, components = _settings(survey, limits)
+    settings, components = _settings(survey, limits, is_alone=is_alone)
     styles = Counter(row.style for _, row, _ in named if row.style)
     style: Style = styles.most_common(1)[0][0] or "PEFT"
     if style == "ComfyUI" and any(row.is_flat for _, row, _ in named):
@@ -184,10 +192,12 @@ def _refined(style: Style, layers: Sequence[Layer], settings: Settings | None) -
     return "diffusers" if style == "PEFT" and is_pipeline and settings is None else style
 
 
-def _settings(survey: Survey, limits: Limits) -> tuple[Settings | None, dict[str, Settings]]:
+def _settings(
+    survey: Survey, limits: Limits, *, is_alone: bool
+) -> tuple[Settings | None, dict[str, Settings]]:
     """The settings of an adapter, and those of each part of a pipeline."""
     path = survey.path
-    settings = settings_at(path, limits)
+    settings = None if is_alone else settings_at(path, limits)
     components = {} if settings else noted_settings(metadata_of(survey.checkpoint.root), limits)
     for noted in components.values():
         refuse_settings(noted, path)
