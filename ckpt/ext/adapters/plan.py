@@ -227,8 +227,9 @@ class Planner:
         shape = self._shape(weight, adapter)
         left, right = factors_of(layer)
         rows, columns = shape[0], prod(shape[1:])
-        is_straight = (left.shape[0], right.shape[1]) == (rows, columns) and _is_kernel(layer, shape)
-        is_turned = len(shape) == 2 and (left.shape[0], right.shape[1]) == (columns, rows)
+        product = left.shape[0], right.columns
+        is_straight = product == (rows, columns) and _is_kernel(layer, shape)
+        is_turned = len(shape) == 2 and product == (columns, rows) and right.mid is None
         if is_straight and is_turned:
             is_turned = self._is_turned(adapter, layer)
         elif not is_straight and not is_turned:
@@ -565,12 +566,7 @@ def _is_kernel(layer: Layer, shape: tuple[int, ...]) -> bool:
 
 def factors_of(layer: Layer) -> tuple[Factor, Factor]:
     """The matrices whose product is added: out by rank, and rank by in."""
-    left, right = factor_of(layer.up), factor_of(layer.down)
-    mid = layer.ref("mid")
-    if mid is None:
-        return left, right
-    kernel = prod(mid.shape[2:])
-    return left, right._replace(mid=mid, shape=(right.shape[0], right.shape[1] * kernel))
+    return factor_of(layer.up), factor_of(layer.down)._replace(mid=layer.ref("mid"))
 
 
 def _refuse_numberless(entry: Entry, path: str) -> None:

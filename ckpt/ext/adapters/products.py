@@ -46,6 +46,11 @@ class Factor(NamedTuple):
     mid: TensorRef | None = None
 
     @property
+    def columns(self) -> int:
+        """The columns of the matrix, with the kernels of the middle."""
+        return self.shape[1] if self.mid is None else self.shape[1] * prod(self.mid.shape[2:])
+
+    @property
     def turned(self) -> Factor:
         """The same matrix with rows and columns exchanged."""
         return self._replace(shape=self.shape[::-1], stride=self.stride[::-1])
