@@ -121,7 +121,7 @@ class Change(Protocol):
 
 
 class Derived:
-    """Elements that are computed, span by span, from those of one tensor and from others that it is changed with.
+    """Elements that are computed, span by span, from one tensor and from others that it is changed with.
 
     They have the order of the shape of `of`, and the type `dtype`. Spans begin at multiples of `step` elements. `change`
     computes one of them from the elements of `of`; it reads `others` by itself.

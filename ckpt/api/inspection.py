@@ -188,4 +188,4 @@ def _is_adapter(report: Inspection) -> bool:
 
 
 _MOST_NAMES = 4_096
-"""Tensors of a file of which each name is looked at, where most are not those of an adapter."""
+"""The most tensors of a file of which each name is looked at: few adapters have more."""

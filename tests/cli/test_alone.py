@@ -29,6 +29,7 @@ RUNS = {
     "salvage": ("salvage", "truncated.pth", "-o", "out.pth"),
     "warmstart": ("warmstart", "ddp_before.pth", "--into", "ddp_after.pth", "-o", "out.pth"),
     "average": ("average", "ddp_before.pth", "ddp_after.pth", "-o", "out.pth"),
+    "merge": ("merge", "llama_bf16.pth", "lora", "-o", "out.pth"),
     "--help": ("--help",),
     "wrong usage": ("inspect", "train_cuda.pth", "--no-such"),
 }

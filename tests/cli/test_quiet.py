@@ -41,6 +41,7 @@ CASES: dict[str, dict[int, str]] = {
         1: "ddp_before.pth --into legacy.pth -o out.pth",
         2: f"{POINTER} --into legacy.pth -o out.pth",
     },
+    "merge": {0: "llama_bf16.pth lora -o out.pth", 2: f"{POINTER} lora -o out.pth"},
     "average": {0: "ddp_before.pth ddp_after.pth -o out.pth", 2: f"{POINTER} legacy.pth -o out.pth"},
 }
 """Command -> exit code -> the words that end with it: done or same, found or differ, trouble or not found."""
@@ -135,7 +136,7 @@ FORMS = {
     "report": ("--output -",),
     "warmstart": ("--json", "--print-code"),
     **dict.fromkeys(("get", "explain", "rehome", "strip", "rename", "slim", "convert"), ("--json",)),
-    **dict.fromkeys(("salvage", "average"), ("--json",)),
+    **dict.fromkeys(("salvage", "average", "merge"), ("--json",)),
 }
 """Command -> what it can be asked to print."""
 

@@ -17,6 +17,8 @@ from hostile import CASES, Case
 from house import parsed
 from process import ROOT, SAMPLES, ckpt, python
 
+from ckpt.cli import app
+
 CHILD = """
 import json, os, sys
 
@@ -491,9 +493,9 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     assert {name: len(calls) for name, calls in users.items() if calls} == {
         "ckpt/__init__.py": 1,
         "ckpt/api/checkpoint.py": 2,
-        "ckpt/api/inspection.py": 2,
+        "ckpt/api/inspection.py": 3,
         "ckpt/api/listing.py": 1,
-        "ckpt/api/reading.py": 1,
+        "ckpt/api/reading.py": 2,
         "ckpt/cli/app.py": 2,
         "ckpt/formats/__init__.py": 2,
         "ckpt/formats/format.py": 1,
@@ -515,19 +517,20 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     for name in (name for name in users if name.startswith("ckpt/io/")):
         far = [call.args[0] for call in users[name]]
         assert all(isinstance(each, ast.Constant) for each in far), name  # what reads URLs, and obstore
-    (argument,) = users["ckpt/cli/app.py"][0].args
-    assert isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant)
-    assert argument.values[0].value == "ckpt.cli.commands."
+    (home,) = users["ckpt/cli/app.py"][0].args  # of the table of extensions, or of this folder
+    assert isinstance(home, ast.Name) and home.id == "home"
+    assert set(app._ELSEWHERE) <= set(app.COMMANDS)
+    assert all(module.startswith("ckpt.ext.") for module in app._ELSEWHERE.values())
     (shell,) = users["ckpt/cli/app.py"][1].args
     assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.completion"
     shown = {
         "ckpt/api/listing.py": "ckpt.api.advice",
-        "ckpt/api/reading.py": "ckpt.api.advice",
         "ckpt/jobs/diff/diff.py": "ckpt.render.notebook",
     }
     for name, modules in {
         "ckpt/api/checkpoint.py": {"ckpt.live.warmstart", "ckpt.render.notebook"},
-        "ckpt/api/inspection.py": {"ckpt.api.advice", "ckpt.render.notebook"},
+        "ckpt/api/inspection.py": {"ckpt.api.advice", "ckpt.ext.adapters.hooks", "ckpt.render.notebook"},
+        "ckpt/api/reading.py": {"ckpt.api.advice", "ckpt.ext.adapters.hooks"},
     }.items():
         held = [call.args[0] for call in users[name]]
         assert {each.value for each in held if isinstance(each, ast.Constant)} == modules

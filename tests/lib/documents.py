@@ -23,7 +23,7 @@ from ckpt.findings import CATALOGUE
 Documents = dict[str, list[dict[str, Any]]]
 """The name of a schema -> documents of that command."""
 
-WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart", "salvage", "average")
+WRITERS = ("rehome", "strip", "rename", "slim", "convert", "warmstart", "salvage", "average", "merge")
 FILES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix not in (".md", ".py"))
 
 
@@ -185,6 +185,11 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     ):
         yield "average", first, second, "-o", f"mean.{first}"
         yield "average", first, second, "--ratios", "1,3", "--dry-run"
+    yield "merge", "llama_bf16.pth", "lora", "-o", "merged.pth"
+    yield "merge", "llama_bf16.pth", "lora", "--weights", "0.5", "--dry-run"
+    yield "diff", "llama_bf16.pth", "merged.pth", "--adapter", "lora"
+    yield "diff", "llama_bf16.pth", "llama_bf16.pth", "--adapter", "lora"
+    yield "inspect", "lora", "--base", "llama_bf16.pth"
     yield "rehome", "train_cuda.pth", "-o", "moved.pth", "--verify", "crc"
     yield "convert", "ddp_after.pth", "-o", "model.safetensors"
     yield "convert", "tied.pth", "-o", "tied.safetensors"

@@ -38,7 +38,7 @@ class Merged(NamedTuple):
 
 
 class Source(NamedTuple):
-    """An adapter in the account. All of its `tensors` were used; `copies` were those of the base already."""
+    """An adapter in the account. All of its `tensors` were used; `copies` equal tensors of the base."""
 
     path: str
     names: str
@@ -78,7 +78,7 @@ class MergeAccount(NamedTuple):
     merged: tuple[Merged, ...]
 
     def to_json(self) -> dict[str, Json]:
-        """The fields of the document `ckpt.rewrite` that are those of a merge alone."""
+        """The fields of the document `ckpt.rewrite` that only a merge has."""
         return {
             "adapters": [source.to_json() for source in self.sources],
             "merged": [row.to_json() for row in self.merged],
@@ -117,7 +117,7 @@ def _layer_texts(rows: Sequence[Merged]) -> list[str]:
 
 
 def _notes(source: Source) -> list[str]:
-    """What else is to be known of an adapter."""
+    """The rest that is to be known of an adapter."""
     notes = [f"names: {shift.before}* → {shift.after}*" for shift in source.shifts]
     unusual = [text for text in source.scale_from if text not in ("alpha", "adapter_config.json")]
     notes += [f"alpha: {text}" for text in unusual]

@@ -150,7 +150,7 @@ class _Checker:
         return verdict_of(total, is_free=True)[0] in ("merged", "scaled", "twice")
 
     def pair_check(self, index: int, pair: Pair) -> PairCheck:
-        """What became of a pair: the same in all of its parts, or in some of them."""
+        """The verdict on a pair: the same for all of its parts, or `part`."""
         found = self._found[index]
         scale = pair.scale.value or 1.0
         verdicts = [verdict for verdict, _ in found]

@@ -56,7 +56,7 @@ class Settings(NamedTuple):
 
     @property
     def is_from_peft(self) -> bool:
-        """Tell whether the settings are those of PEFT, which lays out its tensors in one way."""
+        """Tell whether PEFT wrote the settings: it lays out its tensors in one way."""
         return "peft_type" in self.values
 
     @property
@@ -115,12 +115,16 @@ def is_end(pattern: str, module: str) -> bool:
 
 
 _LONGEST = 200
-_SAFE = re.compile(r"(?:[\w.^$|]|\\[.d]|\[[\w-]+\]|\(\??:?|\)|[*+?](?![*+?]))*")
+_SAFE = re.compile(r"(?:[\w.^$|]|\\[.d]|\[[\w-]+\]|\(\??:?|\)|[+*?](?![+*?]))*")
 """Expressions that names of layers need. One with a repetition of a group is compared as text."""
+_REPEATS = 3
+"""The most repetitions of an expression: each multiplies the time that a long name takes."""
 
 
 def _matches(pattern: str, module: str) -> bool:
-    if not _SAFE.fullmatch(pattern) or re.search(r"\)[*+?]", pattern):
+    if len(re.findall("[+*?]", pattern)) > _REPEATS:
+        return False
+    if not _SAFE.fullmatch(pattern) or re.search(r"\)[+*?]", pattern):
         return False
     try:
         return re.match(rf"(.*\.)?({pattern})$", module) is not None

@@ -1,4 +1,4 @@
-"""What an adapter is: its method, its ranks and scales, which layers it changes, and whether it fits a base."""
+"""The description of an adapter: its method, ranks, scales and layers, and if it fits a base."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpt.text import Json, folded, plural, show
 
 
 class Fit(NamedTuple):
-    """Whether an adapter fits a base, and if not, why."""
+    """The fit of an adapter to a base: `why` it does not fit, or None."""
 
     base: str
     why: str | None
@@ -28,7 +28,7 @@ class Fit(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What is known of an adapter. `kinds` are the last parts of the names of its layers, with how many have it."""
+    """The facts about an adapter. `kinds` are the last parts of the names of its layers, with how many have it."""
 
     method: str
     style: str
@@ -108,12 +108,12 @@ def _range(word: str, numbers: tuple[int, ...] | tuple[float, ...]) -> str:
 
 def _fit_text(fit: Fit) -> str:
     if fit.why is None:
-        return f"fits {show(fit.base, None)}: {plural(fit.tensors, 'tensor')} of it change"
+        return f"fits {show(fit.base, None)}: {plural(fit.tensors, 'tensor')} would change"
     return f"does not fit: {fit.why}"
 
 
 def described(adapter: Adapter, base: Survey | None) -> Description:
-    """What an adapter is. With a base, whether each of its tensors has a place there."""
+    """Describe an adapter, and with a base, its fit to that."""
     settings = adapter.settings
     names = [layer.name for layer in adapter.layers]
     kinds = Counter(_kind(layer.name, is_flat=layer.is_flat) for layer in adapter.layers)
@@ -157,7 +157,7 @@ def _scales(adapter: Adapter) -> tuple[float, ...]:
 
 
 def _fit(adapter: Adapter, base: Survey) -> Fit:
-    """Whether each tensor of an adapter has a place in a base. Reads no weights."""
+    """Return the fit of an adapter to a base: each of its tensors has a place there, or why not. Reads no weights."""
     options = Options(scale=1.0 if has_free_scale(adapter) else None)
     try:
         plan = planned(base.checkpoint, base.only_model(None).entries, [adapter], options)

@@ -1,4 +1,4 @@
-"""What the core asks of this extension: whether an adapter explains a comparison, and what an adapter is."""
+"""The answers that the core asks of this extension: if an adapter explains a comparison, and what an adapter is."""
 
 from __future__ import annotations
 

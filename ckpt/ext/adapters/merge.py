@@ -112,7 +112,7 @@ def _quantised(path: str, label: str) -> UnsupportedError:
 
 
 def _with_copies(plan: Plan, base: Base) -> tuple[Plan, int]:
-    """The plan after the tensors beside an adapter in a checkpoint of training are compared with those of the base.
+    """The plan after the tensors beside an adapter in a checkpoint of training are compared with the base.
 
     One that differs was trained as a whole, unless an adapter changes it: then it belongs to another base. Returns the number
     of those that are equal too. Raises UsageError.

@@ -14,7 +14,7 @@ from ckpt.names import LazyPattern
 from ckpt.rows import NamedTuple
 
 Style = Literal["PEFT", "kohya", "ComfyUI", "diffusers", "torchtune"]
-"""The program whose names these are. `ComfyUI` are those of kohya with the dots of the layer."""
+"""The program whose names these are. `ComfyUI`: as kohya, with the dots of the layer."""
 Kind = Literal[
     "down",
     "up",
@@ -40,7 +40,7 @@ PREFIX = "base_model.model."
 
 
 class Part(NamedTuple):
-    """What a name says: the module, and its part. The name of a `whole` tensor or of a copy is that in the base.
+    """The meaning of a name: the module, and its part. A `whole` tensor or a copy has its name in the base.
 
     `style` is empty where the name is one that every program writes. A flat module has `_` for its dots. `adapter` is the
     name of one of several adapters in a checkpoint of training.
@@ -150,7 +150,7 @@ _FOREIGN: tuple[tuple[str, str], ...] = (
 
 
 def part_of(name: str) -> Part:
-    """Return what the name of a tensor of an adapter says. Any other name is that of a whole tensor."""
+    """Return what the name of a tensor of an adapter says. Any other name belongs to a whole tensor."""
     flat = _FLAT.fullmatch(name)
     if flat is not None:
         kind = _FLAT_PARTS.get(flat[3], "foreign")

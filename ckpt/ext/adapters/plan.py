@@ -22,7 +22,7 @@ from ckpt.text import folded, plural, show
 
 Packing = Literal["concatenated", "interleaved", "in-out", "out-in"]
 PACKINGS: tuple[Packing, ...] = ("concatenated", "interleaved", "in-out", "out-in")
-"""How a tensor holds several: one after the other, or row by row in turn; and how a tensor of experts lies."""
+"""The ways in which a tensor holds several: one after the other, or row by row in turn; and a tensor of experts lies."""
 _LISTED = 3
 
 
@@ -67,11 +67,11 @@ class Plan(NamedTuple):
     targets: tuple[Target, ...]
     shifts: tuple[tuple[Shift, ...], ...]
     copies: tuple[tuple[str, Entry], ...] = ()
-    """Tensors of a checkpoint of training that may be those of the base: the name in the base, and the tensor."""
+    """Tensors of a checkpoint of training that the base may have too: the name in the base, and the tensor."""
 
 
 class _Change:
-    """What happens to one tensor of the base, as it is gathered."""
+    """The changes of one tensor of the base, as they are gathered."""
 
     def __init__(self) -> None:
         self.terms: dict[int, list[Term]] = {}
@@ -306,7 +306,7 @@ class Planner:
         return len(shape) == 2 and shape == (right, left)
 
     def _add_bias(self, index: int, adapter: Adapter, layer: Layer, module: str, factor: float) -> str:
-        """Plan the bias of B, which is added to that of the layer."""
+        """Plan the bias of B, which is added to the bias of the layer."""
         ref = layer.ref("up bias")
         assert ref is not None
         name = f"{module}.bias"
@@ -469,7 +469,7 @@ class Planner:
     # --- tensors that were trained themselves -------------------------------------------------------------------
 
     def _add_wholes(self, adapter: Adapter, shifts: Sequence[Shift]) -> None:
-        """Plan the tensors that take the place of those of the base."""
+        """Plan the tensors that take the place of tensors of the base."""
         for name, entry in adapter.wholes.items():
             found = self._name_of(name, shifts)
             if found is None:
@@ -504,7 +504,7 @@ class Planner:
         )
 
     def _add_tokens(self, adapter: Adapter, shifts: Sequence[Shift]) -> None:
-        """Plan the rows of embeddings that take the place of those of the base."""
+        """Plan the rows of embeddings that take the place of rows of the base."""
         for module, entry in adapter.tokens.items():
             name = self._name_of(f"{module}.weight", shifts) or self._tokens_name(module)
             ref = tensor_of_entry(entry)
@@ -556,7 +556,7 @@ def _is_stack(steps: Iterable[Step], shape: tuple[int, ...]) -> bool:
 
 
 def _is_kernel(layer: Layer, shape: tuple[int, ...]) -> bool:
-    """Tell whether the kernels of a layer are those of a weight. A kernel of one element may be left out."""
+    """Tell whether a layer and a weight have the same kernels. A kernel of one element may be left out."""
     down = layer.down.shape
     mid = layer.ref("mid")
     kernel = down[2:] if mid is None else mid.shape[2:]

@@ -91,7 +91,7 @@ class Span(NamedTuple):
 
 
 class Term(NamedTuple):
-    """What is added to a box of a tensor as a matrix: scale * left @ right, or scale * left without a right one."""
+    """A summand for a box of a tensor as a matrix: scale * left @ right, or scale * left without a right one."""
 
     rows: Span
     columns: Span
@@ -122,7 +122,7 @@ class Magnitude(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What one adapter does to a tensor. `origin` names it."""
+    """The changes that one adapter makes to a tensor. `origin` is its number."""
 
     origin: int
     terms: tuple[Term, ...]
@@ -130,7 +130,7 @@ class Step(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a tensor that are replaced by those of another one, by their indices."""
+    """Rows of a tensor that rows of another one replace, by their indices."""
 
     indices: tuple[int, ...]
     ref: TensorRef

@@ -187,7 +187,7 @@ _COMPONENTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_en
 
 
 def _refined(style: Style, layers: Sequence[Layer], settings: Settings | None) -> Style:
-    """The program that wrote an adapter: diffusers has the names of PEFT below those of the parts of a pipeline."""
+    """The program that wrote an adapter: diffusers has the names of PEFT below the parts of a pipeline."""
     is_pipeline = layers and all(layer.module.partition(".")[0] in _COMPONENTS for layer in layers)
     return "diffusers" if style == "PEFT" and is_pipeline and settings is None else style
 
@@ -195,7 +195,7 @@ def _refined(style: Style, layers: Sequence[Layer], settings: Settings | None) -
 def _settings(
     survey: Survey, limits: Limits, *, is_alone: bool
 ) -> tuple[Settings | None, dict[str, Settings]]:
-    """The settings of an adapter, and those of each part of a pipeline."""
+    """The settings of an adapter, and the settings for each part of a pipeline."""
     path = survey.path
     settings = None if is_alone else settings_at(path, limits)
     components = {} if settings else noted_settings(metadata_of(survey.checkpoint.root), limits)

@@ -1,4 +1,4 @@
-"""What became of each pair of an adapter in a merge of somebody else, and how it is said."""
+"""The verdicts on the pairs of an adapter in a merge of somebody else, and their words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS: dict[Verdict, str] = {
 }
 _NAMES = 6
 _CLOSE = 0.01
-"""The error of a scale that is none, and that of a product in a lower precision, relative to what is added."""
+"""The error of a scale, and of a product in a lower precision, relative to what is added."""
 _SURE = 5.0
 """Standard errors within which two scales are the same."""
 
@@ -30,7 +30,7 @@ _SURE = 5.0
 class Sums(NamedTuple):
     """Sums over the elements that a pair changes: of what changed, and of what a merge changes.
 
-    `units` are those in the last place. `visible` elements differ after a merge, `kept` ones are those of BASE, `beyond` ones
+    `units` are those in the last place. `visible` elements differ after a merge, `kept` ones are as in BASE, `beyond` ones
     are more than one unit away from a merge.
     """
 
@@ -60,7 +60,7 @@ class Sums(NamedTuple):
 
 
 def verdict_of(sums: Sums, *, is_free: bool) -> tuple[Verdict, float]:
-    """What became of a pair, and the factor of what was added. With `is_free` any factor is right: none is recorded."""
+    """Return the verdict on a pair, and the factor of what was added. With `is_free` any factor is right: none is recorded."""
     if not sums.visible and not sums.beyond:
         return "merged", 1.0  # nothing that its dtype shows
     if sums.kept == sums.number or not sums.wanted:
@@ -106,7 +106,7 @@ class PairCheck(NamedTuple):
 
 
 class MergeCheck(NamedTuple):
-    """What became of an adapter in a merge. `wholes` are the tensors that it replaces, and whether MERGED has them.
+    """The verdict on the merge of an adapter. `wholes` are the tensors that it replaces, and whether MERGED has them.
 
     `others` changed too, with the status of each. `casts` have another dtype alone, from and to `types`.
     """
@@ -179,7 +179,7 @@ class MergeCheck(NamedTuple):
         return [f"{text}: {folded(names, _NAMES)}" for text, names in groups.items()]
 
     def _others(self, width: int | None) -> list[Line]:
-        """What else changed, by its status."""
+        """The lines about other changes, by their status."""
         groups: dict[str, list[str]] = {}
         for name, status in self.others:
             groups.setdefault(status, []).append(name)
@@ -192,7 +192,7 @@ class MergeCheck(NamedTuple):
 
 
 def _text_of(pair: PairCheck, *, is_free: bool) -> str:
-    """What is said of a pair, or `` where there is nothing to say."""
+    """The words for a pair, or `` where there is nothing to say."""
     if pair.verdict == "merged":
         return f"scale {_number(pair.found)}, where none is recorded" if is_free else ""
     if pair.verdict == "scaled":

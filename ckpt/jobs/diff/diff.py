@@ -73,7 +73,7 @@ def _lacks(checkpoint: Checkpoint, name: str) -> bool:
 
 
 class Explained(Protocol):
-    """What is known of the reason of differences, and whether they are more than that explains."""
+    """An explanation of differences, which may leave some unexplained."""
 
     @property
     def differs(self) -> bool:
@@ -110,7 +110,7 @@ class DiffReport(NamedTuple):
     tied: tuple[Tied, ...] = ()
     """The names of one file that are other names of tensors that both files hold. They differ only under `strict`."""
     account: Explained | None = None
-    """What explains the differences, where it was asked for: a merge of an adapter."""
+    """An explanation of the differences, where it was asked for: a merge of an adapter."""
 
     @property
     def same(self) -> bool:

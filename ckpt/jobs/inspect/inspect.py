@@ -160,7 +160,7 @@ def _adapter(survey: Survey) -> AdapterFound | None:
 
 
 class Described(Protocol):
-    """What is known of an adapter: its lines, and its fields in the document."""
+    """The facts about an adapter: their lines, and their fields in the document."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ class Inspection(NamedTuple):
     """The command that makes a file for weights_only, where this one needs it."""
     adapter: AdapterFound | None = None
     described: Described | None = None
-    """What is known of an adapter beside that."""
+    """Further facts about the adapter."""
 
     @property
     def checkpoint(self) -> Checkpoint:

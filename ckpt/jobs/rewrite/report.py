@@ -129,7 +129,7 @@ class AverageSource(NamedTuple):
 
 
 class Account(Protocol):
-    """What a command has to tell of its input beside the changes, in its own words."""
+    """An account of the input of a command beside the changes, in its own words."""
 
     def to_json(self) -> dict[str, Json]:
         """Return its fields of the document `ckpt.rewrite`."""
@@ -176,7 +176,7 @@ class RewriteReport(NamedTuple):
     code: tuple[str, ...] = ()
     """The lines of Python that load the same into a model, where they were asked for."""
     account: Account | None = None
-    """What the command tells of its input beside the changes."""
+    """An account of the input beside the changes."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return pickled(self.source.path, RewriteReport, *self)

@@ -59,7 +59,7 @@ def test_an_adapter_says_what_it_is(folder: Path) -> None:
 
 def test_a_base_fits_or_the_reason_is_said(folder: Path) -> None:
     done = inside("inspect", "adapter", "--base", "base.safetensors", cwd=folder)
-    assert done.code == 0 and b"fits base.safetensors: 13 tensors of it change" in done.out
+    assert done.code == 0 and b"fits base.safetensors: 13 tensors would change" in done.out
     done = inside("inspect", "adapter", "--base", "less.safetensors", cwd=folder)
     assert done.code == 1
     assert b"does not fit: lacks 1 layer of adapter: model.layers.2.self_attn.q_proj" in done.out

@@ -61,7 +61,7 @@ def test_each_layer_gets_its_product_in_its_own_dtype(
 
 def test_patterns_and_rslora_give_each_layer_its_scale(tmp_path: Path) -> None:
     state = loras.base()
-    ranks = lambda name: 2 if "layers.1.self_attn.v_proj" in name else 4  # noqa: E731
+    ranks = lambda name: 2 if "layers.1.self_attn.v_proj" in name else 4
     adapter = loras.pairs(loras.linear(state), ranks)
     config = {
         "use_rslora": True,
