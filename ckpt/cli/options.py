@@ -197,6 +197,20 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert*",
             "Key the optimizer by names (default for a DCP), numbers, or order: names in the order of the model.",
         ),
+        text(
+            "--adapter-names",
+            "NAMES",
+            "convert*",
+            "Give a LoRA the names of another program: peft or kohya.",
+            words=("peft", "kohya"),
+        ),
+        text(
+            "--base",
+            "BASE",
+            "convert*",
+            "Say where the dots of kohya's names are, with --adapter-names peft.",
+            once=True,
+        ),
         flag(
             "--complete-optimizer",
             "convert*",

@@ -496,6 +496,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
         "ckpt/api/inspection.py": 3,
         "ckpt/api/listing.py": 1,
         "ckpt/api/reading.py": 2,
+        "ckpt/api/writing.py": 1,
         "ckpt/cli/app.py": 2,
         "ckpt/formats/__init__.py": 2,
         "ckpt/formats/format.py": 1,

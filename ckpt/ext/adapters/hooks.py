@@ -1,16 +1,19 @@
-"""The answers that the core asks of this extension: if an adapter explains a comparison, and what an adapter is."""
+"""The answers that the core asks of this extension: about a comparison, about a file, and for another name."""
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 from ckpt.api.opening import Input, at_hand
 from ckpt.errors import CkptError, about
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.checks import check_merge
+from ckpt.ext.adapters.conversion import check_place, renamed, write_settings
 from ckpt.ext.adapters.description import Description, described
 from ckpt.ext.adapters.reader import read_adapter
 from ckpt.jobs.diff.diff import DiffReport
+from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.limits import Limits
 
 
@@ -45,3 +48,33 @@ def description_of(
         return described(adapter, None)
     with at_hand(base, limits, plugins=plugins) as opened:
         return described(adapter, opened.survey)
+
+
+class Conversion:
+    """An adapter that gets the names of another program while it is converted: a stage, and what is written after it."""
+
+    def __init__(
+        self, names: str, base: Input | None, limits: Limits, *, plugins: bool, out: str | None, force: bool
+    ) -> None:
+        self._names = names
+        self._base = base
+        self._limits = limits
+        self._plugins = plugins
+        self._force = force
+        self._settings: str | None = None
+        if names == "peft":
+            check_place(out, force=force)
+
+    def __call__(self, survey: Survey) -> RewriteReport:
+        """Return the adapter in its new names. Raises UsageError, UnsupportedError."""
+        with ExitStack() as stack:
+            base = None
+            if self._base is not None:
+                base = stack.enter_context(at_hand(self._base, self._limits, plugins=self._plugins)).survey
+            done = renamed(survey, self._limits, self._names, base)
+        self._settings = done.settings
+        return done.report
+
+    def finish(self, report: RewriteReport) -> RewriteReport:
+        """Write what belongs beside the result. Raises WriteError."""
+        return report if self._settings is None else write_settings(report, self._settings, force=self._force)
