@@ -306,7 +306,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         text(
             "--adapter",
             "ADAPTER",
-            "diff",
+            "diff*",
             "Say for each pair of a LoRA whether AFTER is BEFORE with it, and what else changed.",
             once=True,
         ),
@@ -756,7 +756,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         Exclusion(("--structure", "--quick", "--stat")),
         Exclusion(
             ("--adapter",),
-            ("--structure", "--quick", "--stat", "--histogram", "--tsv", "--name-only", "--html"),
+            ("--structure", "--quick", "--stat", "--histogram", "--html", "--tsv", "--name-only"),
         ),
         Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol", "--ignore-dtype")),
         Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only")),

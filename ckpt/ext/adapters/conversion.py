@@ -46,7 +46,7 @@ _TEXT = "text_model"
 
 
 class Renaming(NamedTuple):
-    """An adapter in other names. `settings` are those of PEFT, as text, where PEFT needs them beside the tensors."""
+    """An adapter in other names. `settings` is the text that PEFT needs beside the tensors, or None."""
 
     report: RewriteReport
     settings: str | None

@@ -21,6 +21,7 @@ from ckpt.tensors import TensorRef, unwrapped
 from ckpt.text import folded, plural, show
 
 Packing = Literal["concatenated", "interleaved", "in-out", "out-in"]
+Method = Literal["LoRA", "DoRA"]
 PACKINGS: tuple[Packing, ...] = ("concatenated", "interleaved", "in-out", "out-in")
 """The ways in which a tensor holds several: one after the other, or row by row in turn; and a tensor of experts lies."""
 _LISTED = 3
@@ -44,7 +45,7 @@ class Pair(NamedTuple):
     targets: tuple[str, ...]
     rank: int
     scale: Scale
-    method: Literal["LoRA", "DoRA"]
+    method: Method
 
 
 class Target(NamedTuple):
