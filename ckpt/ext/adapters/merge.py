@@ -201,7 +201,7 @@ def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
 
 
 def _merged(source: Checkpoint, plan: Plan, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
-    """The checkpoint after the merge, and the tensors that change because they are tied to one that does."""
+    """The checkpoint after the merge, and what else is to be known: tied tensors, and tensors of another shape."""
     filling = Filling()
     fresh: dict[str, TensorRef] = {}
     ties: list[Leftover] = []
@@ -214,6 +214,8 @@ def _merged(source: Checkpoint, plan: Plan, limits: Limits) -> tuple[Checkpoint,
             continue
         ref = unwrapped(entry.tensor)
         assert isinstance(ref, TensorRef)
+        if ref.shape != shape:
+            ties.append(Leftover(entry.name, _grown(ref.shape, shape)))
         others = [name for name in sharing.get(ref.storage, ()) if name != entry.name]
         is_kept = ref is entry.tensor and ref.shape == shape and is_dense(ref) and not (ref.neg or ref.conj)
         if is_kept:
@@ -229,6 +231,13 @@ def _merged(source: Checkpoint, plan: Plan, limits: Limits) -> tuple[Checkpoint,
     if not fresh:
         return filling.checkpoint(source, limits), ties
     return replace(edited(source, _root_of(source, filling, fresh), limits), is_edited=True), ties
+
+
+def _grown(before: tuple[int, ...], after: tuple[int, ...]) -> str:
+    """The words for a tensor of another shape: an embedding with more tokens."""
+    text = f"is {list(after)}, and was {list(before)}"
+    is_longer = before[1:] == after[1:] and before[:1] != after[:1]
+    return f"{text}: vocab_size in config.json must say {after[0]:,}" if is_longer else text
 
 
 def _sharing(source: Checkpoint) -> dict[Storage, list[str]]:

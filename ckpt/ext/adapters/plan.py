@@ -92,6 +92,8 @@ class Planner:
         self._pairs: list[Pair] = []
         self._shifts: list[tuple[Shift, ...]] = []
         self._copies: list[tuple[str, Entry]] = []
+        self._met_by: Names = {}
+        self._shown_ways: set[bool] | None = None
 
     def plan(self) -> Plan:
         """The plan for all adapters, each after the other."""
@@ -116,6 +118,7 @@ class Planner:
         self._shifts.append(tuple(shifts))
         self._add_wholes(adapter, shifts)
         self._refuse_unmet(adapter, [layer for layer in adapter.layers if layer.module not in met])
+        self._met_by, self._shown_ways = met, None
         unscaled: list[Layer] = []
         experts = Experts(self._base, adapter, met)
         for layer in adapter.layers:
@@ -250,7 +253,27 @@ class Planner:
         if self._options.packing in ("in-out", "out-in"):
             return self._options.packing == "in-out"
         settings = adapter.settings_of(layer)
-        return settings is not None and settings.flag("fan_in_fan_out")
+        is_turned = settings is not None and settings.flag("fan_in_fan_out")
+        if self._shown_ways is None:
+            self._shown_ways = self._shown(adapter)
+        shown = self._shown_ways
+        if shown == {False}:
+            return False  # PEFT takes the flag back for a Linear
+        if True in shown and (not is_turned or False in shown):
+            problem = f"{show(layer.name, 80)} is square, and may lie as (in, out) or (out, in): both fit"
+            raise UsageError(problem, path=self._base.path, hint="--packing in-out, or --packing out-in")
+        return is_turned
+
+    def _shown(self, adapter: Adapter) -> set[bool]:
+        """The ways in which the weights lie that are not square: True for (in, out)."""
+        shown: set[bool] = set()
+        for layer in adapter.layers:
+            name = self._base.weight_of(self._met_by.get(layer.module, ""))
+            product = layer.up.shape[0], layer.down.shape[1]
+            shape = () if name is None else self._base.entry(name).tensor.shape
+            if len(shape) == 2 and product[0] != product[1] and not layer.is_embedding:
+                shown.add(shape == product[::-1])
+        return shown
 
     def _shape(self, weight: str, adapter: Adapter) -> tuple[int, ...]:
         """The shape of a tensor of the base, or of the one that the adapter has for it."""

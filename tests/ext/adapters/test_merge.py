@@ -121,6 +121,21 @@ def test_weights_that_lie_as_in_and_out(
     check(merged(tmp_path, state, adapter, config), {name: sums[name] * lengths[name] for name in sums}, 4)
 
 
+def test_a_square_weight_lies_as_its_siblings_show(tmp_path: Path) -> None:
+    linear = {"a.weight": noise(8, 24), "b.weight": noise(8, 8, seed=3)}
+    adapter = loras.pairs(linear)
+    expected = {
+        name: linear[name] + loras.delta(adapter, name.removesuffix(".weight"), 2.0) for name in linear
+    }
+    check(merged(tmp_path, linear, adapter, {"fan_in_fan_out": True}), expected)  # PEFT takes the flag back
+
+    turned = {name: tensor.T.contiguous() for name, tensor in linear.items()}
+    with pytest.raises(ckpt.UsageError, match="b is square, and may lie as"):
+        merged(tmp_path, turned, adapter)
+    found = merged(tmp_path, turned, adapter, packing="in-out")
+    check(found, {name: tensor.T.contiguous() for name, tensor in expected.items()})
+
+
 def test_tensors_that_were_trained_as_a_whole_take_the_place_of_those_of_the_base(tmp_path: Path) -> None:
     state = loras.base(torch.bfloat16)
     adapter = loras.pairs({"model.layers.0.self_attn.q_proj.weight": torch.zeros(8, 12)})
@@ -184,6 +199,10 @@ def test_embeddings_their_rows_and_added_tokens(tmp_path: Path) -> None:
     product = 2 * (noise(12, 4, seed=2) @ noise(4, 32, seed=1)).T
     found = merged(tmp_path, state, grown)
     check(found, {**state, name: longer + product})
+    report = ckpt.merge(tmp_path / "base.safetensors", tmp_path / "adapter", dry_run=True)
+    assert [(row.name, row.what) for row in report.left_alone] == [
+        (name, "is [32, 12], and was [30, 12]: vocab_size in config.json must say 32")
+    ]
 
 
 @pytest.mark.parametrize("kernel", [1, 3])
