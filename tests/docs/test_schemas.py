@@ -220,6 +220,7 @@ FREE = {
     },
     "get": {"value_is", "sharding", "piece"},
     "diff": {
+        "adapter",
         "tensors[].change.histogram",
         "modules",
         "modules[].rel_l2_is",
