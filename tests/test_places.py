@@ -15,6 +15,7 @@ from ckpt.elements.boxes import Box, Boxes
 from ckpt.elements.computed import Computed, Overlaid, lacks_bytes, little, place_of
 from ckpt.elements.mean import Mean
 from ckpt.errors import UnreadableError
+from ckpt.ext.adapters.derived import Derived, Made
 from ckpt.formats.common.holes import hole
 from ckpt.io.source import Memory, Source
 from ckpt.places import BasePlace, Checksum, Patched, Place, Range, Runs
@@ -64,6 +65,14 @@ def boxes_of(whole: torch.Tensor, edges: list[tuple[int, int, int, int]]) -> Box
     return Boxes(F32, tuple(whole.shape), lambda: boxes, sources, None, (2, 1))
 
 
+def negated(block: memoryview, first: int) -> Made:
+    """Turn the sign of each float32, and of nothing else."""
+    data = bytearray(block)
+    for index in range(3, len(data), 4):
+        data[index] ^= 0x80
+    return Made(memoryview(data), 0, lambda: None)
+
+
 def kinds() -> dict[str, tuple[Place, bytes]]:
     """Every kind of place, and its bytes."""
     whole = refs.values(torch.float32, 16 * 12 * 4).reshape(16, 12)
@@ -97,6 +106,7 @@ def kinds() -> dict[str, tuple[Place, bytes]]:
             refs.expected(whole.double()),
         ),
         "overlaid": (Overlaid(ref_to(whole), ref_to(over)), refs.expected(laid)),
+        "derived": (Derived(ref_to(whole), [ref_to(other)], 24, negated, F32), refs.expected(-whole)),
         "mean": (Mean([ref_to(whole), ref_to(whole)], [0.5, 0.5], F32), data),
     }
 
@@ -223,6 +233,7 @@ def test_checksums_of_all_records() -> None:
     makers: dict[str, tuple[Place, int]] = {
         "computed": (Computed(one, F32), 1),
         "overlaid": (Overlaid(one, two), 2),
+        "derived": (Derived(one, [two], 24, negated, F32), 2),
         "mean": (Mean([one, two, one], [0.2, 0.3, 0.5], F32), 3),
         "rows": (rows, 2),
         "columns": (columns, 2),

@@ -220,6 +220,7 @@ FREE = {
     },
     "get": {"value_is", "sharding", "piece"},
     "diff": {
+        "adapter",
         "tensors[].change.histogram",
         "modules",
         "modules[].rel_l2_is",
@@ -266,6 +267,7 @@ MAPS = (
     "totals.roles.*",
     "verified",
     "counters",
+    "adapter.kinds",
     "adapter.parts",
 )
 """Mappings whose keys are words of the file, or not always there: each key is `*`."""

@@ -200,6 +200,20 @@ def test_no_good_merge_gets_a_false_word(name: str, dtype: torch.dtype, size: fl
     assert not check.differs
 
 
+@pytest.mark.parametrize("size", [0.05, 0.01, 1e-5])
+def test_what_a_dtype_hardly_shows_is_merged_or_not(size: float, tmp_path: Path) -> None:
+    """Where bfloat16 shows nothing of it, nobody can tell; where it shows a little, the bytes of the base say it."""
+    state = wide_base(torch.bfloat16)
+    pairs = loras.pairs(loras.linear(state))
+    adapter = {name: tensor * size if "lora_B" in name else tensor for name, tensor in pairs.items()}
+    good = loras.merged(state, adapter)
+    assert verdicts(checked(tmp_path, state, good, adapter)) == {"merged": 6}
+    is_shown = any(not torch.equal(good[name], state[name]) for name in state)
+    assert verdicts(checked(tmp_path, state, dict(state), adapter)) == {
+        "missing" if is_shown else "merged": 6
+    }
+
+
 def test_lengths_of_dora_that_were_forgotten(tmp_path: Path) -> None:
     state = wide_base()
     adapter = loras.pairs(loras.linear(state))

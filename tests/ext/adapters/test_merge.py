@@ -407,6 +407,26 @@ def test_several_adapters_are_added_with_their_weights_and_rounded_once(tmp_path
         ckpt.merge(path, folders, weights=[0.7], dry_run=True)
 
 
+def test_each_of_two_adapters_of_dora_has_the_lengths_of_the_base(tmp_path: Path) -> None:
+    state = {"w.weight": noise(6, 8)}
+    path = loras.save_base(state, tmp_path / "base.safetensors")
+    folders, expected = [], state["w.weight"].double()
+    for number, name in enumerate(("one", "two")):
+        adapter = loras.pairs(state, seed=number * 300)
+        lengths = noise(6, seed=number).abs() + 1
+        adapter[f"{PREFIX}w.lora_magnitude_vector"] = lengths
+        folders.append(loras.save_adapter(adapter, tmp_path / name, use_dora=True))
+        added = loras.delta(adapter, "w", 2.0).double()
+        factors = lengths / torch.linalg.norm(state["w.weight"].double() + added, dim=1)
+        expected = factors[:, None] * (expected + added)
+
+    ckpt.merge(path, folders, out=tmp_path / "out.safetensors")
+
+    loras.check_same(tmp_path / "out.safetensors", {"w.weight": expected.float()}, 3)
+    with pytest.raises(ckpt.UsageError, match="whose lengths have no weight but 1"):
+        ckpt.merge(path, folders, weights=[1, 0.5], dry_run=True)
+
+
 def test_exact_sums_are_those_of_float64(tmp_path: Path) -> None:
     state = {"w.weight": torch.full((1, 64), 1.0)}
     adapter = {
