@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         UsageError,
         WriteError,
     )
+    from ckpt.ext.layouts.recipe import recipe
+    from ckpt.ext.layouts.report import RecipeReport
     from ckpt.findings import Finding
     from ckpt.jobs.check.lint import FileReport, LintReport
     from ckpt.jobs.check.recorded import SumReport
@@ -81,6 +83,8 @@ _HOMES = {
         "UsageError",
         "WriteError",
     ),
+    "ckpt.ext.layouts.recipe": ("recipe",),
+    "ckpt.ext.layouts.report": ("RecipeReport",),
     "ckpt.findings": ("Finding",),
     "ckpt.jobs.check.lint": ("FileReport", "LintReport"),
     "ckpt.jobs.check.recorded": ("SumReport",),
@@ -119,6 +123,7 @@ __all__ = [
     "MixedStepsError",
     "NoRewriteError",
     "NotOpenedError",
+    "RecipeReport",
     "Ref",
     "RewriteReport",
     "Section",
@@ -140,6 +145,7 @@ __all__ = [
     "lint",
     "ls",
     "open",
+    "recipe",
     "rehome",
     "rename",
     "salvage",

@@ -166,6 +166,7 @@ _GROUPS = {
         "stats": "Measure tensors, and find dead channels.",
         "report": "Draw checkpoints as one page of HTML.",
         "explain": "Explain a finding, or an error of PyTorch.",
+        "recipe": "Find how one checkpoint is made of another, and prove it.",
     },
     "Check": {
         "lint": "Check files, one line per finding.",
@@ -184,11 +185,13 @@ _GROUPS = {
     },
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
-"""Name of the module of this package -> its line in the list of commands."""
+"""Name of the module of `ckpt.cli.commands` -> its line in the list of commands."""
+_EXTENSIONS = {"recipe": "ckpt.ext.layouts.command"}
+"""The commands of extensions, and their modules."""
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The program with these commands. Each is a module of this package; only those named are imported."""
+    """The program with these commands. Each is a module; only those named are imported."""
     app = typer.Typer(
         cls=Group,
         name="ckpt",
@@ -199,7 +202,8 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        command = typer_function(name, import_module(f"ckpt.cli.commands.{name.replace('-', '_')}").command)
+        module = _EXTENSIONS.get(name, f"ckpt.cli.commands.{name.replace('-', '_')}")
+        command = typer_function(name, import_module(module).command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
             command = import_module("ckpt.cli.completion").completing(name, command)
         app.command(name, cls=PlainCommand, short_help=COMMANDS[name])(command)

@@ -24,7 +24,7 @@ OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
 _FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 _DEVICES = ("cpu", "cuda:0", "cuda:1", "mps")
 _WRITERS = "rehome strip rename slim convert salvage warmstart average"
-_EVERY = f"inspect ls get diff stats report explain lint verify sum {_WRITERS}"
+_EVERY = f"inspect ls get diff stats report explain recipe lint verify sum {_WRITERS}"
 
 
 class Argument(NamedTuple):
@@ -306,6 +306,19 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "inspect* diff* explain lint* convert* warmstart",
             "Pass an argument to the FACTORY, a Python literal or text. Repeatable.",
         ),
+        text(
+            "--check",
+            "RECIPE",
+            "recipe",
+            "Prove this recipe on A and B, and search for nothing.",
+            once=True,
+        ),
+        texts(
+            "--assume",
+            "B=A",
+            "recipe",
+            "Make this tensor of B of that tensor of A, where two ways fit. Repeatable.",
+        ),
         flag(
             "--tee", "explain", "Pass stdin on to stderr as it comes; a terminal gets it without this option."
         ),
@@ -356,6 +369,9 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag("--json", "ls", "Print one JSON document per checkpoint."),
         flag("--json", "get", "Print JSON, one line per NAME."),
         text("-o/--output", "OUT", "report", "Write the page to this file, - for stdout.", once=True),
+        text("-o/--output", "RECIPE", "recipe", "Write the recipe to this file.", once=True),
+        flag("--force", "recipe", "Replace the file of the recipe if it exists."),
+        flag("--parents", "recipe", "Make the folders above the recipe that are not there.", rare=True),
         flag("--force", "report", "Replace the page if it exists."),
         flag("--hide-intact", "verify", "Print only files that are not intact."),
         flag(
@@ -406,7 +422,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--json",
-            "diff explain lint rehome strip rename slim convert salvage warmstart average",
+            "diff explain recipe lint rehome strip rename slim convert salvage warmstart average",
             "Print one JSON document.",
         ),
         flag("--tsv", "inspect ls diff stats", "Print tab-separated rows, exact and escaped."),
@@ -498,7 +514,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         text(
             "--section",
             "PATH",
-            "inspect diff stats report explain verify sum strip rename slim convert average",
+            "inspect diff stats report explain recipe verify sum strip rename slim convert average",
             "Use one part of the checkpoint, such as optimizer.",
             once=True,
         ),
@@ -594,6 +610,10 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
         Argument("names", "[NAME...]", "Dotted names. Without one: what there is.", is_list=True),
     ),
     "diff": (Argument("before", "BEFORE", _PATH), Argument("after", "AFTER", _PATH)),
+    "recipe": (
+        Argument("before", "A", "A checkpoint, or a folder of the files of its ranks."),
+        Argument("after", "B", "The same weights in another layout."),
+    ),
     "report": (_PATHS._replace(help="Checkpoints, folders, or stored JSON of inspect, diff, stats and ls."),),
     "explain": (
         Argument(

@@ -42,6 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("api",),
     ("render",),
     ("cli",),
+    ("ext",),
 )
 TOP = frozenset(
     [
@@ -53,6 +54,7 @@ TOP = frozenset(
         "elements",
         "errors",
         "evidence",
+        "ext",
         "findings",
         "formats",
         "io",

@@ -1,0 +1,1 @@
+"""The extensions: one capability in one folder, which the program works without."""
