@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ckpt.api.advice import SUFFIXES
 from ckpt.api.checkpoint import Checkpoint as Opened
+from ckpt.api.extensions import hook_of
 from ckpt.api.handle import read
 from ckpt.api.keywords import (
     Path,
@@ -308,6 +309,8 @@ def convert(
     model: Any = None,
     arg: Texts = (),
     like: Input | None = None,
+    recipe: Path | None = None,
+    reverse: bool = False,
     include: Texts = (),
     exclude: Texts = (),
     section: str | None = None,
@@ -320,7 +323,8 @@ def convert(
     `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of `out` decides. Before that, `strip`
     takes the prefixes of wrappers off the names, or `prefix`, and `to` moves the tensors to a device. `with_config` makes `out` a folder with config.json and
     the tokenizer beside the weights. `model` is a torch.nn.Module, or the text
-    `FILE.py:FACTORY`, of which `arg` are the arguments. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
+    `FILE.py:FACTORY`, of which `arg` are the arguments. `recipe` is the path of a recipe of `ckpt.recipe`, which turns the model into another
+    layout, or with `reverse` back. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
     from ckpt.jobs.rewrite.convert import convert as job
     from ckpt.jobs.rewrite.sets import refuse_lost, with_flattening
@@ -333,6 +337,8 @@ def convert(
     if weights is not None and section is not None:
         raise UsageError("--weights and --section exclude each other")
     globs = globs_of(include, exclude)
+    if reverse and recipe is None:
+        raise UsageError("--reverse goes with --recipe")
     live = model_of(model, arg)
     options = _options(writing, source, "convert")
     options = with_format(options, format, shard_size, plain=plain, with_config=with_config)
@@ -345,6 +351,14 @@ def convert(
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
         stages = _stripping(strip, prefix, section, limits)
+        if recipe is not None:
+            plain_traits = save.traits_of(save.SHARD_FORMAT)
+            stages.append(
+                hook_of("recipe")(
+                    recipe, save.SHARD_FORMAT, plain_traits, limits, reverse=reverse, section=section
+                )
+            )
+        inner = None if recipe is not None else section  # what a recipe makes is the model alone
         stages.append(
             lambda survey: job(
                 survey,
@@ -355,7 +369,7 @@ def convert(
                 plain=plain,
                 dtype=dtype,
                 encoding=encoding,
-                section=section,
+                section=inner,
                 select=globs,
                 weights=weights,
                 drop_other=drop_other,

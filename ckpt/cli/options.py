@@ -182,6 +182,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
         text("--shard-size", "BYTES", "convert", "Write safetensors shards with an index, as 5GB."),
+        text(
+            "--recipe",
+            "RECIPE",
+            "convert",
+            "Turn the model into another layout, by what ckpt recipe -o wrote.",
+            once=True,
+        ),
+        flag("--reverse", "convert", "Apply the recipe the other way round."),
         text("--weights", "NAME", "convert*", "Take DeepSpeed's weights from fp32 (default) or module."),
         integer("--ranks", "N", "convert*", "Cut a DCP into the files of N ranks; 1 without it."),
         text(

@@ -23,7 +23,9 @@ def checked(
     whole = expanded(recipe)
     sources = {leaf.name: leaf for leaf in before.leaves}
     made, ready = _compared_names(whole, sources, after)
-    tasks = [Task(_is_made, (target, leaf, _taken(target, sources)), leaf.ref.nbytes) for target, leaf in ready]
+    tasks = [
+        Task(_is_made, (target, leaf, _taken(target, sources)), leaf.ref.nbytes) for target, leaf in ready
+    ]
     for (target, _), result in zip(ready, run_each(executor, tasks, progress), strict=True):
         if isinstance(result, Failed):
             made[target.name] = Made(target.name, None, why=result.problem)
@@ -33,9 +35,7 @@ def checked(
             made[target.name] = Made(target.name, None, why="its bytes are not what the recipe makes")
     rows = [made[leaf.name] for leaf in after.leaves]
     rows += [row for name, row in made.items() if name not in {leaf.name for leaf in after.leaves}]
-    unused = [
-        Unused(row.name, 0, 0, None) for row in problems_of(whole, sources) if not row.is_target
-    ]
+    unused = [Unused(row.name, 0, 0, None) for row in problems_of(whole, sources) if not row.is_target]
     sized = [row._replace(elements=_numel(sources, row.name), of=_numel(sources, row.name)) for row in unused]
     return Findings(tuple(rows), tuple(sized))
 
@@ -86,5 +86,3 @@ def _taken(target: Target, sources: Mapping[str, Leaf]) -> dict[str, Leaf]:
 def _is_made(target: Target, leaf: Leaf, sources: Mapping[str, Leaf]) -> bool:
     """Tell whether all pieces of a tensor are what is there. Raises UnreadableError."""
     return all(is_proved(piece, leaf, sources) for piece in target.pieces)
-
-

@@ -41,5 +41,7 @@ def command(
     if beside is not None:
         shown.talk(f"ckpt: {beside}")
     if report.path is not None:
-        shown.talk(f"ckpt: {show(report.path, None)}: ckpt convert A --recipe {pasted_path(report.path)} -o OUT")
+        shown.talk(
+            f"ckpt: {show(report.path, None)}: ckpt convert A --recipe {pasted_path(report.path)} -o OUT"
+        )
     return report.exit_code

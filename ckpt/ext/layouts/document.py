@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError, about
 from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.pieces import Loop
@@ -68,16 +69,16 @@ def _rule_json(rule: Rule) -> dict[str, Json]:
 def _part_json(part: Part, rule: Rule) -> dict[str, Json]:
     document: dict[str, Json] = {}
     if part.source is None:
-        document["constant"] = f"0x{part.constant:0{rule.dtype.bits // 4}x}"
+        document["constant"] = bits_text(part.constant, rule.dtype)
     else:
         document |= {"tensor": part.source.text, "shape": list(part.shape)}
         if part.dtype is not None and part.dtype != rule.dtype:
             document["dtype"] = part.dtype.name
     is_whole = part.loops == (Loop(prod(rule.shape), 1, 1),) and part.at == Affine(0) and not part.to
-    if part.source is not None and is_whole and part.count == 1:
+    if part.source is not None and is_whole and part.times == 1:
         return document
-    if part.count > 1:
-        document |= {"count": part.count, "to_step": part.to_step}
+    if part.times > 1:
+        document |= {"count": part.times, "to_step": part.to_step}
     document["to"] = part.to
     if part.source is not None:
         document["from"] = part.at.constant if not part.at.factors else part.at.text
@@ -88,6 +89,11 @@ def _part_json(part: Part, rule: Rule) -> dict[str, Json]:
     return document
 
 
+def bits_text(bits: int, dtype: DType) -> str:
+    """The bits of one element as text: `0x3f80`."""
+    return f"0x{bits:0{dtype.bits // 4}x}"
+
+
 def _dropped_json(row: Leftovers) -> dict[str, Json]:
     document: dict[str, Json] = {"tensor": row.source.text}
     if row.places:
@@ -95,6 +101,8 @@ def _dropped_json(row: Leftovers) -> dict[str, Json]:
     document |= {"shape": list(row.shape), "dtype": row.dtype.name, "elements": row.elements}
     if row.equal_to is not None:
         document["equal_to"] = row.equal_to
+    if row.constant is not None:
+        document["constant"] = bits_text(row.constant, row.dtype)
     return document
 
 
@@ -143,7 +151,8 @@ class _Fields:
         """A field that must be there."""
         if name not in self._fields:
             raise UnreadableError(f"{self.what} has no {name}")
-        return self._fields.pop(name)
+        value: Json = self._fields.pop(name)
+        return value
 
     def has(self, name: str) -> bool:
         """Tell whether a field is there."""
@@ -213,16 +222,20 @@ def _parse_rule(fields: _Fields) -> Rule:
     if numel >= _LARGEST:
         raise UnreadableError(f"{fields.what}: its shape has too many elements")
     rule = Rule(target, places, shape, dtype, (), by)
-    parts = [_parse_part(_Fields(row, f"a part of {show(target.text, 60)}"), rule) for row in fields.rows("of")]
+    parts = [
+        _parse_part(_Fields(row, f"a part of {show(target.text, 60)}"), rule) for row in fields.rows("of")
+    ]
     fields.refuse_others()
     return rule._replace(parts=tuple(parts))
 
 
 def _parse_part(fields: _Fields, rule: Rule) -> Part:
     numel = prod(rule.shape)
-    constant, source, shape, dtype = 0, None, (), None
+    constant, source = 0, None
+    shape: tuple[int, ...] = ()
+    dtype: DType | None = None
     if fields.has("constant"):
-        constant = _parse_bits(fields, rule)
+        constant = _parse_bits(fields, rule.dtype)
     else:
         source = parse_template(fields.text("tensor"))
         shape = fields.numbers("shape")
@@ -249,12 +262,15 @@ def _parse_part(fields: _Fields, rule: Rule) -> Part:
     return Part(source, shape, dtype, to, at, loops, constant, count, to_step)
 
 
-def _parse_bits(fields: _Fields, rule: Rule) -> int:
+def _parse_bits(fields: _Fields, dtype: DType) -> int:
     """The bits of a constant."""
     text = fields.text("constant")
     digits = text.removeprefix("0x")
-    if digits == text or len(digits) != rule.dtype.bits // 4 or not all(char in "0123456789abcdef" for char in digits):
-        raise UnreadableError(f"{fields.what}: {show(text, 40)} are no bits of {rule.dtype.name}", hint="as in 0x3f80")
+    is_hex = all(char in "0123456789abcdef" for char in digits)
+    if digits == text or len(digits) != dtype.bits // 4 or not is_hex:
+        raise UnreadableError(
+            f"{fields.what}: {show(text, 40)} are no bits of {dtype.name}", hint="as in 0x3f80"
+        )
     return int(digits, 16)
 
 
@@ -264,8 +280,9 @@ def _parse_dropped(fields: _Fields) -> Leftovers:
     shape, dtype = fields.numbers("shape"), dtype_named(fields.text("dtype"))
     elements = fields.number("elements", 1)
     equal_to = fields.text("equal_to") if fields.has("equal_to") else None
+    constant = _parse_bits(fields, dtype) if fields.has("constant") else None
     fields.refuse_others()
-    return Leftovers(source, places, shape, dtype, elements, equal_to)
+    return Leftovers(source, places, shape, dtype, elements, equal_to, constant)
 
 
 def parsed_mapping(texts: Sequence[str]) -> Mapping[str, str]:

@@ -41,9 +41,13 @@ class Unused(NamedTuple):
     elements: int
     of: int
     copy_of: str | None = None
-    is_constant: bool = False
-    is_padding: bool = False
-    """True where what is used nowhere are rows of one number beside rows that are used."""
+    constant: int | None = None
+    """The bits of each element that is used nowhere, if they are all one number."""
+
+    @property
+    def is_padding(self) -> bool:
+        """Tell whether what is used nowhere are rows of one number beside rows that are used."""
+        return self.constant is not None and self.elements < self.of
 
 
 class Findings(NamedTuple):
@@ -100,7 +104,10 @@ class _Finder:
         rows: list[tuple[int, DType]] = []
         for number, leaf in enumerate(self._sources):
             rows += [(number, to) for to in dtypes if dtype_of_search(leaf.dtype, to) is not None]
-        tasks = [Task(fibres_of, (self._sources[number].ref, to), self._sources[number].ref.nbytes) for number, to in rows]
+        tasks = [
+            Task(fibres_of, (self._sources[number].ref, to), self._sources[number].ref.nbytes)
+            for number, to in rows
+        ]
         own = [Task(fibres_of, (leaf.ref, leaf.dtype), leaf.ref.nbytes) for leaf in self._targets]
         results = run_each(executor, [*tasks, *own], progress)
         self._of_sources: dict[DType, dict[int, Fibres]] = {to: {} for to in dtypes}
@@ -263,9 +270,9 @@ class _Finder:
         for name, source in decisions.chosen.items():
             piece = whole_piece(source, self._targets_by_name[name].ref.numel)
             self._note(name, [piece], NEIGHBOURS)
-        for name, ways in decisions.ways.items():
+        for name, still in decisions.ways.items():
             why = "all its elements are one number, and names do not say whose"
-            self._made[name] = Made(name, None, NEIGHBOURS, why, tuple(ways)[:_WAYS])
+            self._made[name] = Made(name, None, NEIGHBOURS, why, still[:_WAYS])
 
     def _constant_ways(self, target: Leaf) -> list[str]:
         """The constant tensors of A with the number and the size of a constant tensor of B."""
@@ -307,10 +314,11 @@ class _Finder:
             missing = cover_of(own, leaf.ref.numel).missing
             if missing:
                 fibres = self._fibres_of_source(leaf)
-                is_constant = fibres is not None and fibres.is_constant
+                constant = _padding(leaf, own, missing) if own else None
+                if fibres is not None and fibres.is_constant and not own:
+                    constant = int.from_bytes(read_elements(leaf.flat, 0, ((1, 1),)).tobytes(), "little")
                 copy = self._copy_of(leaf, whole)
-                is_padding = bool(own) and _is_padding(leaf, own, missing)
-                rows.append(Unused(leaf.name, missing, leaf.ref.numel, copy, is_constant, is_padding))
+                rows.append(Unused(leaf.name, missing, leaf.ref.numel, copy, constant))
         return rows
 
     def _fibres_of_source(self, leaf: Leaf) -> Fibres | None:
@@ -339,30 +347,30 @@ _PADDING = 1 << 16
 """The most rows that are looked at as padding."""
 
 
-def _is_padding(leaf: Leaf, used: Sequence[Piece], missing: int) -> bool:
-    """Tell whether the elements that pieces of a tensor leave are rows of one number each."""
+def _padding(leaf: Leaf, used: Sequence[Piece], missing: int) -> int | None:
+    """The bits of each element that pieces of a tensor leave, if these are rows and all one number."""
     import numpy as np
 
     width = prod(leaf.shape[1:])
     if not leaf.shape or missing % width or missing // width > _PADDING:
-        return False
+        return None
     is_used = np.zeros(leaf.shape[0], bool)
     for piece in used:
         loops = row_loops(piece.loops, width)
         if loops is None or piece.to % width:
-            return False
+            return None
         rows = np.array(piece.to // width)
         for loop in loops:
             rows = rows[..., None] + np.arange(loop.size) * loop.to
         is_used[rows.reshape(-1)] = True
     left = np.flatnonzero(~is_used).tolist()
     if len(left) != missing // width:
-        return False
+        return None
+    first = read_elements(leaf.flat, left[0] * width, ((1, 1),))
     for row in left:
-        values = read_elements(leaf.flat, row * width, ((width, 1),))
-        if not bool((values == values[0]).all()):
-            return False
-    return True
+        if not bool((read_elements(leaf.flat, row * width, ((width, 1),)) == first).all()):
+            return None
+    return int.from_bytes(first.tobytes(), "little")
 
 
 def _wide(shape: Sequence[int]) -> tuple[int, ...]:

@@ -23,7 +23,11 @@ LONGEST = 1 << 24
 
 
 def rows_beside(
-    target: Leaf, weight: Leaf, pieces: Sequence[Piece], sources: Mapping[str, Leaf], leaf_names: tuple[str, str]
+    target: Leaf,
+    weight: Leaf,
+    pieces: Sequence[Piece],
+    sources: Mapping[str, Leaf],
+    leaf_names: tuple[str, str],
 ) -> list[Piece] | None:
     """The pieces of a bias from those of the weight beside it, whose rows lie where the bias's elements do.
 

@@ -7,11 +7,17 @@ whether they are all of a tensor. Reads no file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from ckpt.errors import UnsupportedError
 from ckpt.rows import NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 MOST = 1 << 16
 """The most pieces of one tensor."""
@@ -229,9 +235,9 @@ def _grid(pieces: Sequence[Piece], first: int, last: int) -> Grid | None:
     chain = sorted(steps | {1, numel})
     if numel < 1 or chain[0] < 1 or chain[-1] != numel:
         return None
-    if any(larger % smaller for smaller, larger in zip(chain, chain[1:], strict=False)):
+    if any(larger % smaller for smaller, larger in pairwise(chain)):
         return None
-    radices = [larger // smaller for smaller, larger in zip(chain, chain[1:], strict=False)]
+    radices = [larger // smaller for smaller, larger in pairwise(chain)]
     digits = dict(zip(chain, range(len(radices)), strict=False))
     cells: list[Cell] = []
     for piece in pieces:
@@ -318,7 +324,7 @@ def _cover_in_parts(grid: Grid) -> Cover:
         marks |= {cell.offsets[dim], cell.offsets[dim] + cell.sizes[dim]}
     cuts = sorted(marks)
     total = Cover(0, 0)
-    for low, high in zip(cuts, cuts[1:], strict=False):
+    for low, high in pairwise(cuts):
         inside = [
             cell
             for cell in grid.cells
@@ -340,13 +346,13 @@ def _with(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
     return (*values[:dim], value, *values[dim + 1 :])
 
 
-def _weighed(mask: object, sizes: Sequence[object]) -> int:
+def _weighed(mask: Array, sizes: Sequence[Array]) -> int:
     """The number of elements in the cells of a mask, whose cells have these sizes along each dimension."""
     import numpy as np
 
-    weights = np.asarray(mask, np.int64)
+    weights = mask.astype(np.int64)
     for size in reversed(sizes):
-        weights = weights @ np.asarray(size, np.int64)
+        weights = weights @ size.astype(np.int64)
     return int(weights)
 
 
@@ -362,7 +368,7 @@ class Nest(NamedTuple):
     loops: tuple[Loop, ...]
 
 
-def nested(keys: Sequence[int], places: Sequence[int]) -> list[Nest]:
+def nested(keys: Sequence[int] | Array, places: Sequence[int] | Array) -> list[Nest]:
     """A sequence of places in sources, as few nested loops. `keys` number the sources."""
     import numpy as np
 
@@ -373,71 +379,63 @@ _DEPTH = 12
 """Loops inside of each other at most."""
 
 
-def _nested(keys: object, places: object, depth: int) -> list[Nest]:
+def _nested(keys: Array, places: Array, depth: int) -> list[Nest]:
     import numpy as np
 
-    key_row, place_row = np.asarray(keys), np.asarray(places)
-    count = len(key_row)
-    is_one = bool((key_row == key_row[0]).all())
+    count = len(keys)
+    is_one = bool((keys == keys[0]).all())
     if is_one:
-        run = _run(place_row)
+        run = _run(places)
         if run is not None:
-            return [Nest(0, int(key_row[0]), int(place_row[0]), run)]
-    period = _period(key_row, place_row) if depth < _DEPTH else None
+            return [Nest(0, int(keys[0]), int(places[0]), run)]
+    period = _period(keys, places) if depth < _DEPTH else None
     if period is not None:
-        return _repeated(key_row, place_row, period, depth)
+        return _repeated(keys, places, period, depth)
     if not is_one:
-        ends = [*(np.flatnonzero(key_row[1:] != key_row[:-1]) + 1).tolist(), count]
+        ends = [*(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), count]
         nests: list[Nest] = []
         first = 0
         for end in ends:
-            inner = _nested(key_row[first:end], place_row[first:end], depth + 1)
+            inner = _nested(keys[first:end], places[first:end], depth + 1)
             nests += [nest._replace(first=nest.first + first) for nest in inner]
             first = end
         return nests
-    return _runs(int(key_row[0]), place_row.tolist())
+    return _runs(int(keys[0]), places.tolist())
 
 
-def _run(places: object) -> tuple[Loop, ...] | None:
+def _run(places: Array) -> tuple[Loop, ...] | None:
     """The loop of places with one step between them, or None."""
     import numpy as np
 
-    row = np.asarray(places)
-    if len(row) == 1:
+    if len(places) == 1:
         return ()
-    steps = np.diff(row)
-    return (Loop(len(row), 1, int(steps[0])),) if bool((steps == steps[0]).all()) else None
+    steps = np.diff(places)
+    return (Loop(len(places), 1, int(steps[0])),) if bool((steps == steps[0]).all()) else None
 
 
-def _period(keys: object, places: object) -> int | None:
-    """The shortest part of a sequence of which it consists, each one so much later than the one before it."""
-    import numpy as np
-
-    key_row, place_row = np.asarray(keys), np.asarray(places)
-    count = len(key_row)
+def _period(keys: Array, places: Array) -> int | None:
+    """The length of the shortest part of which a sequence consists, each one so much later than the one before it."""
+    count = len(keys)
     for period in range(2, count // 2 + 1):
-        if count % period or key_row[0] != key_row[period]:
+        if count % period or keys[0] != keys[period]:
             continue
-        if not (key_row[:-period] == key_row[period:]).all():
+        if not (keys[:-period] == keys[period:]).all():
             continue
-        steps = (place_row[period:] - place_row[:-period]).reshape(-1, period)
+        steps = (places[period:] - places[:-period]).reshape(-1, period)
         if (steps == steps[0]).all():
             return period
     return None
 
 
-def _repeated(keys: object, places: object, period: int, depth: int) -> list[Nest]:
+def _repeated(keys: Array, places: Array, period: int, depth: int) -> list[Nest]:
     """The loops of a sequence that consists of parts of this length."""
     import numpy as np
 
-    key_row, place_row = np.asarray(keys), np.asarray(places)
-    times = len(key_row) // period
-    steps = place_row[period : 2 * period] - place_row[:period]
+    times = len(keys) // period
+    steps = places[period : 2 * period] - places[:period]
     # Entries are of one inner loop only if they move on alike.
-    pairs, joint = np.unique(
-        np.stack([key_row[:period], steps], axis=1), axis=0, return_inverse=True
-    )
-    inner = _nested(joint.reshape(-1), place_row[:period], depth + 1)
+    pairs, joint = np.unique(np.stack([keys[:period], steps], axis=1), axis=0, return_inverse=True)
+    inner = _nested(joint.reshape(-1), places[:period], depth + 1)
     nests: list[Nest] = []
     for nest in inner:
         key, step = pairs[nest.key].tolist()

@@ -101,7 +101,10 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
     if _fails_bounds(piece, target, source):
         return False
     if piece.loops == (Loop(target.ref.numel, 1, 1),) and target.dtype == source.dtype:
-        ours, theirs = place_of(target.flat), place_of(strided_view(source.flat, piece.at, ((piece.numel, 1),)))
+        ours, theirs = (
+            place_of(target.flat),
+            place_of(strided_view(source.flat, piece.at, ((piece.numel, 1),))),
+        )
         if isinstance(ours, Range) and isinstance(theirs, Range):
             return same_ranges(ours.source, ours.offset, theirs.source, theirs.offset, target.ref.nbytes)
     for to, at, loops in blocks_of(piece.loops):

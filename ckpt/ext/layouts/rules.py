@@ -26,7 +26,7 @@ _FEWEST = 3
 class Part(NamedTuple):
     """Pieces of a rule that differ by numbers alone. `source` is None for a constant, whose bits are `constant`.
 
-    With a `count` there are so many of them; the place `each` in `source` and `at` counts them, and each begins `to_step`
+    There are `times` of them; the place `each` in `source` and `at` counts them, and each begins `to_step`
     later in the target.
     """
 
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     at: Affine
     loops: tuple[Loop, ...]
     constant: int = 0
-    count: int = 1
+    times: int = 1
     to_step: int = 0
 
 
@@ -56,7 +56,7 @@ class Rule(NamedTuple):
     by: str = ""
 
     @property
-    def count(self) -> int:
+    def times(self) -> int:
         """The number of tensors that it makes."""
         return prod([len(values) for _, values in self.places])
 
@@ -70,11 +70,11 @@ class Rule(NamedTuple):
         """The pieces of one tensor. Raises UnreadableError."""
         pieces: list[Piece] = []
         for part in self.parts:
-            for number in range(part.count):
+            for number in range(part.times):
                 all_places = {**places, EACH: number}
-                source = None if part.source is None else part.source.name(all_places)
+                source = None if part.source is None else _named(part.source, all_places)
                 to = part.to + number * part.to_step
-                pieces.append(Piece(source, to, part.at.value(all_places), part.loops, part.constant))
+                pieces.append(Piece(source, to, _value(part.at, all_places), part.loops, part.constant))
         return pieces
 
 
@@ -88,6 +88,8 @@ class Leftovers(NamedTuple):
     elements: int
     equal_to: str | None = None
     """The tensor of A that it must be equal to, byte by byte."""
+    constant: int | None = None
+    """The bits of each of these elements, if they are all one number."""
 
 
 class Recipe(NamedTuple):
@@ -114,6 +116,7 @@ class Wanted(NamedTuple):
     dtype: DType
     dropped: int = 0
     equal_to: str | None = None
+    constant: int | None = None
 
 
 class Expanded(NamedTuple):
@@ -125,7 +128,7 @@ class Expanded(NamedTuple):
 
 def expanded(recipe: Recipe) -> Expanded:
     """The tensors of a recipe. Raises UnreadableError where it contradicts itself, LimitError."""
-    total = sum([rule.count * sum([part.count for part in rule.parts]) for rule in recipe.rules])
+    total = sum([rule.times * sum([part.times for part in rule.parts]) for rule in recipe.rules])
     if total > MOST_PIECES:
         raise LimitError(f"the recipe makes {total:,} pieces", "recipe-pieces", MOST_PIECES)
     targets: dict[str, Target] = {}
@@ -140,16 +143,16 @@ def expanded(recipe: Recipe) -> Expanded:
                 if piece.source is not None and part.dtype is not None:
                     _want(wanted, Wanted(piece.source, part.shape, part.dtype))
             targets[name] = Target(name, rule.shape, rule.dtype, pieces)
-    for row in recipe.dropped:
-        for places in _cases(row.places):
-            name = _named(row.source, places)
-            _want(wanted, Wanted(name, row.shape, row.dtype, row.elements, row.equal_to))
+    for left in recipe.dropped:
+        for places in _cases(left.places):
+            name = _named(left.source, places)
+            _want(wanted, Wanted(name, left.shape, left.dtype, left.elements, left.equal_to, left.constant))
     return Expanded(tuple(targets.values()), wanted)
 
 
 def _parts_of(rule: Rule) -> list[Part]:
     """The part of each piece of a rule."""
-    return [part for part in rule.parts for _ in range(part.count)]
+    return [part for part in rule.parts for _ in range(part.times)]
 
 
 def _named(template: Template, places: Mapping[str, int]) -> str:
@@ -158,6 +161,14 @@ def _named(template: Template, places: Mapping[str, int]) -> str:
         return template.name(places)
     except KeyError as error:
         raise UnreadableError(f"{show(template.text, 60)}: no place {show(str(error.args[0]), 20)}") from None
+
+
+def _value(number: Affine, places: Mapping[str, int]) -> int:
+    """The value of a number. Raises UnreadableError for a place that is not there."""
+    try:
+        return number.value(places)
+    except KeyError as error:
+        raise UnreadableError(f"{show(number.text, 60)}: no place {show(str(error.args[0]), 20)}") from None
 
 
 def _want(wanted: dict[str, Wanted], row: Wanted) -> None:
@@ -193,9 +204,17 @@ class _Row(NamedTuple):
     def signature(self) -> object:
         """What tensors of one rule have in common."""
         fixed = [
-            (part.form and (part.form.text, part.form.widths), part.leaf and (part.leaf.shape, part.leaf.dtype))
-            + (part.piece.to, part.piece.loops, part.piece.constant, part.count, part.to_step)
-            + (part.steps, part.at_step)
+            (
+                part.form and (part.form.text, part.form.widths),
+                part.leaf and (part.leaf.shape, part.leaf.dtype),
+                part.piece.to,
+                part.piece.loops,
+                part.piece.constant,
+                part.times,
+                part.to_step,
+                part.steps,
+                part.at_step,
+            )
             for part in self.parts
         ]
         return self.form.text, self.form.widths, self.leaf.shape, self.leaf.dtype, self.made.by, tuple(fixed)
@@ -216,7 +235,7 @@ class _Folded(NamedTuple):
     piece: Piece
     form: Form | None
     leaf: Leaf | None
-    count: int = 1
+    times: int = 1
     to_step: int = 0
     at_step: int = 0
     steps: tuple[int, ...] = ()
@@ -239,7 +258,8 @@ def recipe_of(findings: Findings, sources: Sequence[Leaf], targets: Sequence[Lea
         leaf = leaves[unused.name]
         numbers = [Affine(number) for number in source_forms[unused.name].numbers]
         template = template_of(source_forms[unused.name], numbers)
-        dropped.append(Leftovers(template, (), leaf.shape, leaf.dtype, unused.elements, unused.copy_of))
+        counts = unused.elements, unused.copy_of, unused.constant
+        dropped.append(Leftovers(template, (), leaf.shape, leaf.dtype, *counts))
     return Recipe(tuple(rules), tuple(dropped))
 
 
@@ -324,14 +344,15 @@ def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
     return out
 
 
-def _longest_fit(
-    rows: Sequence[_Row], place: int, values: Sequence[int]
-) -> tuple[int, list[Affine] | None]:
+def _longest_fit(rows: Sequence[_Row], place: int, values: Sequence[int]) -> tuple[int, list[Affine] | None]:
     """How many of the values of a place make one rule, from the first one on, and the numbers of that rule; one without a rule."""
     best: tuple[int, list[Affine] | None] = 1, None
     for count in range(2, len(values) + 1):
         chosen = [row for row in rows if row.form.numbers[place] in values[:count]]
-        own = [sorted({row.form.numbers[index] for row in chosen}) for index in range(len(chosen[0].form.numbers))]
+        own = [
+            sorted({row.form.numbers[index] for row in chosen})
+            for index in range(len(chosen[0].form.numbers))
+        ]
         is_product = prod([len(row) for row in own]) == len(chosen)
         fitted = _fitted(chosen, own) if is_product else None
         if fitted is None:
@@ -407,7 +428,7 @@ def _rule(row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Affine])
                 _with_step(at, part.at_step),
                 part.piece.loops,
                 part.piece.constant,
-                part.count,
+                part.times,
                 part.to_step,
             )
         )

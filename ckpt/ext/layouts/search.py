@@ -155,7 +155,9 @@ class Search:
             flat = sums.reshape(-1)
             inner = fibres.numel // len(flat)
             keys = flat + np.uint64(key_offset(inner))
-            zero = np.uint64((mixed_number(0, target.dtype.bits // 8) * inner + key_offset(inner)) % (1 << 64))
+            zero = np.uint64(
+                (mixed_number(0, target.dtype.bits // 8) * inner + key_offset(inner)) % (1 << 64)
+            )
             lows = np.searchsorted(index.keys, keys, "left")
             highs = np.searchsorted(index.keys, keys, "right")
             is_zero = keys == zero
@@ -361,7 +363,9 @@ def _outer_loops(nest: Nest, family: Axes, shape: Sequence[int], steps: Sequence
     first_step = steps[family[0]]
     loops = tuple(
         [
-            Loop(loop.size, loop.to // width * first_step if loop.to % width == 0 else loop.to * last, loop.at)
+            Loop(
+                loop.size, loop.to // width * first_step if loop.to % width == 0 else loop.to * last, loop.at
+            )
             for loop in nest.loops
         ]
     )
@@ -446,7 +450,9 @@ def _permuted(
     nests = nested([0] * size, starts.reshape(-1)[taken])
     return [
         _Inner(
-            nest.first * step, nest.at, tuple([Loop(loop.size, loop.to * step, loop.at) for loop in nest.loops])
+            nest.first * step,
+            nest.at,
+            tuple([Loop(loop.size, loop.to * step, loop.at) for loop in nest.loops]),
         )
         for nest in nests
     ]

@@ -58,7 +58,9 @@ def entries_of(
     parts = sections_of(survey, section)
     if len(parts) == 1:
         part = parts[0]
-        return [(part.relative(entry.name) or part.name, entry) for entry in part.selected(select, survey.path)]
+        return [
+            (part.relative(entry.name) or part.name, entry) for entry in part.selected(select, survey.path)
+        ]
     return [(entry.name, entry) for part in parts for entry in part.selected(select, survey.path)]
 
 

@@ -47,8 +47,9 @@ def forms_of(names: Iterable[str]) -> dict[str, Form]:
             for number, width in zip(digits[name], widths, strict=True)
         ]
         numbers = tuple([int(number) for number in digits[name]])
-        # A number that is written in two ways is text: its name has a form of its own.
-        forms[name] = Form(text, numbers, widths) if all(fits) else Form(name.replace("#", "##"), (), ())
+        # A number that is written in two ways is text, and so is one beside a `#`: the name has a form of its own.
+        is_plain = all(fits) and "#" not in name
+        forms[name] = Form(text, numbers, widths) if is_plain else Form(name.replace("#", "##"), (), ())
     return forms
 
 
@@ -73,7 +74,8 @@ class Affine(NamedTuple):
 
 def parse_affine(text: str) -> Affine:
     """The number that a text stands for. Raises UnreadableError."""
-    constant, factors, position, count = 0, {}, 0, 0
+    constant, position, count = 0, 0, 0
+    factors: dict[str, int] = {}
     compact = text.replace(" ", "")
     while position < len(compact):
         match = _TERM.match(compact, position)

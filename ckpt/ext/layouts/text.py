@@ -76,8 +76,10 @@ def beside_text(report: RecipeReport) -> str | None:
 def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
     """A rule: the tensors that it makes, then a line for each part."""
     places = ", ".join([f"{name} {values_text(values)}" for name, values in rule.places])
-    times = f"  ×{rule.count:,}" if rule.count > 1 else ""
-    lines: list[Line] = [[(show(rule.target.text, 160), "name"), (times, ""), (f"  {places}" if places else "", "dim")]]
+    times = f"  ×{rule.times:,}" if rule.times > 1 else ""
+    lines: list[Line] = [
+        [(show(rule.target.text, 160), "name"), (times, ""), (f"  {places}" if places else "", "dim")]
+    ]
     for part in rule.parts[:_PARTS]:
         words = part_words(part, rule)
         source = show(source_words(part), 160)

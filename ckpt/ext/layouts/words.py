@@ -26,8 +26,8 @@ def source_words(part: Part) -> str:
     if part.source is None:
         return ""
     text = part.source.text
-    if part.count > 1 and any(name == EACH for number in part.source.numbers for name, _ in number.factors):
-        return f"{text} (each 0-{part.count - 1})"
+    if part.times > 1 and any(name == EACH for number in part.source.numbers for name, _ in number.factors):
+        return f"{text} (each 0-{part.times - 1})"
     return text
 
 
@@ -56,17 +56,17 @@ def _shape_words(part: Part, rule: Rule) -> list[str]:
     source, target = prod(part.shape), prod(rule.shape)
     numel = prod([loop.size for loop in part.loops])
     loops = part.loops
-    is_whole = numel == source == target and part.count == 1
+    is_whole = numel == source == target and part.times == 1
     if is_whole and loops == (Loop(numel, 1, 1),):
         return [] if part.shape == rule.shape else [f"reshaped from {list(part.shape)}"]
     if is_whole:
         turned = _axes_words(part, rule)
         if turned is not None:
             return [turned]
-    if part.count > 1 and numel == source:
-        words = [f"stacked from {part.count:,}"]
-    elif part.count > 1:
-        words = [f"{part.count:,} parts"]
+    if part.times > 1 and numel == source:
+        words = [f"stacked from {part.times:,}"]
+    elif part.times > 1:
+        words = [f"{part.times:,} parts"]
     else:
         words = []
     words += _slice_words(part, rule)
