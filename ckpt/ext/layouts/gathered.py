@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-BLOCK = 16 << 20
-"""Bytes that are gathered at once: reading columns of many rows pays for long runs only."""
-HELD = 6
-"""The blocks of all sources that are held."""
+BLOCK = 24 << 20
+"""Bytes that are gathered at once: whole matrices, for columns of many rows are short runs."""
+HELD = 72 << 20
+"""Bytes of the blocks of all sources that are held."""
 
 
 class _Blocks:
@@ -40,7 +40,7 @@ class _Blocks:
     def hold(self, key: tuple[int, int], block: memoryview) -> None:
         """Hold a block in the place of the one that was not used for longest."""
         self._blocks[key] = block
-        while len(self._blocks) > HELD:
+        while len(self._blocks) > 1 and sum(map(len, self._blocks.values())) > HELD:
             self._blocks.popitem(last=False)
 
     def drop(self, owner: int) -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-STEP = 1 << 20
-"""Elements of a piece that are compared at once."""
+STEP = 32 << 20
+"""Bytes of a piece that are compared at once: whole matrices, so that those in another order are read from first to last."""
 
 
 class Leaf(NamedTuple):
@@ -72,16 +72,20 @@ def read_elements(flat: TensorRef, first: int, loops: tuple[tuple[int, int], ...
     return out
 
 
-def blocks_of(loops: tuple[Loop, ...]) -> Iterator[tuple[int, int, tuple[Loop, ...]]]:
-    """The loops of a piece in blocks that are read at once: where each begins on both sides, and its loops."""
+def blocks_of(loops: tuple[Loop, ...], width: int) -> Iterator[tuple[int, int, tuple[Loop, ...]]]:
+    """The loops of a piece in blocks that are read at once: where each begins on both sides, and its loops.
+
+    Elements have `width` bytes.
+    """
+    most = max(1, STEP // width)
     level = 0
-    while level < len(loops) and prod([loop.size for loop in loops[level:]]) > STEP:
+    while level < len(loops) and prod([loop.size for loop in loops[level:]]) > most:
         level += 1
     if not level:
         yield 0, 0, loops
         return
     cut, inner = loops[level - 1], loops[level:]
-    count = max(1, STEP // prod([loop.size for loop in inner]))
+    count = max(1, most // prod([loop.size for loop in inner]))
     for index in product(*[range(loop.size) for loop in loops[: level - 1]]):
         to = sum([number * loop.to for number, loop in zip(index, loops, strict=False)])
         at = sum([number * loop.at for number, loop in zip(index, loops, strict=False)])
@@ -107,7 +111,7 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
         )
         if isinstance(ours, Range) and isinstance(theirs, Range):
             return same_ranges(ours.source, ours.offset, theirs.source, theirs.offset, target.ref.nbytes)
-    for to, at, loops in blocks_of(piece.loops):
+    for to, at, loops in blocks_of(piece.loops, max(source.dtype.bits, target.dtype.bits) // 8):
         made = read_elements(source.flat, piece.at + at, tuple([(loop.size, loop.at) for loop in loops]))
         wanted = read_elements(target.flat, piece.to + to, tuple([(loop.size, loop.to) for loop in loops]))
         if source.dtype != target.dtype:
@@ -139,7 +143,7 @@ def _is_filled(piece: Piece, target: Leaf) -> bool:
 
     width = target.dtype.bits // 8
     constant = np.frombuffer(piece.constant.to_bytes(width, "little"), raw_kind(width))
-    for to, _, loops in blocks_of(piece.loops):
+    for to, _, loops in blocks_of(piece.loops, width):
         wanted = read_elements(target.flat, piece.to + to, tuple([(loop.size, loop.to) for loop in loops]))
         if not bool((wanted == constant).all()):
             return False

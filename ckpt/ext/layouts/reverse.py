@@ -33,20 +33,18 @@ def reversed_recipe(whole: Expanded) -> Reversed:
     turned: dict[str, list[Piece]] = {name: [] for name in whole.wanted}
     used: dict[str, list[Piece]] = {target.name: [] for target in whole.targets}
     copies: list[Copy] = []
-    for target in whole.targets:
-        for piece in target.pieces:
-            if piece.source is None:
-                continue
-            wanted = whole.wanted[piece.source]
-            own = turned[piece.source]
-            back = piece.turned(target.name)
-            if _is_new(own, back, prod(wanted.shape)):
-                own.append(back)
-                used[target.name].append(back.turned(back.source or ""))
-            else:
-                copies.append(Copy(target.name, piece))
-            if any(loop.at == 0 and loop.size > 1 for loop in piece.loops):
-                copies.append(Copy(target.name, piece))
+    for name, rows in _takers(whole).items():
+        numel = prod(whole.wanted[name].shape)
+        backs = [row.piece.turned(row.target) for row in rows]
+        is_once = not cover_of(backs, numel).doubled
+        for row, back in zip(rows, backs, strict=True):
+            is_repeated = any(loop.at == 0 and loop.size > 1 for loop in row.piece.loops)
+            is_new = is_once or _is_new(turned[name], back, numel)
+            if is_new:
+                turned[name].append(back)
+                used[row.target].append(back.turned(name))
+            if is_repeated or not is_new:
+                copies.append(row)
     targets: list[Target] = []
     not_made: list[str] = []
     for name, row in whole.wanted.items():
@@ -57,6 +55,16 @@ def reversed_recipe(whole: Expanded) -> Reversed:
             targets.append(Target(name, row.shape, row.dtype, tuple(pieces)))
     taken = {target.name: _wanted_back(target, used[target.name], whole) for target in whole.targets}
     return Reversed(Expanded(tuple(targets), taken), tuple(copies), tuple(not_made))
+
+
+def _takers(whole: Expanded) -> dict[str, list[Copy]]:
+    """The pieces that take something of each tensor of A, and their targets."""
+    takers: dict[str, list[Copy]] = {}
+    for target in whole.targets:
+        for piece in target.pieces:
+            if piece.source is not None:
+                takers.setdefault(piece.source, []).append(Copy(target.name, piece))
+    return takers
 
 
 def _is_new(pieces: Sequence[Piece], piece: Piece, numel: int) -> bool:

@@ -122,7 +122,7 @@ def test_other_weights_are_made_of_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["layers.2.attention.wk.weight", "layers.1.attention_norm.weight"])
 def test_one_changed_element_is_named(name: str, tmp_path: Path) -> None:
-    a, b, _, after = pair("meta", 1, tmp_path)
+    a, _b, _, after = pair("meta", 1, tmp_path)
     after[name] = after[name].copy()
     after[name].reshape(-1)[-1] += 1
     report = ckpt.recipe(a, relaid.saved(after, tmp_path / "c.safetensors"))
@@ -131,7 +131,7 @@ def test_one_changed_element_is_named(name: str, tmp_path: Path) -> None:
 
 
 def test_half_a_tuned_model_is_named(tmp_path: Path) -> None:
-    a, _, before, after = pair("meta", 1, tmp_path)
+    a, _, _before, after = pair("meta", 1, tmp_path)
     changed = [name for name in after if name.startswith(("layers.2", "layers.3"))]
     for name in changed:
         after[name] = after[name] + 1
@@ -141,7 +141,7 @@ def test_half_a_tuned_model_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_used_nowhere_is_named(tmp_path: Path) -> None:
-    a, b, before, after = pair("meta", 1, tmp_path)
+    a, _b, _before, after = pair("meta", 1, tmp_path)
     del after["layers.3.attention.wv.weight"]
     report = ckpt.recipe(a, relaid.saved(after, tmp_path / "c.safetensors"), out=tmp_path / "r.json")
     assert [row.name for row in report.unused] == ["model.layers.3.self_attn.v_proj.weight"]
@@ -282,7 +282,7 @@ _HOSTILE = {
 
 @pytest.mark.parametrize("name", _HOSTILE)
 def test_what_is_no_recipe_is_refused(name: str, tmp_path: Path) -> None:
-    a, b, _, _ = pair("renamed", 1, tmp_path)
+    a, _b, _, _ = pair("renamed", 1, tmp_path)
     (tmp_path / "r.json").write_text(_HOSTILE[name])
     with pytest.raises(UnreadableError) as caught:
         ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
