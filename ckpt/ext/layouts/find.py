@@ -7,7 +7,7 @@ from math import prod
 
 from ckpt.dtypes import DType
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
-from ckpt.ext.layouts.flat import joined_runs, rows_beside, windows_of
+from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
 from ckpt.ext.layouts.neighbours import Evidence, is_of_other_rank, likeness
 from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, row_loops, whole_piece
 from ckpt.ext.layouts.proof import Leaf, is_proved, read_elements
@@ -221,11 +221,11 @@ class _Finder:
         windows: dict[DType, object] = {}
         flat = [leaf for leaf in self._sources if len(leaf.shape) == 1]
         for target in self._open():
-            if len([size for size in target.shape if size > 1]) > 1:
-                continue
             beside = self._beside(target)
             if beside is not None:
                 self._note(target.name, beside)
+                continue
+            if len(_wide(target.shape)) > 1:
                 continue
             if target.dtype not in windows:
                 windows[target.dtype] = windows_of(flat, target)
@@ -235,14 +235,14 @@ class _Finder:
 
     def _beside(self, target: Leaf) -> list[Piece] | None:
         """The pieces of a bias as those of the weight beside it."""
-        for old, new in _LEAVES:
+        for old, new in LEAVES:
             if not target.name.endswith(new):
                 continue
             weight = self._targets_by_name.get(target.name.removesuffix(new) + old)
             made = None if weight is None else self._made.get(weight.name)
             if weight is None or made is None or not made.pieces:
                 continue
-            pieces = rows_beside(target, weight, made.pieces, self._by_name, (old, new))
+            pieces = bias_beside(target, weight, made.pieces, self._by_name)
             if pieces is not None:
                 return pieces
         return None
@@ -337,10 +337,6 @@ class _Finder:
             if may_be and name in whole and is_proved(whole_piece(name, leaf.ref.numel), leaf, self._by_name):
                 return name
         return None
-
-
-_LEAVES = ((".weight", ".bias"), ("_weight", "_bias"), (".kernel", ".bias"), ("_proj", "_proj_bias"))
-"""The last parts of the names of a weight and of the bias beside it."""
 
 
 _PADDING = 1 << 16

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from ckpt.ext.layouts.fibres import mixed
-from ckpt.ext.layouts.pieces import Loop, Piece, flat_steps, nested
+from ckpt.ext.layouts.pieces import Cover, Loop, Piece, cover_of, flat_steps, nested
 from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
 from ckpt.ext.layouts.search import dtype_of_search
 from ckpt.rows import NamedTuple
@@ -22,57 +23,111 @@ LONGEST = 1 << 24
 """The most elements of a tensor that is looked at element by element."""
 
 
-def rows_beside(
-    target: Leaf,
-    weight: Leaf,
-    pieces: Sequence[Piece],
-    sources: Mapping[str, Leaf],
-    leaf_names: tuple[str, str],
+LEAVES = (
+    (".weight", ".bias"),
+    ("_weight", "_bias"),
+    ("/kernel", "/bias"),
+    (".kernel", ".bias"),
+    ("", "_bias"),
+    ("", ".bias"),
+)
+"""The last parts of the names of a weight and of the bias beside it."""
+
+
+def bias_beside(
+    target: Leaf, weight: Leaf, pieces: Sequence[Piece], sources: Mapping[str, Leaf]
 ) -> list[Piece] | None:
-    """The pieces of a bias from those of the weight beside it, whose rows lie where the bias's elements do.
+    """The pieces of a bias from those of the weight beside it, some of whose axes are those of the bias.
 
-    `leaf_names` are the last parts of the names of the weight and of the bias. None where the weight is not made of whole rows of
-    weights that have a bias beside them.
+    None where the weight is not made of whole rows of weights that have a bias beside them.
     """
-    out: list[Piece] = []
-    for piece in pieces:
-        row = None if piece.source is None else _row_piece(piece, weight, sources, leaf_names)
-        if row is None:
-            return None
-        out.append(row)
-    return out if all(is_proved(piece, target, sources) for piece in out) else None
-
-
-def _row_piece(
-    piece: Piece, weight: Leaf, sources: Mapping[str, Leaf], leaf_names: tuple[str, str]
-) -> Piece | None:
-    """The piece of the bias for a piece of its weight."""
-    source = sources[piece.source or ""]
-    old, new = leaf_names
-    name = source.name.removesuffix(old) + new
-    bias = sources.get(name)
-    if bias is None or not source.name.endswith(old) or not weight.shape:
-        return None
-    width = weight.ref.numel // weight.shape[0]
-    rows: list[Loop] = []
-    for loop in piece.loops:
-        size, to, at = loop
-        if to < width and size * to > width:  # rows and what is in them in one loop
-            if width % to or size % (width // to):
-                return None
-            inner = width // to
-            size, to, at = size // inner, width, at * inner
-        if to >= width:
-            rows.append(Loop(size, to, at))
-    for axis, step in enumerate(flat_steps(source.shape)):
-        count = source.shape[axis]
-        first = piece.at // step % count
-        is_here = all(loop.at % step == 0 for loop in rows)
-        lasts = first + sum([(loop.size - 1) * (loop.at // step) for loop in rows])
-        if is_here and 0 <= lasts < count and bias.ref.numel == count and piece.to % width == 0:
-            loops = tuple([Loop(loop.size, loop.to // width, loop.at // step) for loop in rows])
-            return Piece(name, piece.to // width, first, loops).normalized()
+    for axes in _axes_of(weight.shape, target.shape):
+        rows = [_bias_piece(piece, weight, axes, sources) for piece in pieces]
+        out = list(dict.fromkeys([row for row in rows if row is not None]))
+        if len(out) == len(set(rows)) and all(is_proved(piece, target, sources) for piece in out):
+            if cover_of(out, target.ref.numel) == Cover(0, 0):
+                return out
     return None
+
+
+def _axes_of(shape: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The axes of a weight that have the shape of a bias, in order; the last ones of several come last."""
+    kept = tuple([size for size in wanted if size > 1]) or tuple(wanted)
+    for axes in combinations(range(len(shape)), len(kept)):
+        if tuple([shape[axis] for axis in axes]) == kept and len(axes) < len(shape):
+            yield axes
+
+
+def _bias_piece(
+    piece: Piece, weight: Leaf, axes: tuple[int, ...], sources: Mapping[str, Leaf]
+) -> Piece | None:
+    """The piece of the bias for a piece of its weight, whose `axes` are the bias's."""
+    if piece.source is None:
+        return None
+    source = sources[piece.source]
+    for old, new in LEAVES:
+        bias = sources.get(source.name.removesuffix(old) + new) if source.name.endswith(old) else None
+        for own in () if bias is None else _axes_of(source.shape, bias.shape):
+            row = (
+                None if bias is None else _projected(piece, weight.shape, axes, source.shape, own, bias.name)
+            )
+            if row is not None:
+                return row
+    return None
+
+
+def _projected(
+    piece: Piece,
+    shape: Sequence[int],
+    axes: tuple[int, ...],
+    source_shape: Sequence[int],
+    source_axes: tuple[int, ...],
+    name: str,
+) -> Piece | None:
+    """A piece without all axes but some of each side; None where one side loses an axis that the other one keeps."""
+    steps, source_steps = flat_steps(shape), flat_steps(source_shape)
+    to_steps = dict(zip(axes, flat_steps([shape[axis] for axis in axes]), strict=True))
+    at_steps = dict(zip(source_axes, flat_steps([source_shape[axis] for axis in source_axes]), strict=True))
+    loops: list[Loop] = []
+    for loop in _split(piece.loops, steps, source_steps):
+        one = _axis_of(loop.to, steps)
+        two = _axis_of(abs(loop.at), source_steps)
+        if (one in to_steps) != (two in at_steps):
+            return None
+        if one in to_steps:
+            to = loop.to // steps[one] * to_steps[one]
+            at = abs(loop.at) // source_steps[two] * at_steps[two]
+            loops.append(Loop(loop.size, to, at if loop.at > 0 else -at))
+    start = sum([piece.to // steps[axis] % shape[axis] * step for axis, step in to_steps.items()])
+    first = sum(
+        [piece.at // source_steps[axis] % source_shape[axis] * step for axis, step in at_steps.items()]
+    )
+    return Piece(name, start, first, tuple(loops)).normalized()
+
+
+def _axis_of(step: int, steps: Sequence[int]) -> int:
+    """The axis that a step moves along."""
+    return next((axis for axis, own in enumerate(steps) if step >= own > 0), len(steps) - 1)
+
+
+def _split(loops: Sequence[Loop], steps: Sequence[int], source_steps: Sequence[int]) -> list[Loop]:
+    """The loops of a piece, cut where they run on from one axis into the next one on either side."""
+    todo, out = list(loops), []
+    while todo:
+        loop = todo.pop()
+        cuts = [
+            own // abs(step)
+            for own_steps, step in ((steps, loop.to), (source_steps, loop.at))
+            for own in own_steps
+            if step and abs(step) < own < abs(step) * loop.size and own % abs(step) == 0
+        ]
+        fits = [cut for cut in cuts if loop.size % cut == 0]
+        if not fits:
+            out.append(loop)
+            continue
+        cut = min(fits)
+        todo += [Loop(cut, loop.to, loop.at), Loop(loop.size // cut, loop.to * cut, loop.at * cut)]
+    return out
 
 
 class Windows(NamedTuple):

@@ -160,8 +160,7 @@ class Evidence:
         for candidate in candidates if pairs else ():
             other = form_of(candidate)
             alike = [(one, two) for one, two in pairs if two.text == other.text]
-            numbers = range(len(other.numbers))
-            if alike and all(_moves_alike(form, other, number, alike) for number in numbers):
+            if alike and _moves_alike(form, other, alike):
                 fitting.append(candidate)
         return fitting
 
@@ -220,16 +219,24 @@ def _of_ranks(candidates: Sequence[str]) -> str | None:
     return candidates[0] if is_of_ranks and len(plain) == 1 else None
 
 
-def _moves_alike(form: Form, other: Form, number: int, pairs: Sequence[tuple[Form, Form]]) -> bool:
-    """Tell whether a number of a candidate follows the numbers of a name as in all pairs of these forms.
+def _moves_alike(form: Form, other: Form, pairs: Sequence[tuple[Form, Form]]) -> bool:
+    """Tell whether the numbers of a candidate follow those of a name as in all pairs of these forms.
 
-    One pair says it only where the number is one of the name's, for it shows no step.
+    One pair says it only of a number that is one of the name's, for it shows no step. A number of the name that the candidate
+    does not follow must be the same in all pairs: another one makes it the name of something else.
     """
-    value = other.numbers[number]
     is_one = len(pairs) == 1
-    for place, own in enumerate(form.numbers):
-        gaps = {two.numbers[number] - one.numbers[place] for one, two in pairs}
-        if gaps == {value - own} and (not is_one or gaps == {0}):
-            return True
-    is_fixed = all(two.numbers[number] == value for _, two in pairs)
-    return is_fixed and (not is_one or not form.numbers)
+    followed: set[int] = set()
+    for number, value in enumerate(other.numbers):
+        places = [
+            place
+            for place, own in enumerate(form.numbers)
+            if {two.numbers[number] - one.numbers[place] for one, two in pairs} == {value - own}
+            and (not is_one or value == own)
+        ]
+        is_fixed = all(two.numbers[number] == value for _, two in pairs)
+        if not places and not (is_fixed and (not is_one or not form.numbers)):
+            return False
+        followed.update(places)
+    rest = [place for place in range(len(form.numbers)) if place not in followed]
+    return all(one.numbers[place] == form.numbers[place] for place in rest for one, _ in pairs)

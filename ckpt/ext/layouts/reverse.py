@@ -47,12 +47,12 @@ def reversed_recipe(whole: Expanded) -> Reversed:
                 copies.append(row)
     targets: list[Target] = []
     not_made: list[str] = []
-    for name, row in whole.wanted.items():
-        pieces = _pieces_back(row, turned[name], turned)
+    for name, wanted in whole.wanted.items():
+        pieces = _pieces_back(wanted, turned[name], turned)
         if pieces is None:
             not_made.append(name)
         else:
-            targets.append(Target(name, row.shape, row.dtype, tuple(pieces)))
+            targets.append(Target(name, wanted.shape, wanted.dtype, tuple(pieces)))
     taken = {target.name: _wanted_back(target, used[target.name], whole) for target in whole.targets}
     return Reversed(Expanded(tuple(targets), taken), tuple(copies), tuple(not_made))
 
