@@ -213,11 +213,67 @@ def _each(state: State, change: Callable[[Array], Array]) -> State:
     return {name.replace("layers", "blocks"): change(array) for name, array in state.items()}
 
 
+def _scaled(rng: Rng) -> State:
+    made = randoms(rng)
+    shapes = (("q", (32, 24)), ("k", (32, 24)), ("v", (24, 24)), ("norm", (64,)))
+    return {f"layers.{layer}.{name}.weight": made(*shape) for layer in range(3) for name, shape in shapes}
+
+
+def _folded_scales(state: State) -> State:
+    changes: dict[str, Callable[[Array], Array]] = {
+        "q": lambda array: array * np.float32(8**-0.5),
+        "k": lambda array: array * np.float32(0.25),
+        "v": lambda array: array / np.float32(24**0.5),
+        "norm": lambda array: array + np.float32(1),
+    }
+    return {name.replace("layers", "h"): changes[name.split(".")[2]](array) for name, array in state.items()}
+
+
+def _with_biases(rng: Rng) -> State:
+    state = _experts(rng)
+    biases = {name.replace("weight", "bias"): randoms(rng)(len(array)) for name, array in state.items()}
+    return state | biases
+
+
+def _stacked_biases(state: State) -> State:
+    out = _stacked(state, turned=True, interleaved=True)
+    for layer in range(2):
+        gates, ups, downs = (
+            np.stack([state[f"layers.{layer}.experts.{expert}.{name}.bias"] for expert in range(4)])
+            for name in ("gate", "up", "down")
+        )
+        out[f"h.{layer}.moe.gate_up_bias"] = np.stack([gates, ups], 2).reshape(4, 48)
+        out[f"h.{layer}.moe.down_bias"] = downs
+    return out
+
+
+def _by_heads(state: State) -> State:
+    """As Flax keeps attention: kernels from the input to heads, biases by heads."""
+    out: State = {}
+    for name, array in state.items():
+        parts = name.replace(".", "/").replace("weight", "kernel")
+        out[parts] = array.T.reshape(32, 4, 8) if array.ndim == 2 else array.reshape(4, 8)
+    return out
+
+
+def _split_by_heads(state: State) -> State:
+    return _by_heads(_unfused(state))
+
+
+def _unfused(state: State) -> State:
+    return {
+        name.replace("qkv", part): piece
+        for name, array in state.items()
+        for part, piece in zip("qkv", np.split(array, 3), strict=True)
+    }
+
+
 Make = Callable[[Rng], State]
 Change = Callable[[State], State]
 
 _SHUFFLE = np.random.default_rng(7).permutation(32)
 
+SCALED: tuple[Make, Change] = (_scaled, _folded_scales)
 LAYOUTS: dict[str, tuple[Make, Change]] = {
     "renamed": (lambda rng: _matrices(rng, 24, 32), lambda state: _each(state, np.copy)),
     "transposed": (lambda rng: _matrices(rng, 24, 32), lambda state: _each(state, np.transpose)),
@@ -276,6 +332,8 @@ LAYOUTS: dict[str, tuple[Make, Change]] = {
             for number, part in enumerate(np.split(array, 4, axis=1))
         },
     ),
+    "experts with biases": (_with_biases, _stacked_biases),
+    "flax": (lambda rng: _fused(_attention(rng)), _split_by_heads),
     "meta": (llama, meta),
     "meta before a training": (lambda rng: llama(rng, norms=False), meta),
 }

@@ -14,7 +14,7 @@ from ckpt.errors import LossError, UnreadableError, about
 from ckpt.evidence.survey import Survey
 from ckpt.ext.layouts.account import problems_of, refuse_problems
 from ckpt.ext.layouts.document import read_recipe
-from ckpt.ext.layouts.gathered import Gathered, Repeated
+from ckpt.ext.layouts.gathered import Calculated, Gathered, Repeated
 from ckpt.ext.layouts.pieces import Cell, Grid, Piece, grids_of
 from ckpt.ext.layouts.proof import Leaf, is_proved, leaf_of, strided_view
 from ckpt.ext.layouts.reverse import Copy, Reversed, reversed_recipe
@@ -249,6 +249,9 @@ def _cell_part(cell: Cell, sources: Mapping[str, Leaf], dtype: DType) -> TensorR
     for size, own in reversed(loops):
         is_run = is_run and own == step
         step *= size
+    if piece.formula:
+        gathered = Gathered(flat, piece.at, loops)
+        return _dense(Calculated(gathered, 0, dtype, piece.formula, numel), cell.sizes, dtype)
     if is_run:
         ref = strided_view(flat, piece.at, ((numel, 1),))
         storage = Storage("", None, dtype, ref.nbytes, place_of(ref))

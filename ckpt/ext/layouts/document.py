@@ -9,6 +9,7 @@ from math import prod
 from ckpt.dtypes import DType
 from ckpt.errors import UnreadableError, about
 from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
+from ckpt.ext.layouts.formulas import COMPUTED, parse_formula
 from ckpt.ext.layouts.pieces import Loop
 from ckpt.ext.layouts.rules import EACH, Leftovers, Part, Recipe, Rule, dtype_named
 from ckpt.ext.layouts.templates import Affine, parse_affine, parse_template, parse_values, values_text
@@ -74,6 +75,8 @@ def _part_json(part: Part, rule: Rule) -> dict[str, Json]:
         document |= {"tensor": part.source.text, "shape": list(part.shape)}
         if part.dtype is not None and part.dtype != rule.dtype:
             document["dtype"] = part.dtype.name
+    if part.formula:
+        document["formula"] = part.formula
     is_whole = part.loops == (Loop(prod(rule.shape), 1, 1),) and part.at == Affine(0) and not part.to
     if part.source is not None and is_whole and part.times == 1:
         return document
@@ -231,7 +234,7 @@ def _parse_rule(fields: _Fields) -> Rule:
 
 def _parse_part(fields: _Fields, rule: Rule) -> Part:
     numel = prod(rule.shape)
-    constant, source = 0, None
+    constant, source, formula = 0, None, ""
     shape: tuple[int, ...] = ()
     dtype: DType | None = None
     if fields.has("constant"):
@@ -240,9 +243,13 @@ def _parse_part(fields: _Fields, rule: Rule) -> Part:
         source = parse_template(fields.text("tensor"))
         shape = fields.numbers("shape")
         dtype = dtype_named(fields.text("dtype")) if fields.has("dtype") else rule.dtype
+        formula = fields.text("formula") if fields.has("formula") else ""
+        if formula:
+            parse_formula(formula)
+            _refuse_no_numbers(fields, dtype, rule)
         if not fields.has("sizes"):
             fields.refuse_others()
-            return Part(source, shape, dtype, 0, Affine(0), (Loop(numel, 1, 1),))
+            return Part(source, shape, dtype, 0, Affine(0), (Loop(numel, 1, 1),), formula=formula)
     count = fields.number("count", 1) if fields.has("count") else 1
     to_step = fields.number("to_step") if fields.has("to_step") else 0
     to = fields.number("to")
@@ -259,7 +266,13 @@ def _parse_part(fields: _Fields, rule: Rule) -> Part:
     if prod(sizes) * count > numel:
         raise UnreadableError(f"{fields.what}: it makes more elements than there are")
     fields.refuse_others()
-    return Part(source, shape, dtype, to, at, loops, constant, count, to_step)
+    return Part(source, shape, dtype, to, at, loops, constant, count, to_step, formula)
+
+
+def _refuse_no_numbers(fields: _Fields, dtype: DType, rule: Rule) -> None:
+    """Raise UnreadableError for a formula over elements that are not computed with."""
+    if dtype.name not in COMPUTED or dtype != rule.dtype:
+        raise UnreadableError(f"{fields.what}: a formula over {dtype.name} as {rule.dtype.name}")
 
 
 def _parse_bits(fields: _Fields, dtype: DType) -> int:

@@ -8,9 +8,10 @@ from math import prod
 from ckpt.dtypes import DType
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
-from ckpt.ext.layouts.neighbours import Evidence, is_of_other_rank, likeness
+from ckpt.ext.layouts.neighbours import Evidence, form_of, is_of_other_rank, likeness
 from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, row_loops, whole_piece
 from ckpt.ext.layouts.proof import Leaf, is_proved, read_elements
+from ckpt.ext.layouts.scaled import formulas_between
 from ckpt.ext.layouts.search import Found, Index, Search, dtype_of_search, index_of
 from ckpt.io.executor import Executor, Failed, Local, Task, run_each
 from ckpt.rows import NamedTuple
@@ -133,6 +134,7 @@ class _Finder:
         self._settle_ambiguous()
         self._find_flat()
         self._find_constants()
+        self._find_scaled()
         made = [self._made.get(leaf.name) or self._left(leaf) for leaf in self._targets]
         return Findings(tuple(made), tuple(self._unused()))
 
@@ -274,6 +276,38 @@ class _Finder:
             why = "all its elements are one number, and names do not say whose"
             self._made[name] = Made(name, None, NEIGHBOURS, why, still[:_WAYS])
 
+    def _find_scaled(self) -> None:
+        """Find tensors that are one of A in the same order, scaled by one number or moved by 1."""
+        used = self._used_names()
+        free: dict[tuple[DType, tuple[int, ...]], list[Leaf]] = {}
+        for leaf in self._sources:
+            if leaf.name not in used and leaf.ref.numel > 1:
+                free.setdefault((leaf.dtype, _wide(leaf.shape)), []).append(leaf)
+        proved: dict[str, list[Piece]] = {}
+        for target in self._open():
+            near = free.get((target.dtype, _wide(target.shape)), [])
+            for source in sorted(near, key=lambda leaf: -likeness(target.name, leaf.name))[:_SCALED]:
+                pieces = self._scaled_pieces(target, source)
+                if pieces:
+                    proved[target.name] = pieces
+                    near.remove(source)
+                    break
+        # Few elements do not tell a division from a multiplication: what holds in all layers does.
+        shared: dict[str, set[str]] = {}
+        for name, pieces in proved.items():
+            own = {piece.formula for piece in pieces}
+            text = form_of(name).text
+            shared[text] = shared.get(text, own) & own
+        for name, pieces in proved.items():
+            common = shared[form_of(name).text]
+            self._note(name, [next((piece for piece in pieces if piece.formula in common), pieces[0])])
+
+    def _scaled_pieces(self, target: Leaf, source: Leaf) -> list[Piece]:
+        """The proved pieces that are all of a tensor after a formula, one for each formula that holds."""
+        whole = whole_piece(source.name, target.ref.numel)
+        pieces = [whole._replace(formula=formula) for formula in formulas_between(target, source)]
+        return [piece for piece in pieces if is_proved(piece, target, self._by_name)]
+
     def _constant_ways(self, target: Leaf) -> list[str]:
         """The constant tensors of A with the number and the size of a constant tensor of B."""
         table = self._constants.get(target.dtype)
@@ -339,6 +373,8 @@ class _Finder:
         return None
 
 
+_SCALED = 64
+"""The tensors of A that are looked at for a scale, the most alike by name."""
 _PADDING = 1 << 16
 """The most rows that are looked at as padding."""
 

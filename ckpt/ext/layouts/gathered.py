@@ -7,9 +7,12 @@ from math import prod
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from ckpt.dtypes import DType
 from ckpt.errors import CutOffError
+from ckpt.ext.layouts.fibres import raw_kind
+from ckpt.ext.layouts.formulas import computed_elements
 from ckpt.ext.layouts.proof import read_elements
-from ckpt.io.source import BaseSource
+from ckpt.io.source import BaseSource, Source
 from ckpt.tensors import TensorRef, first_source
 
 if TYPE_CHECKING:
@@ -122,6 +125,30 @@ class Gathered(BaseSource):
         source = first_source(self._flat.storage.place)
         if source is not None:
             source.check_unchanged()
+
+
+class Calculated(BaseSource):
+    """The elements of another source after a formula."""
+
+    def __init__(self, source: Source, offset: int, dtype: DType, formula: str, count: int) -> None:
+        self.name = source.name
+        self._source = source
+        self._offset = offset
+        self._dtype = dtype
+        self._formula = formula
+        self.size = count * (dtype.bits // 8)
+
+    def read(self, offset: int, count: int) -> bytes:
+        import numpy as np
+
+        width = self._dtype.bits // 8
+        first, last = offset // width, -(-(offset + count) // width)
+        data = self._source.read(self._offset + first * width, (last - first) * width)
+        made = computed_elements(np.frombuffer(data, raw_kind(width)), self._dtype, self._formula).tobytes()
+        return made[offset - first * width : offset - first * width + count]
+
+    def check_unchanged(self) -> None:
+        self._source.check_unchanged()
 
 
 class Repeated(BaseSource):

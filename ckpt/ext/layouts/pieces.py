@@ -45,6 +45,8 @@ class Piece(NamedTuple):
     at: int
     loops: tuple[Loop, ...]
     constant: int = 0
+    formula: str = ""
+    """What is done to each element, as `*0.125` or `+1.0`."""
 
     @property
     def numel(self) -> int:
@@ -52,7 +54,10 @@ class Piece(NamedTuple):
         return prod([loop.size for loop in self.loops])
 
     def turned(self, target: str) -> Piece:
-        """The same elements from the other side: the source becomes the target. What is taken several times is taken once."""
+        """The same elements from the other side: the source becomes the target. What is taken several times is taken once.
+
+        The formula stays what it is: who computes the way back inverts it.
+        """
         to, at = self.at, self.to
         loops: list[Loop] = []
         for loop in self.loops:
@@ -62,7 +67,7 @@ class Piece(NamedTuple):
                 loops.append(Loop(loop.size, -loop.at, -loop.to))
             elif loop.at > 0:
                 loops.append(Loop(loop.size, loop.at, loop.to))
-        return Piece(target, to, at, tuple(loops)).normalized()
+        return Piece(target, to, at, tuple(loops), formula=self.formula).normalized()
 
     @property
     def last(self) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from ckpt.elements import cast
 from ckpt.elements.blocks import is_dense, place_of, same_ranges
 from ckpt.elements.fill import fill_array
 from ckpt.ext.layouts.fibres import raw_kind
+from ckpt.ext.layouts.formulas import computed_elements
 from ckpt.ext.layouts.pieces import Loop, Piece
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Range, Storage, TensorRef, tensor_ref
@@ -104,7 +105,8 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
     source = sources[piece.source]
     if _fails_bounds(piece, target, source):
         return False
-    if piece.loops == (Loop(target.ref.numel, 1, 1),) and target.dtype == source.dtype:
+    is_whole = piece.loops == (Loop(target.ref.numel, 1, 1),) and not piece.formula
+    if is_whole and target.dtype == source.dtype:
         ours, theirs = (
             place_of(target.flat),
             place_of(strided_view(source.flat, piece.at, ((piece.numel, 1),))),
@@ -114,6 +116,8 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
     for to, at, loops in blocks_of(piece.loops, max(source.dtype.bits, target.dtype.bits) // 8):
         made = read_elements(source.flat, piece.at + at, tuple([(loop.size, loop.at) for loop in loops]))
         wanted = read_elements(target.flat, piece.to + to, tuple([(loop.size, loop.to) for loop in loops]))
+        if piece.formula:
+            made = computed_elements(made, source.dtype, piece.formula)
         if source.dtype != target.dtype:
             made = cast_elements(made, source.dtype, target.dtype)
         if not bool((made == wanted).all()):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.errors import UnreadableError
+from ckpt.errors import LossError, UnreadableError
+from ckpt.ext.layouts.formulas import inverse_of, is_exact
 from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, whole_piece
 from ckpt.ext.layouts.rules import Expanded, Target, Wanted
 from ckpt.rows import NamedTuple
@@ -39,6 +40,7 @@ def reversed_recipe(whole: Expanded) -> Reversed:
         is_once = not cover_of(backs, numel).doubled
         for row, back in zip(rows, backs, strict=True):
             is_repeated = any(loop.at == 0 and loop.size > 1 for loop in row.piece.loops)
+            back = _computed_back(back, name)
             is_new = is_once or _is_new(turned[name], back, numel)
             if is_new:
                 turned[name].append(back)
@@ -55,6 +57,16 @@ def reversed_recipe(whole: Expanded) -> Reversed:
             targets.append(Target(name, wanted.shape, wanted.dtype, tuple(pieces)))
     taken = {target.name: _wanted_back(target, used[target.name], whole) for target in whole.targets}
     return Reversed(Expanded(tuple(targets), taken), tuple(copies), tuple(not_made))
+
+
+def _computed_back(piece: Piece, name: str) -> Piece:
+    """A piece of the way back with the inverse of its formula. Raises LossError for one that rounds."""
+    if not piece.formula:
+        return piece
+    if not is_exact(piece.formula):
+        problem = f"--reverse: {show_name(name)} went through {piece.formula} and was rounded: that is not taken back"
+        raise LossError(problem)
+    return piece._replace(formula=inverse_of(piece.formula))
 
 
 def _takers(whole: Expanded) -> dict[str, list[Copy]]:

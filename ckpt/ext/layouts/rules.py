@@ -39,6 +39,7 @@ class Part(NamedTuple):
     constant: int = 0
     times: int = 1
     to_step: int = 0
+    formula: str = ""
 
 
 EACH = "each"
@@ -74,7 +75,9 @@ class Rule(NamedTuple):
                 all_places = {**places, EACH: number}
                 source = None if part.source is None else _named(part.source, all_places)
                 to = part.to + number * part.to_step
-                pieces.append(Piece(source, to, _value(part.at, all_places), part.loops, part.constant))
+                pieces.append(
+                    Piece(source, to, _value(part.at, all_places), part.loops, part.constant, part.formula)
+                )
         return pieces
 
 
@@ -210,6 +213,7 @@ class _Row(NamedTuple):
                 part.piece.to,
                 part.piece.loops,
                 part.piece.constant,
+                part.piece.formula,
                 part.times,
                 part.to_step,
                 part.steps,
@@ -276,6 +280,7 @@ def _folded_parts(
             leaf and (leaf.shape, leaf.dtype),
             piece.loops,
             piece.constant,
+            piece.formula,
         )
         groups.setdefault(key, []).append(piece)
     out: list[_Folded] = []
@@ -430,6 +435,7 @@ def _rule(row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Affine])
                 part.piece.constant,
                 part.times,
                 part.to_step,
+                part.piece.formula,
             )
         )
     by = row.made.by if row.made.by != VALUES else ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ckpt.dtypes import DType
+from ckpt.ext.layouts.formulas import parse_formula
 from ckpt.ext.layouts.pieces import Loop, Piece, flat_steps, row_loops
 from ckpt.ext.layouts.rules import EACH, Part, Rule
 from ckpt.text import plural
@@ -16,9 +17,15 @@ def part_words(part: Part, rule: Rule) -> str:
     if part.source is None:
         return _constant_words(part, rule)
     words = [*_shape_words(part, rule)]
+    if part.formula:
+        sign, number = parse_formula(part.formula)
+        words.append(f"{_SIGNS[sign]} {number:g}")
     if part.dtype is not None and part.dtype != rule.dtype:
         words.append(f"cast to {rule.dtype.name}")
     return ", ".join(words)
+
+
+_SIGNS = {"*": "times", "/": "divided by", "+": "plus"}
 
 
 def source_words(part: Part) -> str:

@@ -90,6 +90,30 @@ def test_a_cast_is_part_of_a_recipe(to: torch.dtype, tmp_path: Path) -> None:
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
+def test_numbers_that_were_folded_in_are_found(tmp_path: Path) -> None:
+    make, change = relaid.SCALED
+    states = {seed: make(np.random.default_rng(seed)) for seed in (1, 2)}
+    a, other = (relaid.saved(states[seed], tmp_path / f"a{seed}.pth") for seed in (1, 2))
+    b = relaid.saved(change(states[1]), tmp_path / "b.pth")
+    report = ckpt.recipe(a, b, out=tmp_path / "r.json")
+    assert report.is_whole, report.left
+    formulas = {row.name.split(".")[2]: (row.pieces or ())[0].formula[0] for row in report.made}
+    assert formulas == {"q": "*", "k": "*", "v": "/", "norm": "+"}
+    out = ckpt.convert(other, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert holds(out.path, change(states[2]))
+    with pytest.raises(LossError, match="is not taken back"):
+        ckpt.convert(out.path or "", recipe=tmp_path / "r.json", reverse=True, out=tmp_path / "no.pth")
+
+
+def test_a_power_of_two_is_taken_back(tmp_path: Path) -> None:
+    weight = np.random.default_rng(1).standard_normal((8, 16), dtype=np.float32)
+    a = relaid.saved({"w": weight}, tmp_path / "a.pth")
+    b = relaid.saved({"x": weight * np.float32(0.125)}, tmp_path / "b.pth")
+    assert ckpt.recipe(a, b, out=tmp_path / "r.json").is_whole
+    out = ckpt.convert(b, recipe=tmp_path / "r.json", reverse=True, out=tmp_path / "out.pth")
+    assert holds(out.path, {"w": weight})
+
+
 @pytest.mark.parametrize("is_trained", [True, False])
 def test_the_ranks_of_megatron_are_one_set(is_trained: bool, tmp_path: Path) -> None:
     paths: dict[int, tuple[str, str]] = {}
