@@ -56,20 +56,22 @@ def _factors(ours: Array, theirs: Array, target: Leaf) -> list[str]:
     if low > high or (low <= 1.0 <= high and bool((ours == theirs).all())):
         return []
     middle = (low + high) / 2
+    kept = np.float64 if target.dtype.name == "float64" else np.float32
+
+    def fits(ratio: float) -> bool:
+        return low <= ratio <= high
+
     usual: list[str] = []
     sign = -1.0 if middle < 0 else 1.0
-    for size in sorted({size for shape in (target.shape,) for size in shape} | _SIZES):
-        for number in (sqrt(size), float(size)):
-            if low <= sign / number <= high:
-                usual += [f"*{sign / number!r}", f"/{sign * number!r}"]
-            if low <= sign * number <= high:
-                usual.append(f"*{sign * number!r}")
+    for size in sorted({*target.shape, *_SIZES}):
+        for number in (sign * sqrt(size), sign * float(size)):
+            # The number that is computed with is one of the dtype: it has a little more or less than the root.
+            usual += [f"*{factor!r}" for factor in (1 / number, number) if fits(float(kept(factor)))]
+            usual += [f"/{number!r}"] if fits(1 / float(kept(number))) else []
     exponent = frexp(middle)[1]
-    usual += [
-        f"*{sign * 2.0**power!r}" for power in (exponent - 1, exponent) if low <= sign * 2.0**power <= high
-    ]
-    nearest = float(np.float32(middle)) if target.dtype.name != "float64" else middle
-    return list(dict.fromkeys([*usual, f"*{nearest!r}"]))
+    powers = (sign * 2.0 ** (exponent - 1), sign * 2.0**exponent)
+    usual = [*[f"*{power!r}" for power in powers if fits(power)], *usual]
+    return list(dict.fromkeys([*usual, f"*{float(kept(middle))!r}"]))
 
 
 _SIZES = frozenset([*[2**power for power in range(1, 15)], *range(16, 257, 8), 768, 1152, 1536, 3072, 5120])
