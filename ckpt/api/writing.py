@@ -456,6 +456,7 @@ def warmstart(
     keep_optimizer: bool = False,
     print_code: bool = False,
     min_coverage: float | None = None,
+    recipe: Path | None = None,
     section: str | None = None,
     into_section: str | None = None,
     arg: Texts = (),
@@ -465,7 +466,7 @@ def warmstart(
 ) -> RewriteReport:
     """Load pretrained weights into the checkpoint `into`, or the model of `into_model`, as far as they fit.
 
-    `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
+    `recipe` is the path of a recipe, which brings the pretrained weights into another layout first. `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
     keywords are in `Writing`; `Checkpoint.load_into` fills a live model. Raises CkptError; LossError where too
     little would be loaded and `check` is set. Without it the report says so.
     """
@@ -481,12 +482,14 @@ def warmstart(
         raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
     if into is not None and into_model is not None:
         raise UsageError("--into and --into-model exclude each other")
+    if print_code and recipe is not None:
+        raise UsageError("--print-code prints no recipe", hint="ckpt convert --recipe writes PRETRAINED anew")
     if into_model is None and (texts(arg) or init):
         raise UsageError(f"--{'init' if init else 'arg'} goes with --into-model FILE.py:FACTORY")
     request = Options(
         way,
         [substitution(text).apply for text in texts(sub)],
-        section,
+        None if recipe is not None else section,  # what a recipe makes is the model alone
         into_section,
         align=align,
         by_shape=by_shape,
@@ -509,11 +512,14 @@ def warmstart(
         for line in doubts(given.checkpoint):
             talk(line)
         code: list[str] = []
+        weights = given.survey
+        if recipe is not None:
+            weights = hook_of("relaid")(weights, recipe, options.limits, section)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
-            report = job(given.survey, survey, limits, request)
+            report = job(weights, survey, limits, request)
             if print_code and report.coverage is not None:
-                code.extend(_code(report.coverage, given.survey, survey, request, options.limits))
+                code.extend(_code(report.coverage, weights, survey, request, options.limits))
             return report
 
         report = rewrite(into_model or into or "", make, options)

@@ -153,6 +153,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Compare with the sums in F, or with - on stdin, as `ckpt sum` or `ckpt sum --recorded` wrote.",
             once=True,
         ),
+        flag("--root", "sum", "Print one hash of all names and values, equal for any format and sharding."),
+        flag(
+            "--values",
+            "sum",
+            "Print one fingerprint of all values, equal in every layout and under any names.",
+        ),
+        text("--root", "HASH", "verify", "Compare with the hash that `ckpt sum --root` printed.", once=True),
         flag("--recorded", "sum", "List sizes and CRC-32 as the files record them; read no tensors."),
         text("--to", "TAG", "rehome", "Move all tensors to this device; cpu without it.", words=_DEVICES),
         texts("--map", "FROM=TO", "rehome", "Move one device only, as in cuda:0=cuda:1. Repeatable."),
@@ -185,8 +192,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         text(
             "--recipe",
             "RECIPE",
-            "convert",
-            "Turn the model into another layout, by what ckpt recipe -o wrote.",
+            "diff warmstart convert",
+            "First bring A, the first model, into another layout, by what ckpt recipe -o wrote.",
             once=True,
         ),
         flag("--reverse", "convert", "Apply the recipe the other way round."),
@@ -716,6 +723,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol", "--ignore-dtype")),
         Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only")),
         Exclusion(("--structure",), ("--fail-on",)),
+        Exclusion(("--structure", "--sub"), ("--recipe",)),
         Exclusion(("--close",), ("--atol", "--rtol")),
         Exclusion(("--structure", "--quick"), ("--cluster",)),
     ),
@@ -731,11 +739,13 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     ),
     "verify": (
         Exclusion(("--json", "--hide-intact")),
+        Exclusion(("--root",), ("--quick", "--sums", "--like")),
         Exclusion(("--cluster", "--jobs")),
     ),
     "sum": (
         Exclusion(("--cluster", "--jobs")),
         Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
+        Exclusion(("--root", "--values", "--recorded")),
     ),
     "warmstart": (Exclusion(("--into", "--into-model")),),
 }

@@ -119,7 +119,7 @@ def fibres_of(ref: TensorRef, dtype: DType) -> Fibres:
     families = families_of(shape)
     sums = {family: np.zeros([shape[axis] for axis in family], np.uint64) for family in families}
     total, first = 0, None
-    for block in _blocks(ref, dtype):
+    for block in blocks_in_rows(ref, dtype):
         if first is None:
             first = int.from_bytes(block.bits[:1].tobytes(), "little")
         hashes = mixed(block.bits)
@@ -135,7 +135,7 @@ def fibres_of(ref: TensorRef, dtype: DType) -> Fibres:
     return Fibres(shape, first or 0, total, is_constant, sums)
 
 
-class _Block(NamedTuple):
+class Rows(NamedTuple):
     """Elements in order: of the indices `outer`, the rows `low` to `high` of the next dimension, all of the rest."""
 
     outer: tuple[int, ...]
@@ -145,7 +145,7 @@ class _Block(NamedTuple):
     bits: Array
 
 
-def _add(sums: Array, family: Axes, block: _Block, rows: Array, below: Array) -> None:
+def _add(sums: Array, family: Axes, block: Rows, rows: Array, below: Array) -> None:
     """Add the elements of a block to the sums of a family."""
     import numpy as np
 
@@ -162,7 +162,7 @@ def _add(sums: Array, family: Axes, block: _Block, rows: Array, below: Array) ->
     np.add(target, np.add.reduce(part, axis=others) if others else part, out=target)
 
 
-def _blocks(ref: TensorRef, dtype: DType) -> Iterator[_Block]:
+def blocks_in_rows(ref: TensorRef, dtype: DType) -> Iterator[Rows]:
     """The elements of a tensor in blocks of whole rows of one of its dimensions."""
     import numpy as np
 
@@ -181,7 +181,7 @@ def _blocks(ref: TensorRef, dtype: DType) -> Iterator[_Block]:
         for low in range(0, shape[level], most):
             high = min(low + most, shape[level])
             bits = np.frombuffer(stream.take((high - low) * inner * width), kind)
-            yield _Block(outer, low, high, (high - low, *shape[level + 1 :]), bits)
+            yield Rows(outer, low, high, (high - low, *shape[level + 1 :]), bits)
 
 
 class _Stream:
