@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.api.checkpoint import Checkpoint
-from ckpt.api.extensions import hook_of
+from ckpt.api.extensions import layouts
 from ckpt.api.keywords import (
     Meter,
     Path,
@@ -118,11 +118,11 @@ def diff(
             if recipe is None:
                 report = job(old, new, options)
             else:
-                relaid = hook_of("relaid")(old, recipe, sides[0].limits, section)
+                relaid = layouts().relaid_survey(old, recipe, sides[0].limits, section)
                 options = options._replace(section=None, align=False)
                 report = job(relaid, new, options)
                 names = [row.name for row in report.rows if row.status == "changed"]
-                notes = hook_of("wrong")(old, new, recipe, sides[0].limits, names)
+                notes = layouts().wrong_notes(old, new, recipe, sides[0].limits, names)
                 report = report._replace(notes=(*report.notes, *notes))
             if recipe is None and not (structure or quick or options.select):
                 report = _with_layout(report, old, new)
@@ -139,7 +139,7 @@ def _with_layout(report: DiffReport, before: Survey, after: Survey) -> DiffRepor
     apart = [row for row in report.rows if row.kind in ("model", "ema", "other")]
     removed = [row.before.name for row in apart if row.before is not None and row.status in _APART]
     added = [row.after.name for row in apart if row.after is not None and row.status in _APART]
-    note = hook_of("meet")(before, after, removed, added) if removed and added else None
+    note = layouts().layout_note(before, after, removed, added) if removed and added else None
     return report if note is None else report._replace(notes=(*report.notes, note))
 
 
@@ -252,7 +252,7 @@ def sum(
         survey = with_ties(opened.survey, opened.limits)
         if values:
             with about(opened.path):
-                total = hook_of("values")(survey, section, globs, current(), meter)
+                total = layouts().values_of(survey, section, globs, current(), meter)
             opened.check_unchanged()
             return SumReport(opened.path, opened.format, section or "", whole=("values", total))
         rows = sums(
@@ -270,7 +270,7 @@ def sum(
         with about(opened.path):
             if missing:
                 raise UnreadableError(f"{missing[0][0]}: {missing[0][1]}")
-            whole = "root", hook_of("root")(rows)
+            whole = "root", layouts().root_of(rows)
         return SumReport(opened.path, opened.format, chosen.name, tuple(rows), whole=whole)
     return SumReport(opened.path, opened.format, chosen.name, tuple(rows), missing=missing)
 

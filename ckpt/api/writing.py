@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ckpt.api.advice import SUFFIXES
 from ckpt.api.checkpoint import Checkpoint as Opened
-from ckpt.api.extensions import hook_of
+from ckpt.api.extensions import layouts
 from ckpt.api.handle import read
 from ckpt.api.keywords import (
     Path,
@@ -354,7 +354,7 @@ def convert(
         if recipe is not None:
             plain_traits = save.traits_of(save.SHARD_FORMAT)
             stages.append(
-                hook_of("recipe")(
+                layouts().recipe_stage(
                     recipe, save.SHARD_FORMAT, plain_traits, limits, reverse=reverse, section=section
                 )
             )
@@ -514,7 +514,7 @@ def warmstart(
         code: list[str] = []
         weights = given.survey
         if recipe is not None:
-            weights = hook_of("relaid")(weights, recipe, options.limits, section)
+            weights = layouts().relaid_survey(weights, recipe, options.limits, section)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             report = job(weights, survey, limits, request)

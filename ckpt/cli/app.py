@@ -186,8 +186,8 @@ _GROUPS = {
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
 """Name of the module of `ckpt.cli.commands` -> its line in the list of commands."""
-_EXTENSIONS = {"recipe": "ckpt.ext.layouts.command"}
-"""The commands of extensions, and their modules."""
+_EXTENSIONS = {"recipe": "layouts"}
+"""The commands of extensions, and the folders of `ckpt.ext` whose module `command` they are."""
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -202,8 +202,11 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        module = _EXTENSIONS.get(name, f"ckpt.cli.commands.{name.replace('-', '_')}")
-        command = typer_function(name, import_module(module).command)
+        if name in _EXTENSIONS:
+            module = import_module(f"ckpt.ext.{_EXTENSIONS[name]}.command")
+        else:
+            module = import_module(f"ckpt.cli.commands.{name.replace('-', '_')}")
+        command = typer_function(name, module.command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
             command = import_module("ckpt.cli.completion").completing(name, command)
         app.command(name, cls=PlainCommand, short_help=COMMANDS[name])(command)

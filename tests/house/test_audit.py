@@ -491,10 +491,11 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     assert {name: len(calls) for name, calls in users.items() if calls} == {
         "ckpt/__init__.py": 1,
         "ckpt/api/checkpoint.py": 2,
+        "ckpt/api/extensions.py": 1,
         "ckpt/api/inspection.py": 2,
         "ckpt/api/listing.py": 1,
         "ckpt/api/reading.py": 1,
-        "ckpt/cli/app.py": 2,
+        "ckpt/cli/app.py": 3,
         "ckpt/formats/__init__.py": 2,
         "ckpt/formats/format.py": 1,
         "ckpt/io/cluster/connect.py": 1,
@@ -515,12 +516,16 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     for name in (name for name in users if name.startswith("ckpt/io/")):
         far = [call.args[0] for call in users[name]]
         assert all(isinstance(each, ast.Constant) for each in far), name  # what reads URLs, and obstore
-    (argument,) = users["ckpt/cli/app.py"][0].args
-    assert isinstance(argument, ast.JoinedStr) and isinstance(argument.values[0], ast.Constant)
-    assert argument.values[0].value == "ckpt.cli.commands."
-    (shell,) = users["ckpt/cli/app.py"][1].args
-    assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.completion"
+    named = [call.args[0] for call in users["ckpt/cli/app.py"]]
+    starts = [argument.values[0] for argument in named if isinstance(argument, ast.JoinedStr)]
+    assert {start.value for start in starts if isinstance(start, ast.Constant)} == {
+        "ckpt.cli.commands.",
+        "ckpt.ext.",
+    }
+    (shell,) = [argument.value for argument in named if isinstance(argument, ast.Constant)]
+    assert shell == "ckpt.cli.completion"
     shown = {
+        "ckpt/api/extensions.py": "ckpt.ext.layouts.hooks",
         "ckpt/api/listing.py": "ckpt.api.advice",
         "ckpt/api/reading.py": "ckpt.api.advice",
         "ckpt/jobs/diff/diff.py": "ckpt.render.notebook",

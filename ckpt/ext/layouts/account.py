@@ -16,7 +16,7 @@ _SHOWN = 3
 
 
 class Problem(NamedTuple):
-    """What does not add up of a tensor: its name, whether it is one of B, and what it is."""
+    """A tensor of which something does not add up: its name, whether it is one of B, and the text."""
 
     name: str
     is_target: bool
@@ -68,7 +68,7 @@ def _source_problems(wanted: Mapping[str, Wanted], sources: Mapping[str, Leaf]) 
 
 
 def _target_problem(target: Target, sources: Mapping[str, Leaf]) -> str | None:
-    """What does not add up of the pieces of a tensor of B, or None."""
+    """Return the text on the pieces of a tensor of B that do not add up, or None."""
     numel = 1
     for size in target.shape:
         numel *= size
@@ -94,7 +94,7 @@ def _target_problem(target: Target, sources: Mapping[str, Leaf]) -> str | None:
 
 
 def _unused_problem(row: Wanted, pieces: Sequence[Piece]) -> str | None:
-    """What does not add up of the elements of a tensor of A that are used, or None."""
+    """Return the text on the used elements of a tensor of A that do not add up, or None."""
     numel = 1
     for size in row.shape:
         numel *= size

@@ -93,7 +93,7 @@ def converted(
 
 
 def _beside(survey: Survey, section: str | None, taken: int) -> list[Leftover]:
-    """What lies beside the tensors that the recipe is about."""
+    """List the sections and values beside the tensors that the recipe is about."""
     chosen = [survey.section(section)] if section is not None else survey.candidates
     if len(chosen) == 1:
         return rest_of(survey, chosen[0])
@@ -102,7 +102,7 @@ def _beside(survey: Survey, section: str | None, taken: int) -> list[Leftover]:
 
 
 def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Applied:
-    """The tensors that a recipe makes of those of a side. Raises LossError, UnreadableError."""
+    """The tensors that a recipe makes of a side. Raises LossError, UnreadableError."""
     whole = expanded(recipe)
     turned = reversed_recipe(whole) if reverse else None
     plan = whole if turned is None else turned.expanded
@@ -124,7 +124,7 @@ def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Appl
 
 
 def _dropped_text(elements: int, of: int, equal_to: str | None) -> str:
-    """What a recipe leaves of a tensor of A."""
+    """The text on the rest of a tensor of A that a recipe leaves."""
     if equal_to is not None:
         return f"a copy of {show_name(equal_to)}"
     return "the recipe drops it" if elements == of else f"the recipe drops {elements:,} of {of:,} elements"
@@ -171,7 +171,7 @@ def made_tensor(target: Target, plan: Expanded, sources: Mapping[str, Leaf]) -> 
 
 
 def _dtype_out(target: Target, plan: Expanded, given: DType) -> DType:
-    """The dtype of a tensor of the result: that of its sources, unless the recipe casts."""
+    """The dtype of a tensor of the result: the dtype of its sources, unless the recipe casts."""
     wanted = [plan.wanted[piece.source].dtype for piece in target.pieces if piece.source is not None]
     is_cast = any(dtype != target.dtype for dtype in wanted)
     if not is_cast:
@@ -227,7 +227,7 @@ def _grid_place(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Place:
 
 
 def _boxes(dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box]) -> Boxes:
-    """Boxes whose sources are those of their parts."""
+    """The boxes, with the sources of their parts."""
     parts = [box.part for box in boxes if isinstance(box.part, TensorRef)]
     sources: dict[int, Source] = {}
     for part in parts:

@@ -19,7 +19,7 @@ def checked(
     executor: Executor,
     progress: Callable[[int], None] | None = None,
 ) -> Findings:
-    """How a recipe holds on a pair: each tensor of B with its pieces, or why they are not what is there."""
+    """The findings of a recipe on a pair: each tensor of B with its pieces, or the reason why it is another one."""
     whole = expanded(recipe)
     sources = {leaf.name: leaf for leaf in before.leaves}
     made, ready = _compared_names(whole, sources, after)

@@ -1,4 +1,4 @@
-"""What layouts add to `ckpt diff` and `ckpt warmstart`: a side brought into the other layout, and what is right where a conversion is not."""
+"""The share of layouts in `ckpt diff` and `ckpt warmstart`: one side in the layout of the other, and notes on wrong conversions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _rule_text(rule: Rule) -> str:
 def layout_note(before: Survey, after: Survey, removed: Sequence[str], added: Sequence[str]) -> str | None:
     """Return the line about tensors of one side alone whose values the other side has in another layout, or None.
 
-    A part of them is read: those of one layer.
+    Only the tensors of one layer are read.
     """
     ours, theirs = _sample(after, added, _TARGETS), _sample(before, removed, _SOURCES)
     if not ours or not theirs:

@@ -1,6 +1,6 @@
 """Fingerprints of tensors that no change of layout changes: sums over slices of the mixed bits of each element.
 
-The bits of an element become 64 bits, and those of a slice are added modulo 2^64. So the sum of a slice is the same in any
+The bits of an element become 64 bits, and the 64 bits of all elements of a slice are added modulo 2^64. So the sum of a slice is the same in any
 order of its elements, and sums of parts add up. A fingerprint only proposes; it proves nothing.
 """
 

@@ -17,7 +17,7 @@ from ckpt.io.executor import Executor, Failed, Local, Task, run_each
 from ckpt.rows import NamedTuple
 
 VALUES, NEIGHBOURS, ASSUMED, CONSTANT = "values", "neighbours", "assumed", "constant"
-"""What decided how a tensor is made: its values, the names of its neighbours, the user, or that it is one number."""
+"""The grounds on which a tensor is made so: its values, the names of its neighbours, the user, or that it is one number."""
 _WAYS = 8
 """The ways that are named where several fit."""
 
@@ -52,7 +52,7 @@ class Unused(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """How B is made of A: its tensors in order, and what of A is used nowhere."""
+    """The tensors of B in order, with their pieces of A, and the tensors of A with elements that are used nowhere."""
 
     made: tuple[Made, ...]
     unused: tuple[Unused, ...]
@@ -68,7 +68,7 @@ def find_layout(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Findings:
-    """How each of the `targets` is made of the `sources`, proved byte by byte.
+    """Find how each of the `targets` is made of the `sources`, and prove it byte by byte.
 
     `assumed` names the tensor of A for tensors of B for which two ways fit. Raises UnreadableError.
     """
@@ -236,7 +236,7 @@ class _Finder:
                 self._note(target.name, pieces)
 
     def _beside(self, target: Leaf) -> list[Piece] | None:
-        """The pieces of a bias as those of the weight beside it."""
+        """The pieces of a bias, which follow the weight beside it."""
         for old, new in LEAVES:
             if not target.name.endswith(new):
                 continue

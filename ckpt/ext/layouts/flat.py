@@ -37,9 +37,9 @@ LEAVES = (
 def bias_beside(
     target: Leaf, weight: Leaf, pieces: Sequence[Piece], sources: Mapping[str, Leaf]
 ) -> list[Piece] | None:
-    """The pieces of a bias from those of the weight beside it, some of whose axes are those of the bias.
+    """Return the pieces of a bias that follow the weight beside it, some of whose axes the bias has.
 
-    None where the weight is not made of whole rows of weights that have a bias beside them.
+    It is None where the weight is not made of whole rows of weights that have a bias beside them.
     """
     for axes in _axes_of(weight.shape, target.shape):
         rows = [_bias_piece(piece, weight, axes, sources) for piece in pieces]
@@ -84,7 +84,7 @@ def _projected(
     source_axes: tuple[int, ...],
     name: str,
 ) -> Piece | None:
-    """A piece without all axes but some of each side; None where one side loses an axis that the other one keeps."""
+    """Return a piece without all axes but some of each side, or None if one side loses an axis that the other one keeps."""
     steps, source_steps = flat_steps(shape), flat_steps(source_shape)
     to_steps = dict(zip(axes, flat_steps([shape[axis] for axis in axes]), strict=True))
     at_steps = dict(zip(source_axes, flat_steps([source_shape[axis] for axis in source_axes]), strict=True))
@@ -170,7 +170,7 @@ def _values(leaf: Leaf, target: Leaf) -> Array:
 
 
 def _window_keys(bits: Array) -> Array:
-    """What is in each run of WINDOW elements, as one number."""
+    """The content of each run of WINDOW elements, as one number."""
     import numpy as np
 
     hashes = mixed(bits)

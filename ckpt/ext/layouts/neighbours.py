@@ -16,7 +16,7 @@ from ckpt.rows import NamedTuple
 _NUMBER = re.compile(r"\d+")
 _WORDS = re.compile(r"[A-Za-z]+")
 _RANK = re.compile(r"(?:mp_)?rank_\d+(?:_\d+)*\.")
-"""How the names in a set of the files of ranks begin."""
+"""The beginnings of the names in a set of the files of ranks."""
 _MANY = 512
 """Candidates that are compared one by one; of more of them those with the same numbers are."""
 _MOST_PAIRS = 64
@@ -37,7 +37,7 @@ def form_of(name: str) -> Form:
 
 
 def likeness(name: str, other: str) -> float:
-    """How alike two names are, by their numbers and their words."""
+    """The likeness of two names, by their numbers and their words."""
     numbers, others = Counter(_NUMBER.findall(name)), Counter(_NUMBER.findall(other))
     words, other_words = set(_WORDS.findall(name)), set(_WORDS.findall(other))
     shared = sum((numbers & others).values()) / max(1, max(sum(numbers.values()), sum(others.values())))
@@ -46,13 +46,13 @@ def likeness(name: str, other: str) -> float:
 
 @lru_cache(maxsize=1 << 16)
 def parents_of(name: str) -> list[str]:
-    """The modules around a tensor, the innermost first."""
+    """The modules around a tensor, the innermost first; the last one is all of the checkpoint."""
     parts = re.split(r"[./]", name)
-    return [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
+    return [".".join(parts[:count]) for count in range(len(parts) - 1, -1, -1)]
 
 
 class Decisions(NamedTuple):
-    """What names decide: the tensor of A of each decided tensor of B, and for the others the tensors that still fit."""
+    """The decisions of names: the tensor of A of each decided tensor of B, and for the others the tensors that still fit."""
 
     chosen: dict[str, str]
     ways: dict[str, tuple[str, ...]]
@@ -91,7 +91,7 @@ class Evidence:
         return self._one_of(name, self._fewer(name, candidates))
 
     def decisions(self, candidates: Mapping[str, Sequence[str]]) -> Decisions:
-        """What names decide of several tensors of B, each with the tensors of A that fit by their bytes."""
+        """The decisions of names on several tensors of B, each with the tensors of A that fit by their bytes."""
         chosen: dict[str, str] = {}
         while True:
             before = len(chosen)
@@ -110,7 +110,7 @@ class Evidence:
             for name, best in rest.items():
                 first = best[0] if len(best) == 1 else _of_ranks(best)
                 is_alone = all(wanted[way] == 1 for way in best)
-                if first is not None and is_alone and self._score(name, first) > 0:
+                if first is not None and is_alone and self._score(name, first) > 1:
                     chosen[name] = first
                     self.add_pair(name, [first])
             if len(chosen) == before:
@@ -165,7 +165,7 @@ class Evidence:
         return fitting
 
     def _score(self, name: str, candidate: str) -> int:
-        """How many modules around a candidate are around all that the innermost known module around a name is made of."""
+        """The number of modules around a candidate that are around all sources of the innermost known module around a name."""
         for parent in parents_of(name):
             votes = self._votes.get(parent)
             if votes:
@@ -220,7 +220,7 @@ def _of_ranks(candidates: Sequence[str]) -> str | None:
 
 
 def _moves_alike(form: Form, other: Form, pairs: Sequence[tuple[Form, Form]]) -> bool:
-    """Tell whether the numbers of a candidate follow those of a name as in all pairs of these forms.
+    """Tell whether the numbers of a candidate follow the numbers of a name as in all pairs of these forms.
 
     One pair says it only of a number that is one of the name's, for it shows no step. A number of the name that the candidate
     does not follow must be the same in all pairs: another one makes it the name of something else.

@@ -46,7 +46,7 @@ class Piece(NamedTuple):
     loops: tuple[Loop, ...]
     constant: int = 0
     formula: str = ""
-    """What is done to each element, as `*0.125` or `+1.0`."""
+    """The computation on each element, as `*0.125` or `+1.0`."""
 
     @property
     def numel(self) -> int:
@@ -91,7 +91,7 @@ class Piece(NamedTuple):
 
 
 def flat_steps(shape: Sequence[int]) -> tuple[int, ...]:
-    """How many elements lie between two indices of each dimension, in the order of a shape."""
+    """The number of elements between two indices of each dimension, in the order of a shape."""
     steps = [*accumulate(reversed(shape[1:]), lambda step, size: step * size, initial=1)] if shape else []
     return tuple(reversed(steps))
 
@@ -106,7 +106,7 @@ def matched_dims(
 ) -> list[tuple[int, int, int]] | None:
     """Two lists of dimensions (size, step) over as many elements, as one list of (size, first step, second step).
 
-    None where the sizes of one do not divide those of the other.
+    It is None where the sizes of one do not divide the sizes of the other.
     """
     ones, twos = [row for row in first if row[0] != 1], [row for row in second if row[0] != 1]
     dims: list[tuple[int, int, int]] = []
@@ -276,14 +276,14 @@ def _cell(
 
 
 class Cover(NamedTuple):
-    """How often the elements of a tensor are taken by pieces: by none of them, and by more than one."""
+    """The elements of a tensor that no piece takes, and the elements that more than one takes."""
 
     missing: int
     doubled: int
 
 
 def cover_of(pieces: Sequence[Piece], numel: int) -> Cover:
-    """How the pieces cover a target with so many elements. Raises UnsupportedError for too many pieces."""
+    """The cover of a target with so many elements by its pieces. Raises UnsupportedError for too many pieces."""
     outside = [piece for piece in pieces if piece.to < 0 or piece.last[0] >= numel]
     if outside:
         raise UnsupportedError("a piece lies outside of its tensor")
@@ -294,7 +294,7 @@ def cover_of(pieces: Sequence[Piece], numel: int) -> Cover:
 
 
 def _cover(grid: Grid) -> Cover:
-    """How the boxes of a grid cover it, counted over the cuts that they make."""
+    """The cover of a grid by its boxes, counted over the cuts that they make."""
     import numpy as np
 
     cuts: list[list[int]] = []

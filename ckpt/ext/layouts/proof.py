@@ -126,7 +126,7 @@ def is_proved(piece: Piece, target: Leaf, sources: Mapping[str, Leaf]) -> bool:
 
 
 def cast_elements(raw: Array, source: DType, to: DType) -> Array:
-    """Raw elements as those of another dtype, rounded to nearest even."""
+    """Raw elements in another dtype, rounded to nearest even."""
     import numpy as np
 
     data, _, _ = cast.counted(raw.tobytes(), source, to)

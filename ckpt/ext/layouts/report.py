@@ -12,7 +12,7 @@ from ckpt.text import Json, plural, show
 
 
 class RecipeReport(NamedTuple):
-    """How the checkpoint B is made of the checkpoint A, proved byte by byte.
+    """The report of `ckpt recipe`: how B is made of A, proved byte by byte.
 
     `recipe` has the rules of all that was found. `is_check` is set where a given recipe was proved, and nothing searched.
     """

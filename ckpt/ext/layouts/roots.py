@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _SECOND = 0xD6E8FEB86659FD93
-"""What tells the second sum of an element from the first one."""
+"""The factor that tells the second sum of an element from the first one."""
 
 
 def root_of(rows: Sequence[Sum]) -> str:

@@ -47,7 +47,7 @@ EACH = "each"
 
 
 class Rule(NamedTuple):
-    """How the tensors of one form of names are made. `places` are the values of the places in `target`."""
+    """The way in which the tensors of one form of names are made. `places` are the values of the places in `target`."""
 
     target: Template
     places: tuple[tuple[str, tuple[int, ...]], ...]
@@ -96,7 +96,7 @@ class Leftovers(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How one layout is made of another one."""
+    """The way from one layout to another one."""
 
     rules: tuple[Rule, ...]
     dropped: tuple[Leftovers, ...] = ()
@@ -205,7 +205,7 @@ class _Row(NamedTuple):
 
     @property
     def signature(self) -> object:
-        """What tensors of one rule have in common."""
+        """The properties that tensors of one rule have in common."""
         fixed = [
             (
                 part.form and (part.form.text, part.form.widths),
@@ -300,7 +300,7 @@ def _vector(piece: Piece, forms: Mapping[str, Form]) -> tuple[int, ...]:
 
 
 def _run_length(rows: Sequence[Piece], forms: Mapping[str, Form]) -> int:
-    """How many pieces from the first one on follow each other by one step."""
+    """The number of pieces from the first one on that follow each other by one step."""
     if len(rows) < 2:
         return 1
     vectors = [_vector(rows[0], forms), _vector(rows[1], forms)]
@@ -327,7 +327,7 @@ def _folded(rows: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[st
 
 
 def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
-    """The rules of tensors with one signature: one, if all their numbers follow those of their names; else several."""
+    """The rules of tensors with one signature: one, if all their numbers follow the numbers of their names; else several."""
     numbers = [row.form.numbers for row in rows]
     values = [sorted({row[place] for row in numbers}) for place in range(len(numbers[0]))]
     if prod([len(row) for row in values]) == len(rows):
@@ -350,7 +350,7 @@ def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
 
 
 def _longest_fit(rows: Sequence[_Row], place: int, values: Sequence[int]) -> tuple[int, list[Affine] | None]:
-    """How many of the values of a place make one rule, from the first one on, and the numbers of that rule; one without a rule."""
+    """The number of values of a place that make one rule, from the first one on, and its numbers: one value without a rule."""
     best: tuple[int, list[Affine] | None] = 1, None
     for count in range(2, len(values) + 1):
         chosen = [row for row in rows if row.form.numbers[place] in values[:count]]

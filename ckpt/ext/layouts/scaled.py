@@ -1,4 +1,4 @@
-"""Looking for a number that all elements of a tensor of B share with those of a tensor of A: a factor, or the 1 of a norm."""
+"""Looking for a number that all elements of a tensor of B share beside a tensor of A: a factor, or the 1 of a norm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SAMPLE = 1 << 14
 
 
 def formulas_between(target: Leaf, source: Leaf, first: int = 0) -> list[str]:
-    """The formulas that may make the elements of a target of those of a source, as some of their elements say."""
+    """The formulas that may make a target of a source, as some of their elements say."""
     import numpy as np
 
     count = min(_SAMPLE, target.ref.numel)

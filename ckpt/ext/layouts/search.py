@@ -51,7 +51,7 @@ class Index(NamedTuple):
 
 
 def key_offset(numel: int) -> int:
-    """What is added to the sum of a slice with so many elements, so that slices of other sizes are other keys."""
+    """The number that is added to the sum of a slice with so many elements, so that slices of other sizes are other keys."""
     return numel * 0x9E3779B97F4A7C15 % (1 << 64)
 
 
@@ -101,7 +101,7 @@ def _starts(shape: Sequence[int], steps: Sequence[int], family: Axes) -> Array:
 
 
 class Found(NamedTuple):
-    """What makes a tensor of B: its pieces, and the other ways that fit as well, each a list of pieces."""
+    """The pieces of a tensor of B, and the other ways that fit as well, each a list of pieces."""
 
     pieces: tuple[Piece, ...]
     others: tuple[tuple[Piece, ...], ...] = ()
@@ -295,7 +295,7 @@ class _Inner(NamedTuple):
 
 
 Likeness = Callable[[str, str], float]
-"""How alike a name of B and a name of A are."""
+"""The likeness of a name of B and a name of A."""
 
 
 class Chosen(NamedTuple):
@@ -404,7 +404,7 @@ def orders(ours: Dims, theirs: Dims) -> Iterator[list[Loop]]:
 
 
 def _slice_pairs(nests: Sequence[Nest], family: Axes, shape: Sequence[int]) -> list[tuple[int, int]]:
-    """Where some slices begin, in the target and in their source."""
+    """The beginnings of some slices, in the target and in their source."""
     steps = flat_steps(shape)
     pairs: list[tuple[int, int]] = []
     for nest in nests:

@@ -105,7 +105,7 @@ def _listed(title: str, rows: Sequence[tuple[str, str]], width: int | None) -> l
 
 
 def _left_text(why: str, ways: Sequence[str]) -> str:
-    """Why a tensor of B is not made, with the ways between which --assume chooses."""
+    """The reason why a tensor of B is not made, with the ways between which --assume chooses."""
     if not ways:
         return why
     listed = ", ".join([show_name(way, 60) for way in ways])
@@ -113,5 +113,5 @@ def _left_text(why: str, ways: Sequence[str]) -> str:
 
 
 def _unused_text(elements: int, of: int) -> str:
-    """How much of a tensor of A is used nowhere."""
+    """The part of a tensor of A that is used nowhere."""
     return "all of it" if elements == of else f"{elements:,} of {of:,} elements"

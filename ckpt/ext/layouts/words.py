@@ -1,4 +1,4 @@
-"""What a rule does, in the words of people who move weights."""
+"""The words for a rule, as people who move weights use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckpt.text import plural
 
 
 def part_words(part: Part, rule: Rule) -> str:
-    """What a part of a rule takes of its source, and what it does with it: `rows 0 to 1,023, transposed`."""
+    """The words for a part of a rule: its slice of the source, and its order: `rows 0 to 1,023, transposed`."""
     if part.source is None:
         return _constant_words(part, rule)
     words = [*_shape_words(part, rule)]

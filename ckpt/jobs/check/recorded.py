@@ -249,7 +249,7 @@ class SumReport(NamedTuple):
     missing: tuple[tuple[str, str], ...] = ()
     """The files and items whose records could not be read, tensors that are lost, parts of a folder; and why."""
     whole: tuple[str, str] | None = None
-    """What was asked of all tensors together, `root` or `values`, and its hash."""
+    """The kind of the hash of all tensors together, `root` or `values`, and the hash."""
 
     @property
     def unread(self) -> tuple[tuple[str, str], ...]:
