@@ -153,7 +153,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Compare with the sums in F, or with - on stdin, as `ckpt sum` or `ckpt sum --recorded` wrote.",
             once=True,
         ),
-        flag("--root", "sum", "Print one hash of all names and values, equal for any format and sharding."),
+        flag("--root", "sum", "Print one hash of all names and values, equal for any sharding."),
         flag(
             "--values",
             "sum",
@@ -192,11 +192,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         text(
             "--recipe",
             "RECIPE",
-            "diff warmstart convert",
-            "First bring A, the first model, into another layout, by what ckpt recipe -o wrote.",
+            "diff* warmstart* convert*",
+            "First bring the model into another layout, as ckpt recipe wrote.",
             once=True,
         ),
-        flag("--reverse", "convert", "Apply the recipe the other way round."),
+        flag("--reverse", "convert*", "Apply the recipe the other way round."),
         text("--weights", "NAME", "convert*", "Take DeepSpeed's weights from fp32 (default) or module."),
         integer("--ranks", "N", "convert*", "Cut a DCP into the files of N ranks; 1 without it."),
         text(

@@ -22,6 +22,7 @@ from process import ROOT
 from ckpt.cli import app
 from ckpt.evidence.mapping import Kind as RenameKind
 from ckpt.evidence.roles import RoleName, Trust
+from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.findings import Level
 from ckpt.jobs.check.verify import Verdict
 from ckpt.jobs.diff.rows import Cause
@@ -126,6 +127,7 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         frozenset(("pretrained", "target")),
         frozenset(get_args(RenameKind)),
         frozenset(FAMILIES),
+        frozenset((NEIGHBOURS, ASSUMED, CONSTANT)),
     }
     listed = {
         frozenset(node["enum"])
@@ -223,7 +225,28 @@ FREE = {
         "tensors[].parameter",
         "tensors[].change.rms_is",
     },
-    "sum": {"sums[].tied"},
+    "sum": {"sums[].tied", "root", "values"},
+    "recipe": {
+        *(f"rules[].{name}" for name in ("for", "by")),
+        *(
+            f"rules[].of[].{name}"
+            for name in (
+                "constant",
+                "tensor",
+                "shape",
+                "dtype",
+                "formula",
+                "count",
+                "to_step",
+                "to",
+                "from",
+                "sizes",
+                "to_steps",
+                "from_steps",
+            )
+        ),
+        *(f"dropped[].{name}" for name in ("for", "equal_to", "constant")),
+    },
     "stats": {
         "tensors[].channels",
         "tensors[].histogram",

@@ -23,7 +23,6 @@ def command(
     \b
     ckpt recipe hf.safetensors meta.pth
     ckpt recipe hf/ step_0/ -o to_megatron.json
-    ckpt convert hf_tuned/ --recipe to_megatron.json -o tuned.pth
     ckpt recipe --check to_megatron.json hf_other/ other_step_0/
     """
     with (
