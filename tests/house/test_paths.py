@@ -31,6 +31,7 @@ LIMITS = [
     "ext.layouts.pieces._DEPTH",
     "ext.layouts.rules.MOST_PIECES",
     "ext.layouts.scaled._SAMPLE",
+    "ext.layouts.sides._EXPANDED",
     "ext.layouts.search._CANDIDATES",
     "ext.layouts.search._DIMS",
     "ext.layouts.search._INNER",

@@ -14,6 +14,10 @@ from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef, unwrapped
 
 
+_EXPANDED = 1 << 30
+"""The most bytes beyond its storage of a tensor with repeating strides that is looked at."""
+
+
 class Passed(NamedTuple):
     """A tensor that is not looked at, and why."""
 
@@ -77,4 +81,6 @@ def unread_kind(tensor: Tensor) -> str | None:
         return tensor.layout
     if tensor.dtype.bits < 8:
         return tensor.dtype.name
+    if tensor.nbytes > tensor.storage.nbytes + _EXPANDED:
+        return f"a view of {tensor.storage.nbytes:,} bytes that expands to {tensor.nbytes:,}"
     return "on meta, without data" if tensor.storage.place is None else None

@@ -197,7 +197,7 @@ def test_a_root_knows_names_and_each_element(folder: Path) -> None:
 
 
 def test_values_are_the_same_in_every_layout(folder: Path) -> None:
-    before, after = states()
+    _, after = states()
     values = root_of(folder / "hf.safetensors", values=True)
     assert root_of(folder / "meta.pth", values=True) == values
     swapped = {**after, "norm.weight": after["norm.weight"].copy()}
