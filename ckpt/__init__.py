@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         WriteError,
     )
     from ckpt.ext.adapters.api import merge
+    from ckpt.ext.layouts.recipe import recipe
+    from ckpt.ext.layouts.report import RecipeReport
     from ckpt.ext.values.api import set
     from ckpt.findings import Finding
     from ckpt.jobs.check.lint import FileReport, LintReport
@@ -86,6 +88,8 @@ _HOMES = {
     ),
     "ckpt.ext.values.api": ("set",),
     "ckpt.ext.adapters.api": ("merge",),
+    "ckpt.ext.layouts.recipe": ("recipe",),
+    "ckpt.ext.layouts.report": ("RecipeReport",),
     "ckpt.findings": ("Finding",),
     "ckpt.jobs.check.lint": ("FileReport", "LintReport"),
     "ckpt.jobs.check.recorded": ("SumReport",),
@@ -124,6 +128,7 @@ __all__ = [
     "MixedStepsError",
     "NoRewriteError",
     "NotOpenedError",
+    "RecipeReport",
     "Ref",
     "RewriteReport",
     "Section",
@@ -146,6 +151,7 @@ __all__ = [
     "ls",
     "merge",
     "open",
+    "recipe",
     "rehome",
     "rename",
     "salvage",

@@ -55,6 +55,7 @@ NAV: dict[str, tuple[str, ...]] = {
         "docs/cluster.md",
         "docs/remote.md",
         "docs/migrate.md",
+        "docs/layouts.md",
         "docs/scripting.md",
         "docs/integrations.md",
     ),

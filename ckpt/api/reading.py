@@ -6,6 +6,7 @@ Each is the command of its name: the keywords are the options, and the report ha
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -13,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.api.checkpoint import Checkpoint
+from ckpt.api.extensions import layouts
 from ckpt.api.keywords import (
     Meter,
     Path,
@@ -29,10 +31,12 @@ from ckpt.api.opening import Input, at_hand, location_of, open_side, path_of, wi
 from ckpt.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.io.executor import Local, current
 from ckpt.limits import Limits
+from ckpt.text import show
 
 if TYPE_CHECKING:
     from ckpt.api.stored import Stored
     from ckpt.checkpoint import Checkpoint as Contents
+    from ckpt.evidence.survey import Survey
     from ckpt.jobs.check.recorded import SumReport
     from ckpt.jobs.check.stats import StatsReport
     from ckpt.jobs.check.sums import Like
@@ -49,6 +53,7 @@ def diff(
     section: str | None = None,
     align: bool = True,
     sub: Texts = (),
+    recipe: Path | None = None,
     atol: float | None = None,
     rtol: float | None = None,
     close: bool = False,
@@ -72,7 +77,8 @@ def diff(
 ) -> DiffReport:
     """Compare two checkpoints, given as paths or open, and return the report of `ckpt diff`.
 
-    `report.same` is the answer. `report.changed` and `report.frozen` are names of tensors, `report.findings` what stands
+    `recipe` is the path of a recipe, which brings `before`
+    into the layout of `after` first. `report.same` is the answer. `report.changed` and `report.frozen` are names of tensors, `report.findings` what stands
     out, `report.rows` all tensors, `report.to_json()` the document. `adapter` is a LoRA that `after` should hold;
     `report.account` says so pair by pair. Raises CkptError, also where a tensor cannot be
     compared, unless `check` is False: then the report says so, and `report.check()` raises.
@@ -112,7 +118,17 @@ def diff(
         with metered(progress, *sides) as meter:
             options = options._replace(progress=meter)
             old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
-            report = job(old, new, options)
+            if recipe is None:
+                report = job(old, new, options)
+            else:
+                relaid = layouts().relaid_survey(old, recipe, sides[0].limits, section)
+                options = options._replace(section=None, align=False)
+                report = job(relaid, new, options)
+                names = [row.name for row in report.rows if row.status == "changed"]
+                notes = layouts().wrong_notes(old, new, recipe, sides[0].limits, names)
+                report = report._replace(notes=(*report.notes, *notes))
+            if recipe is None and not (structure or quick or options.select):
+                report = _with_layout(report, old, new)
         if adapter is not None:
             # Named as text: an extension, of which nothing else here knows.
             explained = import_module("ckpt.ext.adapters.hooks").explained_by
@@ -123,6 +139,19 @@ def diff(
     if check:
         report.check()
     return report
+
+
+def _with_layout(report: DiffReport, before: Survey, after: Survey) -> DiffReport:
+    """The report with a line where tensors of one side alone have values that the other side has in another layout."""
+    apart = [row for row in report.rows if row.kind in ("model", "ema", "other")]
+    removed = [row.before.name for row in apart if row.before is not None and row.status in _APART]
+    added = [row.after.name for row in apart if row.after is not None and row.status in _APART]
+    note = layouts().layout_note(before, after, removed, added) if removed and added else None
+    return report if note is None else report._replace(notes=(*report.notes, note))
+
+
+_APART = ("added", "removed", "reshaped")
+"""The states of tensors whose values are not compared, because the other side has no such name or shape."""
 
 
 def stats(
@@ -192,13 +221,15 @@ def sum(
     section: str | None = None,
     all: bool = False,
     recorded: bool = False,
+    root: bool = False,
+    values: bool = False,
     progress: Progress | None = None,
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> SumReport:
     """Return the SHA-256 of each tensor of the only model, of a `section`, or of `all`: the report of `ckpt sum`.
 
-    With `recorded` it has the sizes and CRC-32 that the files record, and no tensor is read. Raises CkptError.
+    With `root` it has one hash of all names and values, with `values` one of all values in any layout. With `recorded` it has the sizes and CRC-32 that the files record, and no tensor is read. Raises CkptError.
     """
     from ckpt.jobs.check.recorded import SumReport, listed, unread_in
     from ckpt.jobs.check.sums import sums
@@ -226,6 +257,11 @@ def sum(
         return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
     with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
         survey = with_ties(opened.survey, opened.limits)
+        if values:
+            with about(opened.path):
+                total = layouts().values_of(survey, section, globs, current(), meter)
+            opened.check_unchanged()
+            return SumReport(opened.path, opened.format, section or "", whole=("values", total))
         rows = sums(
             survey,
             section,
@@ -236,9 +272,14 @@ def sum(
         )
         chosen = survey.everything if all else survey.model_or_all(section)
         opened.check_unchanged()
-    return SumReport(
-        opened.path, opened.format, chosen.name, tuple(rows), missing=unread_parts(survey.checkpoint, chosen)
-    )
+    missing = unread_parts(survey.checkpoint, chosen)
+    if root:
+        with about(opened.path):
+            if missing:
+                raise UnreadableError(f"{missing[0][0]}: {missing[0][1]}")
+            whole = "root", layouts().root_of(rows)
+        return SumReport(opened.path, opened.format, chosen.name, tuple(rows), whole=whole)
+    return SumReport(opened.path, opened.format, chosen.name, tuple(rows), missing=missing)
 
 
 def verify(
@@ -247,6 +288,7 @@ def verify(
     quick: bool = False,
     sums: Path | SumReport | Stored | None = None,
     like: Input | Like | None = None,
+    root: str | None = None,
     include: Texts = (),
     exclude: Texts = (),
     section: str | None = None,
@@ -256,7 +298,7 @@ def verify(
 ) -> VerifyReport:
     """Check whether a checkpoint is intact: its structure and its checksums. Return the report of `ckpt verify`.
 
-    `report.verdict` is `intact`, `damaged` or `unreadable`: a file that cannot be read is no error here. `sums` is a file
+    `root` is a hash that `sum` with `root` gave. `report.verdict` is `intact`, `damaged` or `unreadable`: a file that cannot be read is no error here. `sums` is a file
     that `ckpt sum` wrote, or the report of `sum`, `like` another save whose names and shapes are compared. Raises UsageError.
     """
     from ckpt.api.stored import checked_with
@@ -270,6 +312,8 @@ def verify(
         limits, plugins = limits or source.limits, plugins or source.plugins
     limits = limits or Limits()
     globs = globs_of(include, exclude)
+    if root is not None and not re.fullmatch("[0-9a-f]{64}", root):
+        raise UsageError(f"--root {show(root, 80)}: not a hash", hint="ckpt sum --root prints one")
     stored, other = checked_with(sums, like, globs, section, limits, quick=quick, plugins=plugins)
     try:
         with about(path), at_hand(source, limits, plugins=plugins) as opened:
@@ -281,6 +325,9 @@ def verify(
 
                 comparison = likeness(with_ties(opened.survey, limits), other, section)
                 report = job.with_likeness(opened.checkpoint, report, comparison)
+            if root is not None and report.verdict == "intact":
+                found = sum(opened, section=section, root=True).whole
+                report = job.with_root(report, root, "" if found is None else found[1])
             opened.check_unchanged()
             return report
     except CkptError as error:

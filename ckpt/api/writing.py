@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from ckpt.api.advice import SUFFIXES
 from ckpt.api.checkpoint import Checkpoint as Opened
+from ckpt.api.extensions import layouts
 from ckpt.api.handle import read
 from ckpt.api.keywords import (
     Path,
@@ -311,6 +312,8 @@ def convert(
     model: Any = None,
     arg: Texts = (),
     like: Input | None = None,
+    recipe: Path | None = None,
+    reverse: bool = False,
     include: Texts = (),
     exclude: Texts = (),
     section: str | None = None,
@@ -324,7 +327,8 @@ def convert(
     takes the prefixes of wrappers off the names, or `prefix`, and `to` moves the tensors to a device. `with_config` makes `out` a folder with config.json and
     the tokenizer beside the weights. `adapter_names` is peft or kohya, and gives a LoRA the names of that program; `base` is the
     checkpoint that says where the dots of kohya's names are. `model` is a torch.nn.Module, or the text
-    `FILE.py:FACTORY`, of which `arg` are the arguments. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
+    `FILE.py:FACTORY`, of which `arg` are the arguments. `recipe` is the path of a recipe of `ckpt.recipe`, which turns the model
+    into another layout, or with `reverse` back. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
     from ckpt.jobs.rewrite.convert import convert as job
     from ckpt.jobs.rewrite.sets import refuse_lost, with_flattening
@@ -337,6 +341,8 @@ def convert(
     if weights is not None and section is not None:
         raise UsageError("--weights and --section exclude each other")
     globs = globs_of(include, exclude)
+    if reverse and recipe is None:
+        raise UsageError("--reverse goes with --recipe")
     live = model_of(model, arg)
     options = options_of(writing, source, "convert")
     options = with_format(options, format, shard_size, plain=plain, with_config=with_config)
@@ -351,6 +357,14 @@ def convert(
             refuse_lost(survey.checkpoint)
         stages = _stripping(strip, prefix, section, limits)
         stages += [] if naming is None else [naming]
+        if recipe is not None:
+            plain_traits = save.traits_of(save.SHARD_FORMAT)
+            stages.append(
+                layouts().recipe_stage(
+                    recipe, save.SHARD_FORMAT, plain_traits, limits, reverse=reverse, section=section
+                )
+            )
+        inner = None if recipe is not None else section  # what a recipe makes is the model alone
         stages.append(
             lambda survey: job(
                 survey,
@@ -361,7 +375,7 @@ def convert(
                 plain=plain,
                 dtype=dtype,
                 encoding=encoding,
-                section=section,
+                section=inner,
                 select=globs,
                 weights=weights,
                 drop_other=drop_other,
@@ -475,6 +489,7 @@ def warmstart(
     keep_optimizer: bool = False,
     print_code: bool = False,
     min_coverage: float | None = None,
+    recipe: Path | None = None,
     section: str | None = None,
     into_section: str | None = None,
     arg: Texts = (),
@@ -484,7 +499,7 @@ def warmstart(
 ) -> RewriteReport:
     """Load pretrained weights into the checkpoint `into`, or the model of `into_model`, as far as they fit.
 
-    `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
+    `recipe` is the path of a recipe, which brings the pretrained weights into another layout first. `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
     keywords are in `Writing`; `Checkpoint.load_into` fills a live model. Raises CkptError; LossError where too
     little would be loaded and `check` is set. Without it the report says so.
     """
@@ -500,12 +515,14 @@ def warmstart(
         raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
     if into is not None and into_model is not None:
         raise UsageError("--into and --into-model exclude each other")
+    if print_code and recipe is not None:
+        raise UsageError("--print-code prints no recipe", hint="ckpt convert --recipe writes PRETRAINED anew")
     if into_model is None and (texts(arg) or init):
         raise UsageError(f"--{'init' if init else 'arg'} goes with --into-model FILE.py:FACTORY")
     request = Options(
         way,
         [substitution(text).apply for text in texts(sub)],
-        section,
+        None if recipe is not None else section,  # what a recipe makes is the model alone
         into_section,
         align=align,
         by_shape=by_shape,
@@ -528,11 +545,14 @@ def warmstart(
         for line in doubts(given.checkpoint):
             talk(line)
         code: list[str] = []
+        weights = given.survey
+        if recipe is not None:
+            weights = layouts().relaid_survey(weights, recipe, options.limits, section)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
-            report = job(given.survey, survey, limits, request)
+            report = job(weights, survey, limits, request)
             if print_code and report.coverage is not None:
-                code.extend(_code(report.coverage, given.survey, survey, request, options.limits))
+                code.extend(_code(report.coverage, weights, survey, request, options.limits))
             return report
 
         report = rewrite(into_model or into or "", make, options)

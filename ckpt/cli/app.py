@@ -166,6 +166,7 @@ _GROUPS = {
         "stats": "Measure tensors, and find dead channels.",
         "report": "Draw checkpoints as one page of HTML.",
         "explain": "Explain a finding, or an error of PyTorch.",
+        "recipe": "Find how one checkpoint is made of another, and prove it.",
     },
     "Check": {
         "lint": "Check files, one line per finding.",
@@ -187,12 +188,16 @@ _GROUPS = {
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
 """Name of the module of this package -> its line in the list of commands."""
-_EXTENSIONS = {"merge": "ckpt.ext.adapters.command", "set": "ckpt.ext.values.command"}
+_EXTENSIONS = {
+    "merge": "ckpt.ext.adapters.command",
+    "recipe": "ckpt.ext.layouts.command",
+    "set": "ckpt.ext.values.command",
+}
 """The commands of extensions, and their modules."""
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The program with these commands. Each is a module of this package; only those named are imported."""
+    """The program with these commands. Each is a module; only those named are imported."""
     app = typer.Typer(
         cls=Group,
         name="ckpt",

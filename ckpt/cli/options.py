@@ -24,7 +24,7 @@ OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
 _FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 _DEVICES = ("cpu", "cuda:0", "cuda:1", "mps")
 _WRITERS = "rehome strip rename set slim convert salvage warmstart average merge"
-_EVERY = f"inspect ls get diff stats report explain lint verify sum {_WRITERS}"
+_EVERY = f"inspect ls get diff stats report explain recipe lint verify sum {_WRITERS}"
 
 
 class Argument(NamedTuple):
@@ -160,6 +160,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Compare with the sums in F, or with - on stdin, as `ckpt sum` or `ckpt sum --recorded` wrote.",
             once=True,
         ),
+        flag("--root", "sum", "Print one hash of all names and values, equal for any sharding."),
+        flag(
+            "--values",
+            "sum",
+            "Print one fingerprint of all values, equal in every layout and under any names.",
+        ),
+        text("--root", "HASH", "verify", "Compare with the hash that `ckpt sum --root` printed.", once=True),
         flag("--recorded", "sum", "List sizes and CRC-32 as the files record them; read no tensors."),
         text("--to", "TAG", "rehome", "Move all tensors to this device; cpu without it.", words=_DEVICES),
         texts("--map", "FROM=TO", "rehome", "Move one device only, as in cuda:0=cuda:1. Repeatable."),
@@ -195,6 +202,14 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
         text("--shard-size", "BYTES", "convert merge", "Write safetensors shards with an index, as 5GB."),
+        text(
+            "--recipe",
+            "RECIPE",
+            "diff* warmstart* convert*",
+            "First bring the model into another layout, as ckpt recipe wrote.",
+            once=True,
+        ),
+        flag("--reverse", "convert*", "Apply the recipe the other way round."),
         text("--weights", "NAME", "convert*", "Take DeepSpeed's weights from fp32 (default) or module."),
         integer("--ranks", "N", "convert*", "Cut a DCP into the files of N ranks; 1 without it."),
         text(
@@ -361,6 +376,19 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "inspect* diff* explain lint* convert* warmstart",
             "Pass an argument to the FACTORY, a Python literal or text. Repeatable.",
         ),
+        text(
+            "--check",
+            "RECIPE",
+            "recipe",
+            "Prove this recipe on A and B, and search for nothing.",
+            once=True,
+        ),
+        texts(
+            "--assume",
+            "B=A",
+            "recipe",
+            "Make this tensor of B of that tensor of A, where two ways fit. Repeatable.",
+        ),
         flag(
             "--tee", "explain", "Pass stdin on to stderr as it comes; a terminal gets it without this option."
         ),
@@ -411,6 +439,9 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag("--json", "ls", "Print one JSON document per checkpoint."),
         flag("--json", "get", "Print JSON, one line per NAME."),
         text("-o/--output", "OUT", "report", "Write the page to this file, - for stdout.", once=True),
+        text("-o/--output", "RECIPE", "recipe", "Write the recipe to this file.", once=True),
+        flag("--force", "recipe", "Replace the file of the recipe if it exists."),
+        flag("--parents", "recipe", "Make the folders above the recipe that are not there.", rare=True),
         flag("--force", "report", "Replace the page if it exists."),
         flag("--hide-intact", "verify", "Print only files that are not intact."),
         flag(
@@ -461,7 +492,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--json",
-            "diff explain lint rehome strip rename set slim convert salvage warmstart average merge",
+            "diff explain recipe lint rehome strip rename set slim convert salvage warmstart average merge",
             "Print one JSON document.",
         ),
         flag("--tsv", "inspect ls diff stats", "Print tab-separated rows, exact and escaped."),
@@ -560,7 +591,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         text(
             "--section",
             "PATH",
-            "inspect diff stats report explain verify sum strip rename slim convert average",
+            "inspect diff stats report explain recipe verify sum strip rename slim convert average",
             "Use one part of the checkpoint, such as optimizer.",
             once=True,
         ),
@@ -656,6 +687,10 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
         Argument("names", "[NAME...]", "Dotted names. Without one: what there is.", is_list=True),
     ),
     "diff": (Argument("before", "BEFORE", _PATH), Argument("after", "AFTER", _PATH)),
+    "recipe": (
+        Argument("before", "A", "A checkpoint, or a folder of the files of its ranks."),
+        Argument("after", "B", "The same weights in another layout."),
+    ),
     "report": (_PATHS._replace(help="Checkpoints, folders, or stored JSON of inspect, diff, stats and ls."),),
     "explain": (
         Argument(
@@ -776,6 +811,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol", "--ignore-dtype")),
         Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only")),
         Exclusion(("--structure",), ("--fail-on",)),
+        Exclusion(("--structure", "--sub"), ("--recipe",)),
         Exclusion(("--close",), ("--atol", "--rtol")),
         Exclusion(("--structure", "--quick"), ("--cluster",)),
     ),
@@ -791,11 +827,13 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     ),
     "verify": (
         Exclusion(("--json", "--hide-intact")),
+        Exclusion(("--root",), ("--quick", "--sums", "--like")),
         Exclusion(("--cluster", "--jobs")),
     ),
     "sum": (
         Exclusion(("--cluster", "--jobs")),
         Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
+        Exclusion(("--root", "--values", "--recorded")),
     ),
     "warmstart": (Exclusion(("--into", "--into-model")),),
 }

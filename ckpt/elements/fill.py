@@ -54,6 +54,11 @@ def fill(ref: TensorRef, buffer: memoryview, sources: list[Source] | None = None
     _gather(ref, whole(ref), out, [] if sources is None else sources)
 
 
+def fill_array(ref: TensorRef, out: Array) -> None:
+    """Fill an array of raw elements, of any strides, with all elements of a tensor. Raises UnreadableError."""
+    _gather(ref, whole(ref), out, [])
+
+
 def array(
     ref: TensorRef,
     region: Region | None = None,

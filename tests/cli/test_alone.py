@@ -18,6 +18,7 @@ RUNS = {
     "stats": ("stats", "train_cuda.pth"),
     "report": ("report", "train_cuda.pth", "legacy.pth", "-o", "out.html"),
     "explain": ("explain", "cuda"),
+    "recipe": ("recipe", "compiled.pth", "legacy.pth", "-o", "out.json"),
     "lint": ("lint", "train_cuda.pth", "--json"),
     "verify": ("verify", "train_cuda.pth", "weights.safetensors"),
     "sum": ("sum", "train_cuda.pth"),

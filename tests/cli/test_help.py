@@ -20,7 +20,7 @@ from ckpt.cli.options import OPTIONS, exclusions_of, options_of
 from ckpt.cli.signature import EXCLUSIONS
 
 GROUPS = {
-    "Look": ["inspect", "ls", "get", "diff", "stats", "report", "explain"],
+    "Look": ["inspect", "ls", "get", "diff", "stats", "report", "explain", "recipe"],
     "Check": ["lint", "verify", "sum"],
     "Change": [
         "rehome",

@@ -24,6 +24,7 @@ from ckpt.evidence.mapping import Kind as RenameKind
 from ckpt.evidence.roles import RoleName, Trust
 from ckpt.ext.adapters.plan import Method
 from ckpt.ext.adapters.verdicts import Verdict as MergeVerdict
+from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.findings import Level
 from ckpt.jobs.check.verify import Verdict
 from ckpt.jobs.diff.rows import Cause
@@ -130,6 +131,7 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         frozenset(FAMILIES),
         frozenset(get_args(Method)),
         frozenset(get_args(MergeVerdict)),
+        frozenset((NEIGHBOURS, ASSUMED, CONSTANT)),
     }
     listed = {
         frozenset(node["enum"])
@@ -228,7 +230,28 @@ FREE = {
         "tensors[].parameter",
         "tensors[].change.rms_is",
     },
-    "sum": {"sums[].tied"},
+    "sum": {"sums[].tied", "root", "values"},
+    "recipe": {
+        *(f"rules[].{name}" for name in ("for", "by")),
+        *(
+            f"rules[].of[].{name}"
+            for name in (
+                "constant",
+                "tensor",
+                "shape",
+                "dtype",
+                "formula",
+                "count",
+                "to_step",
+                "to",
+                "from",
+                "sizes",
+                "to_steps",
+                "from_steps",
+            )
+        ),
+        *(f"dropped[].{name}" for name in ("for", "equal_to", "constant")),
+    },
     "stats": {
         "tensors[].channels",
         "tensors[].histogram",

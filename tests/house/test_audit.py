@@ -493,6 +493,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     assert {name: len(calls) for name, calls in users.items() if calls} == {
         "ckpt/__init__.py": 1,
         "ckpt/api/checkpoint.py": 2,
+        "ckpt/api/extensions.py": 1,
         "ckpt/api/inspection.py": 3,
         "ckpt/api/listing.py": 1,
         "ckpt/api/reading.py": 2,
@@ -518,6 +519,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     (shell,) = users["ckpt/cli/app.py"][1].args
     assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.completion"
     shown = {
+        "ckpt/api/extensions.py": "ckpt.ext.layouts.hooks",
         "ckpt/api/listing.py": "ckpt.api.advice",
         "ckpt/api/reading.py": "ckpt.api.advice",
         "ckpt/reports.py": "ckpt.render.notebook",

@@ -22,6 +22,27 @@ LIMITS = [
     "ext.adapters.config._LONGEST",
     "ext.adapters.config._REPEATS",
     "ext.adapters.verdicts._CLOSE",
+    "ext.layouts.comparing._BYTES",
+    "ext.layouts.comparing._LEAST",
+    "ext.layouts.fibres.LEAST",
+    "ext.layouts.fibres.LEAST_OF_PAIRS",
+    "ext.layouts.find._PADDING",
+    "ext.layouts.flat.LONGEST",
+    "ext.layouts.flat.WINDOW",
+    "ext.layouts.formulas._MOST_DIGITS",
+    "ext.layouts.neighbours._MANY",
+    "ext.layouts.neighbours._MOST_PAIRS",
+    "ext.layouts.pieces.MOST",
+    "ext.layouts.pieces._DEPTH",
+    "ext.layouts.rules.MOST_PIECES",
+    "ext.layouts.scaled._SAMPLE",
+    "ext.layouts.sides._EXPANDED",
+    "ext.layouts.search._CANDIDATES",
+    "ext.layouts.search._DIMS",
+    "ext.layouts.search._INNER",
+    "ext.layouts.search._SAMPLED",
+    "ext.layouts.templates.MOST_VALUES",
+    "ext.layouts.templates._MOST_TERMS",
     "evidence.adapters._LEAST",
     "evidence.adapters._READ",
     "evidence.extras._LEAST",
@@ -270,6 +291,8 @@ LIMITS = [
 """Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
 
 FORMATS = [
+    "ext.layouts.document.VERSION",
+    "ext.layouts.document._LARGEST",
     "errors.STOPPED",  # of Linux
     "pickles.grammar.numpy_rules._OBJECTS_FLAGS",
     "live.__init__._OLDEST",
@@ -360,7 +383,15 @@ REQUESTS = [
 ]
 """How much is read, sent or kept at once: `tests/io` and `tests/elements` have their tests."""
 
-SHOWN = ("render.", "cli.", "api.", "names._LONG", "text._SIBLINGS", "jobs.diff.rows._FEW")
+SHOWN = (
+    "render.",
+    "cli.",
+    "api.",
+    "names._LONG",
+    "text._SIBLINGS",
+    "jobs.diff.rows._FEW",
+    "ext.layouts.text.",
+)
 """Rooms whose constants decide what is shown, and what decides it elsewhere."""
 
 

@@ -131,7 +131,13 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield "lint", *names, "--read-values", "--level", "info", "-j", "1"
     yield "stats", *names, "nothing.pth", "folder", "hostile", "--channels", "0.5", "-j", "1"
     yield "stats", "numbers.pth", "--histogram"
-    for how in ((), ("--all",), ("--recorded",)):
+    yield "recipe", "layout_a.pth", "layout_b.pth", "-o", "recipe.json"
+    yield "recipe", "layout_a.pth", "layout_b.pth", "--assume", "l.0.y.weight=h.0.one.weight"
+    yield "recipe", "layout_a.pth", "layout_b.pth", "--check", "recipe.json"
+    yield "recipe", "compiled.pth", "legacy.pth"
+    yield "recipe", "numbers.pth", "after.pth"
+    yield "recipe", "nothing.pth", "legacy.pth"
+    for how in ((), ("--all",), ("--recorded",), ("--root",), ("--values",)):
         yield "sum", *names, "nothing.pth", "hostile", *how
     for name in (*names, "nothing.pth"):
         yield "get", name
@@ -238,6 +244,37 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield "explain", missing
 
 
+def _layouts() -> dict[str, dict[str, torch.Tensor]]:
+    """A pair of layouts with all that a recipe may say."""
+    numbers = torch.Generator().manual_seed(0)
+
+    def made(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=numbers)
+
+    a = {f"h.{number}.w": made(8, 16) for number in range(4)}
+    a |= {f"h.{number}.e.{expert}": made(4, 8) for number in range(2) for expert in range(4)}
+    a |= {
+        "embed": made(10, 8),
+        "scaled": made(8, 8),
+        "gone": made(3),
+        "padded": made(12, 8),
+        "cast": made(4, 8),
+    }
+    a["padded"][10:] = 0
+    a |= {"copy": a["embed"].clone(), "zeros": torch.zeros(5), "split": made(8, 8)}
+    a |= {"h.0.one.weight": torch.ones(16), "h.0.two.weight": torch.ones(16)}
+    b = {f"l.{number}.w": a[f"h.{number}.w"].t().contiguous() for number in range(4)}
+    b |= {
+        f"l.{number}.e": torch.stack([a[f"h.{number}.e.{expert}"] for expert in range(4)])
+        for number in range(2)
+    }
+    b |= {"wte": torch.cat([a["embed"], torch.zeros(2, 8)]), "scaled": a["scaled"] * 0.5, "new": made(7)}
+    b |= {"unpadded": a["padded"][:10].clone(), "half": a["cast"].half(), "two": torch.full((3,), 2.0)}
+    b |= {f"part.{number}": a["split"][4 * number : 4 * number + 4].clone() for number in range(2)}
+    b |= {"l.0.x.weight": torch.ones(16), "l.0.y.weight": torch.ones(16), "sparse": torch.eye(3).to_sparse()}
+    return {"layout_a.pth": a, "layout_b.pth": b}
+
+
 def _pairs() -> dict[str, dict[str, torch.Tensor]]:
     """Files for warm starts: a ViT under the names of two packages, and a model that reads BGR."""
     one: dict[str, torch.Tensor] = {}
@@ -275,7 +312,7 @@ def documents(folder: Path) -> Documents:
     torch.save(
         {f"backbone.{name.removeprefix('module.')}": state[name] for name in state}, folder / "prefixed.pth"
     )
-    for name, state in _pairs().items():
+    for name, state in {**_pairs(), **_layouts()}.items():
         torch.save(state, folder / name)
     found: Documents = {name: [] for name in json_schemas.NAMES}
     for arguments in commands(names):

@@ -58,6 +58,8 @@ PATHS = {
     "ckpt.elements.single._FEW": Sides(NEVER, 0),
     "ckpt.io.executor.AHEAD": Sides(1, NEVER),
     "ckpt.io.executor._FORKED": Sides(0, NEVER),
+    "ckpt.ext.layouts.pieces._CELLS": Sides(1, NEVER),
+    "ckpt.ext.layouts.rules._FEWEST": Sides(2, 3),
 }
 """Module and constant -> its two values."""
 
@@ -117,6 +119,10 @@ def asked() -> Side | None:
 
 SMALL = {
     "ckpt.places.BLOCK": 64,
+    "ckpt.ext.layouts.fibres.STEP": 64,
+    "ckpt.ext.layouts.gathered.BLOCK": 64,
+    "ckpt.ext.layouts.gathered.HELD": 128,
+    "ckpt.ext.layouts.proof.STEP": 256,
     "ckpt.elements.blocks.BLOCK": 64,
     "ckpt.elements.sums.PIECE": 8,
     "ckpt.elements.sums.SINGLE_PIECE": 8,

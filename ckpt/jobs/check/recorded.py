@@ -250,6 +250,8 @@ class SumReport(NamedTuple):
     recorded: RecordedList | None = None
     missing: tuple[Absence, ...] = ()
     """The files and items whose records could not be read, tensors that are lost, parts of a folder; and why."""
+    whole: tuple[str, str] | None = None
+    """The kind of the hash of all tensors together, `root` or `values`, and the hash."""
 
     @property
     def unread(self) -> tuple[Absence, ...]:
@@ -269,6 +271,8 @@ class SumReport(NamedTuple):
 
     def lines(self, *, several: bool = False) -> list[str]:
         """The lines that the command prints; where it prints `several` files, below the name of this one."""
+        if self.whole is not None:
+            return [f"{self.whole[1]}  {show(self.path, None)}"]
         if self.recorded is None:
             return sum_lines(self.sums, self.path if several else None)
         return list(lines(self.recorded._replace(path=self.path if several else None)))
@@ -284,6 +288,7 @@ class SumReport(NamedTuple):
             else [_sum_json(row) for row in self.sums if row.unread is None],
             "recorded": None if self.recorded is None else [_file_json(file) for file in self.recorded.files],
             "unread": [{"name": name, "why": why} for name, why in self.unread],
+            **({} if self.whole is None else {self.whole[0]: self.whole[1]}),
         }
 
 

@@ -81,6 +81,15 @@ class VerifyReport(NamedTuple):
 UNREAD = "the bytes themselves (--quick)"
 """The part that `--quick` does not check."""
 
+
+def with_root(report: VerifyReport, expected: str, found: str) -> VerifyReport:
+    """The report on an intact file, compared with the hash of all its names and values."""
+    if expected == found:
+        return report._replace(checked=(*report.checked, "the names and values, as --root says"))
+    problem = Problem(f"the hash of its names and values is {found}, and not the one of --root")
+    return report._replace(verdict="damaged", problems=(*report.problems, problem))
+
+
 ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size", "no-index", "unassigned")
 """Findings about bytes that no loader reads, and about what nothing in the checkpoint can show."""
 

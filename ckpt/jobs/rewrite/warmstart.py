@@ -260,7 +260,8 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
     halves = any(way in (("--fuse",), ("--split",)) for way in coverage.ways)
     if coverage.layout and not options.ignore_layout:
         return coverage._replace(
-            refusal=f"same shapes, other layout: {coverage.layout}", way=("--ignore-layout",)
+            refusal=f"same shapes, other layout: {coverage.layout}; --recipe RECIPE lays it out, as ckpt recipe finds it",
+            way=("--ignore-layout",),
         )
     if coverage.shift is not None and not options.ignore_layout:
         subs = [word for text in coverage.shift.substitutions for word in ("--sub", text)]

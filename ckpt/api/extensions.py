@@ -1,0 +1,12 @@
+"""The work of extensions for functions of the core: loaded by the text of their module, and only when they are asked."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def layouts() -> Any:
+    """The functions that layouts add: see `ckpt.ext.layouts.hooks`."""
+    # Named as text: the core imports no extension.
+    return import_module("ckpt.ext.layouts.hooks")

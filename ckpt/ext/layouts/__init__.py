@@ -1,0 +1,1 @@
+"""Layouts: how one checkpoint is made of another, as recipes that are found by example, proved and applied."""

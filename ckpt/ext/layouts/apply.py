@@ -1,0 +1,267 @@
+"""A recipe applied: the tensors of a checkpoint in the other layout, of which nothing is read before it is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from ckpt.checkpoint import Checkpoint, Entry, Traits
+from ckpt.dtypes import DType, contiguous
+from ckpt.elements import cast
+from ckpt.elements.boxes import Box, Boxes
+from ckpt.elements.cast import can_cast
+from ckpt.elements.computed import Computed, place_of
+from ckpt.errors import LossError, UnreadableError, about
+from ckpt.evidence.survey import Survey
+from ckpt.ext.layouts.account import problems_of, refuse_problems
+from ckpt.ext.layouts.document import read_recipe
+from ckpt.ext.layouts.gathered import Calculated, Gathered, Repeated
+from ckpt.ext.layouts.pieces import Cell, Grid, Piece, grids_of
+from ckpt.ext.layouts.proof import Leaf, is_proved, leaf_of, strided_view
+from ckpt.ext.layouts.reverse import Copy, Reversed, reversed_recipe
+from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expanded
+from ckpt.ext.layouts.sides import Side, entries_of, side_of
+from ckpt.io.source import Source
+from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, rest_of, storages_of
+from ckpt.limits import Limits
+from ckpt.nodes import Dict
+from ckpt.places import Place, Range
+from ckpt.rows import NamedTuple
+from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.text import and_more, plural, show_name
+
+
+class Applied(NamedTuple):
+    """The tensors that a recipe makes of a checkpoint, by their names, and the tensors that are left out."""
+
+    tensors: dict[str, TensorRef]
+    left_out: tuple[Leftover, ...]
+
+
+def recipe_stage(
+    path: str | os.PathLike[str],
+    format: str,
+    traits: Traits,
+    limits: Limits,
+    *,
+    reverse: bool = False,
+    section: str | None = None,
+) -> Callable[[Survey], RewriteReport]:
+    """The change of a checkpoint by the recipe in a file; the result is plain tensors in a format with these traits.
+
+    Raises UnreadableError for a recipe that is none.
+    """
+    text = os.fsdecode(path)
+    recipe = read_recipe(text, limits)
+
+    def change(survey: Survey) -> RewriteReport:
+        with about(survey.path):
+            return converted(survey, recipe, text, format, traits, reverse=reverse, section=section)
+
+    return change
+
+
+def converted(
+    survey: Survey,
+    recipe: Recipe,
+    name: str,
+    format: str,
+    traits: Traits,
+    *,
+    reverse: bool = False,
+    section: str | None = None,
+) -> RewriteReport:
+    """The checkpoint in the other layout of a recipe called `name`. Raises LossError where the account does not add up."""
+    side = side_of(survey, section)
+    applied = applied_recipe(recipe, side, reverse=reverse)
+    checkpoint = survey.checkpoint
+    entries = tuple([Entry((key,), key, ref) for key, ref in applied.tensors.items()])
+    root = Dict()
+    root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
+    result = Checkpoint(
+        path=checkpoint.path,
+        format=format,
+        traits=traits,
+        nbytes=checkpoint.nbytes,
+        root=root,
+        tensors=entries,
+        storages=storages_of(entries),
+        is_edited=True,
+    )
+    taken = len(entries_of(survey, section))
+    change = Change("layout", str(len(side.leaves)), str(len(entries)), len(entries), "tensor", section=name)
+    left = [*applied.left_out, *_beside(survey, section, taken)]
+    return RewriteReport("convert", checkpoint, result, (change,), tuple(left), unchanged_bytes=False)
+
+
+def _beside(survey: Survey, section: str | None, taken: int) -> list[Leftover]:
+    """List the sections and values beside the tensors that the recipe is about."""
+    chosen = [survey.section(section)] if section is not None else survey.candidates
+    if len(chosen) == 1:
+        return rest_of(survey, chosen[0])
+    rest = len(survey.tensors) - taken
+    return [Leftover("(beside the models)", plural(rest, "tensor"))] if rest else []
+
+
+def applied_recipe(recipe: Recipe, side: Side, *, reverse: bool = False) -> Applied:
+    """The tensors that a recipe makes of a side. Raises LossError, UnreadableError."""
+    whole = expanded(recipe)
+    turned = reversed_recipe(whole) if reverse else None
+    plan = whole if turned is None else turned.expanded
+    sources = {leaf.name: leaf for leaf in side.leaves}
+    refuse_problems(problems_of(plan, sources), side.path)
+    if side.passed:
+        listed = and_more([f"{show_name(row.name)} ({row.why})" for row in side.passed], 3)
+        raise LossError(f"a recipe is about dense tensors, so {listed} would be lost", path=side.path)
+    tensors = {target.name: made_tensor(target, plan, sources) for target in plan.targets}
+    left_out = [
+        Leftover(row.name, _dropped_text(row.dropped, sources[row.name].ref.numel, row.equal_to))
+        for row in plan.wanted.values()
+        if row.dropped
+    ]
+    if turned is not None:
+        _refuse_unequal(turned, tensors, sources, side.path)
+        left_out += [Leftover(name, "the recipe drops it, so nothing makes it") for name in turned.not_made]
+    return Applied(tensors, tuple(left_out))
+
+
+def _dropped_text(elements: int, of: int, equal_to: str | None) -> str:
+    """The text on the rest of a tensor of A that a recipe leaves."""
+    if equal_to is not None:
+        return f"a copy of {show_name(equal_to)}"
+    return "the recipe drops it" if elements == of else f"the recipe drops {elements:,} of {of:,} elements"
+
+
+def _refuse_unequal(
+    turned: Reversed, tensors: Mapping[str, TensorRef], sources: Mapping[str, Leaf], path: str
+) -> None:
+    """Raise LossError where parts that become one on the way back have different values."""
+    made = {name: leaf_of(name, ref) for name, ref in tensors.items()}
+    unequal = [copy for copy in turned.copies if not _is_equal(copy, made, sources)]
+    if unequal:
+        listed = and_more(
+            [f"{show_name(copy.target)} and {show_name(copy.piece.source or '')}" for copy in unequal], 3
+        )
+        raise LossError(f"would become one, and differ: {listed}", path=path)
+
+
+def _is_equal(copy: Copy, made: Mapping[str, Leaf], sources: Mapping[str, Leaf]) -> bool:
+    """Tell whether a piece that is dropped is what the result has in its place."""
+    return copy.piece.source not in made or is_proved(copy.piece, sources[copy.target], made)
+
+
+# --- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def made_tensor(target: Target, plan: Expanded, sources: Mapping[str, Leaf]) -> TensorRef:
+    """A tensor of the result over the bytes of its sources. Raises UnreadableError."""
+    given = {sources[piece.source].dtype for piece in target.pieces if piece.source is not None}
+    if len(given) > 1:
+        listed = " and ".join(sorted(dtype.name for dtype in given))
+        raise UnreadableError(f"{show_name(target.name)} would be made of {listed}")
+    dtype = given.pop() if given else target.dtype
+    out = _dtype_out(target, plan, dtype)
+    place = _place(target, sources, dtype)
+    numel = 1
+    for size in target.shape:
+        numel *= size
+    if out != dtype and numel:
+        whole = Storage("", None, dtype, dtype.nbytes(numel), place)
+        place = Computed(tensor_ref(whole, dtype, (numel,), (1,), 0), out)
+    storage = Storage(target.name, _device(target, sources), out, out.nbytes(numel), place)
+    return tensor_ref(storage, out, target.shape, contiguous(target.shape), 0)
+
+
+def _dtype_out(target: Target, plan: Expanded, given: DType) -> DType:
+    """The dtype of a tensor of the result: the dtype of its sources, unless the recipe casts."""
+    wanted = [plan.wanted[piece.source].dtype for piece in target.pieces if piece.source is not None]
+    is_cast = any(dtype != target.dtype for dtype in wanted)
+    if not is_cast:
+        return given
+    if not can_cast(given, target.dtype):
+        raise UnreadableError(f"{show_name(target.name)}: {given.name} is not cast to {target.dtype.name}")
+    return target.dtype
+
+
+def _device(target: Target, sources: Mapping[str, Leaf]) -> str | None:
+    """The device of the first source that has one."""
+    devices = [sources[piece.source].ref.device for piece in target.pieces if piece.source is not None]
+    return next((device for device in devices if device is not None), None)
+
+
+def _place(target: Target, sources: Mapping[str, Leaf], dtype: DType) -> Place:
+    """The bytes of a tensor of the result, in the dtype of its sources."""
+    numel = 1
+    for size in target.shape:
+        numel *= size
+    if not numel:
+        return Range(Repeated(b"\0", 0), 0, 0)
+    fills = [_constant_bits(piece, target.dtype, dtype) for piece in target.pieces]
+    pieces = [piece._replace(constant=bits) for piece, bits in zip(target.pieces, fills, strict=True)]
+    grids = grids_of(pieces, numel)
+    if len(grids) == 1:
+        return _grid_place(grids[0], sources, dtype)
+    boxes = [_grid_box(grid, sources, dtype) for grid in grids]
+    return _boxes(dtype, (numel,), boxes)
+
+
+def _constant_bits(piece: Piece, given: DType, to: DType) -> int:
+    """The bits of a constant in another dtype."""
+    if piece.source is not None or given == to:
+        return piece.constant
+    data, _, _ = cast.counted(piece.constant.to_bytes(given.bits // 8, "little"), given, to)
+    return int.from_bytes(data, "little")
+
+
+def _grid_box(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Box:
+    """A grid as a box of the flat tensor."""
+    storage = Storage("", None, dtype, dtype.nbytes(grid.numel), _grid_place(grid, sources, dtype))
+    return Box((grid.first,), (grid.numel,), tensor_ref(storage, dtype, (grid.numel,), (1,), 0))
+
+
+def _grid_place(grid: Grid, sources: Mapping[str, Leaf], dtype: DType) -> Place:
+    """The bytes of a grid: a range if one run of bytes is all of it, else boxes."""
+    parts = [_cell_part(cell, sources, dtype) for cell in grid.cells]
+    if len(parts) == 1:
+        return place_of(parts[0])
+    boxes = [Box(cell.offsets, cell.sizes, part) for cell, part in zip(grid.cells, parts, strict=True)]
+    return _boxes(dtype, grid.shape, boxes)
+
+
+def _boxes(dtype: DType, shape: tuple[int, ...], boxes: Sequence[Box]) -> Boxes:
+    """The boxes, with the sources of their parts."""
+    parts = [box.part for box in boxes if isinstance(box.part, TensorRef)]
+    sources: dict[int, Source] = {}
+    for part in parts:
+        sources |= {id(source): source for source in part.storage.list_sources()}
+    return Boxes(dtype, shape, lambda: boxes, tuple(sources.values()))
+
+
+def _cell_part(cell: Cell, sources: Mapping[str, Leaf], dtype: DType) -> TensorRef:
+    """The elements of a cell as a dense tensor: bytes of the source if they lie there in this order, else gathered ones."""
+    piece = cell.piece
+    numel = piece.numel
+    if piece.source is None:
+        element = piece.constant.to_bytes(dtype.bits // 8, "little")
+        return _dense(Repeated(element, numel), cell.sizes, dtype)
+    flat = sources[piece.source].flat
+    loops = tuple([(size, step) for size, step in zip(cell.sizes, cell.steps, strict=True) if size > 1])
+    step = 1
+    is_run = True
+    for size, own in reversed(loops):
+        is_run = is_run and own == step
+        step *= size
+    if piece.formula:
+        gathered = Gathered(flat, piece.at, loops)
+        return _dense(Calculated(gathered, 0, dtype, piece.formula, numel), cell.sizes, dtype)
+    if is_run:
+        ref = strided_view(flat, piece.at, ((numel, 1),))
+        storage = Storage("", None, dtype, ref.nbytes, place_of(ref))
+        return tensor_ref(storage, dtype, cell.sizes, contiguous(cell.sizes), 0)
+    return _dense(Gathered(flat, piece.at, loops), cell.sizes, dtype)
+
+
+def _dense(source: Source, shape: tuple[int, ...], dtype: DType) -> TensorRef:
+    """A dense tensor whose bytes are all of a source."""
+    storage = Storage("", None, dtype, source.size, Range(source, 0, source.size))
+    return tensor_ref(storage, dtype, shape, contiguous(shape), 0)

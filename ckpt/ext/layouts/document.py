@@ -1,0 +1,311 @@
+"""The recipe as a file: JSON of a closed vocabulary, one rule a line. It is read like the file of a stranger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from ckpt.dtypes import DType
+from ckpt.errors import UnreadableError, about
+from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
+from ckpt.ext.layouts.formulas import COMPUTED, parse_formula
+from ckpt.ext.layouts.pieces import Loop
+from ckpt.ext.layouts.rules import EACH, Leftovers, Part, Recipe, Rule, dtype_named
+from ckpt.ext.layouts.templates import Affine, parse_affine, parse_template, parse_values, values_text
+from ckpt.io.location import locate
+from ckpt.io.source import read_limited
+from ckpt.limits import Budget, Limits, parse_json
+from ckpt.tensors import DIMENSIONS
+from ckpt.text import Json, show
+
+VERSION = 1
+LONGEST = 64 << 20
+"""The most bytes of a recipe."""
+_LARGEST = 1 << 62
+"""Numbers in a recipe are smaller."""
+_BYS = ("", NEIGHBOURS, ASSUMED, CONSTANT)
+
+
+def recipe_json(recipe: Recipe) -> dict[str, Json]:
+    """The recipe as a document."""
+    from ckpt import __version__
+
+    return {
+        "schema": {"name": "ckpt.layout", "version": VERSION},
+        "ckpt": __version__,
+        "rules": [_rule_json(rule) for rule in recipe.rules],
+        "dropped": [_dropped_json(row) for row in recipe.dropped],
+    }
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """The recipe as the text of a file: one rule a line."""
+    document = recipe_json(recipe)
+    lines = ["{"]
+    for key in ("schema", "ckpt"):
+        lines.append(f"{json.dumps(key)}: {json.dumps(document[key])},")
+    rules, dropped = document["rules"], document["dropped"]
+    assert isinstance(rules, list) and isinstance(dropped, list)
+    lines += ['"rules": [', *_rows(rules), "],", '"dropped": [', *_rows(dropped), "]", "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(rows: Sequence[Json]) -> list[str]:
+    texts = [json.dumps(row, ensure_ascii=False) for row in rows]
+    return [f"{text}," for text in texts[:-1]] + texts[-1:]
+
+
+def _rule_json(rule: Rule) -> dict[str, Json]:
+    document: dict[str, Json] = {"make": rule.target.text}
+    if rule.places:
+        document["for"] = {name: values_text(values) for name, values in rule.places}
+    document |= {"shape": list(rule.shape), "dtype": rule.dtype.name}
+    if rule.by:
+        document["by"] = rule.by
+    document["of"] = [_part_json(part, rule) for part in rule.parts]
+    return document
+
+
+def _part_json(part: Part, rule: Rule) -> dict[str, Json]:
+    document: dict[str, Json] = {}
+    if part.source is None:
+        document["constant"] = bits_text(part.constant, rule.dtype)
+    else:
+        document |= {"tensor": part.source.text, "shape": list(part.shape)}
+        if part.dtype is not None and part.dtype != rule.dtype:
+            document["dtype"] = part.dtype.name
+    if part.formula:
+        document["formula"] = part.formula
+    is_whole = part.loops == (Loop(prod(rule.shape), 1, 1),) and part.at == Affine(0) and not part.to
+    if part.source is not None and is_whole and part.times == 1:
+        return document
+    if part.times > 1:
+        document |= {"count": part.times, "to_step": part.to_step}
+    document["to"] = part.to
+    if part.source is not None:
+        document["from"] = part.at.constant if not part.at.factors else part.at.text
+    document["sizes"] = [loop.size for loop in part.loops]
+    document["to_steps"] = [loop.to for loop in part.loops]
+    if part.source is not None:
+        document["from_steps"] = [loop.at for loop in part.loops]
+    return document
+
+
+def bits_text(bits: int, dtype: DType) -> str:
+    """The bits of one element as text: `0x3f80`."""
+    return f"0x{bits:0{dtype.bits // 4}x}"
+
+
+def _dropped_json(row: Leftovers) -> dict[str, Json]:
+    document: dict[str, Json] = {"tensor": row.source.text}
+    if row.places:
+        document["for"] = {name: values_text(values) for name, values in row.places}
+    document |= {"shape": list(row.shape), "dtype": row.dtype.name, "elements": row.elements}
+    if row.equal_to is not None:
+        document["equal_to"] = row.equal_to
+    if row.constant is not None:
+        document["constant"] = bits_text(row.constant, row.dtype)
+    return document
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_recipe(path: str, limits: Limits) -> Recipe:
+    """The recipe in a file. Raises UnreadableError, LimitError, NotOpenedError."""
+    with about(path):
+        source = locate(path).open()
+        try:
+            data = read_limited(source, LONGEST, "recipe-bytes", "the recipe")
+        finally:
+            source.close()
+        return parse_recipe(data, limits)
+
+
+def parse_recipe(data: bytes, limits: Limits) -> Recipe:
+    """The recipe that bytes hold. Raises UnreadableError, LimitError."""
+    document = parse_json(data, "recipe", Budget(limits, len(data)))
+    fields = _Fields(document, "the recipe")
+    schema = _Fields(fields.take("schema"), "its schema")
+    if schema.text("name") != "ckpt.layout":
+        raise UnreadableError("not a recipe of ckpt", hint="ckpt recipe A B -o RECIPE writes one")
+    version = schema.number("version")
+    if version != VERSION:
+        raise UnreadableError(f"a recipe of version {version}: this ckpt reads version {VERSION}")
+    schema.refuse_others()
+    fields.text("ckpt")
+    rules = [_parse_rule(_Fields(row, "a rule")) for row in fields.rows("rules")]
+    dropped = [_parse_dropped(_Fields(row, "a row of dropped")) for row in fields.rows("dropped")]
+    fields.refuse_others()
+    return Recipe(tuple(rules), tuple(dropped))
+
+
+class _Fields:
+    """The fields of an object, each taken once. Raises UnreadableError for one of another type."""
+
+    def __init__(self, value: Json, what: str) -> None:
+        if not isinstance(value, dict):
+            raise UnreadableError(f"{what} is no object")
+        self._fields = dict(value)
+        self.what = what
+
+    def take(self, name: str) -> Json:
+        """A field that must be there."""
+        if name not in self._fields:
+            raise UnreadableError(f"{self.what} has no {name}")
+        value: Json = self._fields.pop(name)
+        return value
+
+    def has(self, name: str) -> bool:
+        """Tell whether a field is there."""
+        return name in self._fields
+
+    def text(self, name: str) -> str:
+        """A text."""
+        value = self.take(name)
+        if not isinstance(value, str):
+            raise UnreadableError(f"{self.what}: {name} is no text")
+        return value
+
+    def number(self, name: str, least: int = 0) -> int:
+        """A number from `least` on."""
+        return self._number(self.take(name), name, least)
+
+    def _number(self, value: Json, name: str, least: int) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _LARGEST:
+            raise UnreadableError(f"{self.what}: {name} is no number from {least} on")
+        return value
+
+    def numbers(self, name: str, least: int = 0) -> tuple[int, ...]:
+        """A list of numbers."""
+        value = self.take(name)
+        if not isinstance(value, list) or len(value) > DIMENSIONS:
+            raise UnreadableError(f"{self.what}: {name} is no list of at most {DIMENSIONS} numbers")
+        return tuple([self._number(item, name, least) for item in value])
+
+    def rows(self, name: str) -> list[Json]:
+        """A list."""
+        value = self.take(name)
+        if not isinstance(value, list):
+            raise UnreadableError(f"{self.what}: {name} is no list")
+        return value
+
+    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The values of places, if there are some."""
+        if not self.has("for"):
+            return ()
+        value = self.take("for")
+        if not isinstance(value, dict) or len(value) > DIMENSIONS or EACH in value:
+            raise UnreadableError(f"{self.what}: for is no object of places")
+        rows: list[tuple[str, tuple[int, ...]]] = []
+        for name, text in value.items():
+            if not isinstance(text, str):
+                raise UnreadableError(f"{self.what}: the values of {show(name, 20)} are no text")
+            rows.append((name, tuple(parse_values(text))))
+        return tuple(rows)
+
+    def refuse_others(self) -> None:
+        """Raise UnreadableError where a field is left: it would say something that nothing heeds."""
+        if self._fields:
+            name = next(iter(self._fields))
+            raise UnreadableError(f"{self.what}: unknown field {show(name, 40)}")
+
+
+def _parse_rule(fields: _Fields) -> Rule:
+    target = parse_template(fields.text("make"))
+    fields.what = f"the rule of {show(target.text, 60)}"
+    places = fields.places()
+    shape = fields.numbers("shape")
+    dtype = dtype_named(fields.text("dtype"))
+    by = fields.text("by") if fields.has("by") else ""
+    if by not in _BYS:
+        raise UnreadableError(f"{fields.what}: by {show(by, 20)} is none of {' '.join(_BYS[1:])}")
+    numel = prod(shape)
+    if numel >= _LARGEST:
+        raise UnreadableError(f"{fields.what}: its shape has too many elements")
+    rule = Rule(target, places, shape, dtype, (), by)
+    parts = [
+        _parse_part(_Fields(row, f"a part of {show(target.text, 60)}"), rule) for row in fields.rows("of")
+    ]
+    fields.refuse_others()
+    return rule._replace(parts=tuple(parts))
+
+
+def _parse_part(fields: _Fields, rule: Rule) -> Part:
+    numel = prod(rule.shape)
+    constant, source, formula = 0, None, ""
+    shape: tuple[int, ...] = ()
+    dtype: DType | None = None
+    if fields.has("constant"):
+        constant = _parse_bits(fields, rule.dtype)
+    else:
+        source = parse_template(fields.text("tensor"))
+        shape = fields.numbers("shape")
+        dtype = dtype_named(fields.text("dtype")) if fields.has("dtype") else rule.dtype
+        formula = fields.text("formula") if fields.has("formula") else ""
+        if formula:
+            parse_formula(formula)
+            _refuse_no_numbers(fields, dtype, rule)
+        if not fields.has("sizes"):
+            fields.refuse_others()
+            return Part(source, shape, dtype, 0, Affine(0), (Loop(numel, 1, 1),), formula=formula)
+    count = fields.number("count", 1) if fields.has("count") else 1
+    to_step = fields.number("to_step") if fields.has("to_step") else 0
+    to = fields.number("to")
+    at = Affine(0)
+    if source is not None:
+        value = fields.take("from")
+        at = parse_affine(str(value)) if isinstance(value, (int, str)) else parse_affine("")
+    sizes = fields.numbers("sizes", 1)
+    to_steps = fields.numbers("to_steps", 1)
+    from_steps = fields.numbers("from_steps", -_LARGEST) if source is not None else (0,) * len(sizes)
+    if not len(sizes) == len(to_steps) == len(from_steps):
+        raise UnreadableError(f"{fields.what}: sizes, to_steps and from_steps are not of one length")
+    loops = tuple([Loop(*row) for row in zip(sizes, to_steps, from_steps, strict=True)])
+    if prod(sizes) * count > numel:
+        raise UnreadableError(f"{fields.what}: it makes more elements than there are")
+    fields.refuse_others()
+    return Part(source, shape, dtype, to, at, loops, constant, count, to_step, formula)
+
+
+def _refuse_no_numbers(fields: _Fields, dtype: DType, rule: Rule) -> None:
+    """Raise UnreadableError for a formula over elements that are not computed with."""
+    if dtype.name not in COMPUTED or dtype != rule.dtype:
+        raise UnreadableError(f"{fields.what}: a formula over {dtype.name} as {rule.dtype.name}")
+
+
+def _parse_bits(fields: _Fields, dtype: DType) -> int:
+    """The bits of a constant."""
+    text = fields.text("constant")
+    digits = text.removeprefix("0x")
+    is_hex = all(char in "0123456789abcdef" for char in digits)
+    if digits == text or len(digits) != dtype.bits // 4 or not is_hex:
+        raise UnreadableError(
+            f"{fields.what}: {show(text, 40)} are no bits of {dtype.name}", hint="as in 0x3f80"
+        )
+    return int(digits, 16)
+
+
+def _parse_dropped(fields: _Fields) -> Leftovers:
+    source = parse_template(fields.text("tensor"))
+    places = fields.places()
+    shape, dtype = fields.numbers("shape"), dtype_named(fields.text("dtype"))
+    elements = fields.number("elements", 1)
+    equal_to = fields.text("equal_to") if fields.has("equal_to") else None
+    constant = _parse_bits(fields, dtype) if fields.has("constant") else None
+    fields.refuse_others()
+    return Leftovers(source, places, shape, dtype, elements, equal_to, constant)
+
+
+def parsed_mapping(texts: Sequence[str]) -> Mapping[str, str]:
+    """The pairs of `--assume`: a name of B, and the name of A behind the last `=`. Raises UsageError."""
+    from ckpt.errors import UsageError
+
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, source = text.partition("=")
+        if not equals or not name or not source:
+            raise UsageError(f"--assume {show(text, 60)}: not a pair", hint="--assume NAME_IN_B=NAME_IN_A")
+        pairs[name] = source
+    return pairs

@@ -1,0 +1,221 @@
+"""Tensors of one dimension, whose elements are too few to say much one by one: found in runs, or as the weight beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from ckpt.ext.layouts.fibres import mixed
+from ckpt.ext.layouts.pieces import Cover, Loop, Piece, cover_of, flat_steps, nested
+from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
+from ckpt.ext.layouts.search import dtype_of_search
+from ckpt.rows import NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+WINDOW = 8
+"""Elements in a row that are looked for: fewer stand in many places."""
+LONGEST = 1 << 24
+"""The most elements of a tensor that is looked at element by element."""
+
+
+LEAVES = (
+    (".weight", ".bias"),
+    ("_weight", "_bias"),
+    ("/kernel", "/bias"),
+    (".kernel", ".bias"),
+    ("", "_bias"),
+    ("", ".bias"),
+)
+"""The last parts of the names of a weight and of the bias beside it."""
+
+
+def bias_beside(
+    target: Leaf, weight: Leaf, pieces: Sequence[Piece], sources: Mapping[str, Leaf]
+) -> list[Piece] | None:
+    """Return the pieces of a bias that follow the weight beside it, some of whose axes the bias has.
+
+    It is None where the weight is not made of whole rows of weights that have a bias beside them.
+    """
+    for axes in _axes_of(weight.shape, target.shape):
+        rows = [_bias_piece(piece, weight, axes, sources) for piece in pieces]
+        out = list(dict.fromkeys([row for row in rows if row is not None]))
+        if len(out) == len(set(rows)) and all(is_proved(piece, target, sources) for piece in out):
+            if cover_of(out, target.ref.numel) == Cover(0, 0):
+                return out
+    return None
+
+
+def _axes_of(shape: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The axes of a weight that have the shape of a bias, in order; the last ones of several come last."""
+    kept = tuple([size for size in wanted if size > 1]) or tuple(wanted)
+    for axes in combinations(range(len(shape)), len(kept)):
+        if tuple([shape[axis] for axis in axes]) == kept and len(axes) < len(shape):
+            yield axes
+
+
+def _bias_piece(
+    piece: Piece, weight: Leaf, axes: tuple[int, ...], sources: Mapping[str, Leaf]
+) -> Piece | None:
+    """The piece of the bias for a piece of its weight, whose `axes` are the bias's."""
+    if piece.source is None:
+        return None
+    source = sources[piece.source]
+    for old, new in LEAVES:
+        bias = sources.get(source.name.removesuffix(old) + new) if source.name.endswith(old) else None
+        for own in () if bias is None else _axes_of(source.shape, bias.shape):
+            row = (
+                None if bias is None else _projected(piece, weight.shape, axes, source.shape, own, bias.name)
+            )
+            if row is not None:
+                return row
+    return None
+
+
+def _projected(
+    piece: Piece,
+    shape: Sequence[int],
+    axes: tuple[int, ...],
+    source_shape: Sequence[int],
+    source_axes: tuple[int, ...],
+    name: str,
+) -> Piece | None:
+    """Return a piece without all axes but some of each side, or None if one side loses an axis that the other one keeps."""
+    steps, source_steps = flat_steps(shape), flat_steps(source_shape)
+    to_steps = dict(zip(axes, flat_steps([shape[axis] for axis in axes]), strict=True))
+    at_steps = dict(zip(source_axes, flat_steps([source_shape[axis] for axis in source_axes]), strict=True))
+    loops: list[Loop] = []
+    for loop in _split(piece.loops, steps, source_steps):
+        one = _axis_of(loop.to, steps)
+        two = _axis_of(abs(loop.at), source_steps)
+        if (one in to_steps) != (two in at_steps):
+            return None
+        if one in to_steps:
+            to = loop.to // steps[one] * to_steps[one]
+            at = abs(loop.at) // source_steps[two] * at_steps[two]
+            loops.append(Loop(loop.size, to, at if loop.at > 0 else -at))
+    start = sum([piece.to // steps[axis] % shape[axis] * step for axis, step in to_steps.items()])
+    first = sum(
+        [piece.at // source_steps[axis] % source_shape[axis] * step for axis, step in at_steps.items()]
+    )
+    return Piece(name, start, first, tuple(loops)).normalized()
+
+
+def _axis_of(step: int, steps: Sequence[int]) -> int:
+    """The axis that a step moves along."""
+    return next((axis for axis, own in enumerate(steps) if step >= own > 0), len(steps) - 1)
+
+
+def _split(loops: Sequence[Loop], steps: Sequence[int], source_steps: Sequence[int]) -> list[Loop]:
+    """The loops of a piece, cut where they run on from one axis into the next one on either side."""
+    todo, out = list(loops), []
+    while todo:
+        loop = todo.pop()
+        cuts = [
+            own // abs(step)
+            for own_steps, step in ((steps, loop.to), (source_steps, loop.at))
+            for own in own_steps
+            if step and abs(step) < own < abs(step) * loop.size and own % abs(step) == 0
+        ]
+        fits = [cut for cut in cuts if loop.size % cut == 0]
+        if not fits:
+            out.append(loop)
+            continue
+        cut = min(fits)
+        todo += [Loop(cut, loop.to, loop.at), Loop(loop.size // cut, loop.to * cut, loop.at * cut)]
+    return out
+
+
+class Windows(NamedTuple):
+    """The runs of WINDOW elements in flat tensors of A, sorted by what is in them."""
+
+    keys: Array
+    owners: Array
+    places: Array
+    leaves: tuple[Leaf, ...]
+
+
+def windows_of(leaves: Sequence[Leaf], target: Leaf) -> Windows:
+    """The runs of elements of flat tensors, read as the dtype of a target."""
+    import numpy as np
+
+    keys: list[Array] = []
+    owners: list[Array] = []
+    places: list[Array] = []
+    kept: list[Leaf] = []
+    for leaf in leaves:
+        fits = dtype_of_search(leaf.dtype, target.dtype) is not None
+        if fits and WINDOW <= leaf.ref.numel <= LONGEST:
+            own = _window_keys(_values(leaf, target))
+            keys.append(own)
+            owners.append(np.full(len(own), len(kept), np.int32))
+            places.append(np.arange(len(own), dtype=np.int64))
+            kept.append(leaf)
+    if not keys:
+        none = np.zeros(0, np.int64)
+        return Windows(none.astype(np.uint64), none, none, ())
+    joined = np.concatenate(keys)
+    order = np.argsort(joined, kind="stable")
+    return Windows(joined[order], np.concatenate(owners)[order], np.concatenate(places)[order], tuple(kept))
+
+
+def _values(leaf: Leaf, target: Leaf) -> Array:
+    """The raw elements of a flat tensor, as the dtype of a target."""
+    raw = read_elements(leaf.flat, 0, ((leaf.ref.numel, 1),))
+    return cast_elements(raw, leaf.dtype, target.dtype) if leaf.dtype != target.dtype else raw
+
+
+def _window_keys(bits: Array) -> Array:
+    """The content of each run of WINDOW elements, as one number."""
+    import numpy as np
+
+    hashes = mixed(bits)
+    count = len(bits) - WINDOW + 1
+    keys = np.zeros(count, np.uint64)
+    for number in range(WINDOW):
+        keys *= np.uint64(0x9E3779B97F4A7C15)
+        keys += hashes[number : number + count]
+    return keys
+
+
+def joined_runs(target: Leaf, windows: Windows) -> list[Piece] | None:
+    """The pieces of a flat tensor that is put together from runs of flat tensors of A; None if some of it is in none."""
+    import numpy as np
+
+    count = target.ref.numel
+    if not WINDOW <= count <= LONGEST or not len(windows.keys):
+        return None
+    own = _values(target, target)
+    keys = _window_keys(own)
+    lows = np.searchsorted(windows.keys, keys, "left")
+    highs = np.searchsorted(windows.keys, keys, "right")
+    owners, places = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+    held: dict[int, Array] = {}
+    position = 0
+    while position < count:
+        start = min(position, count - WINDOW)
+        low, high = int(lows[start]), int(highs[start])
+        best = (0, 0, 0)
+        for number in range(low, min(high, low + WINDOW)):
+            owner = int(windows.owners[number])
+            if owner not in held:
+                held[owner] = _values(windows.leaves[owner], target)
+            place = int(windows.places[number]) + position - start
+            theirs = held[owner][place:]
+            length = min(len(theirs), count - position)
+            differs = np.flatnonzero(theirs[:length] != own[position : position + length])
+            best = max(best, (int(differs[0]) if len(differs) else length, -owner, -place))
+        length, owner, place = best[0], -best[1], -best[2]
+        if not length:
+            return None
+        owners[position : position + length] = owner
+        places[position : position + length] = np.arange(place, place + length)
+        position += length
+    return [
+        Piece(windows.leaves[nest.key].name, nest.first, nest.at, nest.loops).normalized()
+        for nest in nested(owners.tolist(), places.tolist())
+    ]

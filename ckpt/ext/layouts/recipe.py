@@ -1,0 +1,91 @@
+"""`ckpt.recipe`: find how one checkpoint is made of another one, or prove a recipe on a pair."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+from ckpt.api.keywords import Path, Progress, Texts, limits_only, text_only, texts
+from ckpt.api.opening import Input, at_hand
+from ckpt.api.reading import metered
+from ckpt.errors import UsageError
+from ckpt.ext.layouts.checking import checked
+from ckpt.ext.layouts.document import parsed_mapping, read_recipe, recipe_text
+from ckpt.ext.layouts.find import find_layout
+from ckpt.ext.layouts.report import RecipeReport
+from ckpt.ext.layouts.rules import recipe_of
+from ckpt.ext.layouts.sides import Side, side_of
+from ckpt.io.executor import current
+from ckpt.io.target import make_parents, target, writing
+from ckpt.jobs.rewrite.report import with_ties
+from ckpt.limits import Limits
+from ckpt.text import show
+
+
+def recipe(
+    before: Input,
+    after: Input,
+    *,
+    out: Path | None = None,
+    check: Path | None = None,
+    assume: Texts = (),
+    section: str | None = None,
+    force: bool = False,
+    parents: bool = False,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> RecipeReport:
+    """Find how each tensor of `after` is made of `before`, prove it byte by byte, and return the report of `ckpt recipe`.
+
+    `out` gets the recipe, which `ckpt.convert` takes. With `check`, the path of a recipe, nothing is searched: that recipe is
+    proved on this pair. `assume` are texts such as `NAME_IN_B=NAME_IN_A`, where two ways fit. Raises CkptError.
+    """
+    text_only(section=section)
+    limits_only(limits)
+    assumed = parsed_mapping(texts(assume))
+    if check is not None and (out is not None or assumed):
+        raise UsageError("--check proves a recipe: it goes without -o and --assume")
+    place = None if out is None else target(os.fsdecode(out), force=force, parents=parents)
+    given = None if check is None else read_recipe(os.fsdecode(check), limits or Limits())
+    with ExitStack() as stack:
+        opened = [stack.enter_context(at_hand(side, limits, plugins=plugins)) for side in (before, after)]
+        sides = [side_of(with_ties(side.survey, side.limits), section) for side in opened]
+        with metered(progress, *opened) as meter:
+            if given is not None:
+                findings = checked(given, sides[0], sides[1], current(), meter)
+                made = given
+            else:
+                _refuse_unknown(assumed, sides[0], sides[1])
+                findings = find_layout(sides[0].leaves, sides[1].leaves, assumed, current(), meter)
+                made = recipe_of(findings, sides[0].leaves, sides[1].leaves)
+        for side in opened:
+            side.check_unchanged()
+    report = RecipeReport(
+        sides[0].path,
+        sides[1].path,
+        findings,
+        made,
+        (*sides[0].passed, *sides[1].passed),
+        (sides[0].beside, sides[1].beside),
+        check is not None,
+    )
+    if place is None:
+        return report
+    if parents:
+        make_parents(place)
+    data = recipe_text(made).encode()
+    with writing(place, len(data)) as sink:
+        sink.write(data)
+    return report._replace(path=place.path)
+
+
+def _refuse_unknown(assumed: object, before: Side, after: Side) -> None:
+    """Raise UsageError for an assumption about tensors that are not there."""
+    assert isinstance(assumed, dict)
+    ours, theirs = {leaf.name for leaf in after.leaves}, {leaf.name for leaf in before.leaves}
+    for name, source in assumed.items():
+        if name not in ours:
+            raise UsageError(f"--assume {show(name, 60)}: no tensor of B")
+        if source not in theirs:
+            raise UsageError(f"--assume {show(source, 60)}: no tensor of A")

@@ -1,0 +1,114 @@
+"""The report of `ckpt recipe`: how each tensor of B is made of A, and its document."""
+
+from __future__ import annotations
+
+from ckpt.ext.layouts.document import recipe_json
+from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS, Findings, Made, Unused
+from ckpt.ext.layouts.rules import Recipe
+from ckpt.ext.layouts.sides import Passed
+from ckpt.reports import pickled
+from ckpt.rows import NamedTuple
+from ckpt.text import Json, plural, show
+
+
+class RecipeReport(NamedTuple):
+    """The report of `ckpt recipe`: how B is made of A, proved byte by byte.
+
+    `recipe` has the rules of all that was found. `is_check` is set where a given recipe was proved, and nothing searched.
+    """
+
+    before: str
+    after: str
+    findings: Findings
+    recipe: Recipe
+    passed: tuple[Passed, ...] = ()
+    """The tensors of both that were not looked at."""
+    beside: tuple[int, int] = (0, 0)
+    """The tensors of both beside their models."""
+    is_check: bool = False
+    path: str | None = None
+    """The path of the recipe that was written."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.before, RecipeReport, *self)
+
+    def __repr__(self) -> str:
+        return f"<ckpt.RecipeReport {show(self.before)} → {show(self.after)}: {self.headline}>"
+
+    @property
+    def made(self) -> tuple[Made, ...]:
+        """The tensors of B that are made of A."""
+        return tuple([row for row in self.findings.made if row.pieces is not None])
+
+    @property
+    def left(self) -> tuple[Made, ...]:
+        """The tensors of B that are not."""
+        return tuple([row for row in self.findings.made if row.pieces is None])
+
+    @property
+    def unused(self) -> tuple[Unused, ...]:
+        """The tensors of A with values that are used nowhere. A copy of a used tensor is used, and padding is no value."""
+        return tuple([row for row in self.findings.unused if row.copy_of is None and not row.is_padding])
+
+    @property
+    def padded(self) -> tuple[Unused, ...]:
+        """The tensors of A of which rows of one number are dropped."""
+        return tuple([row for row in self.findings.unused if row.is_padding])
+
+    @property
+    def copies(self) -> tuple[Unused, ...]:
+        """The tensors of A that have the same bytes as another one, which is used."""
+        return tuple([row for row in self.findings.unused if row.copy_of is not None])
+
+    @property
+    def by_names(self) -> tuple[Made, ...]:
+        """The tensors of B of which names decided how they are made, because their values say nothing."""
+        return tuple([row for row in self.made if row.by in (NEIGHBOURS, ASSUMED)])
+
+    @property
+    def constants(self) -> tuple[Made, ...]:
+        """The tensors of B that are one number and nothing of A."""
+        return tuple([row for row in self.made if row.by == CONSTANT])
+
+    @property
+    def headline(self) -> str:
+        """The answer in one line."""
+        count = len(self.findings.made)
+        verb = "is" if count == 1 else "are"
+        return f"{len(self.made):,} of {plural(count, 'tensor')} of B {verb} made of A, bit for bit"
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether all of B is made of A, and all of A is used."""
+        return not (self.left or self.unused or self.passed)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 1 where something of B or A is left."""
+        return int(not self.is_whole)
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.recipe`; docs/json.md is its contract."""
+        from ckpt import __version__
+
+        recipe = recipe_json(self.recipe)
+        return {
+            "schema": {"name": "ckpt.recipe", "version": 1},
+            "ckpt": __version__,
+            "before": {"path": self.before},
+            "after": {"path": self.after},
+            "check": self.is_check,
+            "whole": self.is_whole,
+            "tensors": len(self.findings.made),
+            "made": len(self.made),
+            "rules": recipe["rules"],
+            "dropped": recipe["dropped"],
+            "by_neighbours": [row.name for row in self.by_names],
+            "constant": [row.name for row in self.constants],
+            "left": [{"name": row.name, "why": row.why, "ways": list(row.ways)} for row in self.left],
+            "unused": [{"name": row.name, "elements": row.elements, "of": row.of} for row in self.unused],
+            "copies": [{"name": row.name, "of": row.copy_of} for row in self.copies],
+            "padding": [{"name": row.name, "elements": row.elements} for row in self.padded],
+            "passed_over": [{"name": row.name, "why": row.why} for row in self.passed],
+            "output": self.path,
+        }

@@ -1,0 +1,455 @@
+"""Rules: pieces folded over the numbers in names. A recipe is rules, and what they leave of A."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import prod
+
+from ckpt.dtypes import BY_NAME, DType
+from ckpt.errors import LimitError, UnreadableError
+from ckpt.ext.layouts.find import VALUES, Findings, Made
+from ckpt.ext.layouts.pieces import Loop, Piece
+from ckpt.ext.layouts.proof import Leaf
+from ckpt.ext.layouts.templates import Affine, Form, Template, forms_of, place_name, template_of
+from ckpt.rows import NamedTuple
+from ckpt.text import show
+
+MOST_PIECES = 1 << 21
+"""The most pieces of all tensors that a recipe makes."""
+
+
+_FEWEST = 3
+"""The fewest pieces that are folded to one part: two are easier to read one by one."""
+
+
+class Part(NamedTuple):
+    """Pieces of a rule that differ by numbers alone. `source` is None for a constant, whose bits are `constant`.
+
+    There are `times` of them; the place `each` in `source` and `at` counts them, and each begins `to_step`
+    later in the target.
+    """
+
+    source: Template | None
+    shape: tuple[int, ...]
+    dtype: DType | None
+    to: int
+    at: Affine
+    loops: tuple[Loop, ...]
+    constant: int = 0
+    times: int = 1
+    to_step: int = 0
+    formula: str = ""
+
+
+EACH = "each"
+"""The place that counts the pieces of a part."""
+
+
+class Rule(NamedTuple):
+    """The way in which the tensors of one form of names are made. `places` are the values of the places in `target`."""
+
+    target: Template
+    places: tuple[tuple[str, tuple[int, ...]], ...]
+    shape: tuple[int, ...]
+    dtype: DType
+    parts: tuple[Part, ...]
+    by: str = ""
+
+    @property
+    def times(self) -> int:
+        """The number of tensors that it makes."""
+        return prod([len(values) for _, values in self.places])
+
+    def cases(self) -> Iterator[dict[str, int]]:
+        """The values of the places of each tensor."""
+        names = [name for name, _ in self.places]
+        for values in product(*[values for _, values in self.places]):
+            yield dict(zip(names, values, strict=True))
+
+    def pieces(self, places: Mapping[str, int]) -> list[Piece]:
+        """The pieces of one tensor. Raises UnreadableError."""
+        pieces: list[Piece] = []
+        for part in self.parts:
+            for number in range(part.times):
+                all_places = {**places, EACH: number}
+                source = None if part.source is None else _named(part.source, all_places)
+                to = part.to + number * part.to_step
+                pieces.append(
+                    Piece(source, to, _value(part.at, all_places), part.loops, part.constant, part.formula)
+                )
+        return pieces
+
+
+class Leftovers(NamedTuple):
+    """Tensors of A of which a recipe takes nothing, or not all: so many elements of each are dropped."""
+
+    source: Template
+    places: tuple[tuple[str, tuple[int, ...]], ...]
+    shape: tuple[int, ...]
+    dtype: DType
+    elements: int
+    equal_to: str | None = None
+    """The tensor of A that it must be equal to, byte by byte."""
+    constant: int | None = None
+    """The bits of each of these elements, if they are all one number."""
+
+
+class Recipe(NamedTuple):
+    """The way from one layout to another one."""
+
+    rules: tuple[Rule, ...]
+    dropped: tuple[Leftovers, ...] = ()
+
+
+class Target(NamedTuple):
+    """A tensor that a recipe makes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    pieces: tuple[Piece, ...]
+
+
+class Wanted(NamedTuple):
+    """A tensor that a recipe takes: its shape and dtype, and the elements that are dropped."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    dropped: int = 0
+    equal_to: str | None = None
+    constant: int | None = None
+
+
+class Expanded(NamedTuple):
+    """A recipe as tensors: those that it makes, and those that it takes, by their names."""
+
+    targets: tuple[Target, ...]
+    wanted: dict[str, Wanted]
+
+
+def expanded(recipe: Recipe) -> Expanded:
+    """The tensors of a recipe. Raises UnreadableError where it contradicts itself, LimitError."""
+    total = sum([rule.times * sum([part.times for part in rule.parts]) for rule in recipe.rules])
+    if total > MOST_PIECES:
+        raise LimitError(f"the recipe makes {total:,} pieces", "recipe-pieces", MOST_PIECES)
+    targets: dict[str, Target] = {}
+    wanted: dict[str, Wanted] = {}
+    for rule in recipe.rules:
+        for places in rule.cases():
+            name = _named(rule.target, places)
+            if name in targets:
+                raise UnreadableError(f"two rules make {show(name, 80)}")
+            pieces = tuple(rule.pieces(places))
+            for piece, part in zip(pieces, _parts_of(rule), strict=True):
+                if piece.source is not None and part.dtype is not None:
+                    _want(wanted, Wanted(piece.source, part.shape, part.dtype))
+            targets[name] = Target(name, rule.shape, rule.dtype, pieces)
+    for left in recipe.dropped:
+        for places in _cases(left.places):
+            name = _named(left.source, places)
+            _want(wanted, Wanted(name, left.shape, left.dtype, left.elements, left.equal_to, left.constant))
+    return Expanded(tuple(targets.values()), wanted)
+
+
+def _parts_of(rule: Rule) -> list[Part]:
+    """The part of each piece of a rule."""
+    return [part for part in rule.parts for _ in range(part.times)]
+
+
+def _named(template: Template, places: Mapping[str, int]) -> str:
+    """The name that a template gives. Raises UnreadableError for a place that is not there."""
+    try:
+        return template.name(places)
+    except KeyError as error:
+        raise UnreadableError(f"{show(template.text, 60)}: no place {show(str(error.args[0]), 20)}") from None
+
+
+def _value(number: Affine, places: Mapping[str, int]) -> int:
+    """The value of a number. Raises UnreadableError for a place that is not there."""
+    try:
+        return number.value(places)
+    except KeyError as error:
+        raise UnreadableError(f"{show(number.text, 60)}: no place {show(str(error.args[0]), 20)}") from None
+
+
+def _want(wanted: dict[str, Wanted], row: Wanted) -> None:
+    """Note that a recipe takes a tensor. Raises UnreadableError where it says two things of it."""
+    known = wanted.get(row.name)
+    if known is None:
+        wanted[row.name] = row
+        return
+    if (known.shape, known.dtype) != (row.shape, row.dtype):
+        raise UnreadableError(f"the recipe gives {show(row.name, 80)} two shapes or dtypes")
+    if row.dropped:
+        wanted[row.name] = row
+
+
+def _cases(places: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[dict[str, int]]:
+    """The values of places, each with each."""
+    for values in product(*[values for _, values in places]):
+        yield dict(zip([name for name, _ in places], values, strict=True))
+
+
+# --- folding ----------------------------------------------------------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    """A tensor of B with its pieces folded to parts: what is the same in all tensors of a rule, and the numbers that differ."""
+
+    form: Form
+    made: Made
+    leaf: Leaf
+    parts: tuple[_Folded, ...]
+
+    @property
+    def signature(self) -> object:
+        """The properties that tensors of one rule have in common."""
+        fixed = [
+            (
+                part.form and (part.form.text, part.form.widths),
+                part.leaf and (part.leaf.shape, part.leaf.dtype),
+                part.piece.to,
+                part.piece.loops,
+                part.piece.constant,
+                part.piece.formula,
+                part.times,
+                part.to_step,
+                part.steps,
+                part.at_step,
+            )
+            for part in self.parts
+        ]
+        return self.form.text, self.form.widths, self.leaf.shape, self.leaf.dtype, self.made.by, tuple(fixed)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers that may follow the numbers of the name: those in the names of the sources, and where each begins."""
+        return [
+            number
+            for part in self.parts
+            for number in (*(part.form.numbers if part.form else ()), part.piece.at)
+        ]
+
+
+class _Folded(NamedTuple):
+    """Pieces that differ by one step of their numbers: the first one, and the steps."""
+
+    piece: Piece
+    form: Form | None
+    leaf: Leaf | None
+    times: int = 1
+    to_step: int = 0
+    at_step: int = 0
+    steps: tuple[int, ...] = ()
+
+
+def recipe_of(findings: Findings, sources: Sequence[Leaf], targets: Sequence[Leaf]) -> Recipe:
+    """The recipe of what was found, folded over the numbers in names. Tensors that are not made have no rule."""
+    source_forms = forms_of([leaf.name for leaf in sources])
+    target_forms = forms_of([leaf.name for leaf in targets])
+    leaves = {leaf.name: leaf for leaf in sources}
+    groups: dict[object, list[_Row]] = {}
+    for made, leaf in zip(findings.made, targets, strict=True):
+        if made.pieces is not None:
+            parts = _folded_parts(made.pieces, source_forms, leaves)
+            row = _Row(target_forms[made.name], made, leaf, parts)
+            groups.setdefault(row.signature, []).append(row)
+    rules = [rule for rows in groups.values() for rule in _rules_of(rows)]
+    dropped: list[Leftovers] = []
+    for unused in findings.unused:
+        leaf = leaves[unused.name]
+        numbers = [Affine(number) for number in source_forms[unused.name].numbers]
+        template = template_of(source_forms[unused.name], numbers)
+        counts = unused.elements, unused.copy_of, unused.constant
+        dropped.append(Leftovers(template, (), leaf.shape, leaf.dtype, *counts))
+    return Recipe(tuple(rules), tuple(dropped))
+
+
+def _folded_parts(
+    pieces: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
+) -> tuple[_Folded, ...]:
+    """The pieces of a tensor, those together that differ by one step of all their numbers."""
+    groups: dict[object, list[Piece]] = {}
+    for piece in sorted(pieces, key=lambda piece: piece.to):
+        form = None if piece.source is None else forms[piece.source]
+        leaf = None if piece.source is None else leaves[piece.source]
+        key = (
+            form and (form.text, form.widths),
+            leaf and (leaf.shape, leaf.dtype),
+            piece.loops,
+            piece.constant,
+            piece.formula,
+        )
+        groups.setdefault(key, []).append(piece)
+    out: list[_Folded] = []
+    for rows in groups.values():
+        first = 0
+        while first < len(rows):
+            count = _run_length(rows[first:], forms)
+            out.append(_folded(rows[first : first + count], forms, leaves))
+            first += count
+    return tuple(sorted(out, key=lambda part: part.piece.to))
+
+
+def _vector(piece: Piece, forms: Mapping[str, Form]) -> tuple[int, ...]:
+    """The numbers of a piece: where it begins on both sides, and those in the name of its source."""
+    numbers = () if piece.source is None else forms[piece.source].numbers
+    return piece.to, piece.at, *numbers
+
+
+def _run_length(rows: Sequence[Piece], forms: Mapping[str, Form]) -> int:
+    """The number of pieces from the first one on that follow each other by one step."""
+    if len(rows) < 2:
+        return 1
+    vectors = [_vector(rows[0], forms), _vector(rows[1], forms)]
+    steps = [two - one for one, two in zip(*vectors, strict=True)]
+    count = 2
+    while count < len(rows):
+        vectors = [_vector(rows[count - 1], forms), _vector(rows[count], forms)]
+        if [two - one for one, two in zip(*vectors, strict=True)] != steps:
+            break
+        count += 1
+    return count if count >= _FEWEST else 1
+
+
+def _folded(rows: Sequence[Piece], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]) -> _Folded:
+    """The pieces of a run as one part."""
+    piece = rows[0]
+    form = None if piece.source is None else forms[piece.source]
+    leaf = None if piece.source is None else leaves[piece.source]
+    if len(rows) == 1:
+        return _Folded(piece, form, leaf)
+    one, two = _vector(rows[0], forms), _vector(rows[1], forms)
+    to_step, at_step, *steps = [after - before for before, after in zip(one, two, strict=True)]
+    return _Folded(piece, form, leaf, len(rows), to_step, at_step, tuple(steps))
+
+
+def _rules_of(rows: Sequence[_Row]) -> list[Rule]:
+    """The rules of tensors with one signature: one, if all their numbers follow the numbers of their names; else several."""
+    numbers = [row.form.numbers for row in rows]
+    values = [sorted({row[place] for row in numbers}) for place in range(len(numbers[0]))]
+    if prod([len(row) for row in values]) == len(rows):
+        fitted = _fitted(rows, values)
+        if fitted is not None:
+            return [_rule(rows[0], values, fitted)]
+    varying = [place for place, row in enumerate(values) if len(row) > 1]
+    if not varying:
+        return [_rule(row, [[number] for number in row.form.numbers], _constants(row)) for row in rows]
+    place = min(varying, key=lambda place: len(values[place]))
+    out: list[Rule] = []
+    rest = values[place]
+    while rest:
+        count, fitted = _longest_fit(rows, place, rest)
+        chosen = [row for row in rows if row.form.numbers[place] in rest[:count]]
+        own = [sorted({row.form.numbers[index] for row in chosen}) for index in range(len(values))]
+        out += _rules_of(chosen) if fitted is None else [_rule(chosen[0], own, fitted)]
+        rest = rest[count:]
+    return out
+
+
+def _longest_fit(rows: Sequence[_Row], place: int, values: Sequence[int]) -> tuple[int, list[Affine] | None]:
+    """The number of values of a place that make one rule, from the first one on, and its numbers: one value without a rule."""
+    best: tuple[int, list[Affine] | None] = 1, None
+    for count in range(2, len(values) + 1):
+        chosen = [row for row in rows if row.form.numbers[place] in values[:count]]
+        own = [
+            sorted({row.form.numbers[index] for row in chosen})
+            for index in range(len(chosen[0].form.numbers))
+        ]
+        is_product = prod([len(row) for row in own]) == len(chosen)
+        fitted = _fitted(chosen, own) if is_product else None
+        if fitted is None:
+            break
+        best = count, fitted
+    return best
+
+
+def _constants(row: _Row) -> list[Affine]:
+    """The numbers of a tensor as they are."""
+    return [Affine(number) for number in row.numbers]
+
+
+def _fitted(rows: Sequence[_Row], values: Sequence[Sequence[int]]) -> list[Affine] | None:
+    """Each number of the parts as one that follows the places of the names, or None if one does not."""
+    by_numbers = {row.form.numbers: row.numbers for row in rows}
+    base = tuple([row[0] for row in values])
+    start = by_numbers[base]
+    factors: list[list[int]] = []
+    for place, row in enumerate(values):
+        if len(row) < 2:
+            factors.append([0] * len(start))
+            continue
+        other = (*base[:place], row[1], *base[place + 1 :])
+        gaps = [after - before for before, after in zip(start, by_numbers[other], strict=True)]
+        width = row[1] - row[0]
+        if any(gap % width for gap in gaps):
+            return None
+        factors.append([gap // width for gap in gaps])
+    names = [place_name(place) for place in range(len(values))]
+    out: list[Affine] = []
+    for index, number in enumerate(start):
+        own = [(place, row[index]) for place, row in enumerate(factors) if row[index]]
+        constant = number - sum([factor * base[place] for place, factor in own])
+        out.append(Affine(constant, tuple([(names[place], factor) for place, factor in own])))
+    for places, wanted in by_numbers.items():
+        case = dict(zip(names, places, strict=True))
+        if [affine.value(case) for affine in out] != wanted:
+            return None
+    return out
+
+
+def _rule(row: _Row, values: Sequence[Sequence[int]], numbers: Sequence[Affine]) -> Rule:
+    """The rule of tensors that differ by their numbers alone."""
+    own: list[Affine] = []
+    places: list[tuple[str, tuple[int, ...]]] = []
+    for place, given in enumerate(values):
+        name = place_name(place)
+        if len(given) > 1:
+            own.append(Affine(0, ((name, 1),)))
+            places.append((name, tuple(given)))
+        else:
+            own.append(Affine(given[0]))
+    rest = list(numbers)
+    parts: list[Part] = []
+    for part in row.parts:
+        count = len(part.form.numbers) if part.form else 0
+        in_name, at, rest = rest[:count], rest[count], rest[count + 1 :]
+        source = None
+        if part.form is not None:
+            stepped = [
+                _with_step(number, step)
+                for number, step in zip(in_name, part.steps or (0,) * count, strict=True)
+            ]
+            source = template_of(part.form, stepped)
+        leaf = part.leaf
+        parts.append(
+            Part(
+                source,
+                leaf.shape if leaf else (),
+                leaf.dtype if leaf else None,
+                part.piece.to,
+                _with_step(at, part.at_step),
+                part.piece.loops,
+                part.piece.constant,
+                part.times,
+                part.to_step,
+                part.piece.formula,
+            )
+        )
+    by = row.made.by if row.made.by != VALUES else ""
+    return Rule(template_of(row.form, own), tuple(places), row.leaf.shape, row.leaf.dtype, tuple(parts), by)
+
+
+def _with_step(number: Affine, step: int) -> Affine:
+    """A number that also moves on by a step for each piece of a part."""
+    return number._replace(factors=(*number.factors, (EACH, step))) if step else number
+
+
+def dtype_named(name: str) -> DType:
+    """The dtype of a name. Raises UnreadableError."""
+    dtype = BY_NAME.get(name)
+    if dtype is None or dtype.bits < 8:
+        raise UnreadableError(f"{show(name, 40)} is no dtype of a recipe")
+    return dtype

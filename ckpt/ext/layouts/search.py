@@ -1,0 +1,468 @@
+"""The search: for each tensor of B the pieces of A that it is made of, proposed by fingerprints and proved by bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import permutations
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ckpt.dtypes import DType
+from ckpt.ext.layouts.fibres import Axes, Fibres, mixed, mixed_number
+from ckpt.ext.layouts.pieces import (
+    MOST,
+    Loop,
+    Nest,
+    Piece,
+    flat_steps,
+    matched_dims,
+    nested,
+)
+from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
+from ckpt.rows import NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_CANDIDATES = 16
+"""The places of A that are looked at where several have the same fingerprint."""
+_SAMPLED = 32
+"""The slices that are read to find how columns were permuted."""
+_INNER = 1 << 20
+"""The most elements of a slice of which the permutation is looked for."""
+_DIMS = 4
+"""The most dimensions inside of a slice whose orders are tried."""
+
+Dims = Sequence[tuple[int, int]]
+"""Dimensions as (size, step) each."""
+
+
+class Index(NamedTuple):
+    """The slices of tensors of A by their sums, in the order of the sums: of which tensor, which family, from which element on."""
+
+    keys: Array
+    owners: Array
+    families: Array
+    places: Array
+    kinds: tuple[Axes, ...]
+    """The families by their number."""
+
+
+def key_offset(numel: int) -> int:
+    """The number that is added to the sum of a slice with so many elements, so that slices of other sizes are other keys."""
+    return numel * 0x9E3779B97F4A7C15 % (1 << 64)
+
+
+def index_of(fibres: Mapping[int, Fibres], *, whole_only: bool = False) -> Index:
+    """The index of tensors of A, by their numbers. Constant tensors are in none: their values say nothing."""
+    import numpy as np
+
+    kinds: dict[Axes, int] = {(): 0}
+    keys: list[Array] = []
+    owners: list[Array] = []
+    families: list[Array] = []
+    places: list[Array] = []
+    for number, row in fibres.items():
+        if row.is_constant:
+            continue
+        steps = flat_steps(row.shape)
+        sums = {(): np.array([row.total], np.uint64)} | ({} if whole_only else row.families)
+        for family, values in sums.items():
+            flat = values.reshape(-1)
+            inner = row.numel // len(flat)
+            keys.append(flat + np.uint64(key_offset(inner)))
+            owners.append(np.full(len(flat), number, np.int32))
+            families.append(np.full(len(flat), kinds.setdefault(family, len(kinds)), np.int16))
+            places.append(_starts(row.shape, steps, family))
+    if not keys:
+        none = np.zeros(0, np.int64)
+        return Index(none.astype(np.uint64), none, none, none, tuple(kinds))
+    joined = np.concatenate(keys)
+    order = np.argsort(joined, kind="stable")
+    return Index(
+        joined[order],
+        np.concatenate(owners)[order],
+        np.concatenate(families)[order],
+        np.concatenate(places)[order],
+        tuple(kinds),
+    )
+
+
+def _starts(shape: Sequence[int], steps: Sequence[int], family: Axes) -> Array:
+    """The first element of each slice of a family, in the order of the kept axes."""
+    import numpy as np
+
+    starts = np.zeros((), np.int64)
+    for axis in family:
+        starts = starts[..., None] + np.arange(shape[axis], dtype=np.int64) * steps[axis]
+    return starts.reshape(-1)
+
+
+class Found(NamedTuple):
+    """The pieces of a tensor of B, and the other ways that fit as well, each a list of pieces."""
+
+    pieces: tuple[Piece, ...]
+    others: tuple[tuple[Piece, ...], ...] = ()
+
+
+class Search:
+    """The search in one A. `fibres` has the sums of each tensor of A by its number, read as the dtype of B's tensor."""
+
+    def __init__(self, leaves: Sequence[Leaf], likeness: Likeness) -> None:
+        self._leaves = leaves
+        self._by_name = {leaf.name: leaf for leaf in leaves}
+        self._likeness = likeness
+
+    def is_made(self, target: Leaf, pieces: Sequence[Piece]) -> bool:
+        """Tell whether all pieces are proved."""
+        return all(is_proved(piece, target, self._by_name) for piece in pieces)
+
+    def whole(self, target: Leaf, fibres: Fibres, index: Index) -> Found | None:
+        """The pieces of a tensor that is one slice of A, or all of one tensor: in the same order, or with its axes permuted."""
+        import numpy as np
+
+        key = np.uint64((fibres.total + key_offset(fibres.numel)) % (1 << 64))
+        first, last = np.searchsorted(index.keys, key, "left"), np.searchsorted(index.keys, key, "right")
+        ways: list[tuple[Piece, ...]] = []
+        for number in range(int(first), min(int(last), int(first) + _CANDIDATES)):
+            owner = self._leaves[int(index.owners[number])]
+            family = index.kinds[int(index.families[number])]
+            piece = self._slice(target, owner, family, int(index.places[number]))
+            if piece is not None and (piece,) not in ways:
+                ways.append((piece,))
+        return Found(ways[0], tuple(ways[1:])) if ways else None
+
+    def _slice(self, target: Leaf, owner: Leaf, family: Axes, start: int) -> Piece | None:
+        """The piece of a target that has the elements of one slice, proved; None if their order is another one."""
+        ours = dims_without(target.shape, ())
+        theirs = dims_without(owner.shape, family)
+        for loops in orders(ours, theirs):
+            piece = Piece(owner.name, 0, start, tuple(loops)).normalized()
+            if is_proved(piece, target, self._by_name):
+                return piece
+        return None
+
+    def assembled(self, target: Leaf, fibres: Fibres, index: Index) -> tuple[Found | None, str]:
+        """The pieces of a tensor that is put together from slices of A along one or two axes, or why there are none."""
+        import numpy as np
+
+        plans: list[tuple[int, Axes, list[Nest], list[int]]] = []
+        best = ""
+        most = 0
+        for family, sums in fibres.families.items():
+            flat = sums.reshape(-1)
+            inner = fibres.numel // len(flat)
+            keys = flat + np.uint64(key_offset(inner))
+            zero = np.uint64(
+                (mixed_number(0, target.dtype.bits // 8) * inner + key_offset(inner)) % (1 << 64)
+            )
+            lows = np.searchsorted(index.keys, keys, "left")
+            highs = np.searchsorted(index.keys, keys, "right")
+            is_zero = keys == zero
+            found = (highs > lows) & ~is_zero
+            count = int(found.sum())
+            if not count:
+                continue
+            if count > most:
+                most = count
+                what = "rows" if family == (0,) else "slices"
+                best = f"{count:,} of {len(flat):,} {what} are in A"
+            chosen = self._chosen(target, index, lows, highs, found)
+            missing = ~found
+            if missing.any() and not self._fill_gaps(target, family, chosen, missing):
+                continue
+            nests = _nests_of(chosen, [target.shape[axis] for axis in family])
+            if len(nests) <= MOST:
+                plans.append((len(nests), family, nests, chosen.constants))
+        plans.sort(key=lambda plan: plan[0])
+        for _, family, nests, constants in plans:
+            pieces = self._made(target, family, nests, constants, index)
+            if pieces is not None:
+                return Found(pieces), ""
+            best = "slices of A in an order that ckpt does not find"
+        return None, best
+
+    def _chosen(self, target: Leaf, index: Index, lows: Array, highs: Array, found: Array) -> Chosen:
+        """The slice of A for each slice of a target. Where several have its sum, it is of the tensor with the most of them."""
+        import numpy as np
+
+        numbers = np.minimum(lows, max(len(index.keys) - 1, 0))
+        owners = index.owners[numbers].astype(np.int64)
+        families = index.families[numbers].astype(np.int64)
+        places = index.places[numbers].copy()
+        several = np.flatnonzero(found & (highs - lows > 1))
+        if len(several):
+            kinds = len(index.kinds)
+            tally: dict[int, int] = {}
+            options: dict[int, list[tuple[int, int]]] = {}
+            single = owners[found & (highs - lows == 1)] * kinds + families[found & (highs - lows == 1)]
+            for source, times in zip(*np.unique(single, return_counts=True), strict=True):
+                tally[int(source)] = int(times)
+            for number in several.tolist():
+                low, high = int(lows[number]), min(int(highs[number]), int(lows[number]) + _CANDIDATES)
+                rows = [
+                    (int(index.owners[at]) * kinds + int(index.families[at]), int(index.places[at]))
+                    for at in range(low, high)
+                ]
+                options[number] = rows
+                for source in {source for source, _ in rows}:
+                    tally[source] = tally.get(source, 0) + 1
+            rank = {
+                source: (-times, -self._likeness(target.name, self._leaves[source // kinds].name), source)
+                for source, times in tally.items()
+            }
+            for number, rows in options.items():
+                best = min(rank[source] for source, _ in rows)[2]
+                own = [place for source, place in rows if source == best]
+                place = _next_place(own, places, owners * kinds + families, number, best)
+                owners[number], families[number], places[number] = best // kinds, best % kinds, place
+        keys = np.where(found, owners * len(index.kinds) + families, -1)
+        return Chosen(keys, places, [])
+
+    def _fill_gaps(self, target: Leaf, family: Axes, chosen: Chosen, missing: Array) -> bool:
+        """Make the slices that A has not constants, if all of them are; tell whether they are."""
+        import numpy as np
+
+        if family != (0,) or 2 * int(missing.sum()) > len(missing):
+            return False
+        inner = target.ref.numel // target.shape[0]
+        for number in np.flatnonzero(missing).tolist():
+            row = read_elements(target.flat, number * inner, ((inner, 1),))
+            if not bool((row == row[0]).all()):
+                return False
+            bits = int.from_bytes(row[:1].tobytes(), "little")
+            if bits not in chosen.constants:
+                chosen.constants.append(bits)
+            chosen.keys[number] = -1 - chosen.constants.index(bits)
+            chosen.places[number] = 0
+        return True
+
+    def _made(
+        self, target: Leaf, family: Axes, nests: Sequence[Nest], constants: Sequence[int], index: Index
+    ) -> tuple[Piece, ...] | None:
+        """The proved pieces of slices that were found, or None if the order inside of the slices is not found."""
+        kinds = len(index.kinds)
+        steps = flat_steps(target.shape)
+        ours = dims_without(target.shape, family)
+        inner_parts: dict[int, list[_Inner] | None] = {}
+        pieces: list[Piece] = []
+        for nest in nests:
+            outer = _outer_loops(nest, family, target.shape, steps)
+            if nest.key < 0:
+                loops = (*outer.loops, *[Loop(size, step, 0) for size, step in ours])
+                pieces.append(Piece(None, outer.first, 0, loops, constants[-1 - nest.key]).normalized())
+                continue
+            owner = self._leaves[nest.key // kinds]
+            if nest.key not in inner_parts:
+                theirs = dims_without(owner.shape, index.kinds[nest.key % kinds])
+                own = [row for row in nests if row.key == nest.key]
+                inner_parts[nest.key] = self._inner(target, owner, ours, theirs, own, family)
+            parts = inner_parts[nest.key]
+            if parts is None:
+                return None
+            for part in parts:
+                loops = (*outer.loops, *part.loops)
+                piece = Piece(owner.name, outer.first + part.to, nest.at + part.at, loops)
+                pieces.append(piece.normalized())
+            if len(pieces) > MOST:
+                return None
+        return tuple(pieces) if self.is_made(target, pieces) else None
+
+    def _inner(
+        self, target: Leaf, owner: Leaf, ours: Dims, theirs: Dims, nests: Sequence[Nest], family: Axes
+    ) -> list[_Inner] | None:
+        """The loops over the elements inside of a slice: in the same order, with permuted axes, or permuted in any way."""
+        outer = _outer_loops(nests[0], family, target.shape, flat_steps(target.shape))
+        for loops in orders(ours, theirs):
+            piece = Piece(owner.name, outer.first, nests[0].at, tuple(loops)).normalized()
+            if is_proved(piece, target, self._by_name):
+                return [_Inner(0, 0, tuple(loops))]
+        merged = merged_dims(ours)
+        if len(merged) != 1 or merged[0][0] > _INNER:
+            return None
+        pairs = _slice_pairs(nests, family, target.shape)
+        return _permuted(target, owner, merged[0], theirs, pairs)
+
+
+class _Inner(NamedTuple):
+    """Elements inside of each slice: where they begin in it on both sides, and the loops over them."""
+
+    to: int
+    at: int
+    loops: tuple[Loop, ...]
+
+
+Likeness = Callable[[str, str], float]
+"""The likeness of a name of B and a name of A."""
+
+
+class Chosen(NamedTuple):
+    """For each slice of a target: the number of the tensor and the family of A, or below 0 a constant; and where it begins."""
+
+    keys: Array
+    places: Array
+    constants: list[int]
+
+
+class _Outer(NamedTuple):
+    first: int
+    loops: tuple[Loop, ...]
+
+
+def _next_place(own: Sequence[int], places: Array, sources: Array, number: int, source: int) -> int:
+    """The place that goes on from the slice before, if one of them does; else the first one."""
+    if number > 1 and sources[number - 1] == source and sources[number - 2] == source:
+        expected = 2 * int(places[number - 1]) - int(places[number - 2])
+        if expected in own:
+            return expected
+    if number and sources[number - 1] == source:
+        later = [place for place in own if place > int(places[number - 1])]
+        if later:
+            return min(later)
+    return min(own)
+
+
+def _nests_of(chosen: Chosen, counts: Sequence[int]) -> list[Nest]:
+    """The slices of a family as nested loops, of which none crosses an index of the first of two axes in part."""
+    if len(counts) == 1:
+        return nested(chosen.keys, chosen.places)
+    rows, width = counts
+    keys, places = chosen.keys.reshape(rows, width), chosen.places.reshape(rows, width)
+    steps = places[1:] - places[:-1]
+    if rows > 1 and (keys == keys[0]).all() and (steps == steps[0]).all():
+        moves = steps[0]
+        joint = keys[0].astype(object) * (1 << 64) + moves.astype(object)
+        numbers: dict[object, int] = {}
+        row = [numbers.setdefault(value, len(numbers)) for value in joint.tolist()]
+        back = list(numbers)
+        nests: list[Nest] = []
+        for nest in nested(row, places[0]):
+            value = back[nest.key]
+            key = int(keys[0][row.index(nest.key)])
+            step = int(moves[row.index(nest.key)])
+            assert value is not None
+            nests.append(nest._replace(key=key, loops=(Loop(rows, width, step), *nest.loops)))
+        return nests
+    out: list[Nest] = []
+    for number in range(rows):
+        inner = nested(keys[number], places[number])
+        out += [nest._replace(first=nest.first + number * width) for nest in inner]
+    return out
+
+
+def _outer_loops(nest: Nest, family: Axes, shape: Sequence[int], steps: Sequence[int]) -> _Outer:
+    """The loops over slices, with steps in elements of the target."""
+    width = shape[family[-1]]
+    last = steps[family[-1]]
+    if len(family) == 1:
+        loops = tuple([Loop(loop.size, loop.to * last, loop.at) for loop in nest.loops])
+        return _Outer(nest.first * last, loops)
+    row, column = divmod(nest.first, width)
+    first_step = steps[family[0]]
+    loops = tuple(
+        [
+            Loop(
+                loop.size, loop.to // width * first_step if loop.to % width == 0 else loop.to * last, loop.at
+            )
+            for loop in nest.loops
+        ]
+    )
+    return _Outer(row * first_step + column * last, loops)
+
+
+def dims_without(shape: Sequence[int], family: Axes) -> list[tuple[int, int]]:
+    """The dimensions of a shape that a family does not keep, as (size, step)."""
+    steps = flat_steps(shape)
+    return [(size, steps[axis]) for axis, size in enumerate(shape) if axis not in family and size > 1]
+
+
+def merged_dims(dims: Dims) -> list[tuple[int, int]]:
+    """Dimensions of which each that lies directly around the next one is joined with it."""
+    merged: list[tuple[int, int]] = []
+    for size, step in dims:
+        if merged and merged[-1][1] == size * step:
+            merged[-1] = (merged[-1][0] * size, step)
+        else:
+            merged.append((size, step))
+    return merged or [(1, 1)]
+
+
+def orders(ours: Dims, theirs: Dims) -> Iterator[list[Loop]]:
+    """The loops over as many elements on both sides: in the order of both, then with the axes of A in other orders."""
+    seen: list[list[Loop]] = []
+    variants = permutations(theirs) if 1 < len(theirs) <= _DIMS else iter([tuple(theirs)])
+    for order in variants:
+        dims = matched_dims(list(ours), list(order))
+        if dims is None:
+            continue
+        loops = [Loop(*dim) for dim in dims]
+        if loops not in seen:
+            seen.append(loops)
+            yield loops
+
+
+def _slice_pairs(nests: Sequence[Nest], family: Axes, shape: Sequence[int]) -> list[tuple[int, int]]:
+    """The beginnings of some slices, in the target and in their source."""
+    steps = flat_steps(shape)
+    pairs: list[tuple[int, int]] = []
+    for nest in nests:
+        outer = _outer_loops(nest, family, shape, steps)
+        total = prod([loop.size for loop in outer.loops])
+        for number in range(0, total, max(1, total // _SAMPLED)):
+            to, at, rest = outer.first, nest.at, number
+            for loop in reversed(outer.loops):
+                rest, index = divmod(rest, loop.size)
+                to, at = to + index * loop.to, at + index * loop.at
+            pairs.append((to, at))
+        if len(pairs) >= _SAMPLED:
+            break
+    return pairs[:_SAMPLED]
+
+
+def _permuted(
+    target: Leaf, owner: Leaf, dim: tuple[int, int], theirs: Dims, pairs: Sequence[tuple[int, int]]
+) -> list[_Inner] | None:
+    """The loops over the elements of a slice that were permuted in the same way in all slices, as some of them show."""
+    import numpy as np
+
+    size, step = dim
+    ours = np.zeros(size, np.uint64)
+    other = np.zeros(size, np.uint64)
+    for to, at in pairs:
+        wanted = read_elements(target.flat, to, ((size, step),))
+        given = read_elements(owner.flat, at, tuple(theirs)).reshape(-1)
+        if owner.dtype != target.dtype:
+            given = cast_elements(given, owner.dtype, target.dtype)
+        for row, bits in ((ours, wanted), (other, given)):
+            row *= np.uint64(0x9E3779B97F4A7C15)
+            row ^= mixed(bits)
+    # Equal columns are taken one after the other.
+    order, turn = np.argsort(other, kind="stable"), np.argsort(ours, kind="stable")
+    if not bool((other[order] == ours[turn]).all()):
+        return None
+    taken = np.empty(size, np.int64)
+    taken[turn] = order
+    starts = np.zeros((), np.int64)
+    for count, width in theirs:
+        starts = starts[..., None] + np.arange(count, dtype=np.int64) * width
+    nests = nested([0] * size, starts.reshape(-1)[taken])
+    return [
+        _Inner(
+            nest.first * step,
+            nest.at,
+            tuple([Loop(loop.size, loop.to * step, loop.at) for loop in nest.loops]),
+        )
+        for nest in nests
+    ]
+
+
+def dtype_of_search(source: DType, target: DType) -> DType | None:
+    """The dtype as which a source is read to be found in a target: its own, or the target's where that is a cast."""
+    from ckpt.elements.cast import can_cast
+
+    if source == target:
+        return target
+    is_cast = source.kind == target.kind == "float" and can_cast(source, target)
+    return target if is_cast else None

@@ -1,0 +1,85 @@
+"""The tensors of one side of a comparison of layouts: dense ones by their names, and what is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import Entry
+from ckpt.errors import UsageError
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
+from ckpt.ext.layouts.proof import Leaf, leaf_of
+from ckpt.names import Globs
+from ckpt.rows import NamedTuple
+from ckpt.tensors import Tensor, TensorRef, unwrapped
+
+_EXPANDED = 1 << 30
+"""The most bytes beyond its storage of a tensor with repeating strides that is looked at."""
+
+
+class Passed(NamedTuple):
+    """A tensor that is not looked at, and why."""
+
+    name: str
+    why: str
+
+
+class Side(NamedTuple):
+    """The tensors of a checkpoint that its layout is about, in order, and those that are passed over."""
+
+    path: str
+    leaves: tuple[Leaf, ...]
+    passed: tuple[Passed, ...]
+    beside: int
+    """The tensors beside the models: of optimizers and others."""
+
+
+def side_of(survey: Survey, section: str | None = None, select: Globs | None = None) -> Side:
+    """The tensors of the only model under their own names, or of all models of a set under their full names.
+
+    Raises UsageError for a section that is not there, and where there is no tensor.
+    """
+    leaves: list[Leaf] = []
+    passed: list[Passed] = []
+    entries = entries_of(survey, section, select)
+    for name, entry in entries:
+        tensor = unwrapped(entry.tensor)
+        why = unread_kind(tensor)
+        if isinstance(tensor, TensorRef) and why is None:
+            leaves.append(leaf_of(name, tensor))
+        else:
+            passed.append(Passed(name, why or "not dense"))
+    if not leaves:
+        raise UsageError("holds no dense tensor", path=survey.path)
+    return Side(survey.path, tuple(leaves), tuple(passed), len(survey.tensors) - len(entries))
+
+
+def entries_of(
+    survey: Survey, section: str | None = None, select: Globs | None = None
+) -> list[tuple[str, Entry]]:
+    """The tensors that a layout is about, by the names that they have in it."""
+    parts = sections_of(survey, section)
+    if len(parts) == 1:
+        part = parts[0]
+        return [
+            (part.relative(entry.name) or part.name, entry) for entry in part.selected(select, survey.path)
+        ]
+    return [(entry.name, entry) for part in parts for entry in part.selected(select, survey.path)]
+
+
+def sections_of(survey: Survey, section: str | None) -> Sequence[Section]:
+    """The sections that a layout is about: the named one, the models, or all of a file without one."""
+    if section is not None:
+        return [survey.section(section)]
+    return survey.candidates or [survey.everything]
+
+
+def unread_kind(tensor: Tensor) -> str | None:
+    """Return why a tensor has no layout that is looked at: it is no dense one, or has no bytes; else None."""
+    if not isinstance(tensor, TensorRef):
+        return tensor.layout
+    if tensor.dtype.bits < 8:
+        return tensor.dtype.name
+    if tensor.nbytes > tensor.storage.nbytes + _EXPANDED:
+        return f"a view of {tensor.storage.nbytes:,} bytes that expands to {tensor.nbytes:,}"
+    return "on meta, without data" if tensor.storage.place is None else None

@@ -1,0 +1,117 @@
+"""The report of `ckpt recipe` as text: the answer, the rules, what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
+from ckpt.ext.layouts.report import RecipeReport
+from ckpt.ext.layouts.rules import Rule
+from ckpt.ext.layouts.templates import values_text
+from ckpt.ext.layouts.words import part_words, source_words
+from ckpt.render.text import Line, hung
+from ckpt.text import plural, show, show_name
+
+_MOST = 200
+"""The rules that are shown."""
+_LEFT = 20
+"""The tensors of one list that are shown."""
+_PARTS = 12
+"""The parts of one rule that are shown."""
+_BY = {
+    NEIGHBOURS: "by its neighbours: its values say nothing",
+    ASSUMED: "as --assume says",
+    CONSTANT: "of nothing in A",
+}
+
+
+def recipe_lines(report: RecipeReport, width: int | None = None) -> list[Line]:
+    """The report as a person reads it, broken to fit `width`."""
+    lines: list[Line] = [[(report.headline, "good" if report.is_whole else "warn")]]
+    if report.recipe.rules and not report.is_check:
+        lines.append([])
+        for rule in report.recipe.rules[:_MOST]:
+            lines += _rule_lines(rule, width)
+        rest = len(report.recipe.rules) - _MOST
+        if rest > 0:
+            lines.append([(f"and {plural(rest, 'more rule')} (--json shows all)", "dim")])
+    lines += _listed(
+        f"not made of A: {plural(len(report.left), 'tensor')}",
+        [(row.name, _left_text(row.why, row.ways)) for row in report.left],
+        width,
+    )
+    lines += _listed(
+        f"values of A that are used nowhere: {plural(len(report.unused), 'tensor')}",
+        [(row.name, _unused_text(row.elements, row.of)) for row in report.unused],
+        width,
+    )
+    lines += _listed(
+        f"padding of A, dropped: {plural(len(report.padded), 'tensor')}",
+        [(row.name, _unused_text(row.elements, row.of)) for row in report.padded],
+        width,
+    )
+    lines += _listed(
+        f"copies in A, which must be equal: {plural(len(report.copies), 'tensor')}",
+        [(row.name, f"as {show_name(row.copy_of or '', 80)}") for row in report.copies],
+        width,
+    )
+    lines += _listed(
+        f"not looked at: {plural(len(report.passed), 'tensor')}",
+        [(row.name, row.why) for row in report.passed],
+        width,
+    )
+    return lines
+
+
+def beside_text(report: RecipeReport) -> str | None:
+    """The line about the tensors beside the models, or None without any."""
+    texts = [
+        f"{plural(count, 'tensor')} of {side}"
+        for count, side in zip(report.beside, ("A", "B"), strict=True)
+        if count
+    ]
+    return f"not looked at, beside the models: {' and '.join(texts)}" if texts else None
+
+
+def _rule_lines(rule: Rule, width: int | None) -> list[Line]:
+    """A rule: the tensors that it makes, then a line for each part."""
+    places = ", ".join([f"{name} {values_text(values)}" for name, values in rule.places])
+    times = f"  ×{rule.times:,}" if rule.times > 1 else ""
+    lines: list[Line] = [
+        [(show(rule.target.text, 160), "name"), (times, ""), (f"  {places}" if places else "", "dim")]
+    ]
+    for part in rule.parts[:_PARTS]:
+        words = part_words(part, rule)
+        source = show(source_words(part), 160)
+        text = ": ".join([text for text in (source, words) if text])
+        lines += hung([("  of ", "dim")] if source else [("  ", "")], text, width)
+    if len(rule.parts) > _PARTS:
+        lines.append([(f"  and {len(rule.parts) - _PARTS:,} more parts", "dim")])
+    if rule.by in _BY:
+        lines.append([(f"  {_BY[rule.by]}", "warn")])
+    return lines
+
+
+def _listed(title: str, rows: Sequence[tuple[str, str]], width: int | None) -> list[Line]:
+    """A list with its title; no line for an empty one."""
+    if not rows:
+        return []
+    lines: list[Line] = [[], [(title, "head")]]
+    for name, text in rows[:_LEFT]:
+        lines += hung([(f"  {show_name(name, 80)}", "name"), ("  ", "")], text, width)
+    if len(rows) > _LEFT:
+        lines.append([(f"  and {len(rows) - _LEFT:,} more", "dim")])
+    return lines
+
+
+def _left_text(why: str, ways: Sequence[str]) -> str:
+    """The reason why a tensor of B is not made, with the ways between which --assume chooses."""
+    if not ways:
+        return why
+    listed = ", ".join([show_name(way, 60) for way in ways])
+    return f"{why}: {listed} (--assume takes one)"
+
+
+def _unused_text(elements: int, of: int) -> str:
+    """The part of a tensor of A that is used nowhere."""
+    return "all of it" if elements == of else f"{elements:,} of {of:,} elements"

@@ -1,0 +1,387 @@
+"""`ckpt recipe` and `ckpt convert --recipe`: a layout is learnt of one pair, and another checkpoint is brought into it and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import relaid
+import torch
+from relaid import LAYOUTS, State
+from safetensors.torch import load_file
+
+import ckpt
+from ckpt.errors import CkptError, LossError, UnreadableError, UsageError
+
+NAMES = "name", sorted(LAYOUTS)
+
+
+def pair(name: str, seed: int, folder: Path) -> tuple[str, str, State, State]:
+    """The paths and the tensors of a pair of one layout."""
+    make, change = LAYOUTS[name]
+    before = make(np.random.default_rng(seed))
+    after = change(before)
+    paths = [folder / f"{word}{seed}.safetensors" for word in ("a", "b")]
+    return relaid.saved(before, paths[0]), relaid.saved(after, paths[1]), before, after
+
+
+def holds(path: str | None, state: State) -> bool:
+    """Tell whether a file has exactly these tensors, byte for byte."""
+    assert path is not None
+    found = load_file(path) if path.endswith(".safetensors") else torch.load(path)
+    same = {
+        name: found[name].shape == array.shape and bool((found[name].numpy() == array).all())
+        for name, array in state.items()
+        if name in found
+    }
+    return found.keys() == state.keys() and all(same.values())
+
+
+@pytest.mark.parametrize(*NAMES)
+def test_a_layout_is_learnt_and_applied(name: str, tmp_path: Path) -> None:
+    a, b, _, _ = pair(name, 1, tmp_path)
+    report = ckpt.recipe(a, b, out=tmp_path / "recipe.json")
+    assert report.is_whole, (report.left, report.unused)
+    assert report.exit_code == 0
+    other, _, before, after = pair(name, 2, tmp_path)
+    out = ckpt.convert(other, recipe=tmp_path / "recipe.json", out=tmp_path / "out.safetensors")
+    assert holds(out.path, after)
+    back = ckpt.convert(
+        tmp_path / "out.safetensors", recipe=tmp_path / "recipe.json", reverse=True, out=tmp_path / "back.pth"
+    )
+    assert holds(back.path, before)
+
+
+@pytest.mark.parametrize(*NAMES)
+def test_the_way_back_is_learnt_too(name: str, tmp_path: Path) -> None:
+    a, b, _, _ = pair(name, 1, tmp_path)
+    report = ckpt.recipe(b, a, out=tmp_path / "recipe.json")
+    assert not report.left
+    assert not report.unused
+    _, other, before, _ = pair(name, 2, tmp_path)
+    out = ckpt.convert(other, recipe=tmp_path / "recipe.json", out=tmp_path / "out.pth")
+    assert holds(out.path, before)
+
+
+@pytest.mark.parametrize(*NAMES)
+def test_a_recipe_is_proved_on_another_pair(name: str, tmp_path: Path) -> None:
+    a, b, _, _ = pair(name, 1, tmp_path)
+    other, theirs, _, _ = pair(name, 2, tmp_path)
+    ckpt.recipe(a, b, out=tmp_path / "recipe.json")
+    assert ckpt.recipe(other, theirs, check=tmp_path / "recipe.json").exit_code == 0
+    assert ckpt.recipe(other, b, check=tmp_path / "recipe.json").exit_code == 1
+
+
+@pytest.mark.parametrize("to", [torch.bfloat16, torch.float16])
+def test_a_cast_is_part_of_a_recipe(to: torch.dtype, tmp_path: Path) -> None:
+    state = relaid.llama(np.random.default_rng(1))
+    a = relaid.saved(state, tmp_path / "a.pth")
+    b = relaid.saved(relaid.meta(state), tmp_path / "b.pth", to)
+    assert ckpt.recipe(a, b, out=tmp_path / "r.json").is_whole
+    other = relaid.llama(np.random.default_rng(2))
+    relaid.saved(other, tmp_path / "c.pth")
+    out = ckpt.convert(tmp_path / "c.pth", recipe=tmp_path / "r.json", out=tmp_path / "d.pth")
+    wanted = {name: torch.from_numpy(array.copy()).to(to) for name, array in relaid.meta(other).items()}
+    assert out.path is not None
+    found = torch.load(out.path)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_numbers_that_were_folded_in_are_found(tmp_path: Path) -> None:
+    make, change = relaid.SCALED
+    states = {seed: make(np.random.default_rng(seed)) for seed in (1, 2)}
+    a, other = (relaid.saved(states[seed], tmp_path / f"a{seed}.pth") for seed in (1, 2))
+    b = relaid.saved(change(states[1]), tmp_path / "b.pth")
+    report = ckpt.recipe(a, b, out=tmp_path / "r.json")
+    assert report.is_whole, report.left
+    formulas = {row.name.split(".")[2]: (row.pieces or ())[0].formula[0] for row in report.made}
+    assert formulas == {"q": "*", "k": "*", "v": "/", "norm": "+"}
+    out = ckpt.convert(other, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert holds(out.path, change(states[2]))
+    with pytest.raises(LossError, match="is not taken back"):
+        ckpt.convert(out.path or "", recipe=tmp_path / "r.json", reverse=True, out=tmp_path / "no.pth")
+
+
+def test_a_power_of_two_is_taken_back(tmp_path: Path) -> None:
+    weight = np.random.default_rng(1).standard_normal((8, 16), dtype=np.float32)
+    a = relaid.saved({"w": weight}, tmp_path / "a.pth")
+    b = relaid.saved({"x": weight * np.float32(0.125)}, tmp_path / "b.pth")
+    assert ckpt.recipe(a, b, out=tmp_path / "r.json").is_whole
+    out = ckpt.convert(b, recipe=tmp_path / "r.json", reverse=True, out=tmp_path / "out.pth")
+    assert holds(out.path, {"w": weight})
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_the_ranks_of_megatron_are_one_set(is_trained: bool, tmp_path: Path) -> None:
+    paths: dict[int, tuple[str, str]] = {}
+    states = {
+        seed: relaid.llama(np.random.default_rng(seed), norms=is_trained or seed == 2) for seed in (1, 2)
+    }
+    for seed, state in states.items():
+        hf = relaid.saved(state, tmp_path / f"hf{seed}.safetensors")
+        paths[seed] = hf, relaid.saved_ranks(relaid.megatron(state), tmp_path / f"ranks{seed}")
+    there = ckpt.recipe(*paths[1], out=tmp_path / "there.json")
+    assert there.is_whole, (there.left, there.unused)
+    assert ckpt.recipe(*paths[2], check=tmp_path / "there.json").is_whole
+    assert ckpt.recipe(*reversed(paths[1]), out=tmp_path / "back.json").is_whole
+    for number, words in enumerate(({"recipe": "there.json", "reverse": True}, {"recipe": "back.json"})):
+        keywords = {**words, "recipe": tmp_path / str(words["recipe"])}
+        out = ckpt.convert(paths[2][1], out=tmp_path / f"out{number}.safetensors", **keywords)  # type: ignore[arg-type]
+        assert holds(out.path, states[2])
+
+
+# --- what is not so ---------------------------------------------------------------------------------------------------
+
+
+def test_other_weights_are_made_of_nothing(tmp_path: Path) -> None:
+    a, _, _, _ = pair("meta", 1, tmp_path)
+    _, b, _, _ = pair("meta", 2, tmp_path)
+    report = ckpt.recipe(a, b)
+    assert (report.made, report.exit_code) == ((), 1)
+    assert {row.why for row in report.left} == {"no such values in A"}
+
+
+@pytest.mark.parametrize("name", ["layers.2.attention.wk.weight", "layers.1.attention_norm.weight"])
+def test_one_changed_element_is_named(name: str, tmp_path: Path) -> None:
+    a, _b, _, after = pair("meta", 1, tmp_path)
+    after[name] = after[name].copy()
+    after[name].reshape(-1)[-1] += 1
+    report = ckpt.recipe(a, relaid.saved(after, tmp_path / "c.safetensors"))
+    assert [row.name for row in report.left] == [name]
+    assert report.exit_code == 1
+
+
+def test_half_a_tuned_model_is_named(tmp_path: Path) -> None:
+    a, _, _before, after = pair("meta", 1, tmp_path)
+    changed = [name for name in after if name.startswith(("layers.2", "layers.3"))]
+    for name in changed:
+        after[name] = after[name] + np.float32(0.01) * np.random.default_rng(5).standard_normal(
+            after[name].shape, np.float32
+        )
+    report = ckpt.recipe(a, relaid.saved(after, tmp_path / "c.safetensors"))
+    assert sorted(row.name for row in report.left) == sorted(changed)
+    assert len(report.unused) == len(changed)
+
+
+def test_what_is_used_nowhere_is_named(tmp_path: Path) -> None:
+    a, _b, _before, after = pair("meta", 1, tmp_path)
+    del after["layers.3.attention.wv.weight"]
+    report = ckpt.recipe(a, relaid.saved(after, tmp_path / "c.safetensors"), out=tmp_path / "r.json")
+    assert [row.name for row in report.unused] == ["model.layers.3.self_attn.v_proj.weight"]
+    assert report.exit_code == 1
+    out = ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert holds(out.path, after)
+    assert [row.name for row in out.left_out] == ["model.layers.3.self_attn.v_proj.weight"]
+
+
+def test_names_decide_only_where_they_say_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    ones = np.ones(16, np.float32)
+    weight = rng.standard_normal((8, 16), dtype=np.float32)
+    a = relaid.saved({"h.0.w": weight, "h.0.one.weight": ones, "h.0.two.weight": ones}, tmp_path / "a.pth")
+    b = relaid.saved({"l.0.w": weight, "l.0.x.weight": ones, "l.0.y.weight": ones}, tmp_path / "b.pth")
+    report = ckpt.recipe(a, b)
+    assert {row.name: row.ways for row in report.left} == dict.fromkeys(
+        ("l.0.x.weight", "l.0.y.weight"), ("h.0.one.weight", "h.0.two.weight")
+    )
+    assumed = ckpt.recipe(a, b, assume=["l.0.x.weight=h.0.two.weight", "l.0.y.weight=h.0.one.weight"])
+    assert assumed.is_whole
+    sources = {row.name: [piece.source for piece in row.pieces or ()] for row in assumed.made}
+    assert sources["l.0.x.weight"] == ["h.0.two.weight"]
+    with pytest.raises(UsageError, match="no tensor of B"):
+        ckpt.recipe(a, b, assume=["nothing=h.0.one.weight"])
+
+
+def test_a_copy_must_be_equal_wherever_the_recipe_is_applied(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    weight, other = (rng.standard_normal((8, 16), dtype=np.float32) for _ in range(2))
+    a = relaid.saved({"embed": weight, "head": weight}, tmp_path / "a.pth")
+    b = relaid.saved({"wte": weight}, tmp_path / "b.pth")
+    report = ckpt.recipe(a, b, out=tmp_path / "r.json")
+    assert report.is_whole
+    assert [(row.name, row.copy_of) for row in report.copies] == [("head", "embed")]
+    ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    untied = relaid.saved({"embed": weight, "head": other}, tmp_path / "c.pth")
+    with pytest.raises(LossError, match="head must equal embed"):
+        ckpt.convert(untied, recipe=tmp_path / "r.json", out=tmp_path / "no.pth")
+    there = ckpt.recipe(b, a, out=tmp_path / "t.json")
+    assert there.is_whole
+    with pytest.raises(LossError, match="would become one, and differ"):
+        ckpt.convert(untied, recipe=tmp_path / "t.json", reverse=True, out=tmp_path / "no.pth")
+    assert not (tmp_path / "no.pth").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda state: state.pop("model.norm.weight"), "model.norm.weight is not there"),
+        (lambda state: state.update(extra=np.ones(3, np.float32)), "extra is in no rule"),
+        (
+            lambda state: state.update({"lm_head.weight": np.ones((51, 32), np.float32)}),
+            r"lm_head.weight has the shape \[51, 32\], the recipe says \[50, 32\]",
+        ),
+    ],
+)
+def test_another_model_is_refused_by_name(change: object, text: str, tmp_path: Path) -> None:
+    a, b, before, _ = pair("meta", 1, tmp_path)
+    ckpt.recipe(a, b, out=tmp_path / "r.json")
+    change(before)  # type: ignore[operator]
+    other = relaid.saved(before, tmp_path / "c.pth")
+    with pytest.raises(LossError, match=text):
+        ckpt.convert(other, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert not (tmp_path / "out.pth").exists()
+
+
+# --- recipes as files -------------------------------------------------------------------------------------------------
+
+
+def document_of(path: Path) -> dict[str, object]:
+    document: dict[str, object] = json.loads(path.read_text())
+    return document
+
+
+def change_rule(document: dict[str, object], rng: np.random.Generator) -> str:
+    """Change one rule at random, and tell how."""
+    rules = document["rules"]
+    assert isinstance(rules, list)
+    rule = rules[rng.integers(len(rules))]
+    parts = [part for part in rule["of"] if "from_steps" in part]
+    kind = rng.integers(5)
+    if kind == 0 and parts:
+        part = parts[rng.integers(len(parts))]
+        key = str(rng.choice(["to", "to_steps", "from_steps", "sizes"]))
+        if key == "to":
+            part[key] += int(rng.integers(1, 64))
+        else:
+            index = rng.integers(len(part[key]))
+            part[key][index] += int(rng.choice([-1, 1, 7]))
+        return f"{key} of {rule['make']}"
+    if kind == 1 and parts:
+        part = parts[rng.integers(len(parts))]
+        part["from"] = int(rng.integers(1, 64)) if isinstance(part["from"], int) else f"{part['from']}+1"
+        return f"from of {rule['make']}"
+    if kind == 2 and parts and len(parts[0]["sizes"]) > 1:
+        part = parts[0]
+        part["from_steps"] = [*part["from_steps"][1:], part["from_steps"][0]]
+        return f"axes of {rule['make']}"
+    other = rules[rng.integers(len(rules))]
+    if kind == 3:
+        if other["make"] == rule["make"]:
+            return ""
+        rule["make"], other["make"] = other["make"], rule["make"]
+        return "two names exchanged"
+    own, theirs = rule["of"][0], other["of"][0]
+    if own.get("tensor") == theirs.get("tensor") or "tensor" not in own or "tensor" not in theirs:
+        return ""
+    own["tensor"], theirs["tensor"] = theirs["tensor"], own["tensor"]
+    return "two sources exchanged"
+
+
+@pytest.mark.parametrize("name", ["meta", "qkv by heads", "experts interleaved", "padded"])
+def test_no_changed_recipe_is_accepted(name: str, tmp_path: Path) -> None:
+    a, b, _, _ = pair(name, 1, tmp_path)
+    ckpt.recipe(a, b, out=tmp_path / "r.json")
+    whole = document_of(tmp_path / "r.json")
+    for seed in range(60):
+        document = document_of(tmp_path / "r.json")
+        what = change_rule(document, np.random.default_rng(seed))
+        if not what or document == whole:
+            continue
+        (tmp_path / "changed.json").write_text(json.dumps(document))
+        try:
+            report = ckpt.recipe(a, b, check=tmp_path / "changed.json")
+        except CkptError:
+            continue
+        assert report.exit_code == 1, (seed, what)
+
+
+_HOSTILE = {
+    "no JSON": "rules = 1",
+    "a list": "[]",
+    "another document": '{"schema": {"name": "ckpt.diff", "version": 1}}',
+    "another version": '{"schema": {"name": "ckpt.layout", "version": 9}, "ckpt": "1", "rules": [], "dropped": []}',
+}
+
+
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_what_is_no_recipe_is_refused(name: str, tmp_path: Path) -> None:
+    a, _b, _, _ = pair("renamed", 1, tmp_path)
+    (tmp_path / "r.json").write_text(_HOSTILE[name])
+    with pytest.raises(UnreadableError) as caught:
+        ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert str(tmp_path / "r.json") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+_RULE = {"make": "x", "shape": [4], "dtype": "float32", "of": [{"tensor": "y", "shape": [4]}]}
+_PART = {"tensor": "y", "shape": [4], "to": 0, "from": 0, "sizes": [4], "to_steps": [1], "from_steps": [1]}
+_STRANGE = {
+    "an unknown field": {**_RULE, "run": "rm"},
+    "a field of a part": {**_RULE, "of": [{**_PART, "call": "os.system"}]},
+    "a huge count": {**_RULE, "of": [{**_PART, "count": 1 << 40, "to_step": 1}]},
+    "a huge shape": {**_RULE, "shape": [1 << 61, 1 << 61]},
+    "a number below 0": {**_RULE, "shape": [-4]},
+    "no number": {**_RULE, "shape": ["4"]},
+    "a place without values": {**_RULE, "make": "x.<n>"},
+    "a place that does not end": {**_RULE, "make": "x.<n"},
+    "many values": {**_RULE, "make": "x.<n>", "for": {"n": "0-999999999"}},
+    "values of values": {**_RULE, "make": "x.<n>.<m>", "for": {"n": "0-99999", "m": "0-99999"}},
+    "no dtype": {**_RULE, "dtype": "complex999"},
+    "more than there is": {**_RULE, "of": [{**_PART, "sizes": [5]}]},
+    "a long sum": {**_RULE, "of": [{**_PART, "from": "1+" * 1000 + "1"}]},
+    "other lengths": {**_RULE, "of": [{**_PART, "sizes": [2, 2]}]},
+    "bits": {**_RULE, "of": [{"constant": "0xzz", "to": 0, "sizes": [4], "to_steps": [1]}]},
+}
+
+
+@pytest.mark.parametrize("name", _STRANGE)
+def test_a_strange_rule_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    state = {"y": np.arange(4, dtype=np.float32)}
+    a = relaid.saved(state, tmp_path / "a.pth")
+    document = {
+        "schema": {"name": "ckpt.layout", "version": 1},
+        "ckpt": "0",
+        "rules": [_STRANGE[name]],
+        "dropped": [],
+    }
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    with pytest.raises(CkptError) as caught:
+        ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out.pth").exists()
+
+
+def test_overlapping_and_missing_pieces_do_not_add_up(tmp_path: Path) -> None:
+    state = {"y": np.arange(4, dtype=np.float32)}
+    a = relaid.saved(state, tmp_path / "a.pth")
+    ways = {
+        "made twice": [{**_PART, "sizes": [2]}, {**_PART, "sizes": [3], "to": 1, "from": 1}],
+        "nothing makes": [{**_PART, "sizes": [3]}],
+        "nothing uses": [{**_PART, "sizes": [2]}, {**_PART, "sizes": [2], "to": 2}],
+        "has not": [{**_PART, "from": 1}],
+        "beyond its end": [{**_PART, "to": 1}],
+    }
+    for text, parts in ways.items():
+        document = {
+            "schema": {"name": "ckpt.layout", "version": 1},
+            "ckpt": "0",
+            "rules": [{**_RULE, "of": parts}],
+            "dropped": [],
+        }
+        (tmp_path / "r.json").write_text(json.dumps(document))
+        with pytest.raises(LossError, match=text):
+            ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+
+
+def test_names_that_climb_stay_names(tmp_path: Path) -> None:
+    weight = np.random.default_rng(1).standard_normal((4, 8), dtype=np.float32)
+    a = relaid.saved({"../x": weight, "a<b>c#1": weight[:2]}, tmp_path / "a.pth")
+    b = relaid.saved({"/etc/../y": weight.T, "<<n>>.#": weight[:2]}, tmp_path / "b.pth")
+    report = ckpt.recipe(a, b, out=tmp_path / "r.json")
+    assert report.is_whole
+    out = ckpt.convert(a, recipe=tmp_path / "r.json", out=tmp_path / "out.pth")
+    assert holds(out.path, {"/etc/../y": weight.T, "<<n>>.#": weight[:2]})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth", "b.pth", "out.pth", "r.json"]
