@@ -131,7 +131,8 @@ class Expanded(NamedTuple):
 
 def expanded(recipe: Recipe) -> Expanded:
     """The tensors of a recipe. Raises UnreadableError where it contradicts itself, LimitError."""
-    total = sum([rule.times * sum([part.times for part in rule.parts]) for rule in recipe.rules])
+    total = sum([rule.times * max(1, sum([part.times for part in rule.parts])) for rule in recipe.rules])
+    total += sum([prod([len(values) for _, values in row.places]) for row in recipe.dropped])
     if total > MOST_PIECES:
         raise LimitError(f"the recipe makes {total:,} pieces", "recipe-pieces", MOST_PIECES)
     targets: dict[str, Target] = {}

@@ -13,7 +13,6 @@ from ckpt.names import Globs
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Tensor, TensorRef, unwrapped
 
-
 _EXPANDED = 1 << 30
 """The most bytes beyond its storage of a tensor with repeating strides that is looked at."""
 
