@@ -279,6 +279,8 @@ TOO = {
 }
 """What a field may be too, although no document here has it so."""
 MAPS = (
+    "rules[].for",
+    "dropped[].for",
     "totals.dtypes",
     "totals.devices",
     "totals.roles",
