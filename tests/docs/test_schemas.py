@@ -275,6 +275,7 @@ TOO = {
         **dict.fromkeys(("findings[].consequence", "findings[].hint"), "str"),
     },
     "ls": {"counters.*": "float"},
+    "recipe": {"error.hint": "str"},
     "rewrite": {"left_alone[].bytes": "int", "changes[].from": "NoneType", "coverage.pairs[].why": "str"},
 }
 """What a field may be too, although no document here has it so."""
