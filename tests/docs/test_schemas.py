@@ -280,10 +280,13 @@ TOO = {
         **dict.fromkeys(("findings[].consequence", "findings[].hint"), "str"),
     },
     "ls": {"counters.*": "float"},
+    "recipe": {"error.hint": "str"},
     "rewrite": {"left_alone[].bytes": "int", "changes[].from": "NoneType", "coverage.pairs[].why": "str"},
 }
 """What a field may be too, although no document here has it so."""
 MAPS = (
+    "rules[].for",
+    "dropped[].for",
     "totals.dtypes",
     "totals.devices",
     "totals.roles",

@@ -36,6 +36,8 @@ LIMITS = [
     "ext.layouts.pieces._DEPTH",
     "ext.layouts.rules.MOST_PIECES",
     "ext.layouts.scaled._SAMPLE",
+    "ext.layouts.account._MOST_TIMES",
+    "ext.layouts.account._SMALL",
     "ext.layouts.sides._EXPANDED",
     "ext.layouts.search._CANDIDATES",
     "ext.layouts.search._DIMS",

@@ -262,6 +262,7 @@ def _layouts() -> dict[str, dict[str, torch.Tensor]]:
     }
     a["padded"][10:] = 0
     a |= {"copy": a["embed"].clone(), "zeros": torch.zeros(5), "split": made(8, 8)}
+    a |= {f"lost.{number}": made(6) for number in range(3)}
     a |= {"h.0.one.weight": torch.ones(16), "h.0.two.weight": torch.ones(16)}
     b = {f"l.{number}.w": a[f"h.{number}.w"].t().contiguous() for number in range(4)}
     b |= {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from ckpt.errors import CkptError, LossError
 from ckpt.ext.layouts.pieces import Piece, cover_of, whole_piece
@@ -11,6 +12,10 @@ from ckpt.ext.layouts.rules import Expanded, Target, Wanted
 from ckpt.rows import NamedTuple
 from ckpt.text import and_more, show_name
 
+_MOST_TIMES = 64
+"""The most elements that a recipe makes of each element that it takes."""
+_SMALL = 1 << 20
+"""The elements that may be made of nothing."""
 _SHOWN = 3
 """The problems that one line names."""
 
@@ -26,6 +31,11 @@ class Problem(NamedTuple):
 def problems_of(expanded: Expanded, sources: Mapping[str, Leaf]) -> list[Problem]:
     """All that does not add up between a recipe and the tensors of A. Reads only what must be equal. Raises UnreadableError."""
     problems = _source_problems(expanded.wanted, sources)
+    given = sum([leaf.ref.numel for leaf in sources.values()])
+    made = sum([prod(target.shape) for target in expanded.targets])
+    if made > _MOST_TIMES * given + _SMALL:
+        size = f"and the others would have {made:,} elements, made of {given:,}"
+        problems = [*problems, Problem(expanded.targets[0].name, True, size)]
     if problems:
         return problems
     taken: dict[str, list[Piece]] = {}
@@ -69,9 +79,7 @@ def _source_problems(wanted: Mapping[str, Wanted], sources: Mapping[str, Leaf]) 
 
 def _target_problem(target: Target, sources: Mapping[str, Leaf]) -> str | None:
     """Return the text on the pieces of a tensor of B that do not add up, or None."""
-    numel = 1
-    for size in target.shape:
-        numel *= size
+    numel = prod(target.shape)
     for piece in target.pieces:
         leaf = None if piece.source is None else sources[piece.source]
         lows = piece.at + sum([(loop.size - 1) * min(0, loop.at) for loop in piece.loops])
@@ -95,9 +103,7 @@ def _target_problem(target: Target, sources: Mapping[str, Leaf]) -> str | None:
 
 def _unused_problem(row: Wanted, pieces: Sequence[Piece]) -> str | None:
     """Return the text on the used elements of a tensor of A that do not add up, or None."""
-    numel = 1
-    for size in row.shape:
-        numel *= size
+    numel = prod(row.shape)
     if any(piece.numel == numel and not _repeats(piece) for piece in pieces):
         missing = 0
     else:

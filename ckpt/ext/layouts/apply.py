@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 from ckpt.checkpoint import Checkpoint, Entry, Traits
 from ckpt.dtypes import DType, contiguous
@@ -162,9 +163,7 @@ def made_tensor(target: Target, plan: Expanded, sources: Mapping[str, Leaf]) -> 
     dtype = given.pop() if given else target.dtype
     out = _dtype_out(target, plan, dtype)
     place = _place(target, sources, dtype)
-    numel = 1
-    for size in target.shape:
-        numel *= size
+    numel = prod(target.shape)
     if out != dtype and numel:
         whole = Storage("", None, dtype, dtype.nbytes(numel), place)
         place = Computed(tensor_ref(whole, dtype, (numel,), (1,), 0), out)
@@ -191,9 +190,7 @@ def _device(target: Target, sources: Mapping[str, Leaf]) -> str | None:
 
 def _place(target: Target, sources: Mapping[str, Leaf], dtype: DType) -> Place:
     """The bytes of a tensor of the result, in the dtype of its sources."""
-    numel = 1
-    for size in target.shape:
-        numel *= size
+    numel = prod(target.shape)
     if not numel:
         return Range(Repeated(b"\0", 0), 0, 0)
     fills = [_constant_bits(piece, target.dtype, dtype) for piece in target.pieces]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ckpt.api.checkpoint import Checkpoint
 from ckpt.cli import output as shown
 from ckpt.cli.inputs import documented, opened
 from ckpt.ext.layouts.recipe import recipe
@@ -25,10 +26,16 @@ def command(
     ckpt recipe hf/ step_0/ -o to_megatron.json
     ckpt recipe --check to_megatron.json hf_other/ other_step_0/
     """
+    schema = "ckpt.recipe" if json else None
+
+    def side(path: str) -> Checkpoint:
+        with documented(path, schema):
+            return opened(path, limits)
+
     with (
-        opened(before, limits) as first,
-        opened(after, limits) as second,
-        documented(before, "ckpt.recipe" if json else None),
+        side(before) as first,
+        side(after) as second,
+        documented(before, schema),
         shown.meter("looking for layouts") as progress,
     ):
         report = recipe(first, second, out=output, progress=progress, limits=limits, **keywords)

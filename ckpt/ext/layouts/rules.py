@@ -8,7 +8,7 @@ from math import prod
 
 from ckpt.dtypes import BY_NAME, DType
 from ckpt.errors import LimitError, UnreadableError
-from ckpt.ext.layouts.find import VALUES, Findings, Made
+from ckpt.ext.layouts.find import VALUES, Findings, Made, Unused
 from ckpt.ext.layouts.pieces import Loop, Piece
 from ckpt.ext.layouts.proof import Leaf
 from ckpt.ext.layouts.templates import Affine, Form, Template, forms_of, place_name, template_of
@@ -131,7 +131,8 @@ class Expanded(NamedTuple):
 
 def expanded(recipe: Recipe) -> Expanded:
     """The tensors of a recipe. Raises UnreadableError where it contradicts itself, LimitError."""
-    total = sum([rule.times * sum([part.times for part in rule.parts]) for rule in recipe.rules])
+    total = sum([rule.times * max(1, sum([part.times for part in rule.parts])) for rule in recipe.rules])
+    total += sum([prod([len(values) for _, values in row.places]) for row in recipe.dropped])
     if total > MOST_PIECES:
         raise LimitError(f"the recipe makes {total:,} pieces", "recipe-pieces", MOST_PIECES)
     targets: dict[str, Target] = {}
@@ -257,14 +258,37 @@ def recipe_of(findings: Findings, sources: Sequence[Leaf], targets: Sequence[Lea
             row = _Row(target_forms[made.name], made, leaf, parts)
             groups.setdefault(row.signature, []).append(row)
     rules = [rule for rows in groups.values() for rule in _rules_of(rows)]
-    dropped: list[Leftovers] = []
-    for unused in findings.unused:
-        leaf = leaves[unused.name]
-        numbers = [Affine(number) for number in source_forms[unused.name].numbers]
-        template = template_of(source_forms[unused.name], numbers)
-        counts = unused.elements, unused.copy_of, unused.constant
-        dropped.append(Leftovers(template, (), leaf.shape, leaf.dtype, *counts))
-    return Recipe(tuple(rules), tuple(dropped))
+    return Recipe(tuple(rules), tuple(_dropped_rows(findings.unused, source_forms, leaves)))
+
+
+def _dropped_rows(
+    unused: Sequence[Unused], forms: Mapping[str, Form], leaves: Mapping[str, Leaf]
+) -> Iterator[Leftovers]:
+    """Yield the rows of what is used nowhere. Those of one form that have all combinations of their numbers are one row."""
+    groups: dict[object, list[Unused]] = {}
+    for row in unused:
+        form, leaf = forms[row.name], leaves[row.name]
+        kind = (leaf.shape, leaf.dtype, row.elements, row.constant, row.copy_of)
+        groups.setdefault((form.text, form.widths, kind), []).append(row)
+    for rows in groups.values():
+        numbers = [forms[row.name].numbers for row in rows]
+        values = [sorted(set(column)) for column in zip(*numbers, strict=True)]
+        is_product = len(rows) > 1 and prod(map(len, values)) == len(rows)
+        for row, own in [(rows[0], values)] if is_product else zip(rows, [None] * len(rows), strict=True):
+            yield _dropped_row(row, forms[row.name], leaves[row.name], own)
+
+
+def _dropped_row(row: Unused, form: Form, leaf: Leaf, values: Sequence[Sequence[int]] | None) -> Leftovers:
+    """The row of one tensor, or of all with these values of the numbers in its name."""
+    numbers: list[Affine] = []
+    places: list[tuple[str, tuple[int, ...]]] = []
+    for place, number in enumerate(form.numbers):
+        own = () if values is None else tuple(values[place])
+        name = place_name(place)
+        numbers.append(Affine(0, ((name, 1),)) if len(own) > 1 else Affine(number))
+        places += [(name, own)] if len(own) > 1 else []
+    counts = row.elements, row.copy_of, row.constant
+    return Leftovers(template_of(form, numbers), tuple(places), leaf.shape, leaf.dtype, *counts)
 
 
 def _folded_parts(

@@ -333,6 +333,23 @@ _STRANGE = {
     "more than there is": {**_RULE, "of": [{**_PART, "sizes": [5]}]},
     "a long sum": {**_RULE, "of": [{**_PART, "from": "1+" * 1000 + "1"}]},
     "other lengths": {**_RULE, "of": [{**_PART, "sizes": [2, 2]}]},
+    "a huge constant": {
+        **_RULE,
+        "shape": [1 << 60],
+        "of": [{"constant": "0x00000000", "to": 0, "sizes": [1 << 60], "to_steps": [1]}],
+    },
+    "one element many times": {
+        **_RULE,
+        "shape": [1 << 50],
+        "of": [{**_PART, "sizes": [1 << 50], "from_steps": [0]}],
+    },
+    "nothing many times": {
+        **_RULE,
+        "make": "x.<n>.<m>",
+        "for": {"n": "0-999999", "m": "0-999999"},
+        "of": [],
+    },
+    "a formula": {**_RULE, "of": [{**_RULE["of"][0], "formula": "*__import__('os')"}]},  # type: ignore[index,dict-item]
     "bits": {**_RULE, "of": [{"constant": "0xzz", "to": 0, "sizes": [4], "to_steps": [1]}]},
 }
 
