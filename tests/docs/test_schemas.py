@@ -267,6 +267,7 @@ MAPS = (
     "totals.roles.*",
     "verified",
     "counters",
+    "adapter.kinds",
     "adapter.parts",
 )
 """Mappings whose keys are words of the file, or not always there: each key is `*`."""
