@@ -392,7 +392,11 @@ def language_model_in_half_precision(folder: Path) -> None:
 @sample
 def adapter_of_the_language_model(folder: Path) -> None:
     width, inner, rank = 16, 44, 4
-    shapes = {"self_attn.q_proj": (width, width), "self_attn.v_proj": (width, width), "mlp.down_proj": (width, inner)}
+    shapes = {
+        "self_attn.q_proj": (width, width),
+        "self_attn.v_proj": (width, width),
+        "mlp.down_proj": (width, inner),
+    }
     tensors: dict[str, Tensor] = {}
     for layer in range(6):
         for name, (outputs, inputs) in shapes.items():
@@ -409,7 +413,9 @@ def adapter_of_the_language_model(folder: Path) -> None:
     }
     (folder / "lora").mkdir(exist_ok=True)
     save_safetensors(tensors, folder / "lora" / "adapter_model.safetensors")
-    (folder / "lora" / "adapter_config.json").write_text(f"{json.dumps(config, indent=2)}\n", encoding="utf-8")
+    (folder / "lora" / "adapter_config.json").write_text(
+        f"{json.dumps(config, indent=2)}\n", encoding="utf-8"
+    )
 
 
 def small_net() -> nn.Sequential:
