@@ -81,6 +81,9 @@ class Settings(NamedTuple):
         if not isinstance(patterns, dict):
             return usual
         for pattern, value in patterns.items():
+            if not is_known(pattern):
+                problem = f"{key} of {CONFIG} has {show(pattern, 60)}, an expression that is not evaluated"
+                raise UnsupportedError(problem, hint="names of layers in its place")
             if is_end(pattern, module):
                 return number_in(value)
         return usual
@@ -105,31 +108,35 @@ def number_in(value: Json) -> float | None:
 def is_end(pattern: str, module: str) -> bool:
     """Tell whether a pattern of PEFT is the end of the name of a module: text, or a regular expression.
 
-    A long pattern is compared as text, for a stranger wrote it.
+    One that is not known matches as text alone.
     """
     if module == pattern or module.endswith(f".{pattern}"):
         return True
-    if re.fullmatch(r"[\w.]*", pattern) or len(pattern) > _LONGEST:
+    if re.fullmatch(r"[\w.]*", pattern) or not is_known(pattern):
         return False
-    return _matches(pattern, module)
+    return re.match(rf"(.*\.)?({pattern})$", module) is not None
 
 
 _LONGEST = 200
 _SAFE = re.compile(r"(?:[\w.^$|]|\\[.d]|\[[\w-]+\]|\(\??:?|\)|[+*?](?![+*?]))*")
-"""Expressions that names of layers need. One with a repetition of a group is compared as text."""
+"""Expressions that names of layers need. One with a repetition of a group is none of them."""
 _REPEATS = 3
 """The most repetitions of an expression: each multiplies the time that a long name takes."""
 
 
-def _matches(pattern: str, module: str) -> bool:
-    if len(re.findall("[+*?]", pattern)) > _REPEATS:
+def is_known(pattern: str) -> bool:
+    """Tell whether an expression is one that is evaluated. A stranger wrote it, and some would take hours."""
+    if re.fullmatch(r"[\w.]*", pattern):
+        return True
+    if len(pattern) > _LONGEST or len(re.findall("[+*?]", pattern)) > _REPEATS:
         return False
     if not _SAFE.fullmatch(pattern) or re.search(r"\)[+*?]", pattern):
         return False
     try:
-        return re.match(rf"(.*\.)?({pattern})$", module) is not None
+        re.compile(pattern)
     except re.error:
         return False
+    return True
 
 
 def settings_at(path: str, limits: Limits) -> Settings | None:

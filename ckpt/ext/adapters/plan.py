@@ -94,6 +94,7 @@ class Planner:
         self._copies: list[tuple[str, Entry]] = []
         self._met_by: Names = {}
         self._shown_ways: set[bool] | None = None
+        self._names: dict[int, tuple[str, str]] = {}
 
     def plan(self) -> Plan:
         """The plan for all adapters, each after the other."""
@@ -119,6 +120,9 @@ class Planner:
         self._add_wholes(adapter, shifts)
         self._refuse_unmet(adapter, [layer for layer in adapter.layers if layer.module not in met])
         self._met_by, self._shown_ways = met, None
+        for layer in adapter.layers:
+            for entry in layer.parts.values():
+                self._names[id(unwrapped(entry.tensor))] = (adapter.path, show(entry.name, 80))
         unscaled: list[Layer] = []
         experts = Experts(self._base, adapter, met)
         for layer in adapter.layers:
@@ -569,8 +573,15 @@ class Planner:
         # Experts are matrices that follow each other, and a list is one column.
         columns = prod(shape[1:]) if len(shape) != 3 or not _is_stack(steps, shape) else shape[2]
         rows = base.tensor.numel // max(1, columns)
-        work = Work(rows, columns, tuple(steps), tuple(change.replaced), self._options.is_exact)
+        names = {id(ref): self._names[id(ref)] for ref in _refs_of(steps) if id(ref) in self._names}
+        work = Work(rows, columns, tuple(steps), tuple(change.replaced), self._options.is_exact, names)
         return Target(name, entry, change.whole, work)
+
+
+def _refs_of(steps: Iterable[Step]) -> list[TensorRef]:
+    """The tensors of adapters that steps read."""
+    refs = [ref for step in steps for term in step.terms for ref in term.refs]
+    return refs + [step.magnitude.ref for step in steps if step.magnitude is not None]
 
 
 def _is_stack(steps: Iterable[Step], shape: tuple[int, ...]) -> bool:

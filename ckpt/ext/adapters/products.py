@@ -7,9 +7,10 @@ on the number of threads or on what else is read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ckpt.dtypes import DType
@@ -145,6 +146,8 @@ class Work(NamedTuple):
     steps: tuple[Step, ...]
     replaced: tuple[Rows, ...] = ()
     is_exact: bool = False
+    names: Mapping[int, tuple[str, str]] = MappingProxyType({})
+    """The id of a tensor of an adapter -> the file and the name that an error gives."""
 
     @property
     def refs(self) -> tuple[TensorRef, ...]:
@@ -347,6 +350,9 @@ class Computing:
         view = np.lib.stride_tricks.as_strided(raw[factor.offset :], factor.shape, steps, writeable=False)
         data = np.ascontiguousarray(view).view("u1").reshape(-1).data
         matrix: Array = cast.numbers(data, factor.ref.dtype).astype(self.kind).reshape(factor.shape)
+        if not np.isfinite(matrix).all():
+            path, name = self.work.names.get(id(factor.ref), ("", "a tensor of the adapter"))
+            raise UnsupportedError(f"{name} holds NaN or Inf", path=path or None)
         return matrix if factor.mid is None else self._kernels(factor.mid, matrix)
 
     def _kernels(self, mid: TensorRef, down: Array) -> Array:

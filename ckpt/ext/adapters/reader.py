@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from ckpt.checkpoint import Entry
 from ckpt.elements.blocks import elements
 from ckpt.elements.cast import AVERAGED, few, has_numbers
-from ckpt.errors import UnsupportedError, UsageError
+from ckpt.errors import UnsupportedError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.config import CONFIG, Settings, noted_settings, refuse_settings, settings_at
 from ckpt.ext.adapters.names import Kind, Part, Style, layer_of, method_of, part_of
@@ -308,6 +308,12 @@ def scale_of(adapter: Adapter, layer: Layer, rank: int, given: float | None = No
     if given is not None:
         return Scale(given, "--scale")
     settings = adapter.settings_of(layer)
+    with about(adapter.path):
+        return _scale_of(settings, adapter, layer, rank)
+
+
+def _scale_of(settings: Settings | None, adapter: Adapter, layer: Layer, rank: int) -> Scale:
+    """The scale of a layer by its settings, or by the custom of the program that wrote it."""
     if settings is not None:
         said = settings.rank_of(layer.name)
         if said is not None and said != rank:
@@ -341,5 +347,6 @@ def refuse_unscaled(adapter: Adapter, layers: Sequence[Layer]) -> None:
     """Raise UsageError for layers of which nothing says the scale."""
     if layers:
         what = f"nothing says the alpha of {plural(len(layers), 'layer')}"
-        problem = f"{what}: there is no {CONFIG} beside it, and no alpha in it"
+        beside = f"there is no {CONFIG} beside it" if adapter.settings is None else f"{CONFIG} has none"
+        problem = f"{what}: {beside}, and no alpha is in it"
         raise UsageError(problem, path=adapter.path, hint="--scale X, which is alpha / rank")

@@ -319,7 +319,19 @@ PAIR = {f"{LAYER}.lora_A.weight": noise(4, 12), f"{LAYER}.lora_B.weight": noise(
             "which changed the weights of the base before training",
         ),
         (PAIR, {"use_qalora": True}, "QALoRA is not merged"),
-        (PAIR, {"lora_alpha": None}, "nothing says the alpha of 1 layer"),
+        (PAIR, {"lora_alpha": None}, "nothing says the alpha of 1 layer: adapter_config.json has none"),
+        (
+            PAIR,
+            {"alpha_pattern": {"(a+)+b": 2}},
+            "alpha_pattern of adapter_config.json has (a+)+b, an expression",
+        ),
+        (PAIR, {"rank_pattern": {".*.*.*.*": 4}}, "an expression that is not evaluated"),
+        (
+            {**PAIR, f"{LAYER}.lora_A.weight": noise(4, 12) * float("nan")},
+            {},
+            "q_proj.lora_A.weight holds NaN or Inf",
+        ),
+        ({**PAIR, f"{LAYER}.lora_B.weight": noise(8, 4) / 0.0}, {}, "q_proj.lora_B.weight holds NaN or Inf"),
         (PAIR, {"r": 8}, "says rank 8 for model.layers.0.self_attn.q_proj, whose tensors have 4"),
         (
             {**PAIR, f"{LAYER}.lora_A.weight": noise(4, 12).to(torch.int8)},
