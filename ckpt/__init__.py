@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UsageError,
         WriteError,
     )
+    from ckpt.ext.adapters.api import merge
     from ckpt.ext.values.api import set
     from ckpt.findings import Finding
     from ckpt.jobs.check.lint import FileReport, LintReport
@@ -84,6 +85,7 @@ _HOMES = {
         "WriteError",
     ),
     "ckpt.ext.values.api": ("set",),
+    "ckpt.ext.adapters.api": ("merge",),
     "ckpt.findings": ("Finding",),
     "ckpt.jobs.check.lint": ("FileReport", "LintReport"),
     "ckpt.jobs.check.recorded": ("SumReport",),
@@ -142,6 +144,7 @@ __all__ = [
     "inspect",
     "lint",
     "ls",
+    "merge",
     "open",
     "rehome",
     "rename",

@@ -389,6 +389,35 @@ def language_model_in_half_precision(folder: Path) -> None:
     save(model.to(torch.bfloat16).state_dict(), folder / "llama_bf16.pth", gpu=0)
 
 
+@sample
+def adapter_of_the_language_model(folder: Path) -> None:
+    width, inner, rank = 16, 44, 4
+    shapes = {
+        "self_attn.q_proj": (width, width),
+        "self_attn.v_proj": (width, width),
+        "mlp.down_proj": (width, inner),
+    }
+    tensors: dict[str, Tensor] = {}
+    for layer in range(6):
+        for name, (outputs, inputs) in shapes.items():
+            begin = f"base_model.model.model.layers.{layer}.{name}"
+            tensors[f"{begin}.lora_A.weight"] = torch.randn(rank, inputs) / 4
+            tensors[f"{begin}.lora_B.weight"] = torch.randn(outputs, rank) / 16
+    config = {
+        "base_model_name_or_path": "llama_bf16.pth",
+        "lora_alpha": 8,
+        "peft_type": "LORA",
+        "r": rank,
+        "target_modules": ["down_proj", "q_proj", "v_proj"],
+        "task_type": "CAUSAL_LM",
+    }
+    (folder / "lora").mkdir(exist_ok=True)
+    save_safetensors(tensors, folder / "lora" / "adapter_model.safetensors")
+    (folder / "lora" / "adapter_config.json").write_text(
+        f"{json.dumps(config, indent=2)}\n", encoding="utf-8"
+    )
+
+
 def small_net() -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(

@@ -73,6 +73,7 @@ WRITERS = (
     "convert PATH --dtype bfloat16 -o OUT.pth",
     "rename PATH --sub s/e/E/ -o OUT",
     "average PATH PATH -o OUT.pth",
+    "merge PATH lora -o OUT.pth",
     "warmstart PATH --into PATH -o OUT.pth",
     "salvage PATH -o OUT",
     "report PATH -o OUT.html",

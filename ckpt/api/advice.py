@@ -28,6 +28,7 @@ SUFFIXES = {
     "warmstart": ".warm",
     "salvage": ".whole",
     "average": ".average",
+    "merge": ".merged",
 }
 """Command -> the suffix, in what a command suggests and in commands that others suggest."""
 _COMPLETE = "--complete-optimizer"

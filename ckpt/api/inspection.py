@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ckpt.api.checkpoint import MissingNameError, SectionSummary, Shown, summaries
 from ckpt.api.keywords import Texts, gate_of, globs_of, model_of, text_only
 from ckpt.api.opening import Input, at_hand, with_model
+from ckpt.checkpoint import names_of
 from ckpt.limits import Limits
 from ckpt.reports import pickled
 from ckpt.rows import NamedTuple
@@ -56,7 +57,8 @@ class InspectReport(Shown[TensorSummary]):
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 1 where the gate closes."""
-        return self._gate.code(self.findings)
+        described = self.report.described
+        return max(self._gate.code(self.findings), 0 if described is None else described.exit_code)
 
     @property
     def sections(self) -> tuple[SectionSummary, ...]:
@@ -131,6 +133,7 @@ def inspect(
     exclude: Texts = (),
     section: str | None = None,
     index: str | None = None,
+    base: Input | None = None,
     model: Any = None,
     arg: Texts = (),
     select: Texts = (),
@@ -144,7 +147,8 @@ def inspect(
     """Return the report of `ckpt inspect` on a checkpoint, given as a path or open. Reads no tensor data.
 
     `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. `index` are the numbers
-    of parameters in an error of DDP, as text. Without `hints`, findings name no commands, which takes less time. Raises
+    of parameters in an error of DDP, as text. `base` is the checkpoint that an adapter is meant for: the report says whether it
+    fits. Without `hints`, findings name no commands, which takes less time. Raises
     CkptError.
     """
     from ckpt.jobs.inspect.inspect import inspect as job
@@ -159,6 +163,10 @@ def inspect(
         plan = import_module("ckpt.api.advice").planning(survey) if hints else None
         report = job(survey, globs, section, plan)
         report = report._replace(findings=gate.rules.kept(report.findings))
+        if base is not None or _is_adapter(report):
+            # Named as text: an extension, of which nothing else here knows.
+            describe = import_module("ckpt.ext.adapters.hooks").description_of
+            report = report._replace(described=describe(survey, limits, base, plugins=plugins))
         numbering = None
         if index is not None:
             from ckpt.evidence.numbering import numbering as solve
@@ -167,3 +175,17 @@ def inspect(
             numbering = solve(survey, numbers(index), section)
         opened.check_unchanged()
     return InspectReport(report, gate, numbering)
+
+
+def _is_adapter(report: Inspection) -> bool:
+    """Tell whether a whole file looks like an adapter by its names."""
+    if report.selected:
+        return False
+    is_small = len(report.entries) <= _MOST_NAMES
+    return report.adapter is not None or (
+        is_small and any(".lora_" in name for name in names_of(report.entries))
+    )
+
+
+_MOST_NAMES = 4_096
+"""The most tensors of a file of which each name is looked at: few adapters have more."""

@@ -58,6 +58,7 @@ def diff(
     strict: bool = False,
     ignore_dtype: bool = False,
     histogram: bool = False,
+    adapter: Input | None = None,
     model: Any = None,
     arg: Texts = (),
     select: Texts = (),
@@ -72,7 +73,8 @@ def diff(
     """Compare two checkpoints, given as paths or open, and return the report of `ckpt diff`.
 
     `report.same` is the answer. `report.changed` and `report.frozen` are names of tensors, `report.findings` what stands
-    out, `report.rows` all tensors, `report.to_json()` the document. Raises CkptError, also where a tensor cannot be
+    out, `report.rows` all tensors, `report.to_json()` the document. `adapter` is a LoRA that `after` should hold;
+    `report.account` says so pair by pair. Raises CkptError, also where a tensor cannot be
     compared, unless `check` is False: then the report says so, and `report.check()` raises.
     """
     from ckpt.jobs.diff.diff import DIFFER, Options, tolerance_of
@@ -111,6 +113,10 @@ def diff(
             options = options._replace(progress=meter)
             old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
             report = job(old, new, options)
+        if adapter is not None:
+            # Named as text: an extension, of which nothing else here knows.
+            explained = import_module("ckpt.ext.adapters.hooks").explained_by
+            report = explained(report, adapter, limits, plugins=plugins)
         for side in sides:
             side.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)

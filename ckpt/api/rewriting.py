@@ -85,6 +85,7 @@ COMMANDS = {
         WriteCommand("warmstart", many=False, partial=False, weights_file=True),
         WriteCommand("salvage", partial=False, urls=True),
         WriteCommand("average", many=False, partial=False, keep_code=False),
+        WriteCommand("merge", many=False, partial=False, keep_code=False, urls=True),
     )
 }
 

@@ -9,8 +9,9 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from io import IOBase
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from ckpt.api.advice import SUFFIXES
 from ckpt.api.checkpoint import Checkpoint as Opened
@@ -236,7 +237,7 @@ def slim(
         report = with_kept_prefixes(report, limits)
         if options.format is None:
             return report
-        return _as_format(report, options.format, limits)
+        return as_format_of(report, options.format, limits)
 
     return rewrite(source, make, options)
 
@@ -305,6 +306,8 @@ def convert(
     strip: bool = False,
     prefix: str | None = None,
     to: str | None = None,
+    adapter_names: str | None = None,
+    base: Input | None = None,
     model: Any = None,
     arg: Texts = (),
     like: Input | None = None,
@@ -319,7 +322,8 @@ def convert(
 
     `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of `out` decides. Before that, `strip`
     takes the prefixes of wrappers off the names, or `prefix`, and `to` moves the tensors to a device. `with_config` makes `out` a folder with config.json and
-    the tokenizer beside the weights. `model` is a torch.nn.Module, or the text
+    the tokenizer beside the weights. `adapter_names` is peft or kohya, and gives a LoRA the names of that program; `base` is the
+    checkpoint that says where the dots of kohya's names are. `model` is a torch.nn.Module, or the text
     `FILE.py:FACTORY`, of which `arg` are the arguments. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
     from ckpt.jobs.rewrite.convert import convert as job
@@ -338,6 +342,7 @@ def convert(
     options = with_format(options, format, shard_size, plain=plain, with_config=with_config)
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
     options = _with_like(options, like, section)
+    naming = _naming(adapter_names, base, options)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
         written = options.format or save.own_format(survey.checkpoint)
@@ -345,6 +350,7 @@ def convert(
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
         stages = _stripping(strip, prefix, section, limits)
+        stages += [] if naming is None else [naming]
         stages.append(
             lambda survey: job(
                 survey,
@@ -370,7 +376,34 @@ def convert(
             report = with_flattening(report, options.ranks, limits)
         return report
 
-    return rewrite(source, make, options)
+    done = rewrite(source, make, options)
+    return done if naming is None else naming.finish(done)
+
+
+class _Naming(Protocol):
+    """A stage that gives the tensors of an adapter other names, and what belongs beside the result."""
+
+    def __call__(self, survey: Survey) -> RewriteReport:
+        """Return the checkpoint in its new names."""
+        ...
+
+    def finish(self, report: RewriteReport) -> RewriteReport:
+        """Write what belongs beside the result."""
+        ...
+
+
+def _naming(adapter_names: str | None, base: Input | None, options: WriteOptions) -> _Naming | None:
+    """Return the stage that --adapter-names asks for, or None. Raises UsageError."""
+    if adapter_names is None:
+        if base is not None:
+            raise UsageError("--base goes with --adapter-names")
+        return None
+    # Named as text: an extension, of which nothing else here knows.
+    conversion = import_module("ckpt.ext.adapters.hooks").Conversion
+    made: _Naming = conversion(
+        adapter_names, base, options.limits, plugins=options.plugins, out=options.out, force=options.force
+    )
+    return made
 
 
 def with_format(
@@ -585,7 +618,7 @@ def salvage(
             damaged = unsound(checkpoint, current())
             keep = options.keep_damaged
             report = job(survey, limits, damaged=damaged, keep_damaged=keep, other=other)
-            return _as_format(report, _format_of(report.result, options), limits)
+            return as_format_of(report, _format_of(report.result, options), limits)
 
         report = rewrite(source, make, options._replace(open=open_rest))
     return report._replace(warnings=(*talk.lines, *report.warnings))
@@ -651,14 +684,14 @@ def average(
         for other in given[:-1]:
             for line in doubts(other.checkpoint):
                 talk(line)
-        options = _with_last(options, given[-1].checkpoint)
+        options = with_last(options, given[-1].checkpoint)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
             report = job([other.survey for other in given[:-1]], survey, limits, request)
             return (
                 report
                 if options.format is None
-                else _as_format(report, options.format, limits, options.ranks)
+                else as_format_of(report, options.format, limits, options.ranks)
             )
 
         report = rewrite(given[-1], make, options)
@@ -719,7 +752,7 @@ def _last_of(
     return chosen[-count:]
 
 
-def _with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
+def with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
     """The options with the format of the last checkpoint, or of OUT's ending where it belongs to another one."""
     out = options.out
     if out is None or (options.is_folder and not is_folder_format(out, options.limits)):
@@ -732,7 +765,9 @@ def _with_last(options: WriteOptions, last: Checkpoint) -> WriteOptions:
     return options._replace(format=format, ranks=1 if save.traits_of(format).is_folder else None)
 
 
-def _as_format(report: RewriteReport, format: str, limits: Limits, ranks: int | None = None) -> RewriteReport:
+def as_format_of(
+    report: RewriteReport, format: str, limits: Limits, ranks: int | None = None
+) -> RewriteReport:
     """The report with its result in another format, as `convert` makes it. Raises CkptError."""
     from ckpt.jobs.rewrite.convert import as_format
 

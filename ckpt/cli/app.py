@@ -182,11 +182,12 @@ _GROUPS = {
         "salvage": "Write what is whole of a damaged checkpoint.",
         "warmstart": "Load pretrained weights into a model as far as they fit.",
         "average": "Average the models of checkpoints.",
+        "merge": "Merge adapters (LoRA) into the weights of a base.",
     },
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
 """Name of the module of this package -> its line in the list of commands."""
-_EXTENSIONS = {"set": "ckpt.ext.values.command"}
+_EXTENSIONS = {"merge": "ckpt.ext.adapters.command", "set": "ckpt.ext.values.command"}
 """The commands of extensions, and their modules."""
 
 

@@ -23,7 +23,7 @@ OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
 """Groups of options in the help, in this order. Options without a group stand before them."""
 _FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 _DEVICES = ("cpu", "cuda:0", "cuda:1", "mps")
-_WRITERS = "rehome strip rename set slim convert salvage warmstart average"
+_WRITERS = "rehome strip rename set slim convert salvage warmstart average merge"
 _EVERY = f"inspect ls get diff stats report explain lint verify sum {_WRITERS}"
 
 
@@ -125,6 +125,13 @@ A star behind a command says that the option is rare there, `rare` that it is ra
 _GROUPS: dict[str, tuple[Option, ...]] = {
     "": (
         texts("--index", "N,N-N", "inspect", "Name the parameters with these indices in an error of DDP."),
+        text(
+            "--base",
+            "BASE",
+            "inspect",
+            "Say whether this LoRA fits a checkpoint; exit 1 if it does not.",
+            once=True,
+        ),
         flag("--textconv", "inspect*", "Print plain text for git diff, also of what cannot be read."),
         number(
             "--threshold",
@@ -174,7 +181,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         text(
             "--format",
             "FORMAT",
-            "convert",
+            "convert merge*",
             "Write torch-zip, torch-legacy, safetensors or dcp. The default follows OUT's ending.",
             words=_FORMATS,
         ),
@@ -187,7 +194,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             words=("bfloat16", "float16", "float32"),
         ),
         text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
-        text("--shard-size", "BYTES", "convert", "Write safetensors shards with an index, as 5GB."),
+        text("--shard-size", "BYTES", "convert merge", "Write safetensors shards with an index, as 5GB."),
         text("--weights", "NAME", "convert*", "Take DeepSpeed's weights from fp32 (default) or module."),
         integer("--ranks", "N", "convert*", "Cut a DCP into the files of N ranks; 1 without it."),
         text(
@@ -195,6 +202,20 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "KEYS",
             "convert*",
             "Key the optimizer by names (default for a DCP), numbers, or order: names in the order of the model.",
+        ),
+        text(
+            "--adapter-names",
+            "NAMES",
+            "convert*",
+            "Give a LoRA the names of another program: peft or kohya.",
+            words=("peft", "kohya"),
+        ),
+        text(
+            "--base",
+            "BASE",
+            "convert*",
+            "Say where the dots of kohya's names are, with --adapter-names peft.",
+            once=True,
         ),
         flag(
             "--complete-optimizer",
@@ -251,6 +272,27 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Take the last N of a folder's numbered checkpoints: epoch_10 comes after epoch_2.",
             low=2,
         ),
+        text(
+            "--weights",
+            "X,Y,...",
+            "merge",
+            "Multiply what each ADAPTER adds by its number. Without it all have 1.",
+        ),
+        number(
+            "--scale",
+            "X",
+            "merge",
+            "Multiply B @ A by X, which is alpha / rank, where an ADAPTER records no alpha.",
+        ),
+        text(
+            "--packing",
+            "WAY",
+            "merge",
+            "Say how a tensor holds several layers, where two ways fit: concatenated or interleaved, in-out or out-in.",
+            words=("concatenated", "interleaved", "in-out", "out-in"),
+        ),
+        flag("--exact", "merge", "Compute in float64 instead of float32; the result has the dtypes of BASE."),
+        texts("--sub", "S/A/B/", "merge", "Rename the layers of ADAPTERs, as ckpt rename does. Repeatable."),
         flag(
             "--no-align",
             "diff warmstart average",
@@ -267,6 +309,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Compare names, shapes and dtypes only. Also reads what inspect --json printed.",
         ),
         flag("--quick", "diff", "Compare sizes and the checksums in the files; read no values."),
+        text(
+            "--adapter",
+            "ADAPTER",
+            "diff*",
+            "Say for each pair of a LoRA whether AFTER is BEFORE with it, and what else changed.",
+            once=True,
+        ),
         flag("--ignore-dtype", "diff", "Compare values only, as check_dtype=False of torch.testing."),
         flag(
             "--strict",
@@ -322,7 +371,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Compare names and shapes with another checkpoint, or names with the sums that `ckpt sum` wrote.",
             once=True,
         ),
-        flag("--drop-other", "slim convert average", "Drop what the result cannot hold, and list it."),
+        flag("--drop-other", "slim convert average merge*", "Drop what the result cannot hold, and list it."),
         flag(
             "-r/--recursive",
             "rehome strip rename slim convert salvage",
@@ -372,7 +421,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--with-config",
-            "slim convert*",
+            "slim convert* merge",
             "Make OUT a folder, with config.json and the tokenizer from beside the weights.",
         ),
         text("-o/--output", "OUT", _WRITERS, "Write to this file or folder.", once=True),
@@ -412,7 +461,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--json",
-            "diff explain lint rehome strip rename set slim convert salvage warmstart average",
+            "diff explain lint rehome strip rename set slim convert salvage warmstart average merge",
             "Print one JSON document.",
         ),
         flag("--tsv", "inspect ls diff stats", "Print tab-separated rows, exact and escaped."),
@@ -501,6 +550,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "inspect diff stats verify sum strip rename slim convert average",
             "Leave out tensors by name. Repeatable.",
         ),
+        texts(
+            "--include", "GLOB", "merge", "Select tensors of ADAPTERs by name; * crosses dots. Repeatable."
+        ),
+        texts(
+            "--exclude", "GLOB", "merge", "Leave out tensors of ADAPTERs by name, and list them. Repeatable."
+        ),
+        text("--section", "PATH", "merge*", "Merge into this part of BASE, such as ema.", once=True),
         text(
             "--section",
             "PATH",
@@ -622,6 +678,15 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
     ),
     "warmstart": (Argument("pretrained", "PRETRAINED", "The checkpoint whose values are used."),),
     "average": (_PATHS._replace(help="Checkpoints, or the folder of --last."),),
+    "merge": (
+        Argument("base", "BASE", "The checkpoint of the weights."),
+        Argument(
+            "adapters",
+            "[ADAPTER...]",
+            "Files or folders of adapters. Without one, BASE is a checkpoint of training that holds its own.",
+            is_list=True,
+        ),
+    ),
 }
 """Command -> its arguments, in their order."""
 
@@ -679,6 +744,10 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         ),
         Exclusion(("--index",), ("--tsv", "--table")),
         Exclusion(
+            ("--base",),
+            ("--index", "--tsv", "--table", "--storages", "--values", "--imports", "--bars", "--textconv"),
+        ),
+        Exclusion(
             ("--textconv",),
             (
                 "--json",
@@ -700,6 +769,10 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "diff": (
         Exclusion(("--json", "--tsv", "--name-only")),
         Exclusion(("--structure", "--quick", "--stat")),
+        Exclusion(
+            ("--adapter",),
+            ("--structure", "--quick", "--stat", "--histogram", "--html", "--tsv", "--name-only"),
+        ),
         Exclusion(("--structure", "--quick"), ("--close", "--atol", "--rtol", "--ignore-dtype")),
         Exclusion(("--histogram",), ("--structure", "--quick", "--tsv", "--name-only")),
         Exclusion(("--structure",), ("--fail-on",)),

@@ -150,18 +150,20 @@ _BEYOND = {"float32": 2.0**128, "float16": 65520.0, "bfloat16": 2.0**128 - 2.0**
 
 
 def rounded(values: Array, to: DType, rows: Rows) -> tuple[memoryview, int]:
-    """(float64 numbers as any type of AVERAGED, how many finite ones are beyond its range), like torch's `copy_`.
+    """(numbers of float64 or float32 as any type of AVERAGED, how many finite ones are beyond its range), like torch's `copy_`.
 
     Rounds to nearest, ties to even; narrow types by way of float32. A number beyond the range of the type becomes what torch
     makes of it: infinite, NaN, or the largest number. The bytes are valid until the rows are used again.
     """
     import numpy as np
 
-    if to.name == "float64":
+    if to.bits == 8 * values.itemsize:
         return _bytes(values), 0
-    narrow = rows.row("<f4", 1, len(values))
-    with np.errstate(over="ignore", invalid="ignore"):
-        np.copyto(narrow, values, casting="same_kind")
+    narrow = values
+    if values.itemsize > 4:
+        narrow = rows.row("<f4", 1, len(values))
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.copyto(narrow, values, casting="same_kind")
     if to.bits > 8:
         most = _BEYOND[to.name]
         if -most < float(narrow.min(initial=0)) and float(narrow.max(initial=0)) < most:  # not so with NaN

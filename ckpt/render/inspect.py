@@ -252,11 +252,17 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
         out += hung(head(""), f"… {rest} in values (--json)", width, style="dim")
     names = [] if report.selected else names_of(report.entries)
     layers = adapted_layers([row.relative for row in report.rows]) if "lora_" in "\n".join(names) else []
+    texts: tuple[str, ...] = ()
     if report.adapter is not None and report.adapter.adapter.style != "PEFT":
-        out += hung(head("LoRA"), report.adapter.text, width)
+        texts = (report.adapter.text,)
+    elif report.described is not None:
+        texts = report.described.texts
     elif layers:
-        text = f"changes {plural(len(layers), 'layer')} of the base model: {folded(layers, 6)}"
-        out += hung(head("LoRA"), text, width)
+        texts = (f"changes {plural(len(layers), 'layer')} of the base model: {folded(layers, 6)}",)
+    if report.described is not None and report.described.fit_text:
+        texts = (*texts, report.described.fit_text)
+    for row, text in enumerate(texts):
+        out += hung(head("" if row else "LoRA"), text, width)
     lazy = [value.name for value in report.values if value.type in UNINITIALIZED]
     if lazy:
         text = f"uninitialized, for their lazy modules have not run: {folded(lazy, 6)}"

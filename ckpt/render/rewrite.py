@@ -76,6 +76,8 @@ def _lines(report: RewriteReport, width: int | None) -> list[Line]:
         out.append([(f"carried along: {listed(report.carried, _LEFT)}", "")])
     out += _left("lost", report.lost)
     out += _sources(report.sources, width)
+    if report.account is not None:
+        out += report.account.lines(width)
     out += _left("left out", report.left_out)
     out += _left("left alone", _alike(report.left_alone) if report.sources else report.left_alone)
     overflowed = 0 if saved is None else saved.overflowed

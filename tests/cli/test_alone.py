@@ -29,6 +29,7 @@ RUNS = {
     "salvage": ("salvage", "truncated.pth", "-o", "out.pth"),
     "warmstart": ("warmstart", "ddp_before.pth", "--into", "ddp_after.pth", "-o", "out.pth"),
     "average": ("average", "ddp_before.pth", "ddp_after.pth", "-o", "out.pth"),
+    "merge": ("merge", "llama_bf16.pth", "lora", "-o", "out.pth"),
     "--help": ("--help",),
     "wrong usage": ("inspect", "train_cuda.pth", "--no-such"),
 }
@@ -46,10 +47,14 @@ def test_a_command_does_alone_what_it_does_in_a_fork(name: str, tmp_path: Path) 
         for word in RUNS[name]:
             if (SAMPLES / word).is_file():
                 shutil.copy2(SAMPLES / word, folder / word)
+            elif word == "lora":
+                shutil.copytree(SAMPLES / word, folder / word)
 
     first, second = alone(*RUNS[name], cwd=folders[0]), ckpt(*RUNS[name], cwd=folders[1])
 
     assert first == second
     assert first.code in ((2,) if name == "wrong usage" else (0, 1)), first
-    files = [{path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders]
+    files = [
+        {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} for folder in folders
+    ]
     assert files[0] == files[1]

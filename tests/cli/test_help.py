@@ -22,7 +22,18 @@ from ckpt.cli.signature import EXCLUSIONS
 GROUPS = {
     "Look": ["inspect", "ls", "get", "diff", "stats", "report", "explain"],
     "Check": ["lint", "verify", "sum"],
-    "Change": ["rehome", "strip", "rename", "set", "slim", "convert", "salvage", "warmstart", "average"],
+    "Change": [
+        "rehome",
+        "strip",
+        "rename",
+        "set",
+        "slim",
+        "convert",
+        "salvage",
+        "warmstart",
+        "average",
+        "merge",
+    ],
     "Exit codes": ["0", "1", "2", "128+N"],
 }
 TITLES = ["Arguments", "Options", "Output", "Filter", "Gate", "Limits", EXCLUSIONS]

@@ -42,6 +42,7 @@ CASES: dict[str, dict[int, str]] = {
         2: f"{POINTER} --into legacy.pth -o out.pth",
     },
     "average": {0: "ddp_before.pth ddp_after.pth -o out.pth", 2: f"{POINTER} legacy.pth -o out.pth"},
+    "merge": {0: "llama_bf16.pth lora -o out.pth", 2: f"{POINTER} lora -o out.pth"},
 }
 """Command -> exit code -> the words that end with it: done or same, found or differ, trouble or not found."""
 
@@ -54,6 +55,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in SAMPLES.iterdir():
         if path.is_file():
             shutil.copy2(path, folder)
+    shutil.copytree(SAMPLES / "lora", folder / "lora")
     torch.save({"w": torch.tensor([float("nan")])}, folder / "nan.pth")
     return folder
 
@@ -135,7 +137,7 @@ FORMS = {
     "report": ("--output -",),
     "warmstart": ("--json", "--print-code"),
     **dict.fromkeys(("get", "explain", "rehome", "strip", "rename", "slim", "convert"), ("--json",)),
-    **dict.fromkeys(("salvage", "average"), ("--json",)),
+    **dict.fromkeys(("salvage", "average", "merge"), ("--json",)),
 }
 """Command -> what it can be asked to print."""
 

@@ -30,10 +30,11 @@ FROZEN = "Stop training when parameters freeze"
 PYTEST = "Forbid unsafe files in pytest"
 CONVERT = "Convert all .pth files of a folder to safetensors"
 AVERAGE = "Average the last five checkpoints"
+MERGE = "Merge a LoRA, and check a merge"
 NOTEBOOK = "Look at a checkpoint in a notebook"
 NAN = "Find which checkpoints hold NaN"
 TABLE = "Collect the epoch and learning rate of many runs as CSV"
-ALL = [LOAD, SHARDS, LOOP, FROZEN, PYTEST, CONVERT, AVERAGE, NOTEBOOK, NAN, TABLE]
+ALL = [LOAD, SHARDS, LOOP, FROZEN, PYTEST, CONVERT, AVERAGE, MERGE, NOTEBOOK, NAN, TABLE]
 WITH_TORCH = [LOAD, LOOP, FROZEN, PYTEST]
 
 
@@ -223,6 +224,20 @@ def test_convert_a_folder(tmp_path: Path, variables: dict[str, str]) -> None:
     (models / "a.safetensors").write_bytes(b"mine")
     assert run(CONVERT, tmp_path, variables).lines[0].startswith("not converted: models/a.safetensors: ")
     assert (models / "a.safetensors").read_bytes() == b"mine"
+
+
+def test_merge_and_check(tmp_path: Path, variables: dict[str, str]) -> None:
+    for name in ("llama_bf16.pth", "lora"):
+        (tmp_path / name).symlink_to(SAMPLES / name)
+
+    lines = run(MERGE, tmp_path, variables).lines
+
+    assert lines == [
+        "merged: 18 tensors",
+        "as in BASE: 39 tensors",
+        "torch-zip: 57 tensors",
+        "the adapter is in it",
+    ]
 
 
 def test_average_the_last_five(tmp_path: Path, variables: dict[str, str]) -> None:

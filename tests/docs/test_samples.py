@@ -49,6 +49,7 @@ FINDINGS = {
     "legacy_python2.pth": ["cuda"],
     "lightning.ckpt": ["cuda", "optimizer-heavy"],
     "llama_bf16.pth": ["cuda"],
+    "lora/adapter_model.safetensors": [],
     "objects.pth": ["called-on-load", "unknown-import", "weights-only"],
     "scripted.pt": ["weights-only"],
     "sharded/model-00001-of-00002.safetensors": [],

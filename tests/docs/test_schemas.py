@@ -22,6 +22,8 @@ from process import ROOT
 from ckpt.cli import app
 from ckpt.evidence.mapping import Kind as RenameKind
 from ckpt.evidence.roles import RoleName, Trust
+from ckpt.ext.adapters.plan import Method
+from ckpt.ext.adapters.verdicts import Verdict as MergeVerdict
 from ckpt.findings import Level
 from ckpt.jobs.check.verify import Verdict
 from ckpt.jobs.diff.rows import Cause
@@ -126,6 +128,8 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         frozenset(("pretrained", "target")),
         frozenset(get_args(RenameKind)),
         frozenset(FAMILIES),
+        frozenset(get_args(Method)),
+        frozenset(get_args(MergeVerdict)),
     }
     listed = {
         frozenset(node["enum"])

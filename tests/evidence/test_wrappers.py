@@ -128,7 +128,7 @@ def test_an_adapter_and_the_model_that_it_trained(tmp_path: Path) -> None:
 def test_inspect_names_the_layers(tmp_path: Path) -> None:
     folders.adapter(tmp_path / "lora")
     lines = inside("inspect", "lora", cwd=tmp_path).lines
-    assert "  LoRA    changes 1 layer of the base model: 0" in lines
+    assert "          changes 1 layer of the base model: 0" in lines
     assert any("rank 8 · alpha 16 · base model 'org/base'" in line for line in lines)
 
 

@@ -17,6 +17,11 @@ from house import parsed
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
+    "ext.adapters.account._GROUPS",
+    "ext.adapters.base._TRIES",
+    "ext.adapters.config._LONGEST",
+    "ext.adapters.config._REPEATS",
+    "ext.adapters.verdicts._CLOSE",
     "evidence.adapters._LEAST",
     "evidence.adapters._READ",
     "evidence.extras._LEAST",

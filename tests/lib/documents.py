@@ -23,7 +23,7 @@ from ckpt.findings import CATALOGUE
 Documents = dict[str, list[dict[str, Any]]]
 """The name of a schema -> documents of that command."""
 
-WRITERS = ("rehome", "strip", "rename", "set", "slim", "convert", "warmstart", "salvage", "average")
+WRITERS = ("rehome", "strip", "rename", "set", "slim", "convert", "warmstart", "salvage", "average", "merge")
 FILES = sorted(path.name for path in SAMPLES.iterdir() if path.suffix not in (".md", ".py"))
 
 
@@ -61,6 +61,20 @@ def odd_files(folder: Path) -> Iterator[str]:
     lora |= {f"{layer}.alpha": torch.tensor(2.0) for layer in layers}
     save_file(lora, folder / "lora.safetensors", {"ss_base_model_version": "sd_v1"})
     yield "lora.safetensors"
+    (folder / "adapter").mkdir()
+    pair = {
+        "base_model.model.w.lora_A.weight": torch.ones(2, 4),
+        "base_model.model.w.lora_B.weight": torch.ones(4, 2),
+    }
+    save_file(
+        {**pair, "base_model.model.h.weight": torch.ones(2)}, folder / "adapter" / "adapter_model.safetensors"
+    )
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2}
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    state = {"w.weight": torch.ones(4, 4), "h.weight": torch.zeros(2), "n.weight": torch.zeros(2)}
+    torch.save(state, folder / "unmerged.pth")
+    torch.save({**state, "n.weight": torch.ones(2)}, folder / "remerged.pth")
+    yield "adapter"
     values: dict[str, Any] = {"low": float("-inf")}
     values |= {name: make() for name, make in saved.OBJECTS.items() if not name.startswith("long")}
     torch.save({"values": values, "more": values, "model": shapes.state()}, folder / "values.pth")
@@ -186,6 +200,14 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     ):
         yield "average", first, second, "-o", f"mean.{first}"
         yield "average", first, second, "--ratios", "1,3", "--dry-run"
+    yield "merge", "llama_bf16.pth", "lora", "-o", "merged.pth"
+    yield "merge", "llama_bf16.pth", "lora", "--weights", "0.5", "--dry-run"
+    yield "diff", "llama_bf16.pth", "merged.pth", "--adapter", "lora"
+    yield "diff", "llama_bf16.pth", "llama_bf16.pth", "--adapter", "lora"
+    yield "inspect", "lora", "--base", "llama_bf16.pth"
+    yield "inspect", "lora", "--base", "unmerged.pth"
+    yield "diff", "unmerged.pth", "remerged.pth", "--adapter", "adapter"
+    yield "merge", "unmerged.pth", "adapter", "-o", "merged2.pth"
     yield "rehome", "train_cuda.pth", "-o", "moved.pth", "--verify", "crc"
     yield "convert", "ddp_after.pth", "-o", "model.safetensors"
     yield "convert", "tied.pth", "-o", "tied.safetensors"

@@ -105,6 +105,8 @@ def command(
         output.write_table(diff_table(report, show), tsv=True, table=None, header=header)
     elif name_only:
         output.write_lines(name_lines(report))
+    elif report.account is not None:
+        output.write_lines(report.account.lines(output.screen_width()))
     elif html != "-" and not output.is_silent():
         width, height = output.screen_width(), output.screen_height()
         output.write_lines(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.compare import Tolerance
@@ -70,6 +71,23 @@ def _lacks(checkpoint: Checkpoint, name: str) -> bool:
     return name in checkpoint.account.lost_names
 
 
+class Explained(Protocol):
+    """An explanation of differences, which may leave some unexplained."""
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether there are other differences than those."""
+        ...
+
+    def to_json(self) -> dict[str, Json]:
+        """Return its fields of the document `ckpt.diff`."""
+        ...
+
+    def lines(self, width: int | None) -> list[list[tuple[str, str]]]:
+        """Return its lines of styled text."""
+        ...
+
+
 @shown_as_html("html_diff")
 class DiffReport(NamedTuple):
     """The differences between two checkpoints. `differs` is the answer of the exit code."""
@@ -91,6 +109,8 @@ class DiffReport(NamedTuple):
     gate: Gate = Gate()
     tied: tuple[Tied, ...] = ()
     """The names of one file that are other names of tensors that both files hold. They differ only under `strict`."""
+    account: Explained | None = None
+    """An explanation of the differences, where it was asked for: a merge of an adapter."""
 
     @property
     def same(self) -> bool:
@@ -100,7 +120,8 @@ class DiffReport(NamedTuple):
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 1 where the files differ, or as the gate says."""
-        differs = self.differs and (not self.gate.fails or DIFFER in self.gate.fails)
+        differs = self.differs if self.account is None else self.account.differs
+        differs = differs and (not self.gate.fails or DIFFER in self.gate.fails)
         return int(differs) or self.gate.code(self.findings)
 
     def check(self) -> None:

@@ -64,6 +64,7 @@ def document(report: DiffReport) -> dict[str, Json]:
         "values": [_value(row) for row in report.values],
         "findings": [finding.to_json() for finding in report.findings],
         "notes": list(report.notes),
+        **({} if report.account is None else report.account.to_json()),
     }
 
 

@@ -78,7 +78,7 @@ def document(report: Inspection) -> dict[str, Json]:
             }
             for row in report.prefixes
         ],
-        "adapter": None if report.adapter is None else report.adapter.to_json(),
+        "adapter": _adapter(report),
         "values": _values(report.values),
         "devices_in_values": [
             {"name": name, "device": device, "type": kind} for name, device, kind in report.hidden_devices
@@ -111,6 +111,14 @@ def document(report: Inspection) -> dict[str, Json]:
         "load_command": None if report.way is None else report.way.command,
         "findings": [finding.to_json() for finding in report.findings],
     }
+
+
+def _adapter(report: Inspection) -> dict[str, Json] | None:
+    """The object `adapter`, with what else is known of it."""
+    found, described = report.adapter, report.described
+    if described is None:
+        return None if found is None else found.to_json()
+    return (described.plain_json() if found is None else found.to_json()) | described.to_json()
 
 
 def _part_bytes(checkpoint: Checkpoint) -> list[int | None] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from ckpt.checkpoint import Checkpoint, CodeDevice, Entries, Entry, Import, Refusal, Value, looks_of, names_of
 from ckpt.columns import Column, looks, parts
@@ -159,6 +159,33 @@ def _adapter(survey: Survey) -> AdapterFound | None:
     return AdapterFound(found, scales_of(alphas, found.ranks), str(base))
 
 
+class Described(Protocol):
+    """The facts about an adapter: their lines, and their fields in the document."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The lines about it."""
+        ...
+
+    @property
+    def fit_text(self) -> str:
+        """The line about the base that was given, or ``."""
+        ...
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command."""
+        ...
+
+    def to_json(self) -> dict[str, Json]:
+        """Return further fields of the object `adapter` of the document."""
+        ...
+
+    def plain_json(self) -> dict[str, Json]:
+        """Return the usual fields of that object, where names alone do not tell an adapter."""
+        ...
+
+
 class Inspection(NamedTuple):
     """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is about the whole file.
 
@@ -176,6 +203,8 @@ class Inspection(NamedTuple):
     way: Way | None = None
     """The command that makes a file for weights_only, where this one needs it."""
     adapter: AdapterFound | None = None
+    described: Described | None = None
+    """Further facts about the adapter."""
 
     @property
     def checkpoint(self) -> Checkpoint:

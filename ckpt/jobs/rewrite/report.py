@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ckpt.account import UNREAD
 from ckpt.checkpoint import Checkpoint, Container, Entry, Traits
@@ -131,6 +131,18 @@ class AverageSource(NamedTuple):
         }
 
 
+class InputAccount(Protocol):
+    """An account of the input of a command beside the changes, in its own words."""
+
+    def to_json(self) -> dict[str, Json]:
+        """Return its fields of the document `ckpt.rewrite`."""
+        ...
+
+    def lines(self, width: int | None) -> list[list[tuple[str, str]]]:
+        """Return its lines of styled text."""
+        ...
+
+
 @shown_as_html("html_rewrite")
 class RewriteReport(NamedTuple):
     """The changes of a command to a checkpoint. `source` was read, `result` will be written."""
@@ -167,6 +179,8 @@ class RewriteReport(NamedTuple):
     """The names of the files that go along with the weights, as they are."""
     code: tuple[str, ...] = ()
     """The lines of Python that load the same into a model, where they were asked for."""
+    account: InputAccount | None = None
+    """An account of the input beside the changes."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return pickled(self.source.path, RewriteReport, *self)
@@ -243,6 +257,7 @@ class RewriteReport(NamedTuple):
                 }
             ),
             **({"sources": [row.to_json() for row in self.sources]} if self.sources else {}),
+            **({} if self.account is None else self.account.to_json()),
         }
 
 

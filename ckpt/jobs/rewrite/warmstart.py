@@ -272,7 +272,7 @@ def _checked(coverage: Coverage, options: Options) -> Coverage:
     if lost and least is None:
         why = (
             f"PRETRAINED holds an adapter of {plural(lost, 'layer')}, which TARGET has no place for: what was trained would be left"
-            " out, and ckpt merges no adapters yet"
+            " out; ckpt merge adds an adapter to its base"
         )
         return coverage._replace(refusal=why, way=("--min-coverage", "0") if coverage.of(*LOADED) else None)
     if not coverage.of(*LOADED):

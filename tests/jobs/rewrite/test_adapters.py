@@ -72,6 +72,8 @@ def inspected(path: Path) -> dict[str, Any]:
 def test_inspect_says_what_a_lora_of_kohya_is(tmp_path: Path) -> None:
     save_file(kohya(layers()), tmp_path / "a.safetensors", metadata=FACTS)
     found = inspected(tmp_path / "a.safetensors")
+    more = ("scales", "alpha", "kinds", "replaced", "base_model", "task", "fits")
+    assert [found["adapter"].pop(name) for name in more][:2] == [[0.5], None]
     assert found["adapter"] == {
         "names": "kohya",
         "methods": ["LoRA"],

@@ -1,0 +1,174 @@
+"""The account of a merge: each adapter with all of its tensors, and each layer with the tensors of the base that it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.ext.adapters.base import Shift
+from ckpt.ext.adapters.plan import Pair, Plan
+from ckpt.ext.adapters.reader import Adapter
+from ckpt.render.text import Line, hung
+from ckpt.rows import NamedTuple
+from ckpt.text import Json, folded, plural, show
+
+_GROUPS = 12
+_NAMES = 6
+
+
+class Merged(NamedTuple):
+    """A layer of an adapter, the tensors that it changed, and its scale with the weight of the adapter in it."""
+
+    adapter: int
+    layer: str
+    tensors: tuple[str, ...]
+    rank: int
+    scale: float
+    method: str
+
+    def to_json(self) -> dict[str, Json]:
+        """An object of `merged` of the document `ckpt.rewrite`."""
+        return {
+            "adapter": self.adapter,
+            "layer": self.layer,
+            "tensors": list(self.tensors),
+            "rank": self.rank,
+            "scale": self.scale,
+            "method": self.method,
+        }
+
+
+class Source(NamedTuple):
+    """An adapter in the account. All of its `tensors` were used; `copies` equal tensors of the base."""
+
+    path: str
+    names: str
+    tensors: int
+    layers: int
+    weight: float
+    ranks: tuple[int, ...]
+    scale_from: tuple[str, ...]
+    shifts: tuple[Shift, ...]
+    replaced: tuple[str, ...]
+    tokens: tuple[str, ...]
+    copies: int
+    left: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """An object of `adapters` of the document `ckpt.rewrite`."""
+        return {
+            "path": self.path,
+            "names": self.names,
+            "tensors": self.tensors,
+            "layers": self.layers,
+            "weight": self.weight,
+            "ranks": list(self.ranks),
+            "scale_from": list(self.scale_from),
+            "aligned": [[shift.before, shift.after] for shift in self.shifts],
+            "replaced": list(self.replaced),
+            "tokens": list(self.tokens),
+            "copies": self.copies,
+            "left_out": list(self.left),
+        }
+
+
+class MergeAccount(NamedTuple):
+    """All that a merge did, layer by layer."""
+
+    sources: tuple[Source, ...]
+    merged: tuple[Merged, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """The fields of the document `ckpt.rewrite` that only a merge has."""
+        return {
+            "adapters": [source.to_json() for source in self.sources],
+            "merged": [row.to_json() for row in self.merged],
+        }
+
+    def lines(self, width: int | None) -> list[Line]:
+        """The account as a person reads it."""
+        out: list[Line] = []
+        for index, source in enumerate(self.sources):
+            rows = [row for row in self.merged if row.adapter == index]
+            out += hung([("adapter: ", "")], self._headline(source), width, 2)
+            for text in [*_layer_texts(rows), *_notes(source)]:
+                out += hung([("  ", "")], text, width, 4)
+        return out
+
+    def _headline(self, source: Source) -> str:
+        of = source.tensors
+        text = f"{show(source.path, None)}: {source.names}, {plural(source.layers, 'layer')}"
+        if source.weight != 1:
+            text += f", weight {source.weight:g}"
+        return f"{text}, {of:,} of {plural(of, 'tensor')} used"
+
+
+def _layer_texts(rows: Sequence[Merged]) -> list[str]:
+    """The tensors that were changed, those with one rank and one scale together."""
+    groups: dict[tuple[str, int, float], list[str]] = {}
+    for row in rows:
+        groups.setdefault((row.method, row.rank, row.scale), []).extend(row.tensors)
+    texts = []
+    for (method, rank, scale), names in list(groups.items())[:_GROUPS]:
+        unique = list(dict.fromkeys(names))
+        texts.append(f"{method} of rank {rank}, scale {scale:g}: {folded(unique, _NAMES)}")
+    if len(groups) > _GROUPS:
+        texts.append(f"{len(groups) - _GROUPS:,} more ranks and scales (--json)")
+    return texts
+
+
+def _notes(source: Source) -> list[str]:
+    """The rest that is to be known of an adapter."""
+    notes = [f"names: {shift.before}* → {shift.after}*" for shift in source.shifts]
+    unusual = [text for text in source.scale_from if text not in ("alpha", "adapter_config.json")]
+    notes += [f"alpha: {text}" for text in unusual]
+    if source.replaced:
+        notes.append(f"replaced: {folded(source.replaced, _NAMES)}")
+    if source.tokens:
+        notes.append(f"rows of tokens: {folded(source.tokens, _NAMES)}")
+    if source.copies:
+        notes.append(f"{plural(source.copies, 'tensor')} in it equal those of BASE")
+    if source.left:
+        notes.append(f"left out: {plural(len(source.left), 'tensor')}: {folded(source.left, 3)}")
+    return notes
+
+
+def account_of(plan: Plan, weights: Sequence[float] | None, copies: int) -> MergeAccount:
+    """The account of a plan."""
+    sources = []
+    for index, adapter in enumerate(plan.adapters):
+        pairs = [pair for pair in plan.pairs if pair.adapter == index]
+        weight = 1.0 if weights is None else weights[index]
+        sources.append(_source(adapter, pairs, weight, plan.shifts[index], copies))
+    rows = [_row(pair, 1.0 if weights is None else weights[pair.adapter]) for pair in plan.pairs]
+    return MergeAccount(tuple(sources), tuple(rows))
+
+
+def _row(pair: Pair, weight: float) -> Merged:
+    assert pair.scale.value is not None
+    scale = pair.scale.value * weight
+    return Merged(pair.adapter, pair.layer.module, pair.targets, pair.rank, scale, pair.method)
+
+
+def _source(
+    adapter: Adapter, pairs: Sequence[Pair], weight: float, shifts: Sequence[Shift], copies: int
+) -> Source:
+    return Source(
+        adapter.path,
+        names_text(adapter),
+        adapter.total,
+        len(adapter.layers),
+        weight,
+        tuple(sorted({pair.rank for pair in pairs})),
+        tuple(dict.fromkeys(pair.scale.source for pair in pairs)),
+        tuple(shifts),
+        tuple(adapter.wholes),
+        tuple(adapter.tokens),
+        copies if adapter.copies else 0,
+        tuple(entry.name for entry in adapter.left),
+    )
+
+
+def names_text(adapter: Adapter) -> str:
+    """The method of an adapter and the program whose names it has."""
+    method = "DoRA" if adapter.has_magnitudes else "LoRA"
+    return f"{method} in names of {adapter.style}"

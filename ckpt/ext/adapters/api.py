@@ -1,0 +1,99 @@
+"""The function `ckpt.merge`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from io import IOBase
+from os import PathLike
+from typing import TYPE_CHECKING, Any, cast
+
+from ckpt.api.checkpoint import Checkpoint as Opened
+from ckpt.api.keywords import Texts, doubts, globs_of, text_only, texts
+from ckpt.api.opening import Input, at_hand, path_of
+from ckpt.api.rewriting import Talk, rewrite
+from ckpt.api.rewriting import check as check_options
+from ckpt.api.writing import as_format_of, options_of, with_format, with_last
+from ckpt.errors import UsageError, about
+from ckpt.evidence.survey import Survey
+from ckpt.ext.adapters.merge import merge as job
+from ckpt.ext.adapters.merge import refuse_weights
+from ckpt.ext.adapters.plan import PACKINGS, Options
+from ckpt.ext.adapters.reader import Adapter, read_adapter
+from ckpt.jobs.rewrite.rename import substitution
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.limits import Limits
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ckpt.api.writing import Writing
+
+
+def merge(
+    base: Input,
+    adapters: Sequence[Input] | Input = (),
+    *,
+    weights: Sequence[float] | None = None,
+    scale: float | None = None,
+    packing: str | None = None,
+    exact: bool = False,
+    sub: Texts = (),
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    drop_other: bool = False,
+    format: str | None = None,
+    shard_size: str | int | None = None,
+    with_config: bool = False,
+    **writing: Unpack[Writing],
+) -> RewriteReport:
+    """Add adapters (LoRA, DoRA) to the weights of a base: base + scale * B @ A, in the names, the order and the dtypes of the base.
+
+    Without adapters, `base` is a checkpoint of training that holds its own. `weights` multiply the adapters; `scale` is alpha / rank
+    where an adapter records none. `sub` renames their layers, `include` and `exclude` select their tensors. `exact` computes in
+    float64. `report.account` lists each layer. The other keywords are in `Writing`. Raises CkptError; UsageError where a tensor of
+    an adapter has no place in the base.
+    """
+    text_only(section=section, packing=packing)
+    known = next((way for way in PACKINGS if way == packing), None)
+    if packing is not None and known is None:
+        raise UsageError(f"--packing {packing}: not one of {' '.join(PACKINGS)}")
+    given = _several(adapters)
+    refuse_weights(weights, max(1, len(given)))
+    request = Options(weights, scale, known, exact, [substitution(text).apply for text in texts(sub)])
+    select = globs_of(include, exclude)
+    options = options_of(writing, base, "merge", plain=True)
+    if format is not None or shard_size is not None or with_config:
+        options = with_format(options, format, shard_size, plain=False, with_config=with_config)
+        options = options._replace(plain=True)
+    talk = Talk(options.tell)
+    check_options(options, path_of(base), *map(path_of, given))
+    with ExitStack() as stack:
+        found: list[Adapter] = []
+        for one in given:
+            opened = stack.enter_context(at_hand(one, options.limits, plugins=options.plugins))
+            for line in doubts(opened.checkpoint):
+                talk(line)
+            with about(opened.path):
+                found.append(read_adapter(opened.survey, options.limits, select=select or None))
+        opened = stack.enter_context(at_hand(base, options.limits, plugins=options.plugins))
+        if options.format is None:
+            options = with_last(options, opened.checkpoint)
+
+        def make(survey: Survey, limits: Limits) -> RewriteReport:
+            report = job(survey, found, limits, request, section=section, drop_other=drop_other)
+            if options.format is None:
+                return report
+            return as_format_of(report, options.format, limits, options.ranks)
+
+        report = rewrite(opened, make, options)
+    return report._replace(warnings=(*talk.lines, *report.warnings))
+
+
+def _several(adapters: Sequence[Input] | Input) -> list[Input]:
+    """The adapters that are given: one, or several."""
+    kinds: tuple[Any, ...] = (str, PathLike, Opened, bytes, bytearray, memoryview, IOBase)
+    return (
+        [cast("Input", adapters)] if isinstance(adapters, kinds) else list(cast("Sequence[Input]", adapters))
+    )

@@ -1,0 +1,292 @@
+"""`ckpt diff BASE MERGED --adapter ADAPTER`: whether MERGED is BASE with what ADAPTER adds, pair by pair.
+
+Each difference is held against the one that a merge makes. Rounding to the dtype of MERGED, a product in a lower precision, and
+adding in another order are no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from ckpt.checkpoint import Entry
+from ckpt.dtypes import DType
+from ckpt.elements import cast
+from ckpt.elements.blocks import elements, is_dense, same_bytes, slice_of
+from ckpt.elements.cast import AVERAGED, can_cast
+from ckpt.elements.computed import Computed, can_cut
+from ckpt.elements.fill import fill
+from ckpt.ext.adapters import products
+from ckpt.ext.adapters.base import Base
+from ckpt.ext.adapters.merge import new_tensor
+from ckpt.ext.adapters.plan import Options, Pair, Plan, Planner, Target
+from ckpt.ext.adapters.products import Computing, Term, Work, derived
+from ckpt.ext.adapters.reader import Adapter, has_free_scale
+from ckpt.ext.adapters.verdicts import MergeCheck, PairCheck, Sums, Verdict, verdict_of
+from ckpt.io.executor import in_order
+from ckpt.jobs.diff.diff import DiffReport
+from ckpt.jobs.diff.rows import DIFFERS, Row
+from ckpt.tensors import TensorRef, unwrapped
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_MODELS = ("model", "ema", "other")
+
+
+def check_merge(report: DiffReport, adapter: Adapter) -> DiffReport:
+    """The report of a comparison with what it says of an adapter. Reads the tensors that it changes once more.
+
+    Raises UsageError where the base lacks a layer of the adapter.
+    """
+    rows = [row for row in report.rows if row.before is not None and row.kind in _MODELS]
+    entries = [row.before for row in rows if row.before is not None]
+    base = Base(entries, report.before.path)
+    is_free = has_free_scale(adapter)
+    plan = Planner(base, [adapter], Options(scale=1.0 if is_free else None)).plan()
+    after = dict(zip(base.names, [row.after for row in rows], strict=True))
+    after |= {row.name: row.after for row in report.rows if row.before is None}
+    checker = _Checker(plan, after, is_free=is_free)
+    for target in plan.targets:
+        checker.check(target)
+    pairs = tuple(checker.pair_check(index, pair) for index, pair in enumerate(plan.pairs))
+    names = {id(target.entry) for target in plan.targets}
+    new = {target.name for target in plan.targets if target.entry is None}
+    others = [row for row in report.rows if row.status in DIFFERS and id(row.before) not in names]
+    others = [row for row in others if row.before is not None or row.name not in new]
+    casts = [row for row in others if _is_cast(row)]
+    rest = tuple((row.name, row.status) for row in others if row not in casts)
+    types = {
+        (row.before.tensor.dtype.name, row.after.tensor.dtype.name)
+        for row in casts
+        if row.before and row.after
+    }
+    check = MergeCheck(
+        adapter.path,
+        pairs,
+        tuple(checker.wholes),
+        rest,
+        len(casts),
+        tuple(sorted(types)),
+        is_free,
+    )
+    return report._replace(account=check)
+
+
+def _is_cast(row: Row) -> bool:
+    """Tell whether a tensor is the same but for its dtype."""
+    one = None if row.before is None else unwrapped(row.before.tensor)
+    two = None if row.after is None else unwrapped(row.after.tensor)
+    if not isinstance(one, TensorRef) or not isinstance(two, TensorRef) or row.status != "retyped":
+        return False
+    return one.shape == two.shape and _is_same(one, two)
+
+
+def _is_same(one: TensorRef, two: TensorRef) -> bool:
+    """Tell whether a tensor has the elements of another one, rounded to its own dtype."""
+    if one.dtype == two.dtype:
+        return same_bytes(elements(one), elements(two))
+    if not can_cast(one.dtype, two.dtype):
+        return False
+    rounded = new_tensor(Computed(one, two.dtype), two.dtype, two.shape, None)
+    return same_bytes(elements(rounded), elements(two))
+
+
+class _Checker:
+    """Gathers what becomes of each pair, tensor by tensor."""
+
+    def __init__(self, plan: Plan, after: dict[str, Entry | None], *, is_free: bool) -> None:
+        self._after = after
+        self._is_free = is_free
+        self._found: dict[int, list[tuple[Verdict, float]]] = {index: [] for index in range(len(plan.pairs))}
+        self.wholes: list[tuple[str, bool]] = []
+
+    def check(self, target: Target) -> None:
+        """Compare a tensor of MERGED with what it would be."""
+        entry = self._after.get(target.name)
+        after = None if entry is None else unwrapped(entry.tensor)
+        base = target.whole or target.entry
+        ref = None if base is None else unwrapped(base.tensor)
+        assert isinstance(ref, TensorRef)
+        is_number = isinstance(after, TensorRef) and after.dtype.name in AVERAGED
+        if not isinstance(after, TensorRef) or not is_number or after.shape != ref.shape:
+            self._note_all(target, "lacking" if entry is None else "other")
+            return
+        if target.work is None:
+            self.wholes.append((target.name, _is_same(ref, after)))
+            return
+        if not target.work.steps:
+            place = derived(ref, target.work, ref.dtype)
+            self.wholes.append((target.name, _is_same(new_tensor(place, ref.dtype, ref.shape, None), after)))
+            return
+        self._check_terms(target, ref, after, target.work)
+
+    def _note_all(self, target: Target, verdict: Verdict) -> None:
+        if target.work is None or not target.work.steps:
+            self.wholes.append((target.name, False))
+            return
+        for owner in {term.owner for step in target.work.steps for term in step.terms}:
+            self._found[owner].append((verdict, 0.0))
+
+    def _check_terms(self, target: Target, ref: TensorRef, after: TensorRef, work: Work) -> None:
+        terms = [term for step in work.steps for term in step.terms]
+        sums = _summed(ref, after, work, terms)
+        for term, total in zip(terms, sums, strict=True):
+            verdict, scale = verdict_of(total, is_free=self._is_free)
+            if verdict == "other" and self._is_transposed(ref, after, work, term):
+                verdict = "transposed"
+            self._found[term.owner].append((verdict, scale))
+
+    def _is_transposed(self, ref: TensorRef, after: TensorRef, work: Work, term: Term) -> bool:
+        """Tell whether the transposed product was added."""
+        turned = term.turned
+        has_lengths = any(step.magnitude is not None for step in work.steps)
+        if turned is None or has_lengths:
+            return False
+        steps = (products.Step(0, (turned,)),)
+        [total] = _summed(ref, after, work._replace(steps=steps, replaced=()), [turned])
+        return verdict_of(total, is_free=True)[0] in ("merged", "scaled", "twice")
+
+    def pair_check(self, index: int, pair: Pair) -> PairCheck:
+        """The verdict on a pair: the same for all of its parts, or `part`."""
+        found = self._found[index]
+        scale = pair.scale.value or 1.0
+        verdicts = [verdict for verdict, _ in found]
+        scales = [factor for verdict, factor in found if verdict in ("scaled", "twice", "merged")]
+        whole = verdicts.count("merged")
+        if len(set(verdicts)) == 1:
+            verdict = verdicts[0]
+        else:
+            verdict = "part"
+        factor = sum(scales) / len(scales) if scales else 0.0
+        return PairCheck(pair.layer.name, pair.targets, verdict, scale, scale * factor, (whole, len(found)))
+
+
+# --- the sums over a tensor -------------------------------------------------------------------------------------------
+
+ELEMENTS = 1 << 15
+"""Elements of a block of rows: several arrays of them stay in the cache."""
+
+
+def _summed(ref: TensorRef, after: TensorRef, work: Work, terms: Sequence[Term]) -> list[Sums]:
+    """The sums over the box of each term, of what changed and of what a merge changes. Threads read the blocks."""
+    columns = max(1, work.columns)
+    count = max(1, ELEMENTS // columns)
+    spans = [(first, min(first + count, work.rows)) for first in range(0, work.rows, count)]
+    block_sums = partial(_block_sums, Computing(ref, work), ref, after, terms)
+    can_jump = can_cut(ref) and can_cut(after)
+    parts = in_order(block_sums, spans) if can_jump else map(block_sums, spans)
+    totals = [Sums() for _ in terms]
+    for part in parts:
+        for index, sums in part:
+            totals[index] = totals[index].plus(sums)
+    return totals
+
+
+def _block_sums(
+    computing: Computing, ref: TensorRef, after: TensorRef, terms: Sequence[Term], span: tuple[int, int]
+) -> list[tuple[int, Sums]]:
+    """The sums over some rows, for each term that has a part of them."""
+    first, last = span
+    boxes = [(index, _box(term, first, last - first)) for index, term in enumerate(terms)]
+    boxes = [row for row in boxes if row[1] is not None]
+    if not boxes:
+        return []
+    rows = cast.Rows()
+    columns = max(1, computing.work.columns)
+    block, other = (_row_bytes(one, first * columns, last * columns) for one in (ref, after))
+    before = computing.values(bytes(block), ref.dtype, rows).copy()
+    expected = before.copy()
+    computing.apply(expected, first, rows)
+    found = cast.numbers(other, after.dtype).astype(computing.kind).reshape(before.shape)
+    old = _codes(block, ref.dtype) if ref.dtype == after.dtype else _rounded(before, after.dtype)
+    is_visible = (_rounded(expected, after.dtype) != old).reshape(before.shape)
+    is_kept = (_codes(other, after.dtype) == old).reshape(before.shape)
+    bits = min(_BITS.get(one.dtype.name, 2) for one in (ref, after))
+    return [
+        (index, _sums(before[box], expected[box], found[box], bits, is_visible[box], is_kept[box]))
+        for index, box in boxes
+    ]
+
+
+def _box(term: Term, first: int, count: int) -> tuple[slice, slice] | None:
+    """The part of a term that is within some rows, or None."""
+    begin, end = term.rows.cut(first, first + count)
+    if begin >= end:
+        return None
+    low = term.rows.first + begin * term.rows.step - first
+    rows = slice(low, low + (end - begin - 1) * term.rows.step + 1, term.rows.step)
+    return rows, slice(term.columns.first, term.columns.end, term.columns.step)
+
+
+def _sums(before: Array, expected: Array, found: Array, bits: int, is_visible: Array, is_kept: Array) -> Sums:
+    """The sums over a box of a block."""
+    import numpy as np
+
+    change, wanted = found - before, expected - before
+    size = np.maximum(np.abs(before), np.abs(found))
+    np.maximum(size, np.abs(wanted), out=size)
+    unit = _units(size, bits)
+    is_beyond = np.abs(found - expected) > unit
+    weighted = (wanted * unit).reshape(-1)
+    change, wanted, unit = change.reshape(-1), wanted.reshape(-1), unit.reshape(-1)
+    return Sums(
+        int(change.size),
+        float(np.dot(change, change)),
+        float(np.dot(change, wanted)),
+        float(np.dot(wanted, wanted)),
+        float(np.dot(unit, unit)),
+        float(np.dot(weighted, weighted)),
+        int(np.count_nonzero(is_visible)),
+        int(np.count_nonzero(is_kept)),
+        int(np.count_nonzero(is_beyond)),
+    )
+
+
+_BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7, "float8_e4m3fn": 3, "float8_e4m3fnuz": 3}
+"""The bits of a mantissa; two for the others."""
+_EXPONENT = 0x7F800000
+"""The bits of the exponent of a float32."""
+
+
+def _units(size: Array, bits: int) -> Array:
+    """The unit in the last place of numbers of a size, in a type with so many bits of mantissa."""
+    import numpy as np
+
+    powers = (size.astype("<f4").view("<u4") & np.uint32(_EXPONENT)).view("<f4")
+    units: Array = powers.astype(size.dtype) * size.dtype.type(2.0**-bits)
+    return units
+
+
+def _rounded(values: Array, dtype: DType) -> Array:
+    """Numbers as the codes of a dtype."""
+    data, _ = cast.rounded(values.reshape(-1), dtype, cast.Rows())
+    return _codes(data, dtype)
+
+
+def _codes(data: memoryview | bytes, dtype: DType) -> Array:
+    """The bits of elements as numbers."""
+    import numpy as np
+
+    codes: Array = np.frombuffer(data, f"<u{dtype.bits // 8}")
+    return codes
+
+
+def _row_bytes(ref: TensorRef, first: int, last: int) -> memoryview:
+    """The bytes of some elements of a tensor in the order of its shape."""
+    width = ref.dtype.bits // 8
+    data = memoryview(bytearray((last - first) * width))
+    if is_dense(ref):
+        fill(slice_of(ref, first, last), data)
+    else:
+        data[:] = _gathered(ref)[first * width : last * width]
+    return data
+
+
+@lru_cache(maxsize=2)
+def _gathered(ref: TensorRef) -> memoryview:
+    """The bytes of a tensor with other strides, which are gathered once."""
+    return memoryview(b"".join(elements(ref)))

@@ -1,0 +1,185 @@
+"""The settings of an adapter: `adapter_config.json` of PEFT, or what diffusers notes in the metadata of safetensors."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from ckpt.api.opening import NAMELESS
+from ckpt.errors import UnsupportedError
+from ckpt.io.location import locate, read_file
+from ckpt.limits import Budget, Limits, parse_json
+from ckpt.rows import NamedTuple
+from ckpt.text import Json, show
+
+CONFIG = "adapter_config.json"
+_NOTED = "lora_adapter_metadata"
+"""The key of the metadata under which diffusers writes the settings of each part of a pipeline."""
+_METHODS = ("LORA", "TRAINABLE_TOKENS")
+_CHANGING = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Initialisations that subtract the first B @ A from the weights of the base, so that the base is another one."""
+_VARIANTS = {
+    "use_qalora": "QALoRA",
+    "alora_invocation_tokens": "aLoRA",
+    "use_bdlora": "BD-LoRA",
+    "arrow_config": "Arrow",
+    "kasa_config": "KaSA",
+    "layer_replication": "layer replication",
+}
+"""Key of the settings -> the variant of LoRA, whose layers are not base + scale * B @ A."""
+
+
+class Settings(NamedTuple):
+    """The settings that decide what is added to which tensor."""
+
+    values: Mapping[str, Json]
+
+    def text(self, key: str) -> str | None:
+        """A setting that is text."""
+        value = self.values.get(key)
+        return value if isinstance(value, str) and value else None
+
+    def flag(self, key: str) -> bool:
+        """A setting that is true or false."""
+        return self.values.get(key) is True
+
+    @property
+    def rank(self) -> float | None:
+        """The rank of most layers."""
+        return number_in(self.values.get("r"))
+
+    @property
+    def alpha(self) -> float | None:
+        """The alpha of most layers."""
+        return number_in(self.values.get("lora_alpha"))
+
+    @property
+    def is_from_peft(self) -> bool:
+        """Tell whether PEFT wrote the settings: it lays out its tensors in one way."""
+        return "peft_type" in self.values
+
+    @property
+    def targets(self) -> list[str]:
+        """The ends of the names of the parameters that are changed directly."""
+        listed = self.values.get("target_parameters")
+        return [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+
+    def rank_of(self, module: str) -> float | None:
+        """The rank of a layer."""
+        return self._pattern("rank_pattern", module, self.rank)
+
+    def scale_of(self, module: str, rank: int) -> float | None:
+        """The factor of B @ A for a layer of this rank, or None where no alpha is recorded."""
+        alpha = self._pattern("alpha_pattern", module, self.alpha)
+        if alpha is None or rank < 1:
+            return None
+        return alpha / math.sqrt(rank) if self.flag("use_rslora") else alpha / rank
+
+    def _pattern(self, key: str, module: str, usual: float | None) -> float | None:
+        patterns = self.values.get(key)
+        if not isinstance(patterns, dict):
+            return usual
+        for pattern, value in patterns.items():
+            if is_end(pattern, module):
+                return number_in(value)
+        return usual
+
+    def token_indices(self, module: str) -> list[int] | None:
+        """The rows of an embedding that are trained, or None where they are not recorded."""
+        noted = self.values.get("trainable_token_indices", self.values.get("token_indices"))
+        if isinstance(noted, dict):
+            fitting = [rows for name, rows in noted.items() if is_end(name, module)]
+            noted = fitting[0] if fitting else None
+        if not isinstance(noted, list):
+            return None
+        return [row for row in noted if type(row) is int]
+
+
+def number_in(value: Json) -> float | None:
+    """A setting as a number, or None for what is none."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+
+
+def is_end(pattern: str, module: str) -> bool:
+    """Tell whether a pattern of PEFT is the end of the name of a module: text, or a regular expression.
+
+    A long pattern is compared as text, for a stranger wrote it.
+    """
+    if module == pattern or module.endswith(f".{pattern}"):
+        return True
+    if re.fullmatch(r"[\w.]*", pattern) or len(pattern) > _LONGEST:
+        return False
+    return _matches(pattern, module)
+
+
+_LONGEST = 200
+_SAFE = re.compile(r"(?:[\w.^$|]|\\[.d]|\[[\w-]+\]|\(\??:?|\)|[+*?](?![+*?]))*")
+"""Expressions that names of layers need. One with a repetition of a group is compared as text."""
+_REPEATS = 3
+"""The most repetitions of an expression: each multiplies the time that a long name takes."""
+
+
+def _matches(pattern: str, module: str) -> bool:
+    if len(re.findall("[+*?]", pattern)) > _REPEATS:
+        return False
+    if not _SAFE.fullmatch(pattern) or re.search(r"\)[+*?]", pattern):
+        return False
+    try:
+        return re.match(rf"(.*\.)?({pattern})$", module) is not None
+    except re.error:
+        return False
+
+
+def settings_at(path: str, limits: Limits) -> Settings | None:
+    """Return the settings beside an adapter, or None where it has none. Raises UnreadableError, UnsupportedError."""
+    if path in NAMELESS:
+        return None  # nothing lies beside bytes
+    place = locate(path)
+    folder = place if place.is_folder() else place.parent()
+    child = folder.child(CONFIG, "cache")
+    if not child.is_file():
+        return None
+    parsed = parse_json(read_file(child, limits, CONFIG), CONFIG, Budget(limits))
+    settings = Settings(parsed if isinstance(parsed, dict) else {})
+    refuse_settings(settings, path)
+    return settings
+
+
+def noted_settings(metadata: Mapping[str, str], limits: Limits) -> dict[str, Settings]:
+    """Return the settings that diffusers notes in the metadata: the part of the pipeline -> its settings."""
+    text = metadata.get(_NOTED)
+    if text is None:
+        return {}
+    parsed = parse_json(text.encode(), _NOTED, Budget(limits))
+    parts: dict[str, dict[str, Json]] = {}
+    for key, value in (parsed if isinstance(parsed, dict) else {}).items():
+        component, _, name = key.partition(".")
+        parts.setdefault(component, {})[name] = value
+    return {component: Settings(values) for component, values in parts.items()}
+
+
+def refuse_settings(settings: Settings, path: str) -> None:
+    """Raise UnsupportedError for a method that is not LoRA, or for a base that the adapter changed itself."""
+    method = settings.text("peft_type")
+    if method is not None and method not in _METHODS:
+        problem = f"{CONFIG} says peft_type {show(method, 40)}, and only LoRA is merged"
+        raise UnsupportedError(problem, path=path, hint="merge_and_unload() of PEFT")
+    for key, variant in _VARIANTS.items():
+        if settings.values.get(key):
+            raise UnsupportedError(f"{CONFIG} says {key}: {variant} is not merged", path=path)
+    start = settings.text("init_lora_weights") or ""
+    if start.lower().startswith(_CHANGING):
+        problem = (
+            f"init_lora_weights is {show(start, 40)}, which changed the weights of the base before training"
+        )
+        hint = "save it in PEFT with path_initial_model_for_weight_conversion"
+        raise UnsupportedError(f"{problem}: added to BASE, it gives another model", path=path, hint=hint)
+
+
+def listed_texts(value: Json) -> Sequence[str]:
+    """The texts of a setting that is a text or a list of texts."""
+    if isinstance(value, str):
+        return [value]
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []

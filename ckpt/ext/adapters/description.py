@@ -1,0 +1,166 @@
+"""The description of an adapter: its method, ranks, scales and layers, and if it fits a base."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ckpt.errors import CkptError
+from ckpt.evidence.survey import Survey
+from ckpt.ext.adapters.account import names_text
+from ckpt.ext.adapters.config import listed_texts
+from ckpt.ext.adapters.merge import planned
+from ckpt.ext.adapters.plan import Options
+from ckpt.ext.adapters.reader import Adapter, has_free_scale, scale_of
+from ckpt.rows import NamedTuple
+from ckpt.text import Json, folded, plural, show
+
+
+class Fit(NamedTuple):
+    """The fit of an adapter to a base: `why` it does not fit, or None."""
+
+    base: str
+    why: str | None
+    tensors: int
+
+    def to_json(self) -> dict[str, Json]:
+        """The field `fits` of an adapter in the document `ckpt.inspect`."""
+        return {"base": self.base, "fits": self.why is None, "why": self.why, "tensors": self.tensors}
+
+
+class Description(NamedTuple):
+    """The facts about an adapter. `kinds` are the last parts of the names of its layers, with how many have it."""
+
+    method: str
+    style: str
+    layers: tuple[str, ...]
+    kinds: tuple[tuple[str, int], ...]
+    ranks: tuple[int, ...]
+    scales: tuple[float, ...]
+    alpha: float | None
+    has_rooted_ranks: bool
+    replaced: tuple[str, ...]
+    base_model: str | None
+    task: str | None
+    fit: Fit | None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: 1 where it does not fit the base."""
+        return int(self.fit is not None and self.fit.why is not None)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The lines about it."""
+        parts = [self.method.removeprefix("LoRA in "), _range("rank", self.ranks)]
+        if self.alpha is not None:
+            parts.append(f"alpha {self.alpha:g}")
+        parts.append(_range("scale", self.scales) if self.scales else "no alpha recorded")
+        if self.has_rooted_ranks:
+            parts.append("rsLoRA")
+        if self.base_model:
+            parts.append(f"base {show(self.base_model, 80)}")
+        if self.task:
+            parts.append(f"task {show(self.task, 40)}")
+        lines = [", ".join(part for part in parts if part)]
+        lines.append(
+            f"changes {plural(len(self.layers), 'layer')} of the base model: {folded(self.layers, 6)}"
+        )
+        if self.replaced:
+            lines.append(f"replaces {plural(len(self.replaced), 'tensor')}: {folded(self.replaced, 4)}")
+        return tuple(lines)
+
+    @property
+    def fit_text(self) -> str:
+        """The line about the base, or `` where none is given."""
+        return "" if self.fit is None else _fit_text(self.fit)
+
+    def to_json(self) -> dict[str, Json]:
+        """The fields of `adapter` in the document `ckpt.inspect` that this adds."""
+        return {
+            "scales": list(self.scales),
+            "alpha": self.alpha,
+            "kinds": dict(self.kinds),
+            "replaced": list(self.replaced),
+            "base_model": self.base_model,
+            "task": self.task,
+            "fits": None if self.fit is None else self.fit.to_json(),
+        }
+
+    def plain_json(self) -> dict[str, Json]:
+        """The fields of `adapter` that the names of most adapters tell alone."""
+        return {
+            "names": self.style,
+            "methods": ["LoRA"],
+            "layers": len(self.layers),
+            "parts": {"": len(self.layers)},
+            "ranks": list(self.ranks),
+            "alphas": [],
+            "base": None,
+        }
+
+
+def _range(word: str, numbers: tuple[int, ...] | tuple[float, ...]) -> str:
+    """`rank 8`, or `ranks 4 to 16`."""
+    if len(numbers) == 1:
+        return f"{word} {numbers[0]:g}"
+    return f"{word}s {min(numbers):g} to {max(numbers):g}" if numbers else ""
+
+
+def _fit_text(fit: Fit) -> str:
+    if fit.why is None:
+        return f"fits {show(fit.base, None)}: {plural(fit.tensors, 'tensor')} would change"
+    return f"does not fit: {fit.why}"
+
+
+def described(adapter: Adapter, base: Survey | None) -> Description:
+    """Describe an adapter, and with a base, its fit to that."""
+    settings = adapter.settings
+    names = [layer.name for layer in adapter.layers]
+    kinds = Counter(_kind(layer.name, is_flat=layer.is_flat) for layer in adapter.layers)
+    return Description(
+        names_text(adapter),
+        adapter.style,
+        tuple(names),
+        tuple(kinds.most_common()),
+        tuple(sorted(adapter.ranks())),
+        _scales(adapter),
+        None if settings is None else settings.alpha,
+        settings is not None and settings.flag("use_rslora"),
+        (*adapter.wholes, *adapter.tokens),
+        None if settings is None else settings.text("base_model_name_or_path"),
+        None if settings is None else next(iter(listed_texts(settings.values.get("task_type"))), None),
+        None if base is None else _fit(adapter, base),
+    )
+
+
+def _kind(name: str, *, is_flat: bool) -> str:
+    """The kind of a layer: the last part of its name that is no number. Without dots, the last two words."""
+    if is_flat:
+        return "_".join(name.split("_")[-2:])
+    words = [word for word in name.split(".") if not word.isdigit()]
+    return words[-1] if words else name
+
+
+def _scales(adapter: Adapter) -> tuple[float, ...]:
+    """The scales of all layers, each once. Of a layer of experts its settings say the rank."""
+    found: set[float] = set()
+    for layer in adapter.layers:
+        settings = adapter.settings_of(layer)
+        said = None if settings is None else settings.rank_of(layer.name)
+        try:
+            scale = scale_of(adapter, layer, int(said) if said else layer.up.shape[1])
+        except CkptError:
+            continue
+        if scale.value is not None:
+            found.add(scale.value)
+    return tuple(sorted(found))
+
+
+def _fit(adapter: Adapter, base: Survey) -> Fit:
+    """Return the fit of an adapter to a base: each of its tensors has a place there, or why not. Reads no weights."""
+    options = Options(scale=1.0 if has_free_scale(adapter) else None)
+    try:
+        plan = planned(base.checkpoint, base.only_model(None).entries, [adapter], options)
+    except CkptError as error:
+        return Fit(base.path, error.said_of(base.path), 0)
+    return Fit(base.path, None, len(plan.targets))

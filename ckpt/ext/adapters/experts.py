@@ -1,0 +1,192 @@
+"""Layers that change a parameter of several experts at once, as PEFT's `target_parameters` make them.
+
+A has rank rows for each expert, one expert after the other. B has rank columns for each expert, in turn: column k * E + e is
+the k-th of expert e. The base may hold all experts in one tensor, or each in its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from ckpt.errors import UsageError
+from ckpt.ext.adapters.base import EXPERT_PARTS, Base, Names
+from ckpt.ext.adapters.products import Factor, Span, Term
+from ckpt.ext.adapters.reader import Adapter, Layer
+from ckpt.rows import NamedTuple
+from ckpt.text import and_more, show
+
+
+class Parameter(NamedTuple):
+    """A parameter of experts: `rows` by `columns` for each of `experts`.
+
+    `pieces` are the tensors of the base that hold it: the name, the expert, the first of its rows there, and their number.
+    """
+
+    name: str
+    experts: int
+    rows: int
+    columns: int
+    rank: int
+    is_in_out: bool
+    pieces: tuple[tuple[str, int, int, int], ...]
+    is_stack: bool
+    """A flag: one tensor of the base holds all experts."""
+
+
+class Experts:
+    """The parameters of experts in a base, for the layers of one adapter."""
+
+    def __init__(self, base: Base, adapter: Adapter, met: Names) -> None:
+        self._base = base
+        self._adapter = adapter
+        self._met = met
+        self._taken: dict[str, str] = {}
+        self._is_in_out: dict[str, bool] = {}
+
+    def is_parameter(self, layer: Layer) -> bool:
+        """Tell whether a layer changes parameters of its module, and not a weight."""
+        return bool(self._candidates(self._met[layer.module]))
+
+    def _candidates(self, module: str) -> list[Parameter]:
+        """The parameters of a module: its own, or those that its experts make up. Their ranks are not known yet."""
+        settings = self._adapter.settings
+        targets = settings.targets if settings is not None else []
+        found = []
+        for leaf in self._base.children.get(module, ()):
+            name = f"{module}.{leaf}"
+            shape = self._base.entry(name).tensor.shape
+            if len(shape) == 3 and _is_target(name, targets):
+                pieces = tuple((name, expert, 0, shape[1]) for expert in range(shape[0]))
+                found.append(Parameter(name, shape[0], shape[1], shape[2], 0, False, pieces, True))
+        if not found:
+            found = [one for one in self._apart(module) if _is_target(one.name, targets)]
+        return found
+
+    def _apart(self, module: str) -> Iterator[Parameter]:
+        """Yield the parameters that a base holds as one tensor for each expert."""
+        count = 0
+        while f"{module}.{count}" in self._base.children or f"{module}.{count}" in self._base.places:
+            count += 1
+        if not count:
+            return
+        leaves = [leaf for leaf in EXPERT_PARTS if f"{module}.0.{leaf}.weight" in self._base.indices]
+        for parameter in dict.fromkeys(EXPERT_PARTS[leaf][0] for leaf in leaves):
+            parts = [leaf for leaf in leaves if EXPERT_PARTS[leaf][0] == parameter]
+            parts.sort(key=lambda leaf: EXPERT_PARTS[leaf][1])
+            yield from self._joined(module, count, parameter, parts)
+
+    def _joined(self, module: str, count: int, parameter: str, parts: list[str]) -> Iterator[Parameter]:
+        """Yield a parameter of which each expert has these parts, one below the other."""
+        pieces: list[tuple[str, int, int, int]] = []
+        sizes: set[tuple[int, int]] = set()
+        for expert in range(count):
+            first = 0
+            columns = 0
+            for leaf in parts:
+                name = f"{module}.{expert}.{leaf}.weight"
+                if name not in self._base.indices:
+                    return
+                shape = self._base.entry(name).tensor.shape
+                pieces.append((name, expert, first, shape[0]))
+                first += shape[0]
+                columns = prod(shape[1:])
+            sizes.add((first, columns))
+        if len(sizes) == 1:
+            rows, columns = sizes.pop()
+            yield Parameter(f"{module}.{parameter}", count, rows, columns, 0, False, tuple(pieces), False)
+
+    def parameter_of(self, layer: Layer, packing: str | None) -> Parameter:
+        """The parameter that a layer changes. Raises UsageError where none fits, and where two do."""
+        module = self._met[layer.module]
+        fitting: list[Parameter] = []
+        for one in self._candidates(module):
+            if self._taken.get(one.name, layer.module) == layer.module:
+                fitting += self._fitting(layer, one)
+        fitting = self._decided(module, fitting, packing)
+        if len(fitting) != 1:
+            self._refuse(layer, module, fitting)
+        found = fitting[0]
+        self._taken[found.name] = layer.module
+        return found
+
+    def _fitting(self, layer: Layer, one: Parameter) -> list[Parameter]:
+        """The ways in which a layer fits a parameter: as (out, in), or as (in, out)."""
+        outer, inner = layer.up.shape[0], layer.down.shape[1]
+        rank, rest = divmod(layer.down.shape[0], one.experts)
+        if rest or not rank or layer.up.shape[1] != layer.down.shape[0] or len(layer.down.shape) > 2:
+            return []
+        ways = []
+        if (outer, inner) == (one.rows, one.columns):
+            ways.append(one._replace(rank=rank))
+        if (inner, outer) == (one.rows, one.columns):
+            ways.append(one._replace(rank=rank, is_in_out=True))
+        return ways
+
+    def _decided(self, module: str, fitting: list[Parameter], packing: str | None) -> list[Parameter]:
+        """The ways that are left: of a square matrix the one that was named, or that another layer of the module shows."""
+        if len(fitting) < 2:
+            self._note(module, fitting)
+            return fitting
+        wanted = {"in-out": True, "out-in": False}.get(packing or "", self._is_in_out.get(module))
+        if wanted is None:
+            wanted = self._shown(module)
+        return fitting if wanted is None else [one for one in fitting if one.is_in_out == wanted]
+
+    def _note(self, module: str, fitting: list[Parameter]) -> None:
+        if fitting:
+            self._is_in_out.setdefault(module, fitting[0].is_in_out)
+
+    def _shown(self, module: str) -> bool | None:
+        """The way that another layer of the same module fits, which is not square."""
+        for other in self._adapter.layers:
+            if self._met.get(other.module) != module:
+                continue
+            ways = {way.is_in_out for one in self._candidates(module) for way in self._fitting(other, one)}
+            if len(ways) == 1:
+                return ways.pop()
+        return None
+
+    def _refuse(self, layer: Layer, module: str, fitting: list[Parameter]) -> None:
+        path = self._base.path
+        names = list(dict.fromkeys(one.name for one in fitting))
+        if len(names) > 1:
+            listed = and_more([show(name, 80) for name in names], 3)
+            hint = f"--sub 's/{layer.module.rpartition('.')[2]}$/{names[0].rpartition('.')[2]}/'"
+            raise UsageError(f"{show(layer.module, 80)} may be {listed}: all fit", path=path, hint=hint)
+        if fitting:
+            problem = f"{show(names[0], 80)} may hold its experts in-out or out-in: both fit"
+            raise UsageError(problem, path=path, hint="--packing in-out, or --packing out-in")
+        shapes = f"{list(layer.up.shape)} and {list(layer.down.shape)}"
+        there = [
+            f"{show(one.name, 80)} {[one.experts, one.rows, one.columns]}" for one in self._candidates(module)
+        ]
+        raise UsageError(
+            f"{show(layer.module, 80)} has {shapes}, which fits none of {and_more(there, 3)}", path=path
+        )
+
+
+def _is_target(name: str, targets: list[str]) -> bool:
+    return not targets or any(
+        name == target or name.endswith(f".{target.rpartition('.')[2]}") for target in targets
+    )
+
+
+def refuse_square(layer: Layer, path: str) -> None:
+    """Raise UsageError for a layer of experts of which nothing says that PEFT wrote it: the ranks may be packed otherwise."""
+    problem = f"{show(layer.module, 80)} holds the ranks of all experts, and nothing says in which order"
+    raise UsageError(problem, path=path, hint="adapter_config.json beside it says that PEFT wrote it")
+
+
+def expert_terms(layer: Layer, found: Parameter, scale: float) -> Iterator[tuple[str, Term]]:
+    """Yield what is added to each tensor of the base, with the name of that."""
+    up, down = layer.up, layer.down
+    total, inner, outer = down.shape[0], down.shape[1], up.shape[0]
+    for name, expert, first, rows in found.pieces:
+        left = Factor(up, (outer, found.rank), (total, found.experts), expert)
+        right = Factor(down, (found.rank, inner), (inner, 1), expert * found.rank * inner)
+        if found.is_in_out:
+            left, right = right.turned, left.turned
+        start = expert * found.rows if found.is_stack else 0
+        term = Term(Span(start, rows), Span(0, found.columns), left.cut_rows(first, rows), right, scale)
+        yield name, term

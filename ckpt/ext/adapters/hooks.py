@@ -1,0 +1,80 @@
+"""The answers that the core asks of this extension: about a comparison, about a file, and for another name."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+from ckpt.api.opening import Input, at_hand
+from ckpt.errors import CkptError, about
+from ckpt.evidence.survey import Survey
+from ckpt.ext.adapters.checks import check_merge
+from ckpt.ext.adapters.conversion import check_place, renamed, write_settings
+from ckpt.ext.adapters.description import Description, described
+from ckpt.ext.adapters.reader import read_adapter
+from ckpt.jobs.diff.diff import DiffReport
+from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.limits import Limits
+
+
+def explained_by(
+    report: DiffReport, adapter: Input, limits: Limits | None, *, plugins: bool = False
+) -> DiffReport:
+    """The report of a comparison with what an adapter explains of it. Raises CkptError."""
+    with at_hand(adapter, limits, plugins=plugins) as opened:
+        with about(opened.path):
+            found = read_adapter(opened.survey, limits or Limits())
+        return check_merge(report, found)
+
+
+def description_of(
+    survey: Survey, limits: Limits | None, base: Input | None, *, plugins: bool = False
+) -> Description | None:
+    """Return what an adapter is, and whether it fits a base where one is given; or None for what is no adapter.
+
+    Beside a file nothing is read; a folder has its settings. Raises CkptError where a base is given and nothing is known of the
+    adapter.
+    """
+    try:
+        with about(survey.path):
+            adapter = read_adapter(
+                survey, limits or Limits(), is_alone=base is None and not os.path.isdir(survey.path)
+            )
+    except CkptError:
+        if base is not None:
+            raise
+        return None
+    if base is None:
+        return described(adapter, None)
+    with at_hand(base, limits, plugins=plugins) as opened:
+        return described(adapter, opened.survey)
+
+
+class Conversion:
+    """An adapter that gets the names of another program while it is converted: a stage, and what is written after it."""
+
+    def __init__(
+        self, names: str, base: Input | None, limits: Limits, *, plugins: bool, out: str | None, force: bool
+    ) -> None:
+        self._names = names
+        self._base = base
+        self._limits = limits
+        self._plugins = plugins
+        self._force = force
+        self._settings: str | None = None
+        if names == "peft":
+            check_place(out, force=force)
+
+    def __call__(self, survey: Survey) -> RewriteReport:
+        """Return the adapter in its new names. Raises UsageError, UnsupportedError."""
+        with ExitStack() as stack:
+            base = None
+            if self._base is not None:
+                base = stack.enter_context(at_hand(self._base, self._limits, plugins=self._plugins)).survey
+            done = renamed(survey, self._limits, self._names, base)
+        self._settings = done.settings
+        return done.report
+
+    def finish(self, report: RewriteReport) -> RewriteReport:
+        """Write what belongs beside the result. Raises WriteError."""
+        return report if self._settings is None else write_settings(report, self._settings, force=self._force)

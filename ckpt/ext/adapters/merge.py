@@ -1,0 +1,277 @@
+"""`ckpt merge`: a base with what adapters add to it. Everything is planned and checked before a byte is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.dtypes import DType, contiguous
+from ckpt.elements.blocks import elements, is_dense, same_bytes
+from ckpt.elements.cast import can_cast
+from ckpt.elements.computed import Computed, place_of
+from ckpt.errors import CkptError, UnsupportedError, UsageError, about
+from ckpt.evidence.scaled import config_of, find_scaled, groups_of
+from ckpt.evidence.survey import Survey
+from ckpt.ext.adapters.account import account_of
+from ckpt.ext.adapters.base import Base
+from ckpt.ext.adapters.plan import Options, Plan, Planner, Target
+from ckpt.ext.adapters.products import derived
+from ckpt.ext.adapters.reader import Adapter, read_adapter, tensor_of_entry
+from ckpt.jobs.rewrite.filling import Filling
+from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
+from ckpt.jobs.rewrite.slim import slim
+from ckpt.limits import Limits
+from ckpt.nodes import Dict, Node
+from ckpt.places import Place
+from ckpt.rows import replace
+from ckpt.tensors import Storage, TensorRef, tensor_ref, unwrapped
+from ckpt.text import folded, plural, show
+from ckpt.tree.find import METADATA, metadata_node, metadata_of
+
+_LISTED = 3
+
+
+def merge(
+    base: Survey,
+    adapters: Sequence[Adapter],
+    limits: Limits,
+    options: Options,
+    *,
+    section: str | None = None,
+    drop_other: bool = False,
+) -> RewriteReport:
+    """The model of a base with what adapters add to it, and the account of it.
+
+    Without adapters, the base is a checkpoint of training that holds its own. Raises UsageError where a tensor of an adapter has
+    no place, UnsupportedError for a base that is quantised.
+    """
+    refuse_weights(options.weights, max(1, len(adapters)))
+    chosen = slim(base, limits, section=section, drop_other=drop_other)
+    source = chosen.result
+    if not adapters:
+        inner = read_adapter(Survey(source), limits)
+        source = without_adapter(source, inner, limits)
+        adapters = [inner._replace(copies={}, wholes={})]
+    plan = planned(source, source.tensors, adapters, options)
+    plan, copies = _with_copies(plan, Base(source.tensors, source.path))
+    result, ties = _merged(source, plan, limits)
+    return chosen._replace(
+        command="merge",
+        result=result,
+        changes=(*_changes(plan, source), *(row for row in chosen.changes if row.kind != "kept")),
+        left_alone=(*chosen.left_alone, *ties),
+        unchanged_bytes=False,
+        account=account_of(plan, options.weights, copies),
+    )
+
+
+def refuse_weights(weights: Sequence[float] | None, count: int) -> None:
+    """Raise UsageError for weights that are not one for each adapter."""
+    if weights is not None and len(weights) != count:
+        raise UsageError(f"--weights has {plural(len(weights), 'number')} for {plural(count, 'adapter')}")
+    if weights is not None and any(weight != weight or abs(weight) == float("inf") for weight in weights):
+        raise UsageError("--weights: not a finite number")
+
+
+def without_adapter(checkpoint: Checkpoint, adapter: Adapter, limits: Limits) -> Checkpoint:
+    """The base inside of a checkpoint of training: its own tensors, by the names that they have without the adapter."""
+    names = {id(entry): name for name, entry in (adapter.copies | adapter.wholes).items()}
+    kept = [entry for entry in checkpoint.tensors if id(entry) in names]
+    root = Dict()
+    root.set([names[id(entry)] for entry in kept], [entry.tensor for entry in kept])
+    return edited(checkpoint, root, limits)
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def planned(
+    checkpoint: Checkpoint, entries: Sequence[Entry], adapters: Sequence[Adapter], options: Options
+) -> Plan:
+    """The plan of a merge into some tensors of a checkpoint. Raises UsageError, UnsupportedError."""
+    base = Base(entries, checkpoint.path)
+    scaled = find_scaled(entries, config_of(checkpoint))
+    codes = {base.names[index] for index in scaled.codes}
+    labels = [group.text for group in groups_of(scaled, entries)] if codes else []
+    try:
+        plan = Planner(base, adapters, options).plan()
+    except CkptError:
+        if codes:
+            raise _quantised(checkpoint.path, labels[0]) from None
+        raise
+    if any(target.name in codes for target in plan.targets):
+        raise _quantised(checkpoint.path, labels[0])
+    return plan
+
+
+def _quantised(path: str, label: str) -> UnsupportedError:
+    """The error for a base whose tensors hold codes: a sum of codes and weights is nothing."""
+    return UnsupportedError(
+        f"holds {label}, to which nothing can be added",
+        path=path,
+        hint="merge into the weights that it was quantised from, and quantise the result",
+    )
+
+
+def _with_copies(plan: Plan, base: Base) -> tuple[Plan, int]:
+    """The plan after the tensors beside an adapter in a checkpoint of training are compared with the base.
+
+    One that differs was trained as a whole, unless an adapter changes it: then it belongs to another base. Returns the number
+    of those that are equal too. Raises UsageError.
+    """
+    if not plan.copies:
+        return plan, 0
+    targets = {target.name: target for target in plan.targets}
+    equal = 0
+    for name, entry in plan.copies:
+        if name not in base.indices:
+            near = base.near(name)
+            raise UsageError(
+                f"lacks {show(name, 80)} of {show(plan.adapters[0].path, 80)}",
+                path=base.path,
+                hint=f"near: {near}" if near else None,
+            )
+        own = base.entry(name)
+        with about(base.path):
+            if _is_equal(own, entry):
+                equal += 1
+                continue
+        if name in targets:
+            problem = f"{show(name, 80)} is another one in {show(plan.adapters[0].path, 80)}: its adapter belongs to another base"
+            raise UsageError(problem, path=base.path, hint="without BASE, the weights in it are taken")
+        targets[name] = Target(name, own, entry, None)
+    return plan._replace(targets=tuple(targets.values())), equal
+
+
+def _is_equal(own: Entry, entry: Entry) -> bool:
+    """Tell whether a tensor has the elements of another one, as the dtype of that."""
+    one, two = unwrapped(own.tensor), unwrapped(entry.tensor)
+    if not isinstance(one, TensorRef) or not isinstance(two, TensorRef) or one.shape != two.shape:
+        return False
+    if one.dtype == two.dtype:
+        return same_bytes(elements(one), elements(two))
+    if not can_cast(two.dtype, one.dtype):
+        return False
+    cast = new_tensor(Computed(two, one.dtype), one.dtype, one.shape, None)
+    return same_bytes(elements(one), elements(cast))
+
+
+def _changes(plan: Plan, source: Checkpoint) -> list[Change]:
+    """The counts of tensors that are merged, replaced, added and taken as they are."""
+    merged = [target for target in plan.targets if target.work is not None]
+    replaced = [target for target in plan.targets if target.work is None and target.entry is not None]
+    added = [target for target in plan.targets if target.entry is None]
+    rows = []
+    for kind, targets in (("merged", merged), ("replaced", replaced), ("added", added)):
+        if targets:
+            rows.append(Change(kind, kind, None, len(targets), "tensor", sum(map(_nbytes, targets))))
+    names = {id(target.entry) for target in plan.targets}
+    rest = [entry.tensor.nbytes for entry in source.tensors if id(entry) not in names]
+    if rest:
+        rows.append(Change("taken", "as in BASE", None, len(rest), "tensor", sum(rest)))
+    return rows
+
+
+def _nbytes(target: Target) -> int:
+    entry = target.entry or target.whole
+    assert entry is not None
+    return entry.tensor.nbytes
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+def new_tensor(place: Place, dtype: DType, shape: tuple[int, ...], device: str | None) -> TensorRef:
+    """A contiguous tensor over a place, in a storage of its own."""
+    strides = contiguous(shape)
+    nbytes = dtype.nbytes(1)
+    for size in shape:
+        nbytes *= size
+    return tensor_ref(Storage("", device, dtype, nbytes, place), dtype, shape, strides, 0)
+
+
+def place_after(target: Target) -> tuple[Place, DType, tuple[int, ...]]:
+    """The place of a tensor after the merge, with its dtype and its shape. The dtype of the base stays."""
+    whole = None if target.whole is None else tensor_of_entry(target.whole)
+    base = None if target.entry is None else unwrapped(target.entry.tensor)
+    ref = whole if whole is not None else base
+    assert isinstance(ref, TensorRef)
+    dtype = base.dtype if isinstance(base, TensorRef) else ref.dtype
+    if target.work is not None:
+        return derived(ref, target.work, dtype), dtype, ref.shape
+    return place_of(ref, dtype), dtype, ref.shape
+
+
+def _merged(source: Checkpoint, plan: Plan, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
+    """The checkpoint after the merge, and what else is to be known: tied tensors, and tensors of another shape."""
+    filling = Filling()
+    fresh: dict[str, TensorRef] = {}
+    ties: list[Leftover] = []
+    sharing = _sharing(source)
+    for target in plan.targets:
+        place, dtype, shape = place_after(target)
+        entry = target.entry
+        if entry is None:
+            fresh[target.name] = new_tensor(place, dtype, shape, _device(source))
+            continue
+        ref = unwrapped(entry.tensor)
+        assert isinstance(ref, TensorRef)
+        if ref.shape != shape:
+            ties.append(Leftover(entry.name, _grown(ref.shape, shape)))
+        others = [name for name in sharing.get(ref.storage, ()) if name != entry.name]
+        is_kept = ref is entry.tensor and ref.shape == shape and is_dense(ref) and not (ref.neg or ref.conj)
+        if is_kept:
+            filling.put(ref, place)
+            ties += [
+                Leftover(name, f"shares the memory of {entry.name}, and changes with it") for name in others
+            ]
+        elif others:
+            problem = f"{show(entry.name, 80)} shares its memory with {folded(others, _LISTED)}, and cannot change alone"
+            raise UnsupportedError(problem, path=source.path)
+        else:
+            fresh[entry.name] = new_tensor(place, dtype, shape, ref.device)
+    if not fresh:
+        return filling.checkpoint(source, limits), ties
+    return replace(edited(source, _root_of(source, filling, fresh), limits), is_edited=True), ties
+
+
+def _grown(before: tuple[int, ...], after: tuple[int, ...]) -> str:
+    """The words for a tensor of another shape: an embedding with more tokens."""
+    text = f"is {list(after)}, and was {list(before)}"
+    is_longer = before[1:] == after[1:] and before[:1] != after[:1]
+    return f"{text}: vocab_size in config.json must say {after[0]:,}" if is_longer else text
+
+
+def _sharing(source: Checkpoint) -> dict[Storage, list[str]]:
+    """The names of the tensors of each storage that several share."""
+    names: dict[Storage, list[str]] = {}
+    for entry in source.tensors:
+        if isinstance(entry.tensor, TensorRef):
+            names.setdefault(entry.tensor.storage, []).append(entry.name)
+    return {storage: row for storage, row in names.items() if len(row) > 1}
+
+
+def _device(source: Checkpoint) -> str | None:
+    """The device of the first tensor, for those that are new."""
+    return source.tensors[0].tensor.device if len(source.tensors) else None
+
+
+def _root_of(source: Checkpoint, filling: Filling, fresh: dict[str, TensorRef]) -> Dict:
+    """A plain state dict: the tensors of the base with their new bytes, and those that have another shape or are new."""
+    root = Dict()
+    names: list[str] = []
+    tensors: list[Node] = []
+    for entry in source.tensors:
+        ref = entry.tensor
+        names.append(entry.name)
+        if entry.name in fresh:
+            tensors.append(fresh[entry.name])
+        else:
+            tensors.append(filling.current(ref) if isinstance(ref, TensorRef) else ref)
+    known = set(names)
+    added = [name for name in fresh if name not in known]
+    root.set([*names, *added], [*tensors, *(fresh[name] for name in added)])
+    metadata = metadata_of(source.root)
+    if metadata:
+        root.set([METADATA], [metadata_node(metadata)])
+    return root

@@ -1,0 +1,345 @@
+"""An adapter as it is read: its layers with their parts, the tensors that were trained as a whole, and its settings."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from ckpt.checkpoint import Entry
+from ckpt.elements.blocks import elements
+from ckpt.elements.cast import AVERAGED, few, has_numbers
+from ckpt.errors import UnsupportedError, UsageError
+from ckpt.evidence.survey import Survey
+from ckpt.ext.adapters.config import CONFIG, Settings, noted_settings, refuse_settings, settings_at
+from ckpt.ext.adapters.names import Kind, Part, Style, layer_of, method_of, part_of
+from ckpt.limits import Limits
+from ckpt.names import Globs
+from ckpt.rows import NamedTuple
+from ckpt.tensors import TensorRef, unwrapped
+from ckpt.text import and_more, folded, plural, show
+from ckpt.tree.find import metadata_of
+
+_LAYER_KINDS: tuple[Kind, ...] = (
+    "down",
+    "up",
+    "mid",
+    "alpha",
+    "magnitude",
+    "up bias",
+    "embedding down",
+    "embedding up",
+)
+_FREE: tuple[Style, ...] = ("kohya", "ComfyUI", "diffusers")
+"""Programs that take a scale of 1 where no alpha is recorded."""
+
+
+class Layer(NamedTuple):
+    """A layer of an adapter: the tensors of its parts. `module` is the name of the layer as the adapter has it."""
+
+    module: str
+    is_flat: bool
+    component: str
+    parts: dict[Kind, Entry]
+
+    @property
+    def name(self) -> str:
+        """The name of the layer in the base, as far as the adapter knows it."""
+        return layer_of(self.module)
+
+    @property
+    def is_embedding(self) -> bool:
+        """Tell whether it changes an embedding."""
+        return "embedding up" in self.parts
+
+    def ref(self, *kinds: Kind) -> TensorRef | None:
+        """The tensor of the first of some parts that is there."""
+        for kind in kinds:
+            entry = self.parts.get(kind)
+            if entry is not None:
+                return tensor_of_entry(entry)
+        return None
+
+    @property
+    def down(self) -> TensorRef:
+        """The matrix that is multiplied first: rank rows."""
+        ref = self.ref("down", "embedding down")
+        assert ref is not None
+        return ref
+
+    @property
+    def up(self) -> TensorRef:
+        """The matrix that is multiplied last: rank columns."""
+        ref = self.ref("up", "embedding up")
+        assert ref is not None
+        return ref
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its tensors."""
+        return [entry.name for entry in self.parts.values()]
+
+
+class Adapter(NamedTuple):
+    """An adapter. `wholes` are tensors of the base that were trained themselves, by their names in the base.
+
+    `tokens` are rows of embeddings by the name of the module, `copies` what lies in a checkpoint of training beside it, as
+    it was in the base. `total` is the number of its tensors.
+    """
+
+    path: str
+    style: Style
+    settings: Settings | None
+    components: dict[str, Settings]
+    layers: tuple[Layer, ...]
+    wholes: dict[str, Entry]
+    tokens: dict[str, Entry]
+    copies: dict[str, Entry]
+    passed: tuple[str, ...]
+    total: int
+    left: tuple[Entry, ...] = ()
+    """The tensors that were not selected."""
+
+    def settings_of(self, layer: Layer) -> Settings | None:
+        """The settings that hold for a layer."""
+        if self.components:
+            return self.components.get(layer.component or layer.module.partition(".")[0], self.settings)
+        return self.settings
+
+    def ranks(self) -> list[int]:
+        """The ranks of its layers, the most frequent first."""
+        return [rank for rank, _ in Counter(layer.down.shape[0] for layer in self.layers).most_common()]
+
+    @property
+    def has_magnitudes(self) -> bool:
+        """Tell whether it is DoRA."""
+        return any("magnitude" in layer.parts for layer in self.layers)
+
+
+def tensor_of_entry(entry: Entry) -> TensorRef:
+    """The strided tensor of an entry. Raises UnsupportedError for another one, and for one without numbers."""
+    tensor = unwrapped(entry.tensor)
+    if not isinstance(tensor, TensorRef):
+        raise UnsupportedError(f"{show(entry.name, 80)} is {entry.tensor.layout}, and has no numbers to add")
+    if tensor.dtype.name not in AVERAGED:
+        raise UnsupportedError(f"{show(entry.name, 80)} is {tensor.dtype.name}, and has no numbers to add")
+    if tensor.numel and tensor.storage.place is None:
+        raise UnsupportedError(f"{show(entry.name, 80)} is on meta, without data")
+    return tensor
+
+
+def read_adapter(
+    survey: Survey,
+    limits: Limits,
+    *,
+    section: str | None = None,
+    select: Globs | None = None,
+    is_alone: bool = False,
+) -> Adapter:
+    """Read an adapter: its layers and its settings. No values are read but alphas. Raises UsageError, UnsupportedError.
+
+    With `is_alone` nothing beside its file is read.
+    """
+    path = survey.path
+    part = survey.only_model(section)
+    chosen = set(map(id, part.selected(select, path))) if select else None
+    entries = [(part.relative(entry.name), entry) for entry in part.entries]
+    left = [entry for _, entry in entries if chosen is not None and id(entry) not in chosen]
+    entries = [row for row in entries if chosen is None or id(row[1]) in chosen]
+    named = [(name, part_of(name), entry) for name, entry in entries]
+    _refuse_foreign(named, path)
+    _refuse_several(named, path)
+    layers, loose = _layers(named, path)
+    # PEFT takes the name of the adapter out of the names when it saves one by itself.
+    is_training = any(row.adapter for _, row, _ in named)
+    wholes, copies = _wholes(
+        [row for row in named if row[1].kind not in _LAYER_KINDS] + loose, is_training=is_training
+    )
+    tokens = {row.module: entry for _, row, entry in named if row.kind == "tokens"}
+    passed = tuple(name for name, row, _ in named if row.kind == "passed")
+    if not layers and not tokens:
+        hint = f"{CONFIG} beside it names what was trained" if wholes else None
+        raise UsageError(
+            "holds no adapter: no tensor is called lora_A, lora_B or their like", path=path, hint=hint
+        )
+    settings, components = _settings(survey, limits, is_alone=is_alone)
+    styles = Counter(row.style for _, row, _ in named if row.style)
+    style: Style = styles.most_common(1)[0][0] or "PEFT"
+    if style == "ComfyUI" and any(row.is_flat for _, row, _ in named):
+        style = "kohya"
+    return Adapter(
+        path,
+        _refined(style, layers, settings),
+        settings,
+        components,
+        tuple(layers),
+        wholes,
+        tokens,
+        copies,
+        passed,
+        len(entries),
+        tuple(left),
+    )
+
+
+_COMPONENTS = ("unet", "transformer", "text_encoder", "text_encoder_2", "text_encoder_3", "prior")
+"""The parts of a pipeline of diffusers, with which it begins the names of an adapter."""
+
+
+def _refined(style: Style, layers: Sequence[Layer], settings: Settings | None) -> Style:
+    """The program that wrote an adapter: diffusers has the names of PEFT below the parts of a pipeline."""
+    is_pipeline = layers and all(layer.module.partition(".")[0] in _COMPONENTS for layer in layers)
+    return "diffusers" if style == "PEFT" and is_pipeline and settings is None else style
+
+
+def _settings(
+    survey: Survey, limits: Limits, *, is_alone: bool
+) -> tuple[Settings | None, dict[str, Settings]]:
+    """The settings of an adapter, and the settings for each part of a pipeline."""
+    path = survey.path
+    settings = None if is_alone else settings_at(path, limits)
+    components = {} if settings else noted_settings(metadata_of(survey.checkpoint.root), limits)
+    for noted in components.values():
+        refuse_settings(noted, path)
+    if list(components) == [""]:
+        return components[""], {}
+    return settings, components
+
+
+_Named = tuple[str, Part, Entry]
+
+
+def _refuse_foreign(named: Sequence[_Named], path: str) -> None:
+    """Raise UnsupportedError for the tensors of another method than LoRA."""
+    foreign = [name for name, row, _ in named if row.kind == "foreign"]
+    if foreign:
+        methods = sorted({method for name in foreign if (method := method_of(name))})
+        what = f", of {' and '.join(methods)}" if methods else ""
+        raise UnsupportedError(f"holds {folded(foreign, 2)}{what}: only LoRA and DoRA are merged", path=path)
+
+
+def _refuse_several(named: Sequence[_Named], path: str) -> None:
+    """Raise UsageError for a checkpoint of training with several adapters."""
+    adapters = list(dict.fromkeys(row.adapter for _, row, _ in named if row.adapter))
+    if len(adapters) > 1:
+        listed = and_more([show(adapter, 40) for adapter in adapters], 4)
+        hint = f"--include '*.{adapters[0]}*'" if adapters[0].isidentifier() else "--include GLOB"
+        raise UsageError(f"holds {len(adapters)} adapters: {listed}", path=path, hint=hint)
+
+
+def _layers(named: Sequence[_Named], path: str) -> tuple[list[Layer], list[_Named]]:
+    """The layers, and the tensors that only look like a part of one: `alpha` may be a parameter of a model.
+
+    Raises UsageError for a layer of which a half is missing.
+    """
+    found: dict[tuple[str, str], Layer] = {}
+    names: dict[tuple[str, str], list[_Named]] = {}
+    for row in named:
+        _, part, entry = row
+        if part.kind not in _LAYER_KINDS:
+            continue
+        key = part.component, part.module
+        layer = found.setdefault(key, Layer(part.module, part.is_flat, part.component, {}))
+        if part.kind in layer.parts:
+            twice = f"{show(layer.parts[part.kind].name, 80)} and {show(entry.name, 80)}"
+            raise UsageError(f"{twice} are the same part of one layer", path=path)
+        layer.parts[part.kind] = entry
+        names.setdefault(key, []).append(row)
+    layers: list[Layer] = []
+    loose: list[_Named] = []
+    for key, layer in found.items():
+        if not {"down", "up", "embedding down", "embedding up"} & layer.parts.keys():
+            loose += names[key]
+            continue
+        _refuse_half(layer, path)
+        layers.append(layer)
+    return layers, loose
+
+
+def _refuse_half(layer: Layer, path: str) -> None:
+    """Raise UsageError for a layer that lacks one of its two matrices, or has matrices of two ranks."""
+    pairs: tuple[tuple[Kind, Kind], ...] = (("down", "up"), ("embedding down", "embedding up"))
+    whole = [pair for pair in pairs if pair[0] in layer.parts and pair[1] in layer.parts]
+    if len(whole) != 1:
+        have = next(entry.name for kind, entry in layer.parts.items() if kind not in ("alpha", "magnitude"))
+        raise UsageError(f"{show(have, 80)} has no partner, and is nothing alone", path=path)
+    for kind in whole[0]:
+        tensor = tensor_of_entry(layer.parts[kind])
+        if len(tensor.shape) < 2 or not tensor.numel:
+            shape = list(tensor.shape)
+            problem = f"{show(layer.parts[kind].name, 80)} is {shape}: a shard of ZeRO-3 or FSDP that was never gathered"
+            raise UsageError(problem, path=path)
+
+
+def _wholes(named: Iterable[_Named], *, is_training: bool) -> tuple[dict[str, Entry], dict[str, Entry]]:
+    """The tensors that were trained as a whole, and the copies of the base beside them.
+
+    In a checkpoint of training nothing tells them apart but their values.
+    """
+    wholes: dict[str, Entry] = {}
+    copies: dict[str, Entry] = {}
+    for _, part, entry in named:
+        if part.kind in ("alpha", "magnitude"):
+            wholes[f"{part.module}.{entry.name.rpartition('.')[2]}"] = entry
+        elif part.kind in ("whole", "base"):
+            is_trained = bool(part.adapter) or not is_training
+            (wholes if is_trained else copies)[part.module] = entry
+    return wholes, {name: entry for name, entry in copies.items() if name not in wholes}
+
+
+# --- the scale --------------------------------------------------------------------------------------------------------
+
+
+class Scale(NamedTuple):
+    """The factor of B @ A, and where it comes from. `value` is None where nothing says it."""
+
+    value: float | None
+    source: str
+
+
+def scale_of(adapter: Adapter, layer: Layer, rank: int, given: float | None = None) -> Scale:
+    """The scale of a layer of this rank. Raises UsageError where its settings are of another rank."""
+    alpha = layer.parts.get("alpha")
+    if alpha is not None:
+        value = _number(alpha)
+        if value is None or not math.isfinite(value):
+            raise UsageError(f"{show(alpha.name, 80)} is not a number", path=adapter.path)
+        return Scale(value / rank, "alpha")
+    if given is not None:
+        return Scale(given, "--scale")
+    settings = adapter.settings_of(layer)
+    if settings is not None:
+        said = settings.rank_of(layer.name)
+        if said is not None and said != rank:
+            problem = f"{CONFIG} says rank {said:g} for {show(layer.name, 80)}, whose tensors have {rank}"
+            raise UsageError(problem, path=adapter.path, hint="--scale X, which is alpha / rank")
+        value = settings.scale_of(layer.name, rank)
+        if value is not None:
+            return Scale(value, CONFIG)
+    if adapter.style in _FREE:
+        return Scale(1.0, f"none recorded, 1 as {adapter.style} takes it")
+    return Scale(None, "")
+
+
+def has_free_scale(adapter: Adapter) -> bool:
+    """Tell whether nothing says the scale of an adapter."""
+    has_alphas = any("alpha" in layer.parts for layer in adapter.layers)
+    has_settings = adapter.settings is not None and adapter.settings.alpha is not None
+    return not (has_alphas or has_settings or adapter.components) and adapter.style not in _FREE
+
+
+def _number(entry: Entry) -> float | None:
+    """The only number of a tensor, or None for another one. Reads it."""
+    ref = unwrapped(entry.tensor)
+    if not isinstance(ref, TensorRef) or ref.numel != 1 or not has_numbers(ref.dtype):
+        return None
+    value = few(b"".join(elements(ref)), ref.dtype)[0]
+    return None if isinstance(value, complex) else float(value)
+
+
+def refuse_unscaled(adapter: Adapter, layers: Sequence[Layer]) -> None:
+    """Raise UsageError for layers of which nothing says the scale."""
+    if layers:
+        what = f"nothing says the alpha of {plural(len(layers), 'layer')}"
+        problem = f"{what}: there is no {CONFIG} beside it, and no alpha in it"
+        raise UsageError(problem, path=adapter.path, hint="--scale X, which is alpha / rank")

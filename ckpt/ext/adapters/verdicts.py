@@ -1,0 +1,210 @@
+"""The verdicts on the pairs of an adapter in a merge of somebody else, and their words."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from ckpt.render.text import Line, hung
+from ckpt.rows import NamedTuple
+from ckpt.text import Json, folded, plural, show
+
+Verdict = Literal["merged", "missing", "scaled", "twice", "transposed", "part", "other", "lacking"]
+"""`missing`: as in BASE. `part`: some of its parts are merged. `lacking`: MERGED has no such tensor."""
+WORDS: dict[Verdict, str] = {
+    "missing": "as in BASE",
+    "scaled": "with another scale",
+    "twice": "applied twice",
+    "transposed": "transposed",
+    "part": "in part",
+    "other": "something else",
+    "lacking": "not in MERGED",
+}
+_NAMES = 6
+_CLOSE = 0.01
+"""The error of a scale, and of a product in a lower precision, relative to what is added."""
+_SURE = 5.0
+"""Standard errors within which two scales are the same."""
+
+
+class Sums(NamedTuple):
+    """Sums over the elements that a pair changes: of what changed, and of what a merge changes.
+
+    `units` are those in the last place. `visible` elements differ after a merge, `kept` ones are as in BASE, `beyond` ones
+    are more than one unit away from a merge.
+    """
+
+    number: int = 0
+    changed: float = 0.0
+    product: float = 0.0
+    wanted: float = 0.0
+    units: float = 0.0
+    weighted: float = 0.0
+    visible: int = 0
+    kept: int = 0
+    beyond: int = 0
+
+    def plus(self, other: Sums) -> Sums:
+        """The sums over both."""
+        return Sums(
+            self.number + other.number,
+            self.changed + other.changed,
+            self.product + other.product,
+            self.wanted + other.wanted,
+            self.units + other.units,
+            self.weighted + other.weighted,
+            self.visible + other.visible,
+            self.kept + other.kept,
+            self.beyond + other.beyond,
+        )
+
+
+def verdict_of(sums: Sums, *, is_free: bool) -> tuple[Verdict, float]:
+    """Return the verdict on a pair, and the factor of what was added. With `is_free` any factor is right: none is recorded."""
+    if not sums.visible and not sums.beyond:
+        return "merged", 1.0  # nothing that its dtype shows
+    if sums.kept == sums.number or not sums.wanted:
+        return "missing", 0.0
+    factor = sums.product / sums.wanted
+    error = _SURE * math.sqrt(sums.weighted / 6) / sums.wanted + _CLOSE
+    rest = max(0.0, sums.changed - sums.product * factor)
+    if not math.isfinite(rest) or rest > sums.units / 2 + (_CLOSE * factor) ** 2 * sums.wanted:
+        return "other", factor
+    if abs(factor) <= error and abs(factor - 1) > error:
+        return "missing", 0.0
+    if is_free or abs(factor - 1) <= error:
+        return "merged", factor
+    if abs(factor - 2) <= 2 * error:
+        return "twice", factor
+    return "scaled", factor
+
+
+class PairCheck(NamedTuple):
+    """A pair of an adapter. `scale` is that which is recorded, `found` that which MERGED has.
+
+    `parts` are how many of its parts are merged, of how many: experts, or query, key and value.
+    """
+
+    layer: str
+    tensors: tuple[str, ...]
+    verdict: Verdict
+    scale: float
+    found: float
+    parts: tuple[int, int]
+
+    def to_json(self) -> dict[str, Json]:
+        """An object of `adapter.pairs` of the document `ckpt.diff`."""
+        has_scale = self.verdict in ("merged", "scaled", "twice")
+        return {
+            "layer": self.layer,
+            "tensors": list(self.tensors),
+            "verdict": self.verdict,
+            "scale": self.scale,
+            "found": self.found if has_scale and math.isfinite(self.found) else None,
+            "parts": list(self.parts),
+        }
+
+
+class MergeCheck(NamedTuple):
+    """The verdict on the merge of an adapter. `wholes` are the tensors that it replaces, and whether MERGED has them.
+
+    `others` changed too, with the status of each. `casts` have another dtype alone, from and to `types`.
+    """
+
+    path: str
+    pairs: tuple[PairCheck, ...]
+    wholes: tuple[tuple[str, bool], ...]
+    others: tuple[tuple[str, str], ...]
+    casts: int
+    types: tuple[tuple[str, str], ...]
+    is_free: bool
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether MERGED is anything else than BASE with the adapter."""
+        is_merged = all(pair.verdict == "merged" for pair in self.pairs)
+        return not is_merged or not all(is_there for _, is_there in self.wholes) or bool(self.others)
+
+    def to_json(self) -> dict[str, Json]:
+        """The field `adapter` of the document `ckpt.diff`."""
+        return {
+            "adapter": {
+                "path": self.path,
+                "merged": sum(pair.verdict == "merged" for pair in self.pairs),
+                "pairs": [pair.to_json() for pair in self.pairs],
+                "replaced": [{"name": name, "found": is_there} for name, is_there in self.wholes],
+                "others": [{"name": name, "status": status} for name, status in self.others],
+                "cast": self.casts,
+            }
+        }
+
+    def lines(self, width: int | None) -> list[Line]:
+        """The report as a person reads it."""
+        out = hung([], self._headline(), width, 2, "head")
+        for text in self._groups():
+            out += hung([("  ", "")], text, width, 4)
+        if self.wholes:
+            lost = [name for name, is_there in self.wholes if not is_there]
+            text = f"replaced: {len(self.wholes) - len(lost)} of {plural(len(self.wholes), 'tensor')} are those of the adapter"
+            out += hung([], f"{text}; not: {folded(lost, _NAMES)}" if lost else text, width, 2)
+        if self.casts:
+            types = ", ".join(f"{one} → {two}" for one, two in self.types)
+            out += hung([], f"cast: {plural(self.casts, 'tensor')}, {types}", width, 2)
+        out += self._others(width)
+        return out
+
+    def _headline(self) -> str:
+        """`54 of 57 pairs are merged; 3 are not: 2 as in BASE, 1 applied twice`."""
+        total = len(self.pairs)
+        merged = sum(pair.verdict == "merged" for pair in self.pairs)
+        verb = "is" if merged == 1 else "are"
+        text = f"{merged:,} of {plural(total, 'pair')} {verb} merged"
+        if not total:
+            return "the adapter has no pairs"
+        if merged == total:
+            return f"{text}: {show(self.path, None)}"
+        counts = {
+            word: sum(pair.verdict == verdict for pair in self.pairs) for verdict, word in WORDS.items()
+        }
+        listed = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
+        return f"{text}; {total - merged:,} {'is' if total - merged == 1 else 'are'} not: {listed}"
+
+    def _groups(self) -> list[str]:
+        """The pairs with one verdict and one scale together."""
+        groups: dict[str, list[str]] = {}
+        for pair in self.pairs:
+            text = _text_of(pair, is_free=self.is_free)
+            if text:
+                groups.setdefault(text, []).append(pair.layer)
+        return [f"{text}: {folded(names, _NAMES)}" for text, names in groups.items()]
+
+    def _others(self, width: int | None) -> list[Line]:
+        """The lines about other changes, by their status."""
+        groups: dict[str, list[str]] = {}
+        for name, status in self.others:
+            groups.setdefault(status, []).append(name)
+        out: list[Line] = []
+        for status, names in groups.items():
+            out += hung(
+                [], f"also {status}: {plural(len(names), 'tensor')}: {folded(names, _NAMES)}", width, 2
+            )
+        return out
+
+
+def _text_of(pair: PairCheck, *, is_free: bool) -> str:
+    """The words for a pair, or `` where there is nothing to say."""
+    if pair.verdict == "merged":
+        return f"scale {_number(pair.found)}, where none is recorded" if is_free else ""
+    if pair.verdict == "scaled":
+        text = f"with scale {_number(pair.found)} instead of {_number(pair.scale)}"
+        if pair.found < 0:
+            return f"{text}, subtracted"
+        return f"{text}, as without alpha" if abs(pair.found - 1) <= 2 * _CLOSE else text
+    if pair.verdict == "part":
+        return f"in part, {pair.parts[0]} of {pair.parts[1]}"
+    return WORDS[pair.verdict]
+
+
+def _number(value: float) -> str:
+    """A scale that was measured, without digits that nobody can know."""
+    return f"{value:.3g}"

@@ -1,0 +1,563 @@
+"""`ckpt.merge`: the kinds of LoRA, with what PEFT documents as the oracle, over formats, dtypes and sizes of blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import loras
+import oracle
+import pytest
+import torch
+from loras import PREFIX, State, noise
+from safetensors.torch import load_file
+
+import ckpt
+from ckpt.ext.adapters import products
+
+pytestmark = oracle.QUIET
+
+
+def merged(
+    folder: Path, state: State, adapter: State, config: dict[str, Any] | None = None, **options: Any
+) -> State:
+    """The tensors after a merge."""
+    path = loras.save_base(state, folder / "base.safetensors")
+    adapted = loras.save_adapter(adapter, folder / "adapter", **(config or {}))
+    ckpt.merge(path, adapted, out=folder / "out.safetensors", force=True, **options)
+    return load_file(folder / "out.safetensors")
+
+
+def check(found: State, expected: State, most: float = 2.0) -> None:
+    """Compare tensors up to some units in the last place: numpy and torch add in another order."""
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert loras.units(found[name], tensor) <= most, name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("elements", [1, 40, 1 << 17])
+def test_each_layer_gets_its_product_in_its_own_dtype(
+    dtype: torch.dtype, elements: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "ELEMENTS", elements)
+    state = loras.base(dtype)
+    adapter = loras.pairs(loras.linear(state))
+    expected = dict(state)
+    for name in loras.linear(state):
+        module = name.removesuffix(".weight")
+        down, up = (adapter[f"{PREFIX}{module}.lora_{letter}.weight"].double() for letter in "AB")
+        wide = state[name].double() + 2 * (up @ down)
+        expected[name] = wide.to(dtype)
+
+    found = merged(tmp_path, state, adapter)
+
+    check(found, expected, 2 if dtype == torch.float32 else 1)
+    assert not torch.equal(
+        found["model.layers.0.self_attn.q_proj.weight"], state["model.layers.0.self_attn.q_proj.weight"]
+    )
+    assert torch.equal(found["lm_head.weight"], state["lm_head.weight"])
+
+
+def test_patterns_and_rslora_give_each_layer_its_scale(tmp_path: Path) -> None:
+    state = loras.base()
+    ranks = lambda name: 2 if "layers.1.self_attn.v_proj" in name else 4
+    adapter = loras.pairs(loras.linear(state), ranks)
+    config = {
+        "use_rslora": True,
+        "rank_pattern": {r"layers\.1\.self_attn\.v_proj": 2},
+        "alpha_pattern": {"up_proj": 3, "^model.layers.0.self_attn.o_proj": 9},
+    }
+    expected = dict(state)
+    for name in loras.linear(state):
+        module = name.removesuffix(".weight")
+        alpha = 3 if "up_proj" in name else 9 if "layers.0.self_attn.o_proj" in name else 8
+        expected[name] = state[name] + loras.delta(adapter, module, loras.rooted(alpha, ranks(name)))
+
+    check(merged(tmp_path, state, adapter, config), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dora_gives_each_row_its_length(dtype: torch.dtype, tmp_path: Path) -> None:
+    state = loras.base(dtype)
+    adapter = loras.pairs(loras.linear(state))
+    expected = dict(state)
+    for number, name in enumerate(loras.linear(state)):
+        module = name.removesuffix(".weight")
+        lengths = noise(state[name].shape[0], seed=number).abs() + 0.5
+        adapter[f"{PREFIX}{module}.lora_magnitude_vector"] = lengths
+        wide = state[name].double() + 2 * (
+            adapter[f"{PREFIX}{module}.lora_B.weight"].double()
+            @ adapter[f"{PREFIX}{module}.lora_A.weight"].double()
+        )
+        factors = lengths.double() / torch.linalg.norm(wide, dim=1)
+        expected[name] = (factors[:, None] * wide).to(dtype)
+
+    check(merged(tmp_path, state, adapter, {"use_dora": True}), expected, 3)
+
+
+@pytest.mark.parametrize("elements", [1, 1 << 17])
+def test_weights_that_lie_as_in_and_out(
+    elements: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Conv1D of GPT-2, square or not, with LoRA and with DoRA, whose lengths are those of columns."""
+    monkeypatch.setattr(products, "ELEMENTS", elements)
+    state = {"h.0.c_attn.weight": noise(8, 24), "h.0.c_proj.weight": noise(8, 8, seed=3)}
+    turned = {name: tensor.T for name, tensor in state.items()}
+    adapter = loras.pairs(turned)
+    sums = {name: state[name] + loras.delta(adapter, name.removesuffix(".weight"), 2.0).T for name in state}
+    config = {"fan_in_fan_out": True}
+
+    check(merged(tmp_path, state, adapter, config), sums)
+
+    for name, tensor in state.items():
+        adapter[f"{PREFIX}{name.removesuffix('.weight')}.lora_magnitude_vector"] = (
+            noise(tensor.shape[1]).abs() + 1
+        )
+    lengths = {
+        name: (noise(tensor.shape[1]).abs() + 1) / torch.linalg.norm(sums[name].T, dim=1)
+        for name, tensor in state.items()
+    }
+    check(merged(tmp_path, state, adapter, config), {name: sums[name] * lengths[name] for name in sums}, 4)
+
+
+def test_a_square_weight_lies_as_its_siblings_show(tmp_path: Path) -> None:
+    linear = {"a.weight": noise(8, 24), "b.weight": noise(8, 8, seed=3)}
+    adapter = loras.pairs(linear)
+    expected = {
+        name: linear[name] + loras.delta(adapter, name.removesuffix(".weight"), 2.0) for name in linear
+    }
+    check(merged(tmp_path, linear, adapter, {"fan_in_fan_out": True}), expected)  # PEFT takes the flag back
+
+    turned = {name: tensor.T.contiguous() for name, tensor in linear.items()}
+    with pytest.raises(ckpt.UsageError, match="b is square, and may lie as"):
+        merged(tmp_path, turned, adapter)
+    found = merged(tmp_path, turned, adapter, packing="in-out")
+    check(found, {name: tensor.T.contiguous() for name, tensor in expected.items()})
+
+
+def test_tensors_that_were_trained_as_a_whole_take_the_place_of_those_of_the_base(tmp_path: Path) -> None:
+    state = loras.base(torch.bfloat16)
+    adapter = loras.pairs({"model.layers.0.self_attn.q_proj.weight": torch.zeros(8, 12)})
+    adapter[f"{PREFIX}lm_head.weight"] = noise(30, 12, seed=77)
+    adapter[f"{PREFIX}model.layers.1.self_attn.q_proj.bias"] = noise(8, seed=78)
+    adapter[f"{PREFIX}score.weight"] = noise(3, 12, seed=79)
+    expected = loras.merged(state, adapter)
+    expected["lm_head.weight"] = adapter[f"{PREFIX}lm_head.weight"].bfloat16()
+    expected["model.layers.1.self_attn.q_proj.bias"] = adapter[
+        f"{PREFIX}model.layers.1.self_attn.q_proj.bias"
+    ].bfloat16()
+    expected["score.weight"] = adapter[f"{PREFIX}score.weight"]
+
+    found = merged(tmp_path, state, adapter, {"bias": "all", "modules_to_save": ["score", "lm_head"]})
+
+    check(found, expected)
+    with pytest.raises(ckpt.UsageError, match=r"lacks score\.weight"):
+        merged(tmp_path, state, adapter, {"modules_to_save": ["lm_head"]})
+
+
+def test_a_bias_of_b_is_added_to_the_bias(tmp_path: Path) -> None:
+    state = loras.base()
+    adapter = loras.pairs({"model.layers.0.self_attn.q_proj.weight": torch.zeros(8, 12)})
+    adapter[f"{PREFIX}model.layers.0.self_attn.q_proj.lora_B.bias"] = noise(8, seed=4)
+    expected = loras.merged(state, adapter)
+    name = "model.layers.0.self_attn.q_proj.bias"
+    expected[name] = state[name] + 2 * noise(8, seed=4)
+
+    check(merged(tmp_path, state, adapter, {"lora_bias": True}), expected)
+
+    del state[name]
+    with pytest.raises(ckpt.UsageError, match=r"lacks model\.layers\.0\.self_attn\.q_proj\.bias"):
+        merged(tmp_path, state, adapter)
+
+
+def test_embeddings_their_rows_and_added_tokens(tmp_path: Path) -> None:
+    state = loras.base()
+    name = "model.embed_tokens.weight"
+    module = f"{PREFIX}model.embed_tokens"
+    product = 2 * (noise(12, 4, seed=2) @ noise(4, 30, seed=1)).T
+    adapter = {
+        f"{module}.lora_embedding_A": noise(4, 30, seed=1),
+        f"{module}.lora_embedding_B": noise(12, 4, seed=2),
+    }
+    check(merged(tmp_path, state, adapter), {**state, name: state[name] + product})
+
+    rows = {f"{module}.token_adapter.trainable_tokens_delta": noise(2, 12, seed=8)}
+    expected = state[name].clone()
+    expected[[3, 29]] = noise(2, 12, seed=8)
+    config = {"trainable_token_indices": {"embed_tokens": [3, 29]}}
+    check(merged(tmp_path, state, rows, config), {**state, name: expected})
+    with pytest.raises(ckpt.UsageError, match="nothing says which rows"):
+        merged(tmp_path, state, rows)
+
+    longer = noise(32, 12, seed=9)
+    grown = {
+        f"{module}.base_layer.weight": longer,
+        f"{module}.lora_embedding_A": noise(4, 32, seed=1),
+        f"{module}.lora_embedding_B": noise(12, 4, seed=2),
+    }
+    product = 2 * (noise(12, 4, seed=2) @ noise(4, 32, seed=1)).T
+    found = merged(tmp_path, state, grown)
+    check(found, {**state, name: longer + product})
+    report = ckpt.merge(tmp_path / "base.safetensors", tmp_path / "adapter", dry_run=True)
+    assert [(row.name, row.what) for row in report.left_alone] == [
+        (name, "is [32, 12], and was [30, 12]: vocab_size in config.json must say 32")
+    ]
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_convolutions(kernel: int, tmp_path: Path) -> None:
+    state = {"conv.weight": noise(6, 5, kernel, kernel), "proj.weight": noise(6, 5, 1, 1, seed=2)}
+    down, up = noise(4, 5, kernel, kernel, seed=3), noise(6, 4, 1, 1, seed=4)
+    adapter = {
+        f"{PREFIX}conv.lora_A.weight": down,
+        f"{PREFIX}conv.lora_B.weight": up,
+        f"{PREFIX}proj.lora_A.weight": noise(4, 5, seed=5),
+        f"{PREFIX}proj.lora_B.weight": noise(6, 4, seed=6),
+    }
+    product = torch.nn.functional.conv2d(down.transpose(0, 1), up).transpose(0, 1) * 2
+    flat = (noise(6, 4, seed=6) @ noise(4, 5, seed=5))[:, :, None, None] * 2
+
+    found = merged(tmp_path, state, adapter)
+
+    check(
+        found, {"conv.weight": state["conv.weight"] + product, "proj.weight": state["proj.weight"] + flat}, 4
+    )
+
+
+def test_a_convolution_in_groups_is_refused(tmp_path: Path) -> None:
+    state = {"conv.weight": noise(6, 2, 3, 3)}
+    adapter = {
+        f"{PREFIX}conv.lora_A.weight": noise(4, 6, 3, 3),
+        f"{PREFIX}conv.lora_B.weight": noise(6, 4, 1, 1),
+    }
+    with pytest.raises(ckpt.UnsupportedError, match="in groups"):
+        merged(tmp_path, state, adapter)
+
+
+# --- experts ----------------------------------------------------------------------------------------------------------
+
+EXPERTS, HIDDEN, INNER, RANK = 3, 8, 5, 2
+WHOLE = ("mlp.experts.base_layer", "mlp.experts")
+
+
+def expert_adapter() -> State:
+    """An adapter of PEFT on both parameters of some experts: the inner one is `gate_up_proj`."""
+    shapes = {WHOLE[0]: (2 * INNER, HIDDEN), WHOLE[1]: (HIDDEN, INNER)}
+    adapter: State = {}
+    for number, (module, (outer, inner)) in enumerate(shapes.items()):
+        adapter[f"{PREFIX}layers.0.{module}.lora_A.weight"] = noise(RANK * EXPERTS, inner, seed=number)
+        adapter[f"{PREFIX}layers.0.{module}.lora_B.weight"] = noise(outer, RANK * EXPERTS, seed=10 + number)
+    return adapter
+
+
+def expert_products(adapter: State) -> dict[str, torch.Tensor]:
+    """What PEFT adds to each parameter, as (experts, out, in)."""
+    products: dict[str, torch.Tensor] = {}
+    for name, module in (("gate_up_proj", WHOLE[0]), ("down_proj", WHOLE[1])):
+        down = adapter[f"{PREFIX}layers.0.{module}.lora_A.weight"].reshape(EXPERTS, RANK, -1)
+        up = adapter[f"{PREFIX}layers.0.{module}.lora_B.weight"]
+        up = up.reshape(up.shape[0], RANK, EXPERTS)
+        products[name] = torch.einsum("ore,eri->eoi", up, down) * 4
+    return products
+
+
+CONFIG = {
+    "r": RANK,
+    "lora_alpha": 8,
+    "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_parameters_of_experts_in_one_tensor(turned: bool, tmp_path: Path) -> None:
+    adapter = expert_adapter()
+    added = {f"layers.0.mlp.experts.{name}": tensor for name, tensor in expert_products(adapter).items()}
+    added = {name: tensor.transpose(1, 2) if turned else tensor for name, tensor in added.items()}
+    state = {name: noise(*tensor.shape, seed=20) for name, tensor in added.items()}
+
+    found = merged(tmp_path, state, adapter, CONFIG)
+
+    check(found, {name: state[name] + added[name] for name in state})
+
+
+def apart(state: State) -> State:
+    """The tensors of experts, each in its own, as the hub has them."""
+    found: State = {}
+    for expert in range(EXPERTS):
+        gate_up = state["layers.0.mlp.experts.gate_up_proj"][expert]
+        begin = f"layers.0.mlp.experts.{expert}."
+        found[f"{begin}gate_proj.weight"] = gate_up[:INNER].contiguous()
+        found[f"{begin}up_proj.weight"] = gate_up[INNER:].contiguous()
+        found[f"{begin}down_proj.weight"] = state["layers.0.mlp.experts.down_proj"][expert].contiguous()
+    return found
+
+
+def test_parameters_of_experts_that_the_base_holds_one_by_one(tmp_path: Path) -> None:
+    adapter = expert_adapter()
+    added = {f"layers.0.mlp.experts.{name}": tensor for name, tensor in expert_products(adapter).items()}
+    state = {name: noise(*tensor.shape, seed=20) for name, tensor in added.items()}
+    expected = apart({name: state[name] + added[name] for name in state})
+
+    check(merged(tmp_path, apart(state), adapter, CONFIG), expected)
+
+    renamed = {
+        name.replace("mlp.experts", "block_sparse_moe.experts"): tensor
+        for name, tensor in apart(state).items()
+    }
+    words = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    for one, two in words.items():
+        renamed = {name.replace(one, two): tensor for name, tensor in renamed.items()}
+    found = merged(tmp_path, renamed, adapter, CONFIG)
+    for one, two in words.items():
+        found = {name.replace(two, one): tensor for name, tensor in found.items()}
+    check({name.replace("block_sparse_moe", "mlp"): tensor for name, tensor in found.items()}, expected)
+
+
+def test_two_packings_of_experts_are_refused_until_one_is_named(tmp_path: Path) -> None:
+    square = {"experts.w": noise(EXPERTS, 6, 6)}
+    adapter = {
+        f"{PREFIX}experts.lora_A.weight": noise(RANK * EXPERTS, 6, seed=1),
+        f"{PREFIX}experts.lora_B.weight": noise(6, RANK * EXPERTS, seed=2),
+    }
+    down = adapter[f"{PREFIX}experts.lora_A.weight"].reshape(EXPERTS, RANK, 6)
+    up = adapter[f"{PREFIX}experts.lora_B.weight"].reshape(6, RANK, EXPERTS)
+    added = torch.einsum("ore,eri->eoi", up, down) * 4
+    config = {"r": RANK, "target_parameters": ["experts.w"]}
+    with pytest.raises(ckpt.UsageError, match=r"both fit .--packing in-out, or --packing out-in"):
+        merged(tmp_path, square, adapter, config)
+    check(
+        merged(tmp_path, square, adapter, config, packing="out-in"),
+        {"experts.w": square["experts.w"] + added},
+    )
+    found = merged(tmp_path, square, adapter, config, packing="in-out")
+    check(found, {"experts.w": square["experts.w"] + added.transpose(1, 2)})
+
+
+def test_layers_of_single_experts_go_into_the_tensor_of_all(tmp_path: Path) -> None:
+    adapter: State = {}
+    added = torch.zeros(EXPERTS, 2 * INNER, HIDDEN)
+    for expert in range(EXPERTS):
+        for place, leaf in enumerate(("gate_proj", "up_proj")):
+            weight = {f"experts.{expert}.{leaf}.weight": torch.zeros(INNER, HIDDEN)}
+            adapter |= loras.pairs(weight, RANK, seed=expert * 7 + place)
+            product = loras.delta(adapter, f"experts.{expert}.{leaf}", 4)
+            added[expert, place * INNER : (place + 1) * INNER] = product
+    state = {"experts.gate_up_proj": noise(EXPERTS, 2 * INNER, HIDDEN)}
+    config = {"r": RANK}
+    with pytest.raises(ckpt.UsageError, match="concatenated or interleaved: both fit"):
+        merged(tmp_path, state, adapter, config)
+    whole = state["experts.gate_up_proj"]
+    check(
+        merged(tmp_path, state, adapter, config, packing="concatenated"),
+        {"experts.gate_up_proj": whole + added},
+    )
+    mixed = added.reshape(EXPERTS, 2, INNER, HIDDEN).transpose(1, 2).reshape(added.shape)
+    check(
+        merged(tmp_path, state, adapter, config, packing="interleaved"),
+        {"experts.gate_up_proj": whole + mixed},
+    )
+    turned = {"experts.gate_up_proj": whole.transpose(1, 2).contiguous()}
+    found = merged(tmp_path, turned, adapter, config, packing="concatenated")
+    check(found, {"experts.gate_up_proj": (whole + added).transpose(1, 2).contiguous()})
+
+
+# --- query, key and value in one tensor -------------------------------------------------------------------------------
+
+
+def test_query_key_and_value_meet_the_tensor_that_holds_all(tmp_path: Path) -> None:
+    sizes = {"q_proj": 8, "k_proj": 4, "v_proj": 4}
+    parts = {f"a.{name}.weight": noise(rows, 6, seed=rows) for name, rows in sizes.items()}
+    whole = {"a.qkv_proj.weight": torch.cat(list(parts.values()))}
+    adapter = loras.pairs({name: parts[name] for name in ("a.q_proj.weight", "a.v_proj.weight")})
+    expected = torch.cat(list(loras.merged(parts, adapter).values()))
+    with pytest.raises(ckpt.UsageError, match="both fit"):
+        merged(tmp_path, whole, adapter)
+    check(merged(tmp_path, whole, adapter, packing="concatenated"), {"a.qkv_proj.weight": expected})
+    with pytest.raises(ckpt.UnsupportedError, match="head by head"):
+        merged(tmp_path, whole, adapter, packing="interleaved")
+
+    fused = loras.pairs(whole)
+    added = loras.delta(fused, "a.qkv_proj", 2.0).split(list(sizes.values()))
+    expected_parts = {name: part + more for (name, part), more in zip(parts.items(), added, strict=True)}
+    check(merged(tmp_path, parts, fused, packing="concatenated"), expected_parts)
+
+
+# --- several adapters, training, formats --------------------------------------------------------------------------------
+
+
+def test_several_adapters_are_added_with_their_weights_and_rounded_once(tmp_path: Path) -> None:
+    state = loras.base(torch.bfloat16)
+    path = loras.save_base(state, tmp_path / "base.safetensors")
+    one, two = loras.pairs(loras.linear(state)), loras.pairs(loras.linear(state), 2, seed=4000)
+    folders = [
+        loras.save_adapter(one, tmp_path / "one"),
+        loras.save_adapter(two, tmp_path / "two", r=2, lora_alpha=2),
+    ]
+    expected = dict(state)
+    for name in loras.linear(state):
+        module = name.removesuffix(".weight")
+        sums = state[name].float() + loras.delta(one, module, 1.4) + loras.delta(two, module, 0.3)
+        expected[name] = sums.bfloat16()
+
+    ckpt.merge(path, folders, weights=[0.7, 0.3], out=tmp_path / "out.safetensors")
+
+    loras.check_same(tmp_path / "out.safetensors", expected)
+    with pytest.raises(ckpt.UsageError, match="has 1 number for 2 adapters"):
+        ckpt.merge(path, folders, weights=[0.7], dry_run=True)
+
+
+def test_exact_sums_are_those_of_float64(tmp_path: Path) -> None:
+    state = {"w.weight": torch.full((1, 64), 1.0)}
+    adapter = {
+        f"{PREFIX}w.lora_A.weight": torch.full((4, 64), 1.0) * torch.tensor([[1e8], [1.0], [-1e8], [3.0]]),
+        f"{PREFIX}w.lora_B.weight": torch.full((1, 4), 1.0),
+    }
+    found = merged(tmp_path, state, adapter, exact=True)
+    assert torch.equal(found["w.weight"], torch.full((1, 64), 9.0))
+
+
+def training(state: State, adapter: State, name: str = "default") -> State:
+    """The state dict of a model of PEFT in training: the base and the adapter together."""
+    found: State = {}
+    for key, tensor in state.items():
+        module = key.removesuffix(".weight")
+        if f"{PREFIX}{module}.lora_A.weight" in adapter:
+            found[f"{PREFIX}{module}.base_layer.weight"] = tensor
+            found |= {
+                f"{PREFIX}{module}.lora_{letter}.{name}.weight": adapter[
+                    f"{PREFIX}{module}.lora_{letter}.weight"
+                ]
+                for letter in "AB"
+            }
+        else:
+            found[f"{PREFIX}{key}"] = tensor
+    return found
+
+
+@pytest.mark.parametrize("is_lightning", [False, True])
+def test_a_checkpoint_of_training_is_an_adapter_and_a_base(is_lightning: bool, tmp_path: Path) -> None:
+    state = loras.base()
+    adapter = loras.pairs(loras.linear(state))
+    whole: Any = training(state, adapter)
+    if is_lightning:
+        inner = {f"model.{name}": tensor for name, tensor in whole.items()}
+        whole = {
+            "state_dict": inner,
+            "pytorch-lightning_version": "2.5",
+            "epoch": 3,
+            "optimizer_states": [{}],
+        }
+    torch.save(whole, tmp_path / "last.ckpt")
+    path = loras.save_base(state, tmp_path / "base.safetensors")
+    expected = loras.merged(state, adapter)
+
+    with pytest.raises(ckpt.UsageError, match=r"nothing says the alpha of 12 layers.*--scale X"):
+        ckpt.merge(path, tmp_path / "last.ckpt", dry_run=True)
+    report = ckpt.merge(path, tmp_path / "last.ckpt", scale=2, out=tmp_path / "a.safetensors")
+    loras.check_same(tmp_path / "a.safetensors", expected)
+    assert report.account is not None and report.account.to_json()["adapters"][0]["copies"] == len(state)  # type: ignore[index, call-overload]
+    ckpt.merge(tmp_path / "last.ckpt", scale=2, out=tmp_path / "b.safetensors")
+    loras.check_same(tmp_path / "b.safetensors", expected)
+
+    state["model.layers.1.self_attn.q_proj.weight"][0, 0] += 1
+    other = loras.save_base(state, tmp_path / "other.safetensors")
+    with pytest.raises(ckpt.UsageError, match="belongs to another base"):
+        ckpt.merge(other, tmp_path / "last.ckpt", scale=2, dry_run=True)
+
+
+FORMATS = ["a.pth", "a.safetensors", "a.dcp", "shards"]
+
+
+@pytest.mark.parametrize("source", [*FORMATS, "legacy.pth", "deflated.pth"])
+def test_every_format_of_the_base_gives_the_same_result(source: str, tmp_path: Path) -> None:
+    state = loras.base(torch.bfloat16)
+    adapter = loras.pairs(loras.linear(state))
+    folder = loras.save_adapter(adapter, tmp_path / "adapter")
+    plain = tmp_path / "plain.pth"
+    torch.save(state, plain)
+    path = tmp_path / source
+    if source == "legacy.pth":
+        torch.save(state, path, _use_new_zipfile_serialization=False)
+    elif source == "deflated.pth":
+        deflate(plain, path)
+    elif source == "shards":
+        path.mkdir()
+        ckpt.convert(plain, out=path, shard_size=600)
+    else:
+        ckpt.convert(plain, out=path)
+    expected = loras.merged(state, adapter)
+
+    ckpt.merge(path, folder, out=tmp_path / "out.safetensors")
+
+    loras.check_same(tmp_path / "out.safetensors", expected)
+
+
+def deflate(source: Path, to: Path) -> None:
+    """The same archive with deflated records, whose bytes come in order only."""
+    import zipfile
+
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as new:
+        for item in old.infolist():
+            new.writestr(item.filename, old.read(item.filename))
+
+
+@pytest.mark.parametrize("out", FORMATS)
+def test_every_format_is_written(out: str, tmp_path: Path) -> None:
+    state = loras.base(torch.float16)
+    adapter = loras.pairs(loras.linear(state))
+    folder = loras.save_adapter(adapter, tmp_path / "adapter")
+    path = loras.save_base(state, tmp_path / "base.safetensors")
+    more: dict[str, Any] = {"shard_size": 600} if out == "shards" else {}
+    if out == "shards":
+        (tmp_path / out).mkdir()
+
+    ckpt.merge(path, folder, out=tmp_path / out, verify="crc", **more)
+
+    ckpt.convert(tmp_path / out, out=tmp_path / "plain.safetensors", force=True)
+    loras.check_same(tmp_path / "plain.safetensors", loras.merged(state, adapter))
+
+
+def test_tied_tensors_change_together_and_the_report_says_so(tmp_path: Path) -> None:
+    weight = noise(30, 12)
+    state = {"embed.weight": weight, "head.weight": weight}
+    torch.save(state, tmp_path / "base.pth")
+    adapter = loras.pairs({"head.weight": weight})
+    folder = loras.save_adapter(adapter, tmp_path / "adapter")
+
+    report = ckpt.merge(tmp_path / "base.pth", folder, out=tmp_path / "out.pth")
+
+    found = torch.load(tmp_path / "out.pth", weights_only=True)
+    assert found["embed.weight"].data_ptr() == found["head.weight"].data_ptr()
+    assert loras.units(found["head.weight"], weight + loras.delta(adapter, "head", 2.0)) <= 1
+    assert [(row.name, row.what) for row in report.left_alone] == [
+        ("embed.weight", "shares the memory of head.weight, and changes with it")
+    ]
+
+
+def test_damage_of_the_base_stops_the_merge(tmp_path: Path) -> None:
+    state = loras.base()
+    torch.save(state, tmp_path / "base.pth")
+    data = bytearray((tmp_path / "base.pth").read_bytes())
+    weight = state["model.layers.1.self_attn.up_proj.weight"]
+    place = bytes(data).index(weight.numpy().tobytes())
+    data[place + 5] ^= 1
+    (tmp_path / "base.pth").write_bytes(data)
+    folder = loras.save_adapter(loras.pairs(loras.linear(state)), tmp_path / "adapter")
+
+    with pytest.raises(ckpt.DamagedDataError, match=r"up_proj"):
+        ckpt.merge(tmp_path / "base.pth", folder, out=tmp_path / "out.pth")
+    assert not (tmp_path / "out.pth").exists()
+
+
+def test_what_is_beyond_the_range_of_the_base_is_counted(tmp_path: Path) -> None:
+    state = {"w.weight": torch.full((2, 2), 60000.0, dtype=torch.float16)}
+    adapter = {
+        f"{PREFIX}w.lora_A.weight": torch.full((4, 2), 100.0),
+        f"{PREFIX}w.lora_B.weight": torch.full((2, 4), 100.0),
+    }
+    path = loras.save_base(state, tmp_path / "base.safetensors")
+    report = ckpt.merge(
+        path, loras.save_adapter(adapter, tmp_path / "adapter"), out=tmp_path / "out.safetensors"
+    )
+    assert report.saved is not None and report.saved.overflowed == 4
