@@ -53,7 +53,7 @@ def damaged(error: CkptError, salvage: str | None = None) -> Answer:
     """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole."""
     text = f"{error.problem[:1].upper()}{error.problem[1:]}" if error.problem else str(error)
     hint = error.hint or ""
-    if hint.startswith(_OUT_OF_IT):
+    if hint.startswith(_OUT_OF_IT) and not hint.endswith(" it first"):
         return Answer(error.path or "", (Statement(f"{text}. This takes it out:", (), hint),))
     path = pasted_path(error.path or "")
     is_of_another = isinstance(error, UnsupportedError) and not isinstance(error, StandInError)

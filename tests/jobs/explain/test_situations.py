@@ -809,3 +809,33 @@ def test_a_model_of_twice_the_size_is_of_a_wider_type(tmp_path: Path) -> None:
     inside("convert", "merged.safetensors", "--dtype", "float16", "-o", "b.safetensors", cwd=tmp_path)
     again = load_file(tmp_path / "b.safetensors")
     assert all(torch.equal(again[name], value) for name, value in half.items())
+
+
+# --- a file whose beginning is lost -----------------------------------------------------------------------------------
+
+
+def test_an_archive_with_a_beginning_of_zeros_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "m.ckpt"
+    torch.save({f"{number}.weight": torch.ones(64, 64) for number in range(4)}, path)
+    data = path.read_bytes()
+    half = len(data) // 2
+    path.write_bytes(bytes(half) + data[half:])
+    text = raised(lambda: torch.load(path, weights_only=False))
+    found = Answered(text, path)
+    assert "storages" in text and found.code == 0
+    assert "beginning of a zip archive is overwritten: the first 4,096 bytes are zero" in found.said
+    assert "download it again" in found.said and "unzip" not in found.page
+    assert found.commands == ["ckpt verify m.ckpt"]
+    done = inside("verify", "m.ckpt", cwd=tmp_path)
+    assert done.code == 1 and b"beginning of a zip archive is overwritten" in done.out
+    path.write_bytes(b"\x01" * half + data[half:])
+    assert "bytes are of something else" in Answered(text, path).said
+
+
+def test_bytes_in_front_of_an_archive_are_no_damage_and_a_hint_is_no_command(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("m.pth", bytes(99))
+    (tmp_path / "m.ckpt").write_bytes(bytes(5_000) + (tmp_path / "a.zip").read_bytes())
+    found = Answered("KeyError: \"filename 'storages' not found\"", tmp_path / "m.ckpt")
+    assert found.said == "A zip archive with checkpoints behind other bytes (unzip it first)."
+    assert not found.commands
