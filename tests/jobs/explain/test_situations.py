@@ -839,3 +839,129 @@ def test_bytes_in_front_of_an_archive_are_no_damage_and_a_hint_is_no_command(tmp
     found = Answered("KeyError: \"filename 'storages' not found\"", tmp_path / "m.ckpt")
     assert found.said == "A zip archive with checkpoints behind other bytes (unzip it first)."
     assert not found.commands
+
+
+# --- another model than the one that was saved ------------------------------------------------------------------------
+
+
+def pipeline_folder(folder: Path, variant: str = ".fp16") -> Path:
+    """A folder as a pipeline of diffusers writes it."""
+    parts = {"unet": ("diffusers", "UNet2DConditionModel"), "vae": ("diffusers", "AutoencoderKL")}
+    parts["text_encoder"] = ("transformers", "CLIPTextModel")
+    for name, (library, cls) in parts.items():
+        (folder / name).mkdir(parents=True)
+        file = f"{'diffusion_pytorch_' if library == 'diffusers' else ''}model{variant}.safetensors"
+        save_file({"conv_in.weight": torch.ones(2, 2)}, folder / name / file)
+        (folder / name / "config.json").write_text(json.dumps({"_class_name": cls}))
+    index = {"_class_name": "StableDiffusionXLPipeline", "_diffusers_version": "0.27.2", **parts}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    return folder
+
+
+class Opened:
+    """The class that a printed line names: what was handed to its `from_pretrained`."""
+
+    @staticmethod
+    def from_pretrained(path: str, **options: str) -> tuple[str, dict[str, str]]:
+        return path, options
+
+
+@pytest.mark.parametrize(("variant", "options"), [(".fp16", {"variant": "fp16"}), ("", {})])
+def test_a_pipeline_lacks_no_config_of_a_model(variant: str, options: dict[str, str], tmp_path: Path) -> None:
+    folder = pipeline_folder(tmp_path / "m-v9", variant)
+    text = "OSError: Error no file named config.json found in directory {}."
+    found = Answered(text.format("./m-v9"), folder)
+    assert found.said.startswith("Nothing is missing: this folder is a whole pipeline of diffusers")
+    assert "Copy it" not in found.said and found.code == 0
+    assert 'subfolder="unet" (UNet2DConditionModel), subfolder="vae" (AutoencoderKL)' in found.said
+    (line,) = found.commands
+    with folder_of(tmp_path):
+        diffusers = argparse.Namespace(StableDiffusionXLPipeline=Opened)
+        path, given = eval(line, {"diffusers": diffusers})
+        assert (Path(path) / "model_index.json").is_file() and given == options
+    inner = Answered(text.format("./m-v9/unet"), folder)
+    assert "Nothing is missing" not in inner.said
+
+
+def test_parts_of_several_variants_have_no_line_in_common(tmp_path: Path) -> None:
+    folder = pipeline_folder(tmp_path / "m-v9")
+    (folder / "vae" / "diffusion_pytorch_model.fp16.safetensors").rename(
+        folder / "vae" / "diffusion_pytorch_model.safetensors"
+    )
+    found = Answered("OSError: Error no file named config.json found in directory ./m-v9.", folder)
+    assert found.said.startswith("Nothing is missing") and not found.commands
+
+
+def merged_folder(folder: Path, *, down: tuple[int, ...] = (32, 8)) -> Path:
+    """An adapter of PEFT 0.2 whose layers are merged."""
+    folder.mkdir()
+    state = {}
+    for layer in range(2):
+        name = f"base_model.model.h.{layer}.attn.c_attn"
+        state[f"{name}.lora_A.weight"] = torch.ones(down)
+        state[f"{name}.lora_B.weight"] = torch.ones(16, 16, 1)
+    save_file(state, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 16, "enable_lora": [True, False, True]}
+    config["base_model_name_or_path"] = "gpt2"
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def merged_text(down: tuple[int, ...]) -> str:
+    lines = ["RuntimeError: Error(s) in loading state_dict for PeftModelForCausalLM:"]
+    row = "\tsize mismatch for {}: copying a param with shape torch.Size({}) from checkpoint, the shape in current model is torch.Size({})."
+    for layer in range(2):
+        name = f"base_model.model.h.{layer}.attn.c_attn"
+        lines.append(row.format(f"{name}.lora_A.default.weight", [*down], [16, 8]))
+        lines.append(row.format(f"{name}.lora_B.default.weight", [16, 16, 1], [24, 16]))
+    return "\n".join(lines)
+
+
+def test_merged_layers_of_an_old_peft_fit_no_rank(tmp_path: Path) -> None:
+    folder = merged_folder(tmp_path / "m")
+    found = Answered(merged_text((32, 8)), folder)
+    assert "2 tensors lora_B of this adapter have three axes beside a lora_A of two" in found.said
+    assert "r is 16 in adapter_config.json, and lora_A has 32 rows: the layers of 2 projections" in found.said
+    assert "no value of r fits" in found.said and "PeftModel" not in found.page
+    shown = inside("inspect", "m", cwd=tmp_path).out.decode()
+    assert "PeftModel" not in shown and "safetensors.torch.load_file" in shown
+    other = Answered("OSError: Error no file named model.safetensors found in directory m.", folder)
+    assert "PeftModel" not in other.said
+
+
+def test_a_layer_of_a_convolution_is_no_merged_one(tmp_path: Path) -> None:
+    folder = merged_folder(tmp_path / "m", down=(32, 8, 3))
+    assert "merged layers" not in Answered(merged_text((32, 8, 3)), folder).said
+    assert b"PeftModel" in inside("inspect", "m", cwd=tmp_path).out
+
+
+def gained(values: list[float], word: str = "skipinit_gain") -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """A model of blocks, and the state of the same one with a scale in each block."""
+    blocks = [nn.ModuleDict({"conv1": nn.Linear(2, 2), "conv2": nn.Linear(2, 2)}) for _ in values]
+    model = nn.ModuleDict({"stages": nn.ModuleList(blocks)})
+    scales = {f"stages.{number}.{word}": torch.tensor(value) for number, value in enumerate(values)}
+    return model, {**model.state_dict(), **scales}
+
+
+def test_scales_that_were_trained_are_no_leftovers(tmp_path: Path) -> None:
+    model, state = gained([0.25, 0.5, 0.75])
+    torch.save(state, tmp_path / "dm_nfnet_f0-604f9c3a.pth")
+    text = raised(lambda: model.load_state_dict(state))
+    found = Answered(text, tmp_path / "dm_nfnet_f0-604f9c3a.pth")
+    assert (
+        "3 keys of these are scales that were trained (skipinit_gain, from 0.25 to 0.75), in blocks"
+        in found.said
+    )
+    assert "gives other results" in found.said and "it may be dm_nfnet_f0." in found.said
+    assert not found.commands and "nothing else" not in found.said
+
+
+@pytest.mark.parametrize(
+    ("values", "word"), [([1.0, 1.0], "skipinit_gain"), ([0.25, 0.5], "_linearized_weight")]
+)
+def test_what_no_training_changed_is_left_out(values: list[float], word: str, tmp_path: Path) -> None:
+    model, state = gained(values, word)
+    torch.save(state, tmp_path / "m.pth")
+    found = Answered(raised(lambda: model.load_state_dict(state)), tmp_path / "m.pth")
+    assert "scales" not in found.said
+    ran(found, "model.load_state_dict(", model)

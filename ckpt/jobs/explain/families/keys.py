@@ -32,6 +32,7 @@ from ckpt.jobs.explain.families.beginnings import (
     whole_beginnings,
 )
 from ckpt.jobs.explain.families.classes import BASES, TYPES, another_class, of_another_class, task_of
+from ckpt.jobs.explain.families.leftovers import trained_scales, trained_scales_statement
 from ckpt.jobs.explain.families.quantized import packed_and_plain
 from ckpt.jobs.explain.families.recorded import settings_of, settings_places
 from ckpt.jobs.explain.families.spellings import (
@@ -43,6 +44,7 @@ from ckpt.jobs.explain.families.spellings import (
     cut_statement,
     is_adapter,
     lost_of_recurrent,
+    merged_layers,
     not_trained,
     not_trained_statement,
     of_modules,
@@ -429,6 +431,11 @@ def _missing(
     # Half of a list that was cut off would say the same, so most of the file must have a place.
     is_complete = not missing and not message.mismatched and "loading state_dict" in message.text
     is_complete = is_complete and load is not None and 2 * len(rest) < len(shapes)
+    scales = [] if missing else trained_scales(rest, shapes)
+    needed = trained_scales_statement(scales, case) if scales else None
+    if needed is not None:
+        yield needed
+        return
     if rest and is_complete and not case.is_useless and len(survey.candidates) == 1:
         yield Statement(
             "The message names no missing key, so the model gets all that it asks for. strict=False leaves these out, and nothing else:",
@@ -722,6 +729,7 @@ def _shapes(
     if same and not case.is_useless:
         told = [
             *_of_quantizers(same, shapes),
+            *merged_layers(message, shapes, case),
             *name_architectures(message, shapes),
             *adapter_rank(message, case),
         ]
