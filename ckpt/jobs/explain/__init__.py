@@ -86,11 +86,11 @@ def has_error(text: str) -> bool:
 
 
 _A_WARNING = re.compile(
-    r"\b(?!Deprecation|Future|PendingDeprecation)\w{0,60}Warning:[^\n]{0,400}\b(?:load|checkpoint|weights?|state[_ ]?dict|pre-?trained|keys?|optimi\w{1,6})\b"
+    r"\b(?!Deprecation|Future|PendingDeprecation)\w{0,60}Warning[:!][^\n]{0,400}\b(?:load|checkpoints?|weights?|state[_ ]?dict|pre-?trained|keys?|optimi\w{1,6})\b"
     r"|\b(?:cannot|can't|could not|couldn't|unable to|failed to) (?:be )?(?:load|read|open|find|restore|resume|match)"
     r"|\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b"
-    r"[^\n]{0,200}\b(?:key|keys|weights?|checkpoint|parameters?|layers?|state[_ ]?dict|model)\b"
-    r"|\b(?:keys?|weights?|checkpoint|parameters?|layers?|state[_ ]?dict)\b[^\n]{0,200}"
+    r"[^\n]{0,200}\b(?:key|keys|weights?|checkpoints?|parameters?|layers?|state[_ ]?dict|model)\b"
+    r"|\b(?:keys?|weights?|checkpoints?|parameters?|layers?|state[_ ]?dict)\b[^\n]{0,200}"
     r"\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b",
     re.MULTILINE,
 )

@@ -10,7 +10,7 @@ from ckpt.findings import Code
 from ckpt.jobs.explain.case import Answer, Case, Statement, looked_at, stated
 from ckpt.jobs.explain.families import FAMILIES
 from ckpt.jobs.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
-from ckpt.jobs.explain.families.paths import NOT_FOUND, of_path
+from ckpt.jobs.explain.families.paths import COUNTED, NOT_FOUND, of_counted, of_path
 from ckpt.jobs.explain.families.unpacking import SUBSCRIPTED, UNPACKED, of_subscript, of_unpacking
 from ckpt.jobs.explain.message import Message
 from ckpt.text import pasted_path
@@ -27,6 +27,7 @@ _OF_ANY: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[S
     (ASKED_FOR, of_key),
     (ATTRIBUTE, of_attribute),
     (NOT_FOUND, of_path),
+    (COUNTED, of_counted),
     (UNPACKED, of_unpacking),
     (SUBSCRIPTED, of_subscript),
 )

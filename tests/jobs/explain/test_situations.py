@@ -965,3 +965,155 @@ def test_what_no_training_changed_is_left_out(values: list[float], word: str, tm
     found = Answered(raised(lambda: model.load_state_dict(state)), tmp_path / "m.pth")
     assert "scales" not in found.said
     ran(found, "model.load_state_dict(", model)
+
+
+# --- what is counted, and what is not among the files -----------------------------------------------------------------
+
+_COUNTED = (
+    "accelerate.accelerator - Warning! Number of found checkpoints does not match the number of registered objects:\n"
+    "\tFound checkpoints: {}\n\tRegistered objects: {}\nSkipping.\n"
+)
+
+
+def state_folder(folder: Path, *names: str) -> Path:
+    """A folder as save_state of accelerate writes it, with files of custom objects."""
+    folder.mkdir()
+    model, optimizer, scheduler = trained()
+    save_file(model.state_dict(), folder / "model.safetensors")
+    torch.save(optimizer.state_dict(), folder / "optimizer.bin")
+    for name in names:
+        torch.save(scheduler.state_dict(), folder / name)
+    return folder
+
+
+def test_a_backup_counts_as_a_custom_object(tmp_path: Path) -> None:
+    folder = state_folder(tmp_path / "m", "custom_checkpoint_0.pkl", "custom_checkpoint_0.pkl.orig")
+    found = Answered(_COUNTED.format(2, 1), folder)
+    assert found.code == 0
+    assert "and custom_checkpoint_0.pkl.orig is one: 2 names, for 1 registered" in found.said
+    assert "so custom_checkpoint_0.pkl was not loaded, although it is here" in found.said
+    other = Answered(_COUNTED.format(3, 1), folder)
+    assert "another folder was loaded" in other.said and "Move" not in other.said
+
+
+def test_fewer_registered_objects_are_said(tmp_path: Path) -> None:
+    folder = state_folder(tmp_path / "m", "custom_checkpoint_0.pkl", "custom_checkpoint_1.pkl")
+    found = Answered(_COUNTED.format(2, 1), folder)
+    assert "has the states of 2 custom objects" in found.said and "registered 1" in found.said
+    none = state_folder(tmp_path / "n")
+    assert "they begin anew" in Answered(_COUNTED.format(0, 1), none).said
+
+
+def speech_folder(folder: Path, *names: str) -> Path:
+    """A folder as the Checkpointer of SpeechBrain writes it."""
+    folder.mkdir()
+    for name in names:
+        torch.save(nn.Linear(2, 2).state_dict(), folder / f"{name}.ckpt")
+    (folder / "counter.ckpt").write_text("45")
+    (folder / "brain.ckpt").write_text("step: 81232\n")
+    (folder / "CKPT.yaml").write_text("# yamllint disable\nWER: 9.96\nend-of-epoch: true\nunixtime: 1.5\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'wav2vec_opt'",
+        "RuntimeError: Loading checkpoint from save/CKPT+2021,             but missing a load path for wav2vec_opt",
+    ],
+)
+def test_an_object_without_a_file_is_named(text: str, tmp_path: Path) -> None:
+    folder = speech_folder(tmp_path / "CKPT+2021", "model", "wav2vec2")
+    found = Answered(text, folder)
+    assert found.code == 0
+    assert (
+        "wav2vec_opt is not among the objects of this folder, which are brain, counter, model, wav2vec2"
+        in (found.said)
+    )
+    assert "allow_partial_load=True" in found.said and "begins its optimizer anew" in found.said
+    speech_folder(tmp_path / "CKPT+2022", "model", "wav2vec_opt")
+    other = Answered(text, tmp_path / "CKPT+2022")
+    assert "is in this folder (wav2vec_opt.ckpt)" in other.said and "is not among" not in other.said
+
+
+# --- settings that name the layout, and programs that build more ------------------------------------------------------
+
+
+def experts(*, together: bool) -> dict[str, torch.Tensor]:
+    """The experts of Megatron-LM, in two layers."""
+    state: dict[str, torch.Tensor] = {}
+    for layer in range(2):
+        name = f"decoder.layers.{layer}.mlp"
+        state[f"{name}.router.weight"] = torch.ones(2, 4)
+        state[f"decoder.layers.{layer}.self_attention.linear_qkv.weight"] = torch.ones(4, 4)
+        if together:
+            state[f"{name}.experts.weight1"] = torch.ones(4, 16)
+            state[f"{name}.experts.weight2"] = torch.ones(16, 4)
+            continue
+        for number in range(2):
+            state[f"{name}.experts.local_experts.{number}.linear_fc1.weight"] = torch.ones(8, 4)
+            state[f"{name}.experts.local_experts.{number}.linear_fc2.weight"] = torch.ones(4, 8)
+    return state
+
+
+def keys_text_of(held: dict[str, torch.Tensor], built: dict[str, torch.Tensor]) -> str:
+    missing = ", ".join(f'"{name}"' for name in built if name not in held)
+    unexpected = ", ".join(f'"{name}"' for name in held if name not in built)
+    return (
+        "RuntimeError: Error(s) in loading state_dict for GPTModel:\n"
+        f"\tMissing key(s) in state_dict: {missing}. \n\tUnexpected key(s) in state_dict: {unexpected}. \n"
+    )
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_layout_of_experts_stands_in_the_args(together: bool, tmp_path: Path) -> None:
+    held, built = experts(together=together), experts(together=not together)
+    args = argparse.Namespace(num_experts=2, moe_grouped_gemm=together)
+    torch.save({"args": args, "iteration": 3, "model": held}, tmp_path / "m.pt")
+    found = Answered(keys_text_of(held, built), tmp_path / "m.pt")
+    assert f"args.num_experts is 2, args.moe_grouped_gemm is {together}" in found.said
+    assert f"Load it {'with' if together else 'without'} --moe-grouped-gemm." in found.said
+    args.moe_grouped_gemm = not together
+    torch.save({"args": args, "iteration": 3, "model": held}, tmp_path / "m.pt")
+    assert "--moe-grouped-gemm" not in Answered(keys_text_of(held, built), tmp_path / "m.pt").said
+
+
+class Block(nn.Module):
+    def __init__(self, *, is_new: bool) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Linear(2, 2), nn.Linear(2, 2)
+        if is_new:
+            self.conv3 = nn.Linear(2, 2, bias=False)
+
+
+class Blocks(nn.Module):
+    def __init__(self, *, is_new: bool) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleList(Block(is_new=is_new) for _ in range(4))
+        self.plain = nn.ModuleList(Block(is_new=False) for _ in range(8))
+
+
+def test_a_program_that_builds_more_is_of_another_version(tmp_path: Path) -> None:
+    model, old = Blocks(is_new=True), Blocks(is_new=False).state_dict()
+    torch.save(old, tmp_path / "m.pth")
+    text = raised(lambda: model.load_state_dict(old))
+    found = Answered(text, tmp_path / "m.pth")
+    assert "so all 48 tensors of the model in this file have their place" in found.said
+    assert "encoder.0 has conv1, conv2 here, and no conv3. Most likely the program is of another version" in (
+        found.said
+    )
+    ran(found, "import ckpt", model)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in old.items())
+
+
+def test_a_whole_block_that_lacks_is_no_addition(tmp_path: Path) -> None:
+    old = dict(Blocks(is_new=False).state_dict())
+    torch.save(old, tmp_path / "m.pth")
+    model = Blocks(is_new=False)
+    model.head = nn.Linear(2, 2)
+    found = Answered(raised(lambda: model.load_state_dict(old)), tmp_path / "m.pth")
+    assert "another version" not in found.said
+    extra = {**old, "other.thing": torch.ones(2)}
+    torch.save(extra, tmp_path / "m.pth")
+    found = Answered(raised(lambda: Blocks(is_new=True).load_state_dict(extra)), tmp_path / "m.pth")
+    assert "another version" not in found.said

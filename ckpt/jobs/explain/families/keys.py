@@ -32,7 +32,12 @@ from ckpt.jobs.explain.families.beginnings import (
     whole_beginnings,
 )
 from ckpt.jobs.explain.families.classes import BASES, TYPES, another_class, of_another_class, task_of
-from ckpt.jobs.explain.families.leftovers import trained_scales, trained_scales_statement
+from ckpt.jobs.explain.families.leftovers import (
+    added_layers,
+    layout_of_experts,
+    trained_scales,
+    trained_scales_statement,
+)
 from ckpt.jobs.explain.families.quantized import packed_and_plain
 from ckpt.jobs.explain.families.recorded import settings_of, settings_places
 from ckpt.jobs.explain.families.spellings import (
@@ -390,6 +395,12 @@ def _missing(
             " trained for a new task. Without training its answers are random."
         )
         return
+    if absent and not (present or met or unexpected or message.mismatched or respelled.partners):
+        added = added_layers(absent, shapes)
+        if added is not None:
+            yield added
+            yield live(survey, "To go on without them, load what fits. The others stay as they were built:")
+            return
     rest = [name for name in _left(here, met_here) if name not in changed.names]
     averaged = averages(rest, shapes)
     if averaged:
@@ -427,6 +438,10 @@ def _missing(
             return
     if rest:
         yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
+    experts = layout_of_experts(absent, rest, case)
+    if experts is not None:
+        yield experts
+        return
     load = survey.load.expression
     # Half of a list that was cut off would say the same, so most of the file must have a place.
     is_complete = not missing and not message.mismatched and "loading state_dict" in message.text

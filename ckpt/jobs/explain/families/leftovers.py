@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from ckpt.jobs.explain.case import Case, Statement
+from ckpt.jobs.explain.case import Case, Statement, shared_beginning
 from ckpt.text import and_more, plural, show
 from ckpt.tree.find import counter
 
@@ -54,3 +54,87 @@ def _range_of(numbers: Sequence[float]) -> str:
     if len(set(numbers)) < 2:
         return ""
     return f", from {min(numbers):.3g} to {max(numbers):.3g}"
+
+
+# --- a program that builds more ---------------------------------------------------------------------------------------
+
+_FEW = 10
+"""Tensors of a file for each key that lacks, from which on the key is an addition to the same model."""
+
+
+def added_layers(absent: Sequence[str], names: Collection[str]) -> Statement | None:
+    """Say that a program adds layers to blocks that a file has, or return None where a key lacks its whole block."""
+    if not absent or len(names) < _FEW * len(absent):
+        return None
+    shared = shared_beginning(sorted(names)).rstrip(".")
+    inner = _names_of_blocks(names) - {shared}
+    blocks = [_block_of(name, inner) for name in absent]
+    if not all(blocks):
+        return None
+    block = max(blocks, key=len)
+    wanted = absent[blocks.index(block)][len(block) + 1 :].partition(".")[0]
+    held = dict.fromkeys(
+        name[len(block) + 1 :].partition(".")[0] for name in names if name.startswith(f"{block}.")
+    )
+    return Statement(
+        f"The message names no unexpected key, so all {plural(len(names), 'tensor')} of the model in this file have their place. The model asks for"
+        f" {len(absent):,} more, in blocks that the file has: {show(block, 100)} has {and_more([show(word, 40) for word in held], 4)} here, and no"
+        f" {show(wanted, 40)}. Most likely the program is of another version than the one that saved, or was built with other options. Take that version:"
+        " what is loaded without these keys is random there."
+    )
+
+
+def _names_of_blocks(names: Collection[str]) -> set[str]:
+    """The names of all modules around the tensors of a file."""
+    blocks: set[str] = set()
+    for name in names:
+        parent = name.rpartition(".")[0]
+        while parent and parent not in blocks:
+            blocks.add(parent)
+            parent = parent.rpartition(".")[0]
+    return blocks
+
+
+def _block_of(name: str, blocks: Collection[str]) -> str:
+    """The innermost block of a file in which a key would be, or an empty text."""
+    parent = name.rpartition(".")[0]
+    while parent and parent not in blocks:
+        parent = parent.rpartition(".")[0]
+    return parent
+
+
+# --- experts ----------------------------------------------------------------------------------------------------------
+
+_EXPERT_ALONE = re.compile(r"\.experts\.local_experts\.\d+\.linear_fc[12]\.")
+"""The name of a layer of one expert in Megatron-LM."""
+_EXPERTS_AS_ONE = re.compile(r"\.experts\.(?:weight[12]|linear_fc[12]\.(?:weight|bias)\d+)$")
+"""The name of a tensor in which Megatron-LM has the experts for grouped GEMM."""
+_OF_EXPERTS = re.compile(r"(?:^|[._])(?:moe|experts?)(?:_|$)")
+
+
+def layout_of_experts(absent: Sequence[str], left: Sequence[str], case: Case) -> Statement | None:
+    """Say that Megatron-LM keeps experts one by one in the file and together in the model, or the other way round."""
+    settings = {
+        value.name: value.node
+        for value in case.survey.checkpoint.values
+        if value.path and _OF_EXPERTS.search(str(value.path[-1])) and isinstance(value.node, (bool, int))
+    }
+    recorded = next((value for name, value in settings.items() if name.endswith("moe_grouped_gemm")), None)
+    shown = and_more([f"{show(name, 80)} is {value}" for name, value in settings.items()], 3)
+    said = f" In this file {shown}." if settings else ""
+    if _are_all(absent, _EXPERTS_AS_ONE) and _are_all(left, _EXPERT_ALONE) and recorded is not True:
+        return Statement(
+            "This file has a layer of its own for each expert (local_experts), and the model was built for grouped GEMM, with the experts of a layer"
+            f" together.{said} Load it without --moe-grouped-gemm. No renaming makes the one of the other."
+        )
+    if _are_all(absent, _EXPERT_ALONE) and _are_all(left, _EXPERTS_AS_ONE) and recorded is not False:
+        return Statement(
+            "This file has the experts of a layer together, for grouped GEMM, and the model was built with a layer of its own for each (local_experts)."
+            f"{said} Load it with --moe-grouped-gemm. No renaming makes the one of the other."
+        )
+    return None
+
+
+def _are_all(names: Sequence[str], pattern: re.Pattern[str]) -> bool:
+    """Tell whether there are names, and each has the pattern."""
+    return bool(names) and all(pattern.search(name) for name in names)
