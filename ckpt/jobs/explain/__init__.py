@@ -75,7 +75,7 @@ def search(text: str) -> Explanation:
 
 _AN_ERROR = re.compile(
     r"Traceback \(most recent call last\)|^\s*[\w.]*(?:Error|Exception)\b|\b(?:[Ff]ailed|FATAL|fatal|[Aa]borted|terminate called)\b"
-    r"|\bError\b|\berror:",
+    r"|\bError\b|\berror:|\bBus error\b|\(core dumped\)",
     re.MULTILINE,
 )
 
@@ -123,7 +123,7 @@ def explain_damaged(found: Explanation, error: CkptError, command: str | None = 
     if page is not None:
         shown = ("", "broken") if isinstance(error, CutOffError) else ("",)
         page = page._replace(body=tuple(row for row in page.body if row.condition in shown))
-    return found._replace(page=page, answer=damaged(error, command))
+    return found._replace(page=page, answer=damaged(error, command, found.text))
 
 
 def beside_folder(found: Explanation, error: CkptError, path: str) -> Explanation:

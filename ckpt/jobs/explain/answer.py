@@ -10,6 +10,14 @@ from ckpt.findings import Code
 from ckpt.jobs.explain.case import Answer, Case, Statement, looked_at, stated
 from ckpt.jobs.explain.families import FAMILIES
 from ckpt.jobs.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
+from ckpt.jobs.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
+from ckpt.jobs.explain.families.mapped import (
+    BUS_ERROR,
+    OF_FRAMEWORKS,
+    OF_MAPS,
+    of_bus_error,
+    of_frameworks,
+)
 from ckpt.jobs.explain.families.paths import COUNTED, NOT_FOUND, of_counted, of_path
 from ckpt.jobs.explain.families.unpacking import SUBSCRIPTED, UNPACKED, of_subscript, of_unpacking
 from ckpt.jobs.explain.message import Message
@@ -28,6 +36,10 @@ _OF_ANY: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[S
     (ATTRIBUTE, of_attribute),
     (NOT_FOUND, of_path),
     (COUNTED, of_counted),
+    (RESUMED, of_resumed),
+    (NO_EPOCH, of_no_epoch),
+    (BUS_ERROR, of_bus_error),
+    (OF_FRAMEWORKS, of_frameworks),
     (UNPACKED, of_unpacking),
     (SUBSCRIPTED, of_subscript),
 )
@@ -50,8 +62,11 @@ def _of_any(text: str, case: Case) -> Answer | None:
     return None
 
 
-def damaged(error: CkptError, salvage: str | None = None) -> Answer:
-    """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole."""
+def damaged(error: CkptError, salvage: str | None = None, asked: str = "") -> Answer:
+    """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole.
+
+    `asked` is the text of the error.
+    """
     text = f"{error.problem[:1].upper()}{error.problem[1:]}" if error.problem else str(error)
     hint = error.hint or ""
     if hint.startswith(_OUT_OF_IT) and not hint.endswith(" it first"):
@@ -65,6 +80,8 @@ def damaged(error: CkptError, salvage: str | None = None) -> Answer:
         rows.append(
             Statement("What is whole of it can be written, with a list of what is lost:", (), salvage)
         )
+    if BUS_ERROR.search(asked):
+        rows.append(Statement(OF_MAPS))
     return Answer(error.path or "", tuple(rows))
 
 

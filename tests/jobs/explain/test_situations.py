@@ -1117,3 +1117,77 @@ def test_a_whole_block_that_lacks_is_no_addition(tmp_path: Path) -> None:
     torch.save(extra, tmp_path / "m.pth")
     found = Answered(raised(lambda: Blocks(is_new=True).load_state_dict(extra)), tmp_path / "m.pth")
     assert "another version" not in found.said
+
+
+# --- epochs, maps and other frameworks --------------------------------------------------------------------------------
+
+_RESUMED = "mmdet - INFO - resumed epoch 64, iter 156416"
+
+
+def resumed(path: Path, epoch: int) -> str:
+    torch.save({"meta": {"epoch": epoch, "iter": 156416}, "state_dict": detector()}, path)
+    return inside("explain", _RESUMED, path.name, cwd=path.parent).out.decode().replace("\n", " ")
+
+
+def test_an_epoch_in_a_name_is_not_the_one_in_the_file(tmp_path: Path) -> None:
+    said = resumed(tmp_path / "epoch_76.pth", 64)
+    assert "meta.epoch is 64 in this file, and meta.iter is 156416" in said
+    assert "epoch_76 is in its name alone" in said
+    assert "in its name alone" not in resumed(tmp_path / "epoch_64.pth", 64)
+    assert "went on from another file" in resumed(tmp_path / "epoch_70.pth", 70)
+
+
+@pytest.mark.parametrize(
+    ("begin", "said"),
+    [
+        ("Starting training for 15 epochs...\n", "epoch is 29 in this file, and 15 epochs were asked for"),
+        ("", "epoch is 29 in this file, so a run that goes on begins at epoch 30"),
+        ("Starting training for 300 epochs...\n", ""),
+    ],
+)
+def test_a_loop_without_an_epoch_left(begin: str, said: str, tmp_path: Path) -> None:
+    torch.save({"epoch": 29, "model": detector()}, tmp_path / "last.pt")
+    text = f"{begin}UnboundLocalError: local variable 'epoch' referenced before assignment"
+    found = Answered(text, tmp_path / "last.pt")
+    assert said in found.said
+    assert ("Ask for more than 30 epochs" in found.said) == bool(said)
+
+
+def test_a_bus_error_is_of_a_mapped_file(tmp_path: Path) -> None:
+    torch.save(detector(), tmp_path / "m.pt")
+    whole = Answered("INFO: saved\nBus error (core dumped)\n", tmp_path / "m.pt")
+    assert whole.said.startswith("The system stops a program with a bus error") and whole.code == 0
+    assert {*whole.loaded()} == {*detector()}
+    data = (tmp_path / "m.pt").read_bytes()
+    (tmp_path / "m.pt").write_bytes(data[: len(data) * 7 // 10])
+    cut = Answered("INFO: saved\nBus error (core dumped)\n", tmp_path / "m.pt")
+    assert cut.said.startswith("Cut off") and "Load with mmap=False" in cut.said
+    other = Answered("RuntimeError: something else entirely", tmp_path / "m.pt")
+    assert "mmap" not in other.said
+
+
+_NO_WEIGHTS = (
+    "OSError: Can't load weights for 'org/m'. Make sure that:\n\n- 'org/m' is a correct model identifier\n\n"
+    "- or 'org/m' is the correct path to a directory containing a file named one of {}.\n"
+)
+
+
+def test_weights_of_torch_are_not_loaded_from_tensorflow(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    torch.save({"bert.embeddings.a.weight": torch.ones(2)}, folder / "pytorch_model.bin")
+    config = {"model_type": "bert", "architectures": ["BertModel"], "transformers_version": "3.0"}
+    (folder / "config.json").write_text(json.dumps(config))
+    found = Answered(_NO_WEIGHTS.format("tf_model.h5, model.ckpt"), folder)
+    assert "has weights of PyTorch (pytorch_model.bin), and the loader looks for tf_model.h5" in found.said
+    assert found.commands == ['transformers.BertModel.from_pretrained("m")'] and found.code == 0
+    other = Answered(_NO_WEIGHTS.format("pytorch_model.bin, tf_model.h5, model.ckpt"), folder)
+    assert "from_tf" not in other.said
+
+
+@pytest.mark.parametrize("line", ["-" * 40 + "\n", "---> 16 load()\n", "-- \n"])
+def test_a_text_that_begins_with_dashes_is_no_option(line: str, tmp_path: Path) -> None:
+    text = f"{line}RuntimeError: PytorchStreamReader failed reading zip archive"
+    done = inside("explain", text, cwd=tmp_path)
+    assert done.code == 0 and b"PytorchStreamReader" in done.out
+    assert b"no option" in inside("explain", "---foo", cwd=tmp_path).err
