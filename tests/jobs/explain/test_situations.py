@@ -1191,3 +1191,48 @@ def test_a_text_that_begins_with_dashes_is_no_option(line: str, tmp_path: Path) 
     done = inside("explain", text, cwd=tmp_path)
     assert done.code == 0 and b"PytorchStreamReader" in done.out
     assert b"no option" in inside("explain", "---foo", cwd=tmp_path).err
+
+
+# --- a model of another size, in many layers --------------------------------------------------------------------------
+
+
+def sized(width: int, heads: int) -> dict[str, torch.Tensor]:
+    """The layers of a model of one width."""
+    state: dict[str, torch.Tensor] = {}
+    for layer in range(5):
+        state[f"encoder.layers.{layer}.norm.weight"] = torch.ones(width)
+        state[f"encoder.layers.{layer}.attn.bias"] = torch.ones(heads, 4)
+        state[f"encoder.layers.{layer}.attn.linear.weight"] = torch.ones(width, width)
+    return state
+
+
+def mismatched(held: dict[str, torch.Tensor], built: dict[str, torch.Tensor]) -> str:
+    row = "\tsize mismatch for {}: copying a param with shape torch.Size({}) from checkpoint, the shape in current model is torch.Size({})."
+    lines = [row.format(name, [*held[name].shape], [*built[name].shape]) for name in held]
+    return "\n".join(["RuntimeError: Error(s) in loading state_dict for Model:", *lines])
+
+
+def test_the_width_of_a_config_in_yaml_is_named(tmp_path: Path) -> None:
+    config = "encoder:\n  d_model: 16\n  n_heads: 2\n  batch_size: 16\n"
+    torch.save({"state_dict": sized(16, 2), "model_config": config}, tmp_path / "m.pt")
+    found = Answered(mismatched(sized(16, 2), sized(32, 4)), tmp_path / "m.pt")
+    assert "16 stands among the settings of this checkpoint: d_model in model_config." in found.said
+    assert "in place of 32." in found.said
+    torch.save({"state_dict": sized(16, 2), "notes": config}, tmp_path / "m.pt")
+    found = Answered(mismatched(sized(16, 2), sized(32, 4)), tmp_path / "m.pt")
+    assert "among the settings" not in found.said
+
+
+def test_layers_of_one_shape_are_one_row(tmp_path: Path) -> None:
+    torch.save(sized(16, 2), tmp_path / "m.pt")
+    found = Answered(mismatched(sized(16, 2), sized(32, 4)), tmp_path / "m.pt")
+    rows = [line.split() for line in found.page.splitlines() if line.startswith("encoder.layers.")]
+    assert rows == [
+        ["encoder.layers.0-4.norm.weight", "[16]", "[32]"],
+        ["encoder.layers.0-4.attn.bias", "[2,", "4]", "[4,", "4]"],
+        ["encoder.layers.0-4.attn.linear.weight", "[16,", "16]", "[32,", "32]"],
+    ]
+    held = {name: value for name, value in sized(16, 2).items() if ".1." not in name}
+    built = {name: value for name, value in sized(32, 4).items() if ".1." not in name}
+    found = Answered(mismatched(held, built), tmp_path / "m.pt")
+    assert "encoder.layers.2.norm.weight" in found.page and "0-" not in found.page
