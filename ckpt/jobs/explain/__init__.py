@@ -6,7 +6,14 @@ import re
 from collections.abc import Sequence
 
 from ckpt.errors import CkptError, CutOffError, UsageError
-from ckpt.jobs.explain.answer import answer, damaged, folder, made_findings
+from ckpt.jobs.explain.answer import (
+    answer,
+    answer_of_any,
+    asks_of_file,
+    damaged,
+    folder,
+    made_findings,
+)
 from ckpt.jobs.explain.case import Answer, Case
 from ckpt.jobs.explain.conditions import holds, may_hold
 from ckpt.jobs.explain.families import FAMILIES, last_message
@@ -112,6 +119,12 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
     return found._replace(page=page, answer=answer(message, case, found.text))
 
 
+def explain_noticed(found: Explanation, case: Case) -> Explanation | None:
+    """Answer a log without an error by a line of it that a checkpoint contradicts, or return None where there is none."""
+    noticed = answer_of_any(found.text, case)
+    return None if noticed is None else found._replace(answer=noticed)
+
+
 def explain_damaged(found: Explanation, error: CkptError, command: str | None = None) -> Explanation | None:
     """Answer an explanation for a file that does not open, or return None if the error is about something else.
 
@@ -159,10 +172,12 @@ __all__ = [
     "Case",
     "Explanation",
     "Page",
+    "asks_of_file",
     "beside_folder",
     "document",
     "explain",
     "explain_damaged",
+    "explain_noticed",
     "explain_with",
     "has_error",
     "has_warning",

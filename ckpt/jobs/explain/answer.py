@@ -27,7 +27,7 @@ from ckpt.text import pasted_path
 def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     """Answer an error for one checkpoint. Without a message that a family knows, the file is looked at for `text`."""
     if message is None:
-        return _of_any(text, case) or looked_at(case, text)
+        return answer_of_any(text, case) or looked_at(case, text)
     return FAMILIES[message.kind].answer(message, case)
 
 
@@ -46,7 +46,12 @@ _OF_ANY: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[S
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 
 
-def _of_any(text: str, case: Case) -> Answer | None:
+def asks_of_file(text: str) -> bool:
+    """Tell whether a text has words of any program to which a checkpoint may have something to say."""
+    return any(pattern.search(text) for pattern, _ in _OF_ANY)
+
+
+def answer_of_any(text: str, case: Case) -> Answer | None:
     """Answer the last error of any program to which the checkpoint has something to say, or return None."""
     matches: list[tuple[int, re.Match[str], Callable[[re.Match[str], Case], Iterator[Statement]]]] = []
     for pattern, make in _OF_ANY:

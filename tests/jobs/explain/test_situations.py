@@ -1236,3 +1236,26 @@ def test_layers_of_one_shape_are_one_row(tmp_path: Path) -> None:
     built = {name: value for name, value in sized(32, 4).items() if ".1." not in name}
     found = Answered(mismatched(held, built), tmp_path / "m.pt")
     assert "encoder.layers.2.norm.weight" in found.page and "0-" not in found.page
+
+
+def test_a_log_without_an_error_is_answered_where_the_file_contradicts_it(tmp_path: Path) -> None:
+    path = tmp_path / "epoch_76.pth"
+    torch.save({"meta": {"epoch": 64, "iter": 156416}, "state_dict": detector()}, path)
+    found = Answered(f"{_RESUMED}\n", path)
+    assert "epoch_76 is in its name alone" in found.said and found.code == 0
+    path.rename(tmp_path / "epoch_64.pth")
+    (tmp_path / "log.txt").write_text(f"{_RESUMED}\n")
+    done = inside("explain", "log.txt", "epoch_64.pth", cwd=tmp_path)
+    assert done.code == 0 and done.out == b"no error in this text\n"
+
+
+def test_a_key_that_is_a_file_of_the_folder(tmp_path: Path) -> None:
+    folder = state_folder(tmp_path / "m", "custom_checkpoint_0.pkl")
+    found = Answered("KeyError: 'optimizer'", folder)
+    assert (
+        "optimizer is a file of its own in this folder, optimizer.bin, and no key of another one"
+        in found.said
+    )
+    other = Answered("KeyError: 'my_opt'", folder)
+    assert "No file of this folder is called my_opt, and no key has this name: its files are" in other.said
+    assert "By another name the file has one: optimizer" in other.said

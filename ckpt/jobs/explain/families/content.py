@@ -262,6 +262,13 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         if rows:
             yield from rows
             return
+    files = {member.key: member.file for member in case.survey.checkpoint.members if member.key}
+    if case.is_folder and name in files:
+        yield Statement(
+            f"{shown} is a file of its own in this folder, {show(files[name], 80)}, and no key of another one: the program read one file of the folder as if it had all in it."
+        )
+        yield from loads(case, "The weights load so:")
+        return
     equal = list(_of_equal_tensor(name, case))
     if equal:
         yield from equal
@@ -320,7 +327,14 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield from loads(case)
         return
     kinds = {section.kind for section in case.survey.sections}
-    if case.has_module and not keys:
+    if case.is_folder and files and not places:
+        listed = and_more([show(file, 80) for file in case.survey.checkpoint.parts], 8)
+        yield Statement(
+            f"No file of this folder is called {shown}, and no key has this name: its files are {listed}."
+        )
+        if _OPTIMIZER_WORD.search(name):
+            yield from _where_optimizers_are(case)
+    elif case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
     elif (
         kinds

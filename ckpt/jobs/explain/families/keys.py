@@ -420,8 +420,9 @@ def _missing(
         if spoken:
             yield from stated([_with_key(finding, case, chosen)])
             if finding.code == "scaled":
-                yield built_by_quantizers(case)
-                if "Can not map tensor" in message.text:
+                if "Can not map tensor" not in message.text:
+                    yield built_by_quantizers(case)
+                else:
                     yield Statement(
                         "Converters to GGUF take weights that were not quantized: convert the original model, and quantize the GGUF"
                         " (llama-quantize)."
