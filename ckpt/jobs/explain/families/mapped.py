@@ -37,7 +37,7 @@ _OTHERS = {
 
 
 def of_frameworks(found: re.Match[str], case: Case) -> Iterator[Statement]:
-    """Answer a loader of weights of another framework, for a folder that has those of PyTorch alone."""
+    """Answer a loader of weights of another framework, for a folder that has PyTorch weights alone."""
     asked = re.findall(r"[a-z_]+\.(?:h5|ckpt|msgpack|bin|safetensors)\b", found[1])
     wanted = next((name for name in _OTHERS if name in asked), None)
     weights = [member.file for member in case.survey.checkpoint.members if member.is_model or not member.key]
