@@ -140,9 +140,15 @@ def _of_folder(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
 
 def _pretrained(checkpoint: Checkpoint) -> str | None:
     """Return the line that opens a folder as the model that its config.json names, or as an adapter; or None."""
-    from ckpt.evidence.pretrained import base_of_adapter, pretrained_class  # here: a file alone has no config
+    from ckpt.evidence.pretrained import (
+        base_of_adapter,
+        merged_parts,
+        pretrained_class,
+    )  # here: a file alone has no config
 
     base = base_of_adapter(checkpoint)
+    if base is not None and merged_parts({entry.name: entry.tensor.shape for entry in checkpoint.tensors}):
+        return None  # no PEFT of today has such layers
     if base is not None:
         line = f"peft.PeftModel.from_pretrained(base, {literal(_local(checkpoint.path))})"
         return f"{line}  # base is {literal(base)}" if base else line

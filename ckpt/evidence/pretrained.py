@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ckpt.checkpoint import Checkpoint
 from ckpt.names import LazyPattern
 from ckpt.nodes import Node
@@ -46,6 +48,53 @@ def base_of_adapter(checkpoint: Checkpoint) -> str | None:
         return None
     base = config.get("base_model_name_or_path")
     return base if isinstance(base, str) else ""
+
+
+def merged_parts(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Return the names of lora_B of the merged layers that PEFT 0.2 wrote, each with its lora_A.
+
+    There lora_B is the weight of a grouped convolution, beside a lora_A of two axes. A layer of a convolution has three in both.
+    """
+    parts: dict[str, str] = {}
+    for name, shape in shapes.items():
+        other = name.replace(".lora_B.", ".lora_A.")
+        if other != name and len(shape) == 3 and shape[2] == 1 and len(shapes.get(other, ())) == 2:
+            parts[name] = other
+    return parts
+
+
+def pipeline_class(checkpoint: Checkpoint) -> str | None:
+    """Return the class of the pipeline that model_index.json of diffusers names, or None for anything else."""
+    index = dict(children(dict(children(checkpoint.root)).get("model_index")))
+    name = index.get("_class_name")
+    is_ours = "_diffusers_version" in index and isinstance(name, str) and _CLASS.fullmatch(name)
+    return name if is_ours and isinstance(name, str) else None
+
+
+def pipeline_parts(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the parts of a pipeline that are models of diffusers and lie in the folder, each with its class."""
+    index = dict(children(dict(children(checkpoint.root)).get("model_index")))
+    parts: dict[str, str] = {}
+    for member in checkpoint.members:
+        named = [item for _, item in children(index.get(member.key))]
+        if member.is_model and len(named) == 2 and named[0] == "diffusers" and isinstance(named[1], str):
+            parts[member.key] = named[1]
+    return parts
+
+
+def pipeline_line(checkpoint: Checkpoint, path: str) -> str | None:
+    """Return the line that opens a pipeline of diffusers, or None where its parts have no variant in common."""
+    name = pipeline_class(checkpoint)
+    found = [_VARIANT.search(member.file) for member in checkpoint.members if member.is_model]
+    variants = {"" if match is None else match[1] for match in found}
+    if name is None or len(variants) != 1:
+        return None
+    (variant,) = variants
+    return f"diffusers.{name}.from_pretrained({path}" + (f', variant="{variant}")' if variant else ")")
+
+
+_VARIANT = LazyPattern(r"/(?:diffusion_pytorch_|pytorch_)?model\.(fp16|bf16|fp32|non_ema|ema)\.\w+$")
+"""The word between the name and the ending of a file of weights, which diffusers asks for."""
 
 
 def _first(listed: Node) -> Node:

@@ -57,6 +57,9 @@ def _file(probe: Probe) -> CkptError:
         )
     if head[257:262] == b"ustar" or probe.is_tar:
         return tar_error("a tar archive", probe.path, names_seen(probe.file))
+    overwritten = _overwritten(probe)
+    if overwritten is not None:
+        return overwritten
     if _is_behind(probe):
         return UnsupportedError("a zip archive with checkpoints behind other bytes", hint="unzip it first")
     if head.startswith(b"version https://git-lfs"):
@@ -150,6 +153,31 @@ def _is_behind(probe: Probe) -> bool:
         for begin, size, _ in directories(probe.file)
         for name in names_of(probe.file, begin, size)
     )
+
+
+def _overwritten(probe: Probe) -> CkptError | None:
+    """Return the error for an archive whose own beginning is overwritten, or None.
+
+    Bytes in front of an archive shift all that its directory says. Where nothing is shifted, the lost bytes are its own.
+    """
+    from ckpt.formats.common.two_files import directories, headers_of, names_of  # here: most files are none
+
+    for begin, size, is_shifted in directories(probe.file):
+        names = [name.decode("utf-8", "replace") for name in names_of(probe.file, begin, size)]
+        if is_shifted or not any(map(_is_ours, names)):
+            continue
+        headers = headers_of(probe.file, begin, size)
+        lost = headers.count(False)
+        if headers[:1] != [False]:
+            continue
+        first = "zero" if not probe.head.strip(b"\0") else "of something else"
+        what = f"the first {len(probe.head):,} bytes are {first}"
+        return UnreadableError(
+            f"the beginning of a zip archive is overwritten: {what}, and {lost:,} of the {plural(len(headers), 'record')} that its"
+            " directory lists have no header where it says",
+            hint="download it again, or take another copy",
+        )
+    return None
 
 
 def _is_array_of_objects(head: bytes) -> bool:

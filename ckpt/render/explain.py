@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ckpt.jobs.explain import Explanation, Page
-from ckpt.jobs.explain.case import Answer, Statement
+from ckpt.jobs.explain.case import Answer, Shapes, Statement
 from ckpt.render.numbering import numbering_lines
 from ckpt.render.text import Line, hung, lined_up, pasted_line, wrapped
 from ckpt.text import and_more, show
@@ -87,10 +88,39 @@ def answer_lines(found: Explanation, width: int | None) -> list[Line]:
 
 def _shape_lines(answer: Answer, width: int | None) -> list[Line]:
     rows = [["NAME", "CHECKPOINT", "MODEL"]]
-    for row in answer.shapes:
+    for row in _folded(answer.shapes):
         in_file = "not there" if row.file is None else str(list(row.file))
         rows.append([show(row.name, None), in_file, str(list(row.model))])
     return lined_up(rows, 0, width=width)
+
+
+_NUMBER = re.compile(r"(?<=\.)\d{1,6}(?=\.)")
+"""The number of a layer between the dots of a name."""
+
+
+def _folded(shapes: Sequence[Shapes]) -> list[Shapes]:
+    """Shapes with the layers that differ in their number alone as one row: `layers.0-17.norm.weight`."""
+    groups: dict[tuple[object, ...], list[Shapes]] = {}
+    for row in shapes:
+        groups.setdefault((_NUMBER.sub("#", row.name), row.file, row.model), []).append(row)
+    out: list[Shapes] = []
+    for rows in groups.values():
+        name = _name_of_layers([row.name for row in rows])
+        out += rows if name is None else [rows[0]._replace(name=name)]
+    return out
+
+
+def _name_of_layers(names: Sequence[str]) -> str | None:
+    """One name for layers whose numbers follow each other at one place of their names, or None."""
+    numbers = [[int(match[0]) for match in _NUMBER.finditer(name)] for name in names]
+    varying = [place for place, values in enumerate(zip(*numbers, strict=True)) if len(set(values)) > 1]
+    if len(varying) != 1:
+        return None
+    values = [row[varying[0]] for row in numbers]
+    if values != list(range(values[0], values[0] + len(values))):
+        return None
+    match = [*_NUMBER.finditer(names[0])][varying[0]]
+    return f"{names[0][: match.start()]}{values[0]}-{values[-1]}{names[0][match.end() :]}"
 
 
 def _statement_lines(statement: Statement, narrow: int, width: int | None) -> list[Line]:

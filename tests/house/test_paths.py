@@ -65,6 +65,7 @@ LIMITS = [
     "jobs.explain.case._LISTED",
     "jobs.explain.case._END",
     "jobs.explain.case._LEAST_SHARED",
+    "jobs.explain.families.leftovers._FEW",
     "jobs.explain.families.recorded._LEAST",
     "jobs.explain.families.recorded._MOST",
     "jobs.explain.families.unpacking._NEAR",

@@ -25,9 +25,11 @@ from ckpt.jobs.check.verify import VerifyReport
 from ckpt.jobs.explain import (
     Case,
     Explanation,
+    asks_of_file,
     beside_folder,
     document,
     explain_damaged,
+    explain_noticed,
     explain_with,
     has_error,
     has_warning,
@@ -90,6 +92,10 @@ def command(
     found = search(text)
     is_silent = not has_error(found.text) and (path is None or not has_warning(found.text))
     if is_log and found.page is None and is_silent:
+        request = _Request(None, None, None, limits)
+        noticed = None if path is None else _noticed(found, path, request)
+        if noticed is not None:
+            return _write(noticed, json=json)
         output.write_json(found.to_json()) if json else output.write_text("no error in this text")
         return 0
     if path is None:
@@ -196,9 +202,8 @@ def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
             survey = with_model(checkpoint, request.model)
             verified = None if is_url(path) else lambda: _verified(path, limits)
             older = None if request.older is None else _older(request.older, survey, request)
-            case = Case(
-                survey, planning(survey), request.section, verified, older, is_folder=os.path.isdir(path)
-            )
+            folder = os.path.isdir(path)
+            case = Case(survey, planning(survey), request.section, verified, older, is_folder=folder)
             return explain_with(found, case)
     except (UnreadableError, UnsupportedError) as error:
         answered = (
@@ -216,6 +221,19 @@ def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
         if found.page is None:
             raise
         return beside_folder(found, error, path)
+
+
+def _noticed(found: Explanation, path: str, request: _Request) -> Explanation | None:
+    """Answer a log without an error for a file that contradicts a line of it, or return None."""
+    if is_url(path) or not asks_of_file(found.text):
+        return None
+    try:
+        with opened(path, request.limits, tell=False) as checkpoint:
+            survey = with_model(checkpoint, None)
+            folder = os.path.isdir(path)
+            return explain_noticed(found, Case(survey, planning(survey), is_folder=folder))
+    except (UnreadableError, UnsupportedError):
+        return None  # the log names no error, so the file is not asked why
 
 
 def _are_one(path: str, other: str) -> bool:

@@ -18,6 +18,7 @@ from ckpt.formats.common.zip_layout import (
     END_MAGIC,
     LOCAL_MAGIC,
     LOCATOR,
+    MARK32,
     EndRecord64,
     end_record,
     end_record64,
@@ -108,3 +109,10 @@ def names_of(source: Source, begin: int, size: int) -> Iterator[bytes]:
     data = source.read(begin, min(size, _DIRECTORY))
     for position, entry in iterate_entries(data):
         yield entry.name_in(data, position)
+
+
+def headers_of(source: Source, begin: int, size: int) -> list[bool]:
+    """Tell of each record in a directory, by its place in the file, whether a header lies where the directory says."""
+    data = source.read(begin, min(size, _DIRECTORY))
+    places = sorted(entry.header for _, entry in iterate_entries(data) if entry.header != MARK32)
+    return [source.read(place, 4) == LOCAL_MAGIC for place in places]

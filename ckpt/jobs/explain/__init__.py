@@ -6,7 +6,14 @@ import re
 from collections.abc import Sequence
 
 from ckpt.errors import CkptError, CutOffError, UsageError
-from ckpt.jobs.explain.answer import answer, damaged, folder, made_findings
+from ckpt.jobs.explain.answer import (
+    answer,
+    answer_of_any,
+    asks_of_file,
+    damaged,
+    folder,
+    made_findings,
+)
 from ckpt.jobs.explain.case import Answer, Case
 from ckpt.jobs.explain.conditions import holds, may_hold
 from ckpt.jobs.explain.families import FAMILIES, last_message
@@ -75,7 +82,7 @@ def search(text: str) -> Explanation:
 
 _AN_ERROR = re.compile(
     r"Traceback \(most recent call last\)|^\s*[\w.]*(?:Error|Exception)\b|\b(?:[Ff]ailed|FATAL|fatal|[Aa]borted|terminate called)\b"
-    r"|\bError\b|\berror:",
+    r"|\bError\b|\berror:|\bBus error\b|\(core dumped\)",
     re.MULTILINE,
 )
 
@@ -86,11 +93,11 @@ def has_error(text: str) -> bool:
 
 
 _A_WARNING = re.compile(
-    r"\b(?!Deprecation|Future|PendingDeprecation)\w{0,60}Warning:[^\n]{0,400}\b(?:load|checkpoint|weights?|state[_ ]?dict|pre-?trained|keys?|optimi\w{1,6})\b"
+    r"\b(?!Deprecation|Future|PendingDeprecation)\w{0,60}Warning[:!][^\n]{0,400}\b(?:load|checkpoints?|weights?|state[_ ]?dict|pre-?trained|keys?|optimi\w{1,6})\b"
     r"|\b(?:cannot|can't|could not|couldn't|unable to|failed to) (?:be )?(?:load|read|open|find|restore|resume|match)"
     r"|\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b"
-    r"[^\n]{0,200}\b(?:key|keys|weights?|checkpoint|parameters?|layers?|state[_ ]?dict|model)\b"
-    r"|\b(?:keys?|weights?|checkpoint|parameters?|layers?|state[_ ]?dict)\b[^\n]{0,200}"
+    r"[^\n]{0,200}\b(?:key|keys|weights?|checkpoints?|parameters?|layers?|state[_ ]?dict|model)\b"
+    r"|\b(?:keys?|weights?|checkpoints?|parameters?|layers?|state[_ ]?dict)\b[^\n]{0,200}"
     r"\b(?:not (?:found|loaded|match\w*|initialized|used)|mismatch\w*|missing|unexpected|[Ss]kip(?:ped|ping)|ignor(?:ed|ing))\b",
     re.MULTILINE,
 )
@@ -112,6 +119,12 @@ def explain_with(found: Explanation, case: Case) -> Explanation:
     return found._replace(page=page, answer=answer(message, case, found.text))
 
 
+def explain_noticed(found: Explanation, case: Case) -> Explanation | None:
+    """Answer a log without an error by a line of it that a checkpoint contradicts, or return None where there is none."""
+    noticed = answer_of_any(found.text, case)
+    return None if noticed is None else found._replace(answer=noticed)
+
+
 def explain_damaged(found: Explanation, error: CkptError, command: str | None = None) -> Explanation | None:
     """Answer an explanation for a file that does not open, or return None if the error is about something else.
 
@@ -123,7 +136,7 @@ def explain_damaged(found: Explanation, error: CkptError, command: str | None = 
     if page is not None:
         shown = ("", "broken") if isinstance(error, CutOffError) else ("",)
         page = page._replace(body=tuple(row for row in page.body if row.condition in shown))
-    return found._replace(page=page, answer=damaged(error, command))
+    return found._replace(page=page, answer=damaged(error, command, found.text))
 
 
 def beside_folder(found: Explanation, error: CkptError, path: str) -> Explanation:
@@ -159,10 +172,12 @@ __all__ = [
     "Case",
     "Explanation",
     "Page",
+    "asks_of_file",
     "beside_folder",
     "document",
     "explain",
     "explain_damaged",
+    "explain_noticed",
     "explain_with",
     "has_error",
     "has_warning",

@@ -10,7 +10,15 @@ from ckpt.findings import Code
 from ckpt.jobs.explain.case import Answer, Case, Statement, looked_at, stated
 from ckpt.jobs.explain.families import FAMILIES
 from ckpt.jobs.explain.families.content import ASKED_FOR, ATTRIBUTE, of_attribute, of_key
-from ckpt.jobs.explain.families.paths import NOT_FOUND, of_path
+from ckpt.jobs.explain.families.epochs import NO_EPOCH, RESUMED, of_no_epoch, of_resumed
+from ckpt.jobs.explain.families.mapped import (
+    BUS_ERROR,
+    OF_FRAMEWORKS,
+    OF_MAPS,
+    of_bus_error,
+    of_frameworks,
+)
+from ckpt.jobs.explain.families.paths import COUNTED, NOT_FOUND, of_counted, of_path
 from ckpt.jobs.explain.families.unpacking import SUBSCRIPTED, UNPACKED, of_subscript, of_unpacking
 from ckpt.jobs.explain.message import Message
 from ckpt.text import pasted_path
@@ -19,7 +27,7 @@ from ckpt.text import pasted_path
 def answer(message: Message | None, case: Case, text: str = "") -> Answer:
     """Answer an error for one checkpoint. Without a message that a family knows, the file is looked at for `text`."""
     if message is None:
-        return _of_any(text, case) or looked_at(case, text)
+        return answer_of_any(text, case) or looked_at(case, text)
     return FAMILIES[message.kind].answer(message, case)
 
 
@@ -27,13 +35,23 @@ _OF_ANY: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Case], Iterator[S
     (ASKED_FOR, of_key),
     (ATTRIBUTE, of_attribute),
     (NOT_FOUND, of_path),
+    (COUNTED, of_counted),
+    (RESUMED, of_resumed),
+    (NO_EPOCH, of_no_epoch),
+    (BUS_ERROR, of_bus_error),
+    (OF_FRAMEWORKS, of_frameworks),
     (UNPACKED, of_unpacking),
     (SUBSCRIPTED, of_subscript),
 )
 """Errors of any program, which have no page, and what a checkpoint may say to them."""
 
 
-def _of_any(text: str, case: Case) -> Answer | None:
+def asks_of_file(text: str) -> bool:
+    """Tell whether a text has words of any program to which a checkpoint may have something to say."""
+    return any(pattern.search(text) for pattern, _ in _OF_ANY)
+
+
+def answer_of_any(text: str, case: Case) -> Answer | None:
     """Answer the last error of any program to which the checkpoint has something to say, or return None."""
     matches: list[tuple[int, re.Match[str], Callable[[re.Match[str], Case], Iterator[Statement]]]] = []
     for pattern, make in _OF_ANY:
@@ -49,11 +67,14 @@ def _of_any(text: str, case: Case) -> Answer | None:
     return None
 
 
-def damaged(error: CkptError, salvage: str | None = None) -> Answer:
-    """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole."""
+def damaged(error: CkptError, salvage: str | None = None, asked: str = "") -> Answer:
+    """Answer an error for a file that ckpt cannot open either: the reason is the answer. `salvage` writes what is whole.
+
+    `asked` is the text of the error.
+    """
     text = f"{error.problem[:1].upper()}{error.problem[1:]}" if error.problem else str(error)
     hint = error.hint or ""
-    if hint.startswith(_OUT_OF_IT):
+    if hint.startswith(_OUT_OF_IT) and not hint.endswith(" it first"):
         return Answer(error.path or "", (Statement(f"{text}. This takes it out:", (), hint),))
     path = pasted_path(error.path or "")
     is_of_another = isinstance(error, UnsupportedError) and not isinstance(error, StandInError)
@@ -64,6 +85,8 @@ def damaged(error: CkptError, salvage: str | None = None) -> Answer:
         rows.append(
             Statement("What is whole of it can be written, with a list of what is lost:", (), salvage)
         )
+    if BUS_ERROR.search(asked):
+        rows.append(Statement(OF_MAPS))
     return Answer(error.path or "", tuple(rows))
 
 

@@ -809,3 +809,453 @@ def test_a_model_of_twice_the_size_is_of_a_wider_type(tmp_path: Path) -> None:
     inside("convert", "merged.safetensors", "--dtype", "float16", "-o", "b.safetensors", cwd=tmp_path)
     again = load_file(tmp_path / "b.safetensors")
     assert all(torch.equal(again[name], value) for name, value in half.items())
+
+
+# --- a file whose beginning is lost -----------------------------------------------------------------------------------
+
+
+def test_an_archive_with_a_beginning_of_zeros_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "m.ckpt"
+    torch.save({f"{number}.weight": torch.ones(64, 64) for number in range(4)}, path)
+    data = path.read_bytes()
+    half = len(data) // 2
+    path.write_bytes(bytes(half) + data[half:])
+    text = raised(lambda: torch.load(path, weights_only=False))
+    found = Answered(text, path)
+    assert "storages" in text and found.code == 0
+    assert "beginning of a zip archive is overwritten: the first 4,096 bytes are zero" in found.said
+    assert "download it again" in found.said and "unzip" not in found.page
+    assert found.commands == ["ckpt verify m.ckpt"]
+    done = inside("verify", "m.ckpt", cwd=tmp_path)
+    assert done.code == 1 and b"beginning of a zip archive is overwritten" in done.out
+    path.write_bytes(b"\x01" * half + data[half:])
+    assert "bytes are of something else" in Answered(text, path).said
+
+
+def test_bytes_in_front_of_an_archive_are_no_damage_and_a_hint_is_no_command(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("m.pth", bytes(99))
+    (tmp_path / "m.ckpt").write_bytes(bytes(5_000) + (tmp_path / "a.zip").read_bytes())
+    found = Answered("KeyError: \"filename 'storages' not found\"", tmp_path / "m.ckpt")
+    assert found.said == "A zip archive with checkpoints behind other bytes (unzip it first)."
+    assert not found.commands
+
+
+# --- another model than the one that was saved ------------------------------------------------------------------------
+
+
+def pipeline_folder(folder: Path, variant: str = ".fp16") -> Path:
+    """A folder as a pipeline of diffusers writes it."""
+    parts = {"unet": ("diffusers", "UNet2DConditionModel"), "vae": ("diffusers", "AutoencoderKL")}
+    parts["text_encoder"] = ("transformers", "CLIPTextModel")
+    for name, (library, cls) in parts.items():
+        (folder / name).mkdir(parents=True)
+        file = f"{'diffusion_pytorch_' if library == 'diffusers' else ''}model{variant}.safetensors"
+        save_file({"conv_in.weight": torch.ones(2, 2)}, folder / name / file)
+        (folder / name / "config.json").write_text(json.dumps({"_class_name": cls}))
+    index = {"_class_name": "StableDiffusionXLPipeline", "_diffusers_version": "0.27.2", **parts}
+    (folder / "model_index.json").write_text(json.dumps(index))
+    return folder
+
+
+class Opened:
+    """The class that a printed line names: what was handed to its `from_pretrained`."""
+
+    @staticmethod
+    def from_pretrained(path: str, **options: str) -> tuple[str, dict[str, str]]:
+        return path, options
+
+
+@pytest.mark.parametrize(("variant", "options"), [(".fp16", {"variant": "fp16"}), ("", {})])
+def test_a_pipeline_lacks_no_config_of_a_model(variant: str, options: dict[str, str], tmp_path: Path) -> None:
+    folder = pipeline_folder(tmp_path / "m-v9", variant)
+    text = "OSError: Error no file named config.json found in directory {}."
+    found = Answered(text.format("./m-v9"), folder)
+    assert found.said.startswith("Nothing is missing: this folder is a whole pipeline of diffusers")
+    assert "Copy it" not in found.said and found.code == 0
+    assert 'subfolder="unet" (UNet2DConditionModel), subfolder="vae" (AutoencoderKL)' in found.said
+    (line,) = found.commands
+    with folder_of(tmp_path):
+        diffusers = argparse.Namespace(StableDiffusionXLPipeline=Opened)
+        path, given = eval(line, {"diffusers": diffusers})
+        assert (Path(path) / "model_index.json").is_file() and given == options
+    inner = Answered(text.format("./m-v9/unet"), folder)
+    assert "Nothing is missing" not in inner.said
+
+
+def test_parts_of_several_variants_have_no_line_in_common(tmp_path: Path) -> None:
+    folder = pipeline_folder(tmp_path / "m-v9")
+    (folder / "vae" / "diffusion_pytorch_model.fp16.safetensors").rename(
+        folder / "vae" / "diffusion_pytorch_model.safetensors"
+    )
+    found = Answered("OSError: Error no file named config.json found in directory ./m-v9.", folder)
+    assert found.said.startswith("Nothing is missing") and not found.commands
+
+
+def merged_folder(folder: Path, *, down: tuple[int, ...] = (32, 8)) -> Path:
+    """An adapter of PEFT 0.2 whose layers are merged."""
+    folder.mkdir()
+    state = {}
+    for layer in range(2):
+        name = f"base_model.model.h.{layer}.attn.c_attn"
+        state[f"{name}.lora_A.weight"] = torch.ones(down)
+        state[f"{name}.lora_B.weight"] = torch.ones(16, 16, 1)
+    save_file(state, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 16, "enable_lora": [True, False, True]}
+    config["base_model_name_or_path"] = "gpt2"
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def merged_text(down: tuple[int, ...]) -> str:
+    lines = ["RuntimeError: Error(s) in loading state_dict for PeftModelForCausalLM:"]
+    row = "\tsize mismatch for {}: copying a param with shape torch.Size({}) from checkpoint, the shape in current model is torch.Size({})."
+    for layer in range(2):
+        name = f"base_model.model.h.{layer}.attn.c_attn"
+        lines.append(row.format(f"{name}.lora_A.default.weight", [*down], [16, 8]))
+        lines.append(row.format(f"{name}.lora_B.default.weight", [16, 16, 1], [24, 16]))
+    return "\n".join(lines)
+
+
+def test_merged_layers_of_an_old_peft_fit_no_rank(tmp_path: Path) -> None:
+    folder = merged_folder(tmp_path / "m")
+    found = Answered(merged_text((32, 8)), folder)
+    assert "2 tensors lora_B of this adapter have three axes beside a lora_A of two" in found.said
+    assert "r is 16 in adapter_config.json, and lora_A has 32 rows: the layers of 2 projections" in found.said
+    assert "no value of r fits" in found.said and "PeftModel" not in found.page
+    shown = inside("inspect", "m", cwd=tmp_path).out.decode()
+    assert "PeftModel" not in shown and "safetensors.torch.load_file" in shown
+    other = Answered("OSError: Error no file named model.safetensors found in directory m.", folder)
+    assert "PeftModel" not in other.said
+
+
+def test_a_layer_of_a_convolution_is_no_merged_one(tmp_path: Path) -> None:
+    folder = merged_folder(tmp_path / "m", down=(32, 8, 3))
+    assert "merged layers" not in Answered(merged_text((32, 8, 3)), folder).said
+    assert b"PeftModel" in inside("inspect", "m", cwd=tmp_path).out
+
+
+def gained(values: list[float], word: str = "skipinit_gain") -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """A model of blocks, and the state of the same one with a scale in each block."""
+    blocks = [nn.ModuleDict({"conv1": nn.Linear(2, 2), "conv2": nn.Linear(2, 2)}) for _ in values]
+    model = nn.ModuleDict({"stages": nn.ModuleList(blocks)})
+    scales = {f"stages.{number}.{word}": torch.tensor(value) for number, value in enumerate(values)}
+    return model, {**model.state_dict(), **scales}
+
+
+def test_scales_that_were_trained_are_no_leftovers(tmp_path: Path) -> None:
+    model, state = gained([0.25, 0.5, 0.75])
+    torch.save(state, tmp_path / "dm_nfnet_f0-604f9c3a.pth")
+    text = raised(lambda: model.load_state_dict(state))
+    found = Answered(text, tmp_path / "dm_nfnet_f0-604f9c3a.pth")
+    assert (
+        "3 keys of these are scales that were trained (skipinit_gain, from 0.25 to 0.75), in blocks"
+        in found.said
+    )
+    assert "gives other results" in found.said and "it may be dm_nfnet_f0." in found.said
+    assert not found.commands and "nothing else" not in found.said
+
+
+@pytest.mark.parametrize(
+    ("values", "word"), [([1.0, 1.0], "skipinit_gain"), ([0.25, 0.5], "_linearized_weight")]
+)
+def test_what_no_training_changed_is_left_out(values: list[float], word: str, tmp_path: Path) -> None:
+    model, state = gained(values, word)
+    torch.save(state, tmp_path / "m.pth")
+    found = Answered(raised(lambda: model.load_state_dict(state)), tmp_path / "m.pth")
+    assert "scales" not in found.said
+    ran(found, "model.load_state_dict(", model)
+
+
+# --- what is counted, and what is not among the files -----------------------------------------------------------------
+
+_COUNTED = (
+    "accelerate.accelerator - Warning! Number of found checkpoints does not match the number of registered objects:\n"
+    "\tFound checkpoints: {}\n\tRegistered objects: {}\nSkipping.\n"
+)
+
+
+def state_folder(folder: Path, *names: str) -> Path:
+    """A folder as save_state of accelerate writes it, with files of custom objects."""
+    folder.mkdir()
+    model, optimizer, scheduler = trained()
+    save_file(model.state_dict(), folder / "model.safetensors")
+    torch.save(optimizer.state_dict(), folder / "optimizer.bin")
+    for name in names:
+        torch.save(scheduler.state_dict(), folder / name)
+    return folder
+
+
+def test_a_backup_counts_as_a_custom_object(tmp_path: Path) -> None:
+    folder = state_folder(tmp_path / "m", "custom_checkpoint_0.pkl", "custom_checkpoint_0.pkl.orig")
+    found = Answered(_COUNTED.format(2, 1), folder)
+    assert found.code == 0
+    assert "and custom_checkpoint_0.pkl.orig is one: 2 names, for 1 registered" in found.said
+    assert "so custom_checkpoint_0.pkl was not loaded, although it is here" in found.said
+    other = Answered(_COUNTED.format(3, 1), folder)
+    assert "another folder was loaded" in other.said and "Move" not in other.said
+
+
+def test_fewer_registered_objects_are_said(tmp_path: Path) -> None:
+    folder = state_folder(tmp_path / "m", "custom_checkpoint_0.pkl", "custom_checkpoint_1.pkl")
+    found = Answered(_COUNTED.format(2, 1), folder)
+    assert "has the states of 2 custom objects" in found.said and "registered 1" in found.said
+    none = state_folder(tmp_path / "n")
+    assert "they begin anew" in Answered(_COUNTED.format(0, 1), none).said
+
+
+def speech_folder(folder: Path, *names: str) -> Path:
+    """A folder as the Checkpointer of SpeechBrain writes it."""
+    folder.mkdir()
+    for name in names:
+        torch.save(nn.Linear(2, 2).state_dict(), folder / f"{name}.ckpt")
+    (folder / "counter.ckpt").write_text("45")
+    (folder / "brain.ckpt").write_text("step: 81232\n")
+    (folder / "CKPT.yaml").write_text("# yamllint disable\nWER: 9.96\nend-of-epoch: true\nunixtime: 1.5\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'wav2vec_opt'",
+        "RuntimeError: Loading checkpoint from save/CKPT+2021,             but missing a load path for wav2vec_opt",
+    ],
+)
+def test_an_object_without_a_file_is_named(text: str, tmp_path: Path) -> None:
+    folder = speech_folder(tmp_path / "CKPT+2021", "model", "wav2vec2")
+    found = Answered(text, folder)
+    assert found.code == 0
+    assert (
+        "wav2vec_opt is not among the objects of this folder, which are brain, counter, model, wav2vec2"
+        in (found.said)
+    )
+    assert "allow_partial_load=True" in found.said and "begins its optimizer anew" in found.said
+    speech_folder(tmp_path / "CKPT+2022", "model", "wav2vec_opt")
+    other = Answered(text, tmp_path / "CKPT+2022")
+    assert "is in this folder (wav2vec_opt.ckpt)" in other.said and "is not among" not in other.said
+
+
+# --- settings that name the layout, and programs that build more ------------------------------------------------------
+
+
+def experts(*, together: bool) -> dict[str, torch.Tensor]:
+    """The experts of Megatron-LM, in two layers."""
+    state: dict[str, torch.Tensor] = {}
+    for layer in range(2):
+        name = f"decoder.layers.{layer}.mlp"
+        state[f"{name}.router.weight"] = torch.ones(2, 4)
+        state[f"decoder.layers.{layer}.self_attention.linear_qkv.weight"] = torch.ones(4, 4)
+        if together:
+            state[f"{name}.experts.weight1"] = torch.ones(4, 16)
+            state[f"{name}.experts.weight2"] = torch.ones(16, 4)
+            continue
+        for number in range(2):
+            state[f"{name}.experts.local_experts.{number}.linear_fc1.weight"] = torch.ones(8, 4)
+            state[f"{name}.experts.local_experts.{number}.linear_fc2.weight"] = torch.ones(4, 8)
+    return state
+
+
+def keys_text_of(held: dict[str, torch.Tensor], built: dict[str, torch.Tensor]) -> str:
+    missing = ", ".join(f'"{name}"' for name in built if name not in held)
+    unexpected = ", ".join(f'"{name}"' for name in held if name not in built)
+    return (
+        "RuntimeError: Error(s) in loading state_dict for GPTModel:\n"
+        f"\tMissing key(s) in state_dict: {missing}. \n\tUnexpected key(s) in state_dict: {unexpected}. \n"
+    )
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_layout_of_experts_stands_in_the_args(together: bool, tmp_path: Path) -> None:
+    held, built = experts(together=together), experts(together=not together)
+    args = argparse.Namespace(num_experts=2, moe_grouped_gemm=together)
+    torch.save({"args": args, "iteration": 3, "model": held}, tmp_path / "m.pt")
+    found = Answered(keys_text_of(held, built), tmp_path / "m.pt")
+    assert f"args.num_experts is 2, args.moe_grouped_gemm is {together}" in found.said
+    assert f"Load it {'with' if together else 'without'} --moe-grouped-gemm." in found.said
+    args.moe_grouped_gemm = not together
+    torch.save({"args": args, "iteration": 3, "model": held}, tmp_path / "m.pt")
+    assert "--moe-grouped-gemm" not in Answered(keys_text_of(held, built), tmp_path / "m.pt").said
+
+
+class Block(nn.Module):
+    def __init__(self, *, is_new: bool) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Linear(2, 2), nn.Linear(2, 2)
+        if is_new:
+            self.conv3 = nn.Linear(2, 2, bias=False)
+
+
+class Blocks(nn.Module):
+    def __init__(self, *, is_new: bool) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleList(Block(is_new=is_new) for _ in range(4))
+        self.plain = nn.ModuleList(Block(is_new=False) for _ in range(8))
+
+
+def test_a_program_that_builds_more_is_of_another_version(tmp_path: Path) -> None:
+    model, old = Blocks(is_new=True), Blocks(is_new=False).state_dict()
+    torch.save(old, tmp_path / "m.pth")
+    text = raised(lambda: model.load_state_dict(old))
+    found = Answered(text, tmp_path / "m.pth")
+    assert "so all 48 tensors of the model in this file have their place" in found.said
+    assert "encoder.0 has conv1, conv2 here, and no conv3. Most likely the program is of another version" in (
+        found.said
+    )
+    ran(found, "import ckpt", model)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in old.items())
+
+
+def test_a_whole_block_that_lacks_is_no_addition(tmp_path: Path) -> None:
+    old = dict(Blocks(is_new=False).state_dict())
+    torch.save(old, tmp_path / "m.pth")
+    model = Blocks(is_new=False)
+    model.head = nn.Linear(2, 2)
+    found = Answered(raised(lambda: model.load_state_dict(old)), tmp_path / "m.pth")
+    assert "another version" not in found.said
+    extra = {**old, "other.thing": torch.ones(2)}
+    torch.save(extra, tmp_path / "m.pth")
+    found = Answered(raised(lambda: Blocks(is_new=True).load_state_dict(extra)), tmp_path / "m.pth")
+    assert "another version" not in found.said
+
+
+# --- epochs, maps and other frameworks --------------------------------------------------------------------------------
+
+_RESUMED = "mmdet - INFO - resumed epoch 64, iter 156416"
+
+
+def resumed(path: Path, epoch: int) -> str:
+    torch.save({"meta": {"epoch": epoch, "iter": 156416}, "state_dict": detector()}, path)
+    return inside("explain", _RESUMED, path.name, cwd=path.parent).out.decode().replace("\n", " ")
+
+
+def test_an_epoch_in_a_name_is_not_the_one_in_the_file(tmp_path: Path) -> None:
+    said = resumed(tmp_path / "epoch_76.pth", 64)
+    assert "meta.epoch is 64 in this file, and meta.iter is 156416" in said
+    assert "epoch_76 is in its name alone" in said
+    assert "in its name alone" not in resumed(tmp_path / "epoch_64.pth", 64)
+    assert "went on from another file" in resumed(tmp_path / "epoch_70.pth", 70)
+
+
+@pytest.mark.parametrize(
+    ("begin", "said"),
+    [
+        ("Starting training for 15 epochs...\n", "epoch is 29 in this file, and 15 epochs were asked for"),
+        ("", "epoch is 29 in this file, so a run that goes on begins at epoch 30"),
+        ("Starting training for 300 epochs...\n", ""),
+    ],
+)
+def test_a_loop_without_an_epoch_left(begin: str, said: str, tmp_path: Path) -> None:
+    torch.save({"epoch": 29, "model": detector()}, tmp_path / "last.pt")
+    text = f"{begin}UnboundLocalError: local variable 'epoch' referenced before assignment"
+    found = Answered(text, tmp_path / "last.pt")
+    assert said in found.said
+    assert ("Ask for more than 30 epochs" in found.said) == bool(said)
+
+
+def test_a_bus_error_is_of_a_mapped_file(tmp_path: Path) -> None:
+    torch.save(detector(), tmp_path / "m.pt")
+    whole = Answered("INFO: saved\nBus error (core dumped)\n", tmp_path / "m.pt")
+    assert whole.said.startswith("The system stops a program with a bus error") and whole.code == 0
+    assert {*whole.loaded()} == {*detector()}
+    data = (tmp_path / "m.pt").read_bytes()
+    (tmp_path / "m.pt").write_bytes(data[: len(data) * 7 // 10])
+    cut = Answered("INFO: saved\nBus error (core dumped)\n", tmp_path / "m.pt")
+    assert cut.said.startswith("Cut off") and "Load with mmap=False" in cut.said
+    other = Answered("RuntimeError: something else entirely", tmp_path / "m.pt")
+    assert "mmap" not in other.said
+
+
+_NO_WEIGHTS = (
+    "OSError: Can't load weights for 'org/m'. Make sure that:\n\n- 'org/m' is a correct model identifier\n\n"
+    "- or 'org/m' is the correct path to a directory containing a file named one of {}.\n"
+)
+
+
+def test_weights_of_torch_are_not_loaded_from_tensorflow(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    torch.save({"bert.embeddings.a.weight": torch.ones(2)}, folder / "pytorch_model.bin")
+    config = {"model_type": "bert", "architectures": ["BertModel"], "transformers_version": "3.0"}
+    (folder / "config.json").write_text(json.dumps(config))
+    found = Answered(_NO_WEIGHTS.format("tf_model.h5, model.ckpt"), folder)
+    assert "has weights of PyTorch (pytorch_model.bin), and the loader looks for tf_model.h5" in found.said
+    assert found.commands == ['transformers.BertModel.from_pretrained("m")'] and found.code == 0
+    other = Answered(_NO_WEIGHTS.format("pytorch_model.bin, tf_model.h5, model.ckpt"), folder)
+    assert "from_tf" not in other.said
+
+
+@pytest.mark.parametrize("line", ["-" * 40 + "\n", "---> 16 load()\n", "-- \n"])
+def test_a_text_that_begins_with_dashes_is_no_option(line: str, tmp_path: Path) -> None:
+    text = f"{line}RuntimeError: PytorchStreamReader failed reading zip archive"
+    done = inside("explain", text, cwd=tmp_path)
+    assert done.code == 0 and b"PytorchStreamReader" in done.out
+    assert b"no option" in inside("explain", "---foo", cwd=tmp_path).err
+
+
+# --- a model of another size, in many layers --------------------------------------------------------------------------
+
+
+def sized(width: int, heads: int) -> dict[str, torch.Tensor]:
+    """The layers of a model of one width."""
+    state: dict[str, torch.Tensor] = {}
+    for layer in range(5):
+        state[f"encoder.layers.{layer}.norm.weight"] = torch.ones(width)
+        state[f"encoder.layers.{layer}.attn.bias"] = torch.ones(heads, 4)
+        state[f"encoder.layers.{layer}.attn.linear.weight"] = torch.ones(width, width)
+    return state
+
+
+def mismatched(held: dict[str, torch.Tensor], built: dict[str, torch.Tensor]) -> str:
+    row = "\tsize mismatch for {}: copying a param with shape torch.Size({}) from checkpoint, the shape in current model is torch.Size({})."
+    lines = [row.format(name, [*held[name].shape], [*built[name].shape]) for name in held]
+    return "\n".join(["RuntimeError: Error(s) in loading state_dict for Model:", *lines])
+
+
+def test_the_width_of_a_config_in_yaml_is_named(tmp_path: Path) -> None:
+    config = "encoder:\n  d_model: 16\n  n_heads: 2\n  batch_size: 16\n"
+    torch.save({"state_dict": sized(16, 2), "model_config": config}, tmp_path / "m.pt")
+    found = Answered(mismatched(sized(16, 2), sized(32, 4)), tmp_path / "m.pt")
+    assert "16 stands among the settings of this checkpoint: d_model in model_config." in found.said
+    assert "in place of 32." in found.said
+    torch.save({"state_dict": sized(16, 2), "notes": config}, tmp_path / "m.pt")
+    found = Answered(mismatched(sized(16, 2), sized(32, 4)), tmp_path / "m.pt")
+    assert "among the settings" not in found.said
+
+
+def test_layers_of_one_shape_are_one_row(tmp_path: Path) -> None:
+    torch.save(sized(16, 2), tmp_path / "m.pt")
+    found = Answered(mismatched(sized(16, 2), sized(32, 4)), tmp_path / "m.pt")
+    rows = [line.split() for line in found.page.splitlines() if line.startswith("encoder.layers.")]
+    assert rows == [
+        ["encoder.layers.0-4.norm.weight", "[16]", "[32]"],
+        ["encoder.layers.0-4.attn.bias", "[2,", "4]", "[4,", "4]"],
+        ["encoder.layers.0-4.attn.linear.weight", "[16,", "16]", "[32,", "32]"],
+    ]
+    held = {name: value for name, value in sized(16, 2).items() if ".1." not in name}
+    built = {name: value for name, value in sized(32, 4).items() if ".1." not in name}
+    found = Answered(mismatched(held, built), tmp_path / "m.pt")
+    assert "encoder.layers.2.norm.weight" in found.page and "0-" not in found.page
+
+
+def test_a_log_without_an_error_is_answered_where_the_file_contradicts_it(tmp_path: Path) -> None:
+    path = tmp_path / "epoch_76.pth"
+    torch.save({"meta": {"epoch": 64, "iter": 156416}, "state_dict": detector()}, path)
+    found = Answered(f"{_RESUMED}\n", path)
+    assert "epoch_76 is in its name alone" in found.said and found.code == 0
+    path.rename(tmp_path / "epoch_64.pth")
+    (tmp_path / "log.txt").write_text(f"{_RESUMED}\n")
+    done = inside("explain", "log.txt", "epoch_64.pth", cwd=tmp_path)
+    assert done.code == 0 and done.out == b"no error in this text\n"
+
+
+def test_a_key_that_is_a_file_of_the_folder(tmp_path: Path) -> None:
+    folder = state_folder(tmp_path / "m", "custom_checkpoint_0.pkl")
+    found = Answered("KeyError: 'optimizer'", folder)
+    assert (
+        "optimizer is a file of its own in this folder, optimizer.bin, and no key of another one"
+        in found.said
+    )
+    other = Answered("KeyError: 'my_opt'", folder)
+    assert "No file of this folder is called my_opt, and no key has this name: its files are" in other.said
+    assert "By another name the file has one: optimizer" in other.said

@@ -167,6 +167,7 @@ ASKED_FOR = re.compile(
     r"|(?i:required|mandatory|expected) key:? ['\"]?([\w.-]{1,200})['\"]? (?:is )?(?:missing|not (?:found|present|in))\b"
     r"|(?i:no|missing|without(?: the)?) key ['\"]([\w.-]{1,200})['\"] (?:was )?(?:found )?in (?:the )?(?:checkpoint|state[_ ]dict|file)"
     r"|['\"]([\w.-]{1,200})['\"] (?:is )?not (?:found )?in (?:the )?(?:checkpoint|loaded state)\b"
+    r"|missing a load path for ([\w-]{1,200})"
     r"|[Cc]heckpoint (?:file )?(?:does not|doesn't|must|should) (?:contain|have|include) (?:an? |the )?(?:key )?['\"]([\w.-]{1,200})['\"]"
 )
 """The words of programs that lack a key, with the key in one of the groups."""
@@ -248,6 +249,9 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
     keys = root_keys(case)
     shown = show(name, 80)
     yield from stated(case.found("adapter-names"))
+    if case.survey.checkpoint.layout == _SPEECHBRAIN:
+        yield from _of_recoverables(name, case)
+        return
     if name in _ASKED:
         rows = list(_schedulers(name, case))
         if rows:
@@ -258,6 +262,13 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         if rows:
             yield from rows
             return
+    files = {member.key: member.file for member in case.survey.checkpoint.members if member.key}
+    if case.is_folder and name in files:
+        yield Statement(
+            f"{shown} is a file of its own in this folder, {show(files[name], 80)}, and no key of another one: the program read one file of the folder as if it had all in it."
+        )
+        yield from loads(case, "The weights load so:")
+        return
     equal = list(_of_equal_tensor(name, case))
     if equal:
         yield from equal
@@ -316,7 +327,14 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield from loads(case)
         return
     kinds = {section.kind for section in case.survey.sections}
-    if case.has_module and not keys:
+    if case.is_folder and files and not places:
+        listed = and_more([show(file, 80) for file in case.survey.checkpoint.parts], 8)
+        yield Statement(
+            f"No file of this folder is called {shown}, and no key has this name: its files are {listed}."
+        )
+        if _OPTIMIZER_WORD.search(name):
+            yield from _where_optimizers_are(case)
+    elif case.has_module and not keys:
         yield Statement("This file holds a whole pickled module, and no dict of parts.")
     elif (
         kinds
@@ -347,6 +365,32 @@ def _of_root(name: str, case: Case) -> Iterator[Statement]:
         yield Statement(
             "Lightning did not write this file, or its weights alone were kept. Load the weights by load_state_dict, not by ckpt_path."
         )
+    yield from loads(case)
+
+
+_SPEECHBRAIN = "SpeechBrain checkpoint"
+
+
+def _of_recoverables(name: str, case: Case) -> Iterator[Statement]:
+    """Answer SpeechBrain, which has a file for each object, and finds none for one of them."""
+    files = {
+        member.key: member.file for member in case.survey.checkpoint.members if member.file.endswith(".ckpt")
+    }
+    shown = show(name, 80)
+    if name in files:
+        yield Statement(
+            f"{shown} is in this folder ({show(files[name], 80)}): the folder of the message is another one."
+        )
+        yield from loads(case)
+        return
+    yield Statement(
+        f"{shown} is not among the objects of this folder, which are {and_more([show(key, 60) for key in files], 8)}, in a file each: the run that saved"
+        " had no such object, or its file was left out when the folder was published."
+    )
+    yield Statement(
+        f"To use the model alone, build the program without {shown} among its recoverables, or give the Checkpointer allow_partial_load=True."
+        + (" A training that goes on begins its optimizer anew." if _OPTIMIZER_WORD.search(name) else "")
+    )
     yield from loads(case)
 
 

@@ -6,7 +6,13 @@ import re
 from collections.abc import Iterator
 
 from ckpt.evidence.loading import literal
-from ckpt.evidence.pretrained import base_of_adapter
+from ckpt.evidence.pretrained import (
+    base_of_adapter,
+    merged_parts,
+    pipeline_class,
+    pipeline_line,
+    pipeline_parts,
+)
 from ckpt.jobs.explain.case import Answer, Case, Statement, loads, looked_at, offered, stated
 from ckpt.jobs.explain.family import Family, stating
 from ckpt.jobs.explain.message import Message
@@ -211,6 +217,10 @@ def _no_file(message: Message, case: Case) -> Answer:
         return Answer(case.survey.path, tuple(_no_adapter(message, case)))
     if "valid checkpoint" in message.text:
         return Answer(case.survey.path, tuple(_no_resumable(case)))
+    if names == {"config.json": None} and pipeline_class(checkpoint) is not None:
+        rows = tuple(_of_pipeline(message, case))
+        if rows:
+            return Answer(case.survey.path, rows)
     if names and all(name.endswith(".json") and not name.endswith(".index.json") for name in names):
         return Answer(case.survey.path, tuple(_no_settings(case, list(names))))
     return _by_other_names(message, case)
@@ -235,7 +245,8 @@ def _elsewhere(message: Message, case: Case, name: str) -> Iterator[Statement]:
 def _adapted(case: Case) -> Iterator[Statement]:
     """The line that puts an adapter of PEFT into its base model, or the one that loads any other file."""
     base = base_of_adapter(case.survey.checkpoint)
-    if base is None:
+    shapes = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
+    if base is None or merged_parts(shapes):
         yield from loads(case)
         return
     named = f" ({show(base, 80)})" if base else ""
@@ -312,6 +323,28 @@ def _no_settings(case: Case, names: list[str]) -> Iterator[Statement]:
         " settings, which no command makes from weights. Copy it from the model that the training began with."
     )
     yield from loads(case, "Without it the weights load so:")
+
+
+def _of_pipeline(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a loader of one model that was given a whole pipeline of diffusers, or nothing where it looked in a part."""
+    checkpoint = case.survey.checkpoint
+    parts = pipeline_parts(checkpoint)
+    place = next((found for pattern in _PLACES if (found := pattern.search(message.text))), None)
+    folder = "" if place is None else place[1].rstrip("./\\").replace("\\", "/").rpartition("/")[2]
+    if folder in {member.key for member in checkpoint.members}:
+        return
+    yield Statement(
+        f"Nothing is missing: this folder is a whole pipeline of diffusers ({pipeline_class(checkpoint)}), whose settings are in model_index.json, which is here."
+        " A config.json belongs to each of its parts. The program asked for one model."
+    )
+    line = pipeline_line(checkpoint, literal(case.survey.path))
+    if line is not None:
+        yield Statement("As a pipeline it loads so:", (), line)
+    if parts:
+        shown = and_more(
+            [f'subfolder="{show(key, 60)}" ({show(name, 80)})' for key, name in parts.items()], 4
+        )
+        yield Statement(f"A class of one model takes a part of it: {shown}.")
 
 
 def _by_other_names(message: Message, case: Case) -> Answer:

@@ -32,6 +32,12 @@ from ckpt.jobs.explain.families.beginnings import (
     whole_beginnings,
 )
 from ckpt.jobs.explain.families.classes import BASES, TYPES, another_class, of_another_class, task_of
+from ckpt.jobs.explain.families.leftovers import (
+    added_layers,
+    layout_of_experts,
+    trained_scales,
+    trained_scales_statement,
+)
 from ckpt.jobs.explain.families.quantized import packed_and_plain
 from ckpt.jobs.explain.families.recorded import settings_of, settings_places
 from ckpt.jobs.explain.families.spellings import (
@@ -43,6 +49,7 @@ from ckpt.jobs.explain.families.spellings import (
     cut_statement,
     is_adapter,
     lost_of_recurrent,
+    merged_layers,
     not_trained,
     not_trained_statement,
     of_modules,
@@ -388,6 +395,12 @@ def _missing(
             " trained for a new task. Without training its answers are random."
         )
         return
+    if absent and not (present or met or unexpected or message.mismatched or respelled.partners):
+        added = added_layers(absent, shapes)
+        if added is not None:
+            yield added
+            yield live(survey, "To go on without them, load what fits. The others stay as they were built:")
+            return
     rest = [name for name in _left(here, met_here) if name not in changed.names]
     averaged = averages(rest, shapes)
     if averaged:
@@ -407,8 +420,9 @@ def _missing(
         if spoken:
             yield from stated([_with_key(finding, case, chosen)])
             if finding.code == "scaled":
-                yield built_by_quantizers(case)
-                if "Can not map tensor" in message.text:
+                if "Can not map tensor" not in message.text:
+                    yield built_by_quantizers(case)
+                else:
                     yield Statement(
                         "Converters to GGUF take weights that were not quantized: convert the original model, and quantize the GGUF"
                         " (llama-quantize)."
@@ -425,10 +439,19 @@ def _missing(
             return
     if rest:
         yield Statement(f"The model has no place for {plural(len(rest), 'key')} of this file.", tuple(rest))
+    experts = layout_of_experts(absent, rest, case)
+    if experts is not None:
+        yield experts
+        return
     load = survey.load.expression
     # Half of a list that was cut off would say the same, so most of the file must have a place.
     is_complete = not missing and not message.mismatched and "loading state_dict" in message.text
     is_complete = is_complete and load is not None and 2 * len(rest) < len(shapes)
+    scales = [] if missing else trained_scales(rest, shapes)
+    needed = trained_scales_statement(scales, case) if scales else None
+    if needed is not None:
+        yield needed
+        return
     if rest and is_complete and not case.is_useless and len(survey.candidates) == 1:
         yield Statement(
             "The message names no missing key, so the model gets all that it asks for. strict=False leaves these out, and nothing else:",
@@ -722,6 +745,7 @@ def _shapes(
     if same and not case.is_useless:
         told = [
             *_of_quantizers(same, shapes),
+            *merged_layers(message, shapes, case),
             *name_architectures(message, shapes),
             *adapter_rank(message, case),
         ]

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from ckpt.io.far import is_url
+from ckpt.io.location import locate
 from ckpt.jobs.explain.case import Case, Statement, loads
-from ckpt.text import and_more, show
+from ckpt.text import and_more, plural, show
 
 NOT_FOUND = re.compile(
     r"(?:No such file or directory|Not a directory): (?:Posix|Windows)?(?:Path\()?['\"]([^'\"\n]{1,2000})['\"]"
@@ -23,6 +24,46 @@ _NUMBER = re.compile(r"\d+")
 _OF_RANKS = re.compile(r"(?:random_states|rng_state|rng)_?\d|(?:^|_)rank_?\d")
 """The names of files that each process of a run writes for itself."""
 _STEPS = ("last_epoch", "global_step", "step", "iteration")
+
+
+COUNTED = re.compile(
+    r"Number of found checkpoints does not match the number of registered objects:\s{1,20}Found checkpoints: (\d{1,6})\s{1,20}Registered objects: (\d{1,6})"
+)
+"""The warning of accelerate, which loads none of its custom objects where their counts differ."""
+_CUSTOM = re.compile(r"custom_checkpoint_\d{1,6}\.pkl")
+
+
+def of_counted(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer accelerate, which counts other files of custom objects than a program has registered."""
+    if not case.is_folder or is_url(case.survey.path):
+        return
+    counted, registered = int(found[1]), int(found[2])
+    names = [name for name in locate(case.survey.path).names() if "custom_checkpoint" in name]
+    own = [name for name in names if _CUSTOM.fullmatch(name)]
+    others = [name for name in names if name not in own]
+    held = and_more([show(name, 80) for name in own], 4)
+    if others and len(names) == counted and len(own) == registered:
+        strays = and_more([show(name, 80) for name in others], 4)
+        yield Statement(
+            f"accelerate counts each name with custom_checkpoint in it, and {strays} is one: {counted:,} names, for {registered:,} registered. It then skips all of"
+            f" them, so {held} was not loaded, although it is here. Move {strays} out of this folder, and load again."
+        )
+    elif own and counted in (len(own), len(names)):
+        yield Statement(
+            f"This folder has the states of {plural(len(own), 'custom object')} ({held}), and the program registered {registered:,}. accelerate then loads none of them: schedulers and"
+            " other objects begin anew. Register as many as the run that saved (register_for_checkpointing), in its order, before load_state."
+        )
+    elif not names:
+        yield Statement(
+            "This folder has no file of a custom object (custom_checkpoint_0.pkl): another folder was loaded."
+            if counted
+            else f"This folder has no file of a custom object (custom_checkpoint_0.pkl), and the program registered {registered:,}: they begin anew."
+        )
+    else:
+        yield Statement(
+            f"The message counts {counted:,} files of custom objects, and this folder has {len(names):,} ({and_more([show(name, 80) for name in names], 4)}): another folder was loaded."
+        )
+    yield from loads(case)
 
 
 def path_in(found: re.Match[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ckpt.jobs.explain.case import Case, Statement
@@ -26,17 +27,17 @@ _MOST = 3
 
 def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
     """Name the settings of a file whose value is a size that differs."""
-    sizes = list(
-        dict.fromkeys(
-            (ours, theirs)
-            for row in rows
-            for ours, theirs in zip(row.checkpoint, row.model, strict=False)
-            if ours != theirs
-        )
+    sizes = Counter(
+        (ours, theirs)
+        for row in rows
+        for ours, theirs in zip(row.checkpoint, row.model, strict=False)
+        if ours != theirs
     )
-    if len(sizes) != 1:
+    if not sizes:
         return
-    ((ours, theirs),) = sizes
+    (ours, theirs), count = sizes.most_common(1)[0]
+    if 2 * count <= sizes.total():
+        return  # no size is the one that most others follow from
     named = [
         value.name
         for value in case.survey.checkpoint.values
@@ -45,12 +46,30 @@ def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
         and _OF_SETTINGS.search(_above(value.name))
         and not _OF_TRAINING.search(value.name.rpartition(".")[2].lower())
     ]
+    named += _in_yaml(ours, case)
     if ours < _LEAST or not 0 < len(named) <= _MOST:
         return
     yield Statement(
         f"{ours:,} stands among the settings of this checkpoint: {and_more([show(name, 120) for name in named], _MOST)}. Build the model with it, in place"
         f" of {theirs:,}."
     )
+
+
+_OF_YAML = re.compile(r"^[ \t]{0,40}([A-Za-z_]\w{0,60}): (\d{1,9})[ \t]*$", re.MULTILINE)
+"""A line of YAML with a setting that is a whole number."""
+
+
+def _in_yaml(size: int, case: Case) -> list[str]:
+    """The settings of one size in a config that a checkpoint holds as a text of YAML, each with the place of the text."""
+    named: dict[str, None] = {}
+    for value in case.survey.checkpoint.values:
+        text = value.node
+        if not isinstance(text, str) or "\n" not in text or not _OF_SETTINGS.search(value.name):
+            continue
+        for match in _OF_YAML.finditer(text):
+            if int(match[2]) == size and not _OF_TRAINING.search(match[1].lower()):
+                named[f"{match[1]} in {value.name}"] = None
+    return list(named)
 
 
 def settings_places(case: Case) -> list[str]:

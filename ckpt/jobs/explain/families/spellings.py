@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ckpt.evidence.dialects import LEAVES
+from ckpt.evidence.pretrained import merged_parts
 from ckpt.jobs.explain.case import Case, Statement, are
 from ckpt.jobs.explain.message import Message
 from ckpt.rows import NamedTuple
@@ -193,6 +194,25 @@ def adapter_rank(message: Message, case: Case) -> Iterator[Statement]:
     else:
         text += f" Build it with r = {here}."
     yield Statement(text)
+
+
+def merged_layers(message: Message, shapes: Mapping[str, tuple[int, ...]], case: Case) -> Iterator[Statement]:
+    """Say that an adapter has the merged layers of PEFT 0.2, whose lora_B is a grouped convolution and whose lora_A is stacked."""
+    parts = merged_parts(shapes)
+    plain = [row for row in message.mismatched if ".lora_B." in row.name and len(row.model) == 2]
+    if not parts or not plain:
+        return
+    said = [node for name, node in case.finds_value(("r",)) if isinstance(node, int)]
+    rows = sorted({shapes[name][0] for name in parts.values()})
+    stacked = f" r is {said[0]} in adapter_config.json, and lora_A has {rows[0]} rows: the layers of {rows[0] // said[0]} projections, one behind the other."
+    is_stacked = (
+        len(rows) == 1 and len(said) == 1 and said[0] > 0 and rows[0] % said[0] == 0 and rows[0] > said[0]
+    )
+    yield Statement(
+        f"{plural(len(parts), 'tensor')} lora_B of this adapter {'has' if len(parts) == 1 else 'have'} three axes beside a lora_A of two: the merged layers"
+        f" of PEFT 0.2 (enable_lora).{stacked if is_stacked else ''} PEFT 0.3 and newer have no such layer, so no value of r fits. Load it with peft 0.2.0, or"
+        " train the adapter anew."
+    )
 
 
 _LORA = re.compile(r"\.lora_(?:A|B|embedding_A|embedding_B|magnitude_vector)\b")
