@@ -78,7 +78,6 @@ LIMITS = [
     "formats.common.expressions._POWERS",
     "formats.common.expressions._PRECISION",
     "formats.common.expressions._SCANNED",
-    "formats.common.expressions._SYMBOLS",
     "formats.common.expressions._TERMS",
     "formats.common.constants._MOST",
     "formats.common.constants._SHORT",

@@ -485,6 +485,7 @@ QUINT = op.storage_id("0", "QUInt8Storage", MANY, "cpu")
 LONGS = op.tensor((MANY,), (1,), key="1", cls="LongStorage", numel=MANY)
 FLOATS = op.tensor((MANY,), (1,), key="2", numel=MANY)
 ROWS = op.tensor((MANY, 1), (1, 1), key="1", cls="LongStorage", numel=MANY)
+PLACES = op.tensor((1, MANY), (MANY, 1), key="1", cls="LongStorage", numel=MANY)
 PER_CHANNEL = glob("torch", "per_channel_affine")
 
 
@@ -502,7 +503,7 @@ REBUILT: dict[str, tuple[bytes, tuple[Any, ...]]] = {
         glob("torch._utils", "_rebuild_qtensor"),
         quantized(PER_CHANNEL, [1.0] * MANY, [0] * MANY, 0),
     ),
-    "indices": (glob("torch._utils", "_rebuild_sparse_tensor"), sparse("sparse_coo", ROWS, FLOATS, (MANY, 1), True)),
+    "indices": (glob("torch._utils", "_rebuild_sparse_tensor"), sparse("sparse_coo", PLACES, FLOATS, (MANY,), True)),
     "indices of rows": (
         glob("torch._utils", "_rebuild_sparse_tensor"),
         sparse("sparse_csr", LONGS, LONGS, FLOATS, (MANY - 1, 1)),
@@ -533,7 +534,7 @@ def test_a_scheme_of_a_quantized_tensor_is_short(tmp_path: Path) -> None:
         (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"x": program}), STORAGES))
         with pytest.raises(CkptError, match="its scheme is not"):
             open(str(tmp_path / "x.pth"))
-    of_bytes = quantized(PER_CHANNEL, [binary(b"a")], [0], 0)
+    of_bytes = quantized(PER_CHANNEL, [binary(b"a"), *[1.0] * (MANY - 1)], [0] * MANY, 0)
     assert "called" in many_tensors(tmp_path / "y.pth", rebuild, *of_bytes, count=1)
 
 
