@@ -457,7 +457,8 @@ _CONTAINERS = frozenset(
     for name in names
 )
 _FILLED_BY_INIT = tuple(
-    f".{name}" for name in ("list", "dict", "set", "bytearray", "OrderedDict", "Counter", "deque")
+    f".{name}"
+    for name in ("list", "dict", "set", "bytearray", "OrderedDict", "Counter", "deque", "defaultdict")
 )
 _DICTS = (
     "builtins.dict",
