@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-from ckpt.dtypes import contiguous
+from ckpt.dtypes import DType, contiguous
 from ckpt.errors import UnreadableError
 from ckpt.nodes import Global, Node
 from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
@@ -125,8 +125,10 @@ def odd_jagged(values: TensorRef, offsets: TensorRef, lengths: TensorRef | None,
     return None
 
 
-def odd_scheme(scheme: Sequence[Node], parts: Mapping[str, TensorRef], shape: tuple[int, ...]) -> str | None:
-    """Return how the scales of a quantized tensor do not fit its size, or None. torch up to 2.12 compares nothing."""
+def odd_scheme(
+    scheme: Sequence[Node], dtype: DType, parts: Mapping[str, TensorRef], shape: tuple[int, ...]
+) -> str | None:
+    """Return how the scales of a quantized tensor do not fit its size or type, or None. torch up to 2.12 compares nothing."""
     name = scheme[0]
     if type(name) is not Global or not name.name.startswith("per_channel_"):
         return None
@@ -138,6 +140,10 @@ def odd_scheme(scheme: Sequence[Node], parts: Mapping[str, TensorRef], shape: tu
         counts = (len(node),) if type(node) is list else None if part is None else part.shape
         if counts != (shape[axis],):
             return "it has not one scale and zero point for each channel"
+    zeros = parts.get("zero_points")
+    is_float = name.name.endswith("float_qparams") or (zeros is not None and zeros.dtype.kind == "float")
+    if is_float and dtype.name == "qint32":
+        return "torch has no qint32 with zero points that are floats"
     return None
 
 
@@ -234,6 +240,8 @@ def _excess_of_rows(parts: Mapping[str, TensorRef]) -> str | None:
     if len(sizes.shape) != 2:
         return None
     width, limit = sizes.shape[1], parts["values"].numel
+    if not offsets.numel:
+        return "the first of no rows"
     step = max(1, _RUN // max(width, 1))
     for first in range(0, offsets.numel, step):
         last = min(first + step, offsets.numel)

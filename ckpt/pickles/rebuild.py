@@ -140,7 +140,7 @@ class Rebuilder:
 
     def _tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _arity(args, 4)
-        return _view(args[0], args[2], args[3], args[1])
+        return _numeric(_view(args[0], args[2], args[3], args[1]))
 
     def _tensor_v2(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _arity(args, 5)
@@ -258,7 +258,7 @@ class Rebuilder:
                 parts.append((label, part))
             elif type(node) is float or (type(node) is int and node.bit_length() < 64):
                 name += f", {label.replace('_', ' ').removesuffix('s')} {node!r}"
-        _refuse_odd(odd_scheme(scheme, dict(parts), data.shape))
+        _refuse_odd(odd_scheme(scheme, data.dtype, dict(parts), data.shape))
         return Composite(
             "quantized", data.dtype, data.shape, tuple(parts), requires_grad=_flag(args[5]), detail=name
         )
@@ -297,7 +297,7 @@ class Rebuilder:
         numel = 1 + sum((s - 1) * t for s, t in zip(size, stride, strict=True)) if prod(size) else 0
         storage = Storage(f"meta:{self._meta}", "meta", dtype, dtype.nbytes(numel), None)
         self._meta += 1
-        return strided(storage, dtype, size, stride, 0, requires_grad=_flag(args[3]))
+        return _numeric(strided(storage, dtype, size, stride, 0, requires_grad=_flag(args[3])))
 
     def _nested_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _arity(args, 4)
@@ -357,7 +357,7 @@ class Rebuilder:
         if len(call.states) > 1 or len(state) != 4:
             raise BadCallError("its tensor is changed by a state that is no view of a storage")
         storage, offset, size, stride = state
-        return _view(storage, size, stride, offset)
+        return _numeric(_view(storage, size, stride, offset))
 
     def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
         data: bytes | Range | None = as_bytes(args[0]) if args else None
@@ -598,6 +598,13 @@ def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> Tensor
         if not is_usual or not all(type(bit) is bool for bit in bits.values()):
             raise BadCallError("its metadata is not a dict of the flags conj and neg")
         ref = ref._replace(conj=bits.get("conj") is True, neg=bits.get("neg") is True)
+    return _numeric(ref)
+
+
+def _numeric(ref: TensorRef) -> TensorRef:
+    """Return a tensor of numbers. Raises BadCallError for one of codes, which has no scale: torch looks for it at address 0."""
+    if ref.dtype.kind == "quantized":
+        raise BadCallError(f"its {ref.dtype.name} tensor has no scale")
     return ref
 
 

@@ -52,9 +52,13 @@ def compressed(
 
 
 def quantized(scales: Any, zero_points: Any, axis: int) -> Rebuilt:
-    storage = torch.quantize_per_tensor(torch.ones(6), 1.0, 0, torch.quint8)._typed_storage()
     scheme = (torch.per_channel_affine, scales, zero_points, axis)
-    return Rebuilt(torch._utils._rebuild_qtensor, storage, 0, (2, 3), (3, 1), scheme, False, {})
+    return Rebuilt(torch._utils._rebuild_qtensor, codes(torch.quint8), 0, (2, 3), (3, 1), scheme, False, {})
+
+
+def codes(dtype: torch.dtype) -> Any:
+    """A storage of six codes."""
+    return torch.quantize_per_tensor(torch.ones(6), 1.0, 0, dtype)._typed_storage()
 
 
 class Jagged:
@@ -115,6 +119,18 @@ ODD: dict[str, Callable[[], Any]] = {
     "too few scales": lambda: quantized(torch.ones(1).double(), longs([0, 0]), 0),
     "too few zero points in a list": lambda: quantized([1.0, 1.0], [0], 0),
     "a matrix of scales": lambda: quantized(torch.ones(2, 1).double(), longs([0, 0]), 0),
+    "codes without a scale": lambda: Rebuilt(torch._utils._rebuild_tensor_v2, codes(torch.quint8), 0, (2,), (1,), False, {}),
+    "codes without a scale as torch 0.3 wrote them": lambda: Rebuilt(
+        torch._utils._rebuild_tensor, codes(torch.qint8), 0, (2,), (1,)
+    ),
+    "numbers that become codes": lambda: Rebuilt(
+        torch._utils._rebuild_tensor_v3, torch.ones(4)._typed_storage(), 0, (2,), (1,), False, {}, torch.qint32
+    ),
+    "codes on meta": lambda: Rebuilt(torch._utils._rebuild_meta_tensor_no_storage, torch.quint8, (2,), (1,), False),
+    "long codes with zero points that are floats": lambda: Rebuilt(
+        torch._utils._rebuild_qtensor, codes(torch.qint32), 0, (2, 3), (3, 1),
+        (torch.per_channel_affine, torch.ones(2).double(), torch.zeros(2), 0), False, {},
+    ),
     "no offsets": lambda: Jagged(offsets=None),
     "offsets of floats": lambda: Jagged(offsets=torch.tensor([0.0, 2, 6])),
     "offsets without an end": lambda: Jagged(offsets=longs([])),
@@ -137,6 +153,9 @@ def test_parts_that_do_not_fit_each_other_are_refused(name: str, tmp_path: Path)
 
 OUTSIDE: dict[str, Callable[[], Any]] = {
     "an offset behind the values": lambda: nested(*nested().arguments[:3], longs([0, 4])),
+    "the first of no rows": lambda: nested(
+        torch.ones(1), *[torch.zeros((0, 2), dtype=torch.int64)] * 2, torch.zeros(0, dtype=torch.int64)
+    ),
     "an offset before them": lambda: nested(*nested().arguments[:3], longs([0, -1])),
     "a row that is too long": lambda: nested(torch.arange(4.0), longs([[2], [3]])),
     "a size before 0": lambda: nested(torch.arange(4.0), longs([[2], [-1]])),

@@ -445,3 +445,14 @@ def test_big_endian_values_are_those_of_torch_or_refused(name: str, tmp_path: Pa
             open(str(path))
         return
     assert api.open(path)["weight"].numpy().tobytes() == wanted.tobytes()
+
+
+def test_a_default_dict_that_is_made_without_its_call_is_refused(tmp_path: Path) -> None:
+    """Python makes it without the factory that the pickle names."""
+    factory = glob("builtins", "list")
+    program = glob("collections", "defaultdict") + value((factory,)) + op.newobj()
+    path = tmp_path / "x.pth"
+    path.write_bytes(torch_zip(pickled({"x": program}), STORAGES))
+    assert torch.load(path, weights_only=False)["x"].default_factory is None
+    with pytest.raises(CkptError, match="it is made without the call that fills it"):
+        open(str(path))
