@@ -342,6 +342,8 @@ class Rebuilder:
         if isinstance(data, TensorRef):
             _refuse_expanded(data, dtype)  # torch makes all elements of a view
             return Composite("strided", dtype, data.shape, (("data", data),), device, requires_grad)
+        if data is not None:
+            raise BadCallError("its data is not a plain tensor")
         stored = array(args[0])
         if stored is None:
             return None
@@ -595,8 +597,8 @@ def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> Tensor
     if flags is not None:
         bits = _attributes(flags)
         is_usual = type(flags) is Dict and len(bits) == len(flags.keys) and set(bits) <= {"conj", "neg"}
-        if not is_usual or not all(type(bit) is bool for bit in bits.values()):
-            raise BadCallError("its metadata is not a dict of the flags conj and neg")
+        if not is_usual or not all(bit is True for bit in bits.values()):  # torch takes False for True
+            raise BadCallError("its metadata is not a dict of the flags conj and neg, each True")
         ref = ref._replace(conj=bits.get("conj") is True, neg=bits.get("neg") is True)
     return _numeric(ref)
 
