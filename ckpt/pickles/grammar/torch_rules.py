@@ -413,7 +413,7 @@ def _is_flat_data(grammar: Grammar, node: Node) -> bool:
 
 def _is_flat(grammar: Grammar, node: Node, levels: int) -> bool:
     if type(node) is Dict:
-        return _is_flat(grammar, node.keys, levels) and _is_flat(grammar, node.values, levels)
+        return all(_is_flat(grammar, part, levels - 1) for part in (*node.keys, *node.values))
     if type(node) is list or is_tuple(node):
         return levels > 0 and all(_is_flat(grammar, part, levels - 1) for part in node)
     return not holds_text(node) or is_short_text(grammar, node)
@@ -434,6 +434,7 @@ def _work_of_parameter(grammar: Grammar, call: Opaque) -> int:
 
 
 def _entries_of_mesh(grammar: Grammar, tensor: Opaque) -> int:
+    """The entries in the attributes of a DTensor, of its specification and of its meshes."""
     states = [part for arg in (*tensor.args, *tensor.states) for part in _states_in(arg)]
     work, seen = 0, set[int]()
     while states:
