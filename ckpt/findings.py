@@ -35,6 +35,12 @@ CATALOGUE: dict[str, Code] = {
             "called-on-load", "error", "loading the file calls a function that ckpt does not know", _INSPECT
         ),
         Code("code-inside", "error", "the file holds code that loading it runs", _INSPECT),
+        Code(
+            "out-of-bounds",
+            "error",
+            "an index or a row of a tensor leads out of it, and torch follows it",
+            _INSPECT,
+        ),
         Code("damaged-file", "error", "a file of a folder is damaged and was not read", _INSPECT),
         Code("incomplete", "error", "parts of a checkpoint are missing", _INSPECT),
         Code(

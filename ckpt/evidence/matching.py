@@ -26,6 +26,7 @@ from ckpt.tree.find import children
 from ckpt.tree.view import look
 
 _LARGEST = 2**63
+_LONGEST_NAME = 10_000
 """A number that no parameter of an optimizer reaches. Python refuses to write out one of thousands of digits."""
 _ELEMENTWISE = (
     "exp_avg",
@@ -203,7 +204,8 @@ def _key(key: Node) -> object:
 
 
 def _is_huge(key: Node) -> bool:
-    return type(key) is int and abs(key) >= _LARGEST
+    """Tell whether a key is no number and no name of a parameter: finding it among others takes as long as it is."""
+    return (type(key) is int and abs(key) >= _LARGEST) or (isinstance(key, str) and len(key) > _LONGEST_NAME)
 
 
 def _slot(key: Node, name: str | None, state: Node) -> Slot:

@@ -176,7 +176,7 @@ def _note(
             note_hashed(pickle, keys, call.offset)
     except UnreadableError:
         pickle.crowded.append(call)
-    if pickle.hashes.count_numbers(keys) is not None:
+    if pickle.hashes.count_numbers(keys) is not None or not pickle.hashes.count_texts(keys):
         pickle.crowded.append(call)
     noted[id(given)] = _Noted(pickle.hashes.entries - entries, pickle.hashed[objects:], given)
 

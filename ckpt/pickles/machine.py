@@ -145,11 +145,12 @@ Made: TypeAlias = (
 
 
 class Inner(NamedTuple):
-    """The content of a tuple or set that is hashed: its entries, each as often as it is reached, and whether there are objects, and sets
-    of more than texts, in it. The node keeps its id taken.
+    """The content of a tuple or set that is hashed: its entries and the letters of its long texts, each as often as it is reached, and
+    whether there are objects, and sets of more than texts, in it. The node keeps its id taken.
     """
 
     entries: int
+    letters: int
     has_object: bool
     has_set: bool
     node: Node
@@ -183,6 +184,10 @@ class Fillings:
 _LONG_NUMBER = 4_096
 """The most bits of a number that is hashed, which takes as long each time. A text keeps its hash."""
 LONG_NUMBER = f"a key of a dict is a number of over {_LONG_NUMBER:,} bits"
+_LONG_TEXT = 256
+"""The length of a text from which on its letters count: equal texts that are two objects are compared letter by letter."""
+LONG_TEXTS = "long texts are keys too many times"
+_TEXTS = frozenset((str, ByteStr, bytes))
 _CROWDING = frozenset((int, float, tuple))
 """Keys whose hashes a file can choose."""
 
@@ -201,6 +206,16 @@ class Hashes:
         self.entries += entries
         return self.entries <= 2 * TUPLE_ENTRIES
 
+    def count_texts(self, keys: Sequence[object]) -> bool:
+        """Add the letters of long texts. Tells whether all of them stay few enough.
+
+        A text with an equal one before it is compared with that, as often as it is a key.
+        """
+        lengths = [len(key) for key in keys if type(key) in _TEXTS]  # type: ignore[arg-type]
+        if not lengths or max(lengths) < _LONG_TEXT:
+            return True
+        return self.count_entries(sum(length >> 6 for length in lengths if length >= _LONG_TEXT))
+
     def count_numbers(self, keys: Sequence[object]) -> str | None:
         """Add large numbers, and return why they are too many, or None.
 
@@ -218,8 +233,8 @@ class Hashes:
                 return "too many keys of a dict have one hash"
         return None
 
-    def count_tuple(self, key: tuple[Node, ...], entries: int) -> bool:
-        """Add a tuple whose entries are counted. Tells whether few tuples have its hash: numbers can be chosen for one.
+    def count_tuple(self, key: tuple[Node, ...], entries: int, letters: int) -> bool:
+        """Add a tuple whose entries and letters are counted. Tells whether few tuples have its hash: numbers can be chosen for one.
 
         Python compares each with all before, entry by entry.
         """
@@ -229,7 +244,7 @@ class Hashes:
             count = self._count_equal(key)
         except TypeError:  # it holds a list
             return True
-        return count < _EQUAL_HASHES and self.count_entries(entries * count)
+        return count < _EQUAL_HASHES and self.count_entries((entries + letters) * count)
 
     def count_set(self, entries: int) -> bool:
         """Add a tuple or frozenset with frozensets in it. Each is counted as if all of them had one hash."""
@@ -784,6 +799,8 @@ def _set_items(out: Pickle, offset: int, target: Made, items: Sequence[Node]) ->
     kinds = set(map(type, keys))
     if kinds != {str} and (problem := out.hashes.count_numbers(keys)) is not None:
         raise OddPickleError(problem, offset)
+    if not out.hashes.count_texts(keys):
+        raise OddPickleError(LONG_TEXTS, offset)
     if not kinds.isdisjoint(_CROWDING) and len(target.keys) + len(keys) > _MANY_NUMBERS:
         out.numbered[id(target)] = target
     if not _HASHED.issuperset(kinds):
@@ -807,6 +824,8 @@ def _note_items(out: Pickle, items: Sequence[Node], offset: int) -> None:
     problem = out.hashes.count_numbers(items)
     if problem is not None:
         raise OddPickleError(problem, offset)
+    if not out.hashes.count_texts(items):
+        raise OddPickleError(LONG_TEXTS, offset)
     note_hashed(out, items, offset)
 
 
@@ -817,13 +836,13 @@ def note_hashed(out: Pickle, keys: Sequence[Node], offset: int) -> None:
             out.hashed.append(key)
         elif _is_nesting(key):
             inner = _inner(key, out.inner, offset)
-            if not out.hashes.count_entries(inner.entries):
+            if not out.hashes.count_entries(inner.entries + (inner.letters >> 6)):
                 raise OddPickleError("tuples are keys too many times", offset)
             is_few = True
             if inner.has_set:
-                is_few = out.hashes.count_set(inner.entries)
+                is_few = out.hashes.count_set(inner.entries + (inner.letters >> 6))
             elif is_tuple(key):
-                is_few = out.hashes.count_tuple(key, inner.entries)
+                is_few = out.hashes.count_tuple(key, inner.entries, inner.letters)
             if not is_few:
                 raise OddPickleError("too many keys of a dict have one hash", offset)
             if inner.has_object:
@@ -852,12 +871,18 @@ def _inner(key: Node, seen: dict[int, Inner], offset: int) -> Inner:
         within = [seen[id(part)] for part in parts if _is_nesting(part)]
         seen[id(node)] = Inner(
             len(parts) + sum(inner.entries for inner in within),
+            _letters_in(parts) + sum(inner.letters for inner in within),
             Opaque in kinds or any(inner.has_object for inner in within),
             (type(node) is Set and not {str, ByteStr}.issuperset(kinds))
             or any(inner.has_set for inner in within),
             node,
         )
     return seen[id(key)]
+
+
+def _letters_in(parts: Sequence[Node]) -> int:
+    lengths = [len(part) for part in parts if type(part) in _TEXTS]  # type: ignore[arg-type]
+    return sum(length for length in lengths if length >= _LONG_TEXT)
 
 
 def _has_unhashable(keys: Sequence[Node], seen: dict[int, Node]) -> bool:

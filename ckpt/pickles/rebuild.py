@@ -28,11 +28,12 @@ from ckpt.nodes import (
     is_tuple,
     tensor_of,
 )
+from ckpt.pickles.bounds import Bounds, odd_jagged, odd_nested, odd_scheme, odd_sparse
 from ckpt.pickles.machine import Fillings, Pickle
 from ckpt.pickles.names_of_torch import TENSOR_PROPERTIES
 from ckpt.places import Place, Range
 from ckpt.rows import replace
-from ckpt.tensors import DIMENSIONS, Composite, Storage, Tensor, TensorRef, tensor_ref
+from ckpt.tensors import DIMENSIONS, Composite, Storage, Tensor, TensorRef, dense, tensor_ref
 from ckpt.text import show
 from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.scalars import device_text
@@ -50,12 +51,20 @@ UNTYPED = ("UntypedStorage", "_UntypedStorage")
 class Rebuilder:
     """Finds the meaning of the calls of one pickle. `nested` opens a checkpoint inside bytes.
 
-    The tensors are charged to `budget`, if there is one.
+    The tensors are charged to `budget`, if there is one. With `bounds` the numbers in the parts of tensors are read, and
+    `excesses` names those that lead out of their tensors.
     """
 
-    def __init__(self, nested: Callable[[bytes | Range], Node], budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        nested: Callable[[bytes | Range], Node],
+        budget: Budget | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
         self._nested = nested
         self._budget = budget
+        self._bounds = bounds
+        self.excesses: list[str] = []
         self._meta = 0
         self._fillings = Fillings()
         self._meshes: dict[int, Mesh | None] = {}
@@ -132,7 +141,7 @@ class Rebuilder:
 
     def _tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _arity(args, 4)
-        return _view(args[0], args[2], args[3], args[1])
+        return _numeric(_view(args[0], args[2], args[3], args[1]))
 
     def _tensor_v2(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _arity(args, 5)
@@ -195,6 +204,8 @@ class Rebuilder:
             tensor = self._of_ranks(tensor, state, attributes)
         elif _is_made_of_others(subclass, attributes) and tensor.layout != "jagged":
             raise BadCallError("its values are those of inner tensors, and torch makes it by another call")
+        if tensor.layout == "jagged":
+            _refuse_other_parts(_attributes(inner[0]), attributes)
         is_parameter = tensor.is_parameter or attributes.get("_is_param") is True
         if type(subclass) is Global and subclass.name in ("Parameter", "UninitializedParameter"):
             is_parameter = True
@@ -248,6 +259,7 @@ class Rebuilder:
                 parts.append((label, part))
             elif type(node) is float or (type(node) is int and node.bit_length() < 64):
                 name += f", {label.replace('_', ' ').removesuffix('s')} {node!r}"
+        _refuse_odd(odd_scheme(scheme, data.dtype, dict(parts), data.shape))
         return Composite(
             "quantized", data.dtype, data.shape, tuple(parts), requires_grad=_flag(args[5]), detail=name
         )
@@ -269,7 +281,13 @@ class Rebuilder:
         )
         if len(parts) != len(labels):
             raise BadCallError("its parts are not plain tensors")
-        return Composite(layout, tensors[-1].dtype, _sizes(data[len(labels)]), parts)
+        shape = _sizes(data[len(labels)])
+        for _, part in parts[:-1]:
+            _refuse_expanded(dense(part), part.dtype)  # each index is looked at
+        _refuse_odd(odd_sparse(layout, dict(parts), shape))
+        tensor = Composite(layout, tensors[-1].dtype, shape, parts)
+        self._look_at(tensor, call)
+        return tensor
 
     def _meta_tensor(self, args: tuple[Node, ...], call: Opaque) -> TensorRef:
         _arity(args, 4)
@@ -280,7 +298,7 @@ class Rebuilder:
         numel = 1 + sum((s - 1) * t for s, t in zip(size, stride, strict=True)) if prod(size) else 0
         storage = Storage(f"meta:{self._meta}", "meta", dtype, dtype.nbytes(numel), None)
         self._meta += 1
-        return strided(storage, dtype, size, stride, 0, requires_grad=_flag(args[3]))
+        return _numeric(strided(storage, dtype, size, stride, 0, requires_grad=_flag(args[3])))
 
     def _nested_tensor(self, args: tuple[Node, ...], call: Opaque) -> Composite:
         _arity(args, 4)
@@ -288,21 +306,35 @@ class Rebuilder:
         parts = tuple((label, _plain(node)) for label, node in zip(labels, args, strict=False))
         for _, part in parts[1:]:
             _refuse_expanded(part, part.dtype)  # torch looks at each row
+        _refuse_odd(odd_nested(dict(parts)))
         values, sizes = parts[0][1], parts[1][1]
-        return Composite("nested", values.dtype, sizes.shape[:1], parts, elements=values.numel)
+        tensor = Composite("nested", values.dtype, sizes.shape[:1], parts, elements=values.numel)
+        self._look_at(tensor, call)
+        return tensor
 
-    def _jagged(self, args: tuple[Node, ...], call: Opaque) -> Composite | None:
-        fields = _attributes(args[0]) if args else {}
-        parts = tuple(
-            (label, part)
-            for label in ("values", "offsets", "lengths")
-            if isinstance(part := tensor_of(fields.get(label)), TensorRef)
-        )
-        if not parts or parts[0][0] != "values":
-            return None
-        values = parts[0][1]
-        rows = parts[1][1].numel - 1 if len(parts) > 1 else 0
-        return Composite("jagged", values.dtype, (max(rows, 0),), parts, elements=values.numel)
+    def _jagged(self, args: tuple[Node, ...], call: Opaque) -> Composite:
+        _arity(args, 1)
+        fields = _attributes(args[0])
+        values, offsets = _plain(fields.get("values")), _plain(fields.get("offsets"))
+        lengths = None if fields.get("lengths") is None else _plain(fields["lengths"])
+        ragged = fields.get("_ragged_idx", 1)
+        _refuse_odd(odd_jagged(values, offsets, lengths, ragged))
+        assert type(ragged) is int
+        parts = [("values", values), ("offsets", offsets)]
+        if lengths is not None:
+            parts.append(("lengths", lengths))
+        rows = offsets.numel - 1
+        tensor = Composite("jagged", values.dtype, (rows,), tuple(parts), elements=values.numel)
+        self._look_at(tensor, call, values.shape[ragged - 1])
+        return tensor
+
+    def _look_at(self, tensor: Composite, call: Opaque, length: int = 0) -> None:
+        """Note a number in the parts of a tensor that leads out of it. `length` is that of the values of a jagged one."""
+        excess = None if self._bounds is None else self._bounds.excess(tensor, length)
+        if excess is not None:
+            self.excesses.append(
+                f"{excess}, in the {tensor.layout} tensor at byte {call.offset:,} of the pickle"
+            )
 
     def _on_device(self, args: tuple[Node, ...], call: Opaque) -> Composite | None:
         _arity(args, 4)
@@ -311,6 +343,8 @@ class Rebuilder:
         if isinstance(data, TensorRef):
             _refuse_expanded(data, dtype)  # torch makes all elements of a view
             return Composite("strided", dtype, data.shape, (("data", data),), device, requires_grad)
+        if data is not None:
+            raise BadCallError("its data is not a plain tensor")
         stored = array(args[0])
         if stored is None:
             return None
@@ -326,7 +360,7 @@ class Rebuilder:
         if len(call.states) > 1 or len(state) != 4:
             raise BadCallError("its tensor is changed by a state that is no view of a storage")
         storage, offset, size, stride = state
-        return _view(storage, size, stride, offset)
+        return _numeric(_view(storage, size, stride, offset))
 
     def _from_bytes(self, args: tuple[Node, ...], call: Opaque) -> Nested | None:
         data: bytes | Range | None = as_bytes(args[0]) if args else None
@@ -422,7 +456,8 @@ _CONTAINERS = frozenset(
     for name in names
 )
 _FILLED_BY_INIT = tuple(
-    f".{name}" for name in ("list", "dict", "set", "bytearray", "OrderedDict", "Counter", "deque")
+    f".{name}"
+    for name in ("list", "dict", "set", "bytearray", "OrderedDict", "Counter", "deque", "defaultdict")
 )
 _DICTS = (
     "builtins.dict",
@@ -559,9 +594,16 @@ def _flagged(args: tuple[Node, ...], dtype: DType | None, flags: Node) -> Tensor
     if flags is not None:
         bits = _attributes(flags)
         is_usual = type(flags) is Dict and len(bits) == len(flags.keys) and set(bits) <= {"conj", "neg"}
-        if not is_usual or not all(type(bit) is bool for bit in bits.values()):
-            raise BadCallError("its metadata is not a dict of the flags conj and neg")
+        if not is_usual or not all(bit is True for bit in bits.values()):  # torch takes False for True
+            raise BadCallError("its metadata is not a dict of the flags conj and neg, each True")
         ref = ref._replace(conj=bits.get("conj") is True, neg=bits.get("neg") is True)
+    return _numeric(ref)
+
+
+def _numeric(ref: TensorRef) -> TensorRef:
+    """Return a tensor of numbers. Raises BadCallError for one of codes, which has no scale: torch looks for it at address 0."""
+    if ref.dtype.kind == "quantized":
+        raise BadCallError(f"its {ref.dtype.name} tensor has no scale")
     return ref
 
 
@@ -645,6 +687,11 @@ def _refuse_expanded(tensor: TensorRef, dtype: DType) -> None:
         raise BadCallError("its tensor has more elements than its storage")
 
 
+def _refuse_odd(problem: str | None) -> None:
+    if problem is not None:
+        raise BadCallError(problem)
+
+
 def _is_of_scheme(node: Node) -> bool:
     """Tell whether a node can say how a tensor is quantized: torch shows, or makes tensors of, whatever is there."""
     is_number = type(node) is float or (type(node) is int and node.bit_length() < 64)
@@ -694,6 +741,23 @@ def _refuse_properties(tensor: Tensor, attributes: Mapping[str, Node]) -> None:
         if name == "data" and _is_same_view(tensor, tensor_of(value)):
             continue
         raise BadCallError(f"its state sets {name}, so that torch loads other values than the file shows")
+
+
+def _refuse_other_parts(fields: Mapping[str, Node], attributes: Mapping[str, Node]) -> None:
+    """Refuse a state that puts other parts into a jagged tensor than it was made of. Raises BadCallError.
+
+    torch writes the same parts twice, and no sizes and strides.
+    """
+    for name, node in attributes.items():
+        part = fields.get(name[1:])
+        if name in ("_size", "_strides"):
+            raise BadCallError(f"its state sets {name}")
+        if name in ("_values", "_offsets", "_lengths") and node is not part:
+            tensor, other = tensor_of(part), tensor_of(node)
+            if tensor is None or not _is_same_view(tensor, other):
+                raise BadCallError(f"its state sets other {name[1:]}")
+        if name == "_ragged_idx" and node != fields.get(name, 1):
+            raise BadCallError("its state sets another dimension for its rows")
 
 
 def _is_same_view(tensor: Tensor, other: Tensor | None) -> bool:

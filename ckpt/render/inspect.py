@@ -114,7 +114,7 @@ def _findings(report: Inspection, width: int | None) -> list[Line]:
     return out
 
 
-_RUNS = ("called-on-load", "code-inside")
+_RUNS = ("called-on-load", "code-inside", "out-of-bounds")
 """Findings that stand above everything else."""
 
 

@@ -287,6 +287,8 @@ Step = tuple[Path, str, Node, Role | None, Registered, bool]
 
 
 _KEY_ITEMS = 20
+_LONG_KEY = 256
+"""The letters of a text that is a key from which on it is compared by its hash, which Python salts and keeps."""
 _SMALL = frozenset({int, float, bool, type(None)})
 
 
@@ -411,6 +413,8 @@ def key_text(key: Node) -> str:
     if type(key) is ByteStr and not key.isascii():  # torch reads it as UTF-8
         with contextlib.suppress(UnicodeDecodeError):
             return repr(key.encode("latin-1").decode("utf-8"))
+    if isinstance(key, str) and len(key) > _LONG_KEY:  # its letters are not written out for each key
+        return f"{str(key[:_LONG_KEY])!r}… {len(key)} {hash(key)}"
     if isinstance(key, str):
         return repr(str(key))
     if isinstance(key, float) and key.is_integer():

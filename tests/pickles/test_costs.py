@@ -110,7 +110,34 @@ def pair_with_hash(wanted: int, left: int) -> tuple[int, int]:
 
 
 CROWD = in_each_others_way(16, 30_000, 10_000)
+LETTERS = "k" * 100_000
+
+
+def two_texts() -> bytes:
+    """Two equal texts that are two objects, in the slots 11 and 12."""
+    return value(LETTERS) + op.put(11) + op.pop() + value(LETTERS) + op.put(12) + op.pop()
+
+
+def with_texts(keys: Callable[[bytes, int], bytes]) -> bytes:
+    """A dict whose keys each hold the one text or the other."""
+    made = b"".join(keys(op.get(11 + number % 2), number) + op.none() + op.setitem() for number in range(900))
+    return two_texts() + op.empty_dict() + made
+
+
 KEYS: dict[str, Callable[[], bytes]] = {
+    "tuples of long texts and of one hash": lambda: with_texts(
+        lambda text, number: value((text, 2 + number * PRIME))
+    ),
+    "a long text in a set": lambda: two_texts() + in_set([op.get(11), *[op.get(12)] * 20_000]),
+    "a long text in a frozenset": lambda: (
+        two_texts() + op.mark() + op.get(11) + op.get(12) * 20_000 + b"\x91"
+    ),
+    "tuples of a long text in a set": lambda: (
+        two_texts() + in_set([value((op.get(11), "a")), *[value((op.get(12), "a"))] * 20_000])
+    ),
+    "a long text as a key": lambda: (
+        two_texts() + op.empty_dict() + (op.get(12) + op.none() + op.setitem()) * 20_000
+    ),
     "a long number": lambda: keyed(LONG),
     "a long number in a tuple": lambda: keyed(((1, -LONG),)),
     "a long number in a frozenset": lambda: keyed((frozen(LONG),)),
@@ -133,8 +160,18 @@ def test_keys_that_take_ages_are_refused(name: str, tmp_path: Path) -> None:
 
 def test_keys_of_real_files_are_read(tmp_path: Path) -> None:
     pairs = [(left, right) for left in range(100) for right in range(100)]
+    long_texts = [f"{number}" + "a" * 2_000 for number in range(100)]
     program = keyed(
-        2**4_000, 1 << 64, frozen(1, 2), frozen("a"), (frozen(1), 2), *pairs, *map(float, range(6_000))
+        *long_texts,
+        ("a" * 2_000, 1),
+        ("a" * 2_000, 2),
+        2**4_000,
+        1 << 64,
+        frozen(1, 2),
+        frozen("a"),
+        (frozen(1), 2),
+        *pairs,
+        *map(float, range(6_000)),
     )
     assert groups(tmp_path / "x.pth", program) == {}
 
@@ -172,6 +209,12 @@ def frozensets(kind: bytes, *, texts: bool) -> bytes:
 
 RANGES = [each for length in range(2, 20_000) if (each := range_with_hash(777, length))][:3_000]
 CROWDED: dict[str, Callable[[], bytes]] = {
+    "a long text in a set that a call makes": lambda: (
+        two_texts() + call(glob("builtins", "set"), [op.get(11), *[op.get(12)] * 20_000])
+    ),
+    "a long text in a counter": lambda: (
+        two_texts() + call(glob("collections", "Counter"), [op.get(11), *[op.get(12)] * 20_000])
+    ),
     "ranges of one hash in a set": lambda: in_set(RANGES),
     "ranges of one hash in a set that a call makes": lambda: call(glob("builtins", "set"), RANGES),
     "ranges of one hash in tuples": lambda: in_set([value((each, 1)) for each in RANGES]),
@@ -343,6 +386,15 @@ NO_NUMBERS = {
 """Values of which torch reads each part as a number."""
 SHARD = glob("torch.distributed.tensor.placement_types", "Shard")
 COSTLY: dict[str, Callable[[], bytes]] = {
+    "texts as parameters": lambda: two_texts() + adam_of(op.get(11), *[op.get(12)] * 100),
+    "tuples as parameters": lambda: adam_of(("a", 1)),
+    "ranks in tuples in tuples": lambda: mesh(_flatten_rank_map=((((1,),),),)),
+    "too many ranks": lambda: mesh(_flatten_rank_map=doubling(21)),
+    "a long name among the ranks": lambda: mesh(_flatten_rank_map=("a" * 20_000,)),
+    "sizes of a layout in each other": lambda: made(
+        "torch.distributed._mesh_layout", "_MeshLayout", {"shape": doubling(21), "stride": (1,)}
+    ),
+    "many parameters of one mesh": lambda: parameters_of(mesh(_flatten_rank_map=ranks(500_000)), 400),
     "records in each other as a parameter": lambda: adam_of(doubled(40)),
     "entries of an order as a parameter": lambda: adam_of(
         doubled(40, glob("torch.distributed.tensor._dtensor_spec", "ShardOrderEntry"))
@@ -418,6 +470,36 @@ COSTLY: dict[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 
+def mesh(**attributes: Any) -> bytes:
+    return made("torch.distributed.device_mesh", "DeviceMesh", attributes)
+
+
+def ranks(count: int) -> bytes:
+    """A tuple of so many numbers."""
+    return op.mark() + value(1) * count + b"t"
+
+
+def doubling(levels: int) -> bytes:
+    return inside_each_other(value((0, 1)), lambda inner: value((inner, inner)), levels)
+
+
+def parameters_of(of: bytes, count: int) -> bytes:
+    """Parameters that each are made of one DTensor over a mesh."""
+    spec = {"mesh": of, "placements": (), "tensor_meta": None, "_hash": None}
+    device = call(glob("torch", "device"), "cpu")
+    cls = glob("torch.distributed.tensor", "DTensor")
+    args = (cls, glob("torch", "float32"), (4,), (1,), 0, glob("torch", "strided"), device, False)
+    state = {
+        "_local_tensor": op.tensor(),
+        "_spec": made("torch.distributed.tensor._dtensor_spec", "DTensorSpec", spec),
+    }
+    function = glob("torch._utils", "_rebuild_wrapper_subclass")
+    tensor = call(glob("torch._tensor", "_rebuild_from_type_v2"), function, cls, args, state)
+    return (
+        tensor + op.put(7) + op.pop() + again(count, glob("torch.nn.parameter", "Parameter"), op.get(7), True)
+    )
+
+
 def sharded(metadata: bytes) -> bytes:
     api = "torch.distributed._shard.sharded_tensor.api"
     group = (
@@ -439,6 +521,8 @@ def test_what_costs_too_much_is_an_error(name: str, tmp_path: Path) -> None:
 
 
 CHEAP: dict[str, Callable[[], bytes]] = {
+    "ranks of a mesh": lambda: mesh(_flatten_rank_map=tuple(range(2_000)), _dim_group_infos=[("", [0, 1], "x")]),
+    "parameters of one mesh": lambda: parameters_of(mesh(_flatten_rank_map=ranks(1_024)), 1_000),
     "records": lambda: adam_of(doubled(3)) + op.pop() + call(RECORD, [], ["a"]),
     "placements": lambda: call(SHARD, 1) + op.pop() + call(
         glob("torch.distributed._tensor.placement_types", "_Partial"), call(glob("torch._C._distributed_c10d", "RedOpType"), 0)
@@ -485,6 +569,7 @@ QUINT = op.storage_id("0", "QUInt8Storage", MANY, "cpu")
 LONGS = op.tensor((MANY,), (1,), key="1", cls="LongStorage", numel=MANY)
 FLOATS = op.tensor((MANY,), (1,), key="2", numel=MANY)
 ROWS = op.tensor((MANY, 1), (1, 1), key="1", cls="LongStorage", numel=MANY)
+PLACES = op.tensor((1, MANY), (MANY, 1), key="1", cls="LongStorage", numel=MANY)
 PER_CHANNEL = glob("torch", "per_channel_affine")
 
 
@@ -502,7 +587,7 @@ REBUILT: dict[str, tuple[bytes, tuple[Any, ...]]] = {
         glob("torch._utils", "_rebuild_qtensor"),
         quantized(PER_CHANNEL, [1.0] * MANY, [0] * MANY, 0),
     ),
-    "indices": (glob("torch._utils", "_rebuild_sparse_tensor"), sparse("sparse_coo", ROWS, FLOATS, (MANY, 1), True)),
+    "indices": (glob("torch._utils", "_rebuild_sparse_tensor"), sparse("sparse_coo", PLACES, FLOATS, (MANY,), True)),
     "indices of rows": (
         glob("torch._utils", "_rebuild_sparse_tensor"),
         sparse("sparse_csr", LONGS, LONGS, FLOATS, (MANY - 1, 1)),
@@ -533,7 +618,7 @@ def test_a_scheme_of_a_quantized_tensor_is_short(tmp_path: Path) -> None:
         (tmp_path / "x.pth").write_bytes(torch_zip(pickled({"x": program}), STORAGES))
         with pytest.raises(CkptError, match="its scheme is not"):
             open(str(tmp_path / "x.pth"))
-    of_bytes = quantized(PER_CHANNEL, [binary(b"a")], [0], 0)
+    of_bytes = quantized(PER_CHANNEL, [binary(b"a"), *[1.0] * (MANY - 1)], [0] * MANY, 0)
     assert "called" in many_tensors(tmp_path / "y.pth", rebuild, *of_bytes, count=1)
 
 

@@ -460,13 +460,15 @@ def test_a_rebuild_with_other_arguments_than_torch_takes_is_not_promised(name: s
     """Each has all that ckpt reads, and more or less than its function takes."""
     storage, hooks = op.storage_id(), op.ordered_dict()
     scheme = (glob("torch", "per_tensor_affine"), 1.0, 0)
+    on_meta = glob("torch._utils", "_rebuild_meta_tensor_no_storage")
+    places = call(on_meta, glob("torch", "int64"), (1, 2), (2, 1), False)
     given: dict[str, tuple[Any, ...]] = {
         "_rebuild_tensor": (storage, 0, (2,), (1,), 1),
         "_rebuild_tensor_v2": (storage, 0, (2,), (1,), False),
         "_rebuild_parameter": (op.tensor(), True),
         "_rebuild_parameter_with_state": (op.tensor(), True, hooks),
         "_rebuild_qtensor": (storage, 0, (2,), (1,), scheme, False),
-        "_rebuild_sparse_tensor": (glob("torch", "sparse_coo"), (op.tensor(), op.tensor(), (2,)), 1),
+        "_rebuild_sparse_tensor": (glob("torch", "sparse_coo"), (places, op.tensor((2,), (1,)), (2,)), 1),
         "_rebuild_meta_tensor_no_storage": (glob("torch", "float32"), (2,), (1,), False, 1),
         "_rebuild_wrapper_subclass": (
             glob("torch", "Tensor"),

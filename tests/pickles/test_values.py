@@ -445,3 +445,32 @@ def test_big_endian_values_are_those_of_torch_or_refused(name: str, tmp_path: Pa
             open(str(path))
         return
     assert api.open(path)["weight"].numpy().tobytes() == wanted.tobytes()
+
+
+def test_a_default_dict_that_is_made_without_its_call_is_refused(tmp_path: Path) -> None:
+    """Python makes it without the factory that the pickle names."""
+    factory = glob("builtins", "list")
+    program = glob("collections", "defaultdict") + value((factory,)) + op.newobj()
+    path = tmp_path / "x.pth"
+    path.write_bytes(torch_zip(pickled({"x": program}), STORAGES))
+    assert torch.load(path, weights_only=False)["x"].default_factory is None
+    with pytest.raises(CkptError, match="it is made without the call that fills it"):
+        open(str(path))
+
+
+def test_a_flag_that_is_false_is_refused(tmp_path: Path) -> None:
+    """torch sets each flag that is there, whatever its value is."""
+    program = call(glob("torch._utils", "_rebuild_tensor_v2"), *arguments(), {"neg": False})
+    path = write(tmp_path / "x.pth", program)
+    assert torch.load(path)["weight"].tolist() == [-1.0] * 4
+    with pytest.raises(CkptError, match="its metadata"):
+        open(str(path))
+
+
+def test_a_copy_of_a_copy_on_another_device_is_refused(tmp_path: Path) -> None:
+    copy = glob("torch._utils", "_rebuild_device_tensor_from_cpu_tensor")
+    once = call(copy, plain(), glob("torch", "int64"), "cpu", False)
+    path = write(tmp_path / "x.pth", call(copy, once, glob("torch", "float64"), "cpu", False))
+    assert torch.load(path)["weight"].dtype == torch.float64
+    with pytest.raises(CkptError, match="its data is not a plain tensor"):
+        open(str(path))

@@ -21,6 +21,9 @@ _DEEPEST = 80
 """The most open brackets: Python's parser takes some more."""
 _POWERS = 64
 """The most that all exponents of an expression give when they are multiplied."""
+_ROOT = "2"
+"""The exponent that a square root counts as: whether a sum of roots is a whole number takes sympy a polynomial whose degree
+doubles with each of them."""
 _TERMS = 1_000
 """The most terms that an expression may have once its products and powers are multiplied out: torch does that to compare."""
 _COMPARED = 8
@@ -30,8 +33,6 @@ _DIVIDED = 32
 _DIGITS = 40
 _ARGUMENT = 24
 """The most tokens of an argument that are kept."""
-_SYMBOLS = 1_000_000
-"""The most symbols of a program: torch counts up to the number of the last one."""
 _PLACES = 20
 """The most places of one program that are named."""
 
@@ -51,6 +52,15 @@ _POWER_FUNCTIONS = frozenset(("LShift", "Pow", "PowByNatural", "RShift"))
 _EXPANDED = frozenset(("Pow", "PowByNatural"))
 _COMPARING = frozenset(("Max", "Min"))
 _DIVIDING = frozenset(("CeilDiv", "CleanDiv", "FloorDiv", "Mod", "ModularIndexing", "PythonMod"))
+_ROUNDING = frozenset(("CeilToInt", "FloorToInt", "RoundToInt", "TruncToInt", "ceiling", "floor"))
+_OPAQUE = frozenset(name for name in FUNCTIONS if name.startswith("OpaqueUnaryFn_")) | {"FloatPow"}
+"""Functions that torch computes for numbers, unless the result is too large: then sympy computes it, digit by digit."""
+_NO_WHOLE = _OPAQUE | {"Float", "FloatTrueDiv", "IntTrueDiv", "ToFloat", "TruncToFloat", "sqrt"}
+"""Functions whose value is no whole number. Where such a number is divided, sympy may look for a common divisor without end."""
+_NO_WHOLE_CONSTANTS = frozenset(("E", "IntInfinity", "int_oo", "nan", "oo", "pi", "zoo"))
+_RELATIONS = frozenset(("Eq", "Equality", "Ge", "GreaterThan", "Gt", "Le", "LessThan", "Lt", "Ne"))
+_RELATIONS |= {"StrictGreaterThan", "StrictLessThan", "Unequality"}
+_RELATION_SIGNS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 _PLAIN_VALUES = frozenset(("Dummy", "Float", "Integer", "Rational", "Symbol"))
 """Functions whose value is one term, whatever they are given."""
 _JOINING = frozenset(("+", "-", "<", "<=", ">", ">=", "==", "!=", "&", "|"))
@@ -100,7 +110,19 @@ def is_expression(text: str) -> bool:
 class _Open:
     """An open bracket: the function before it, how many arguments ended, the first tokens of the last one, and their terms."""
 
-    __slots__ = ("argument", "ended", "exponent", "factor", "function", "product", "terms", "total")
+    __slots__ = (
+        "argument",
+        "compares",
+        "ended",
+        "exponent",
+        "factor",
+        "fractions",
+        "function",
+        "product",
+        "symbols",
+        "terms",
+        "total",
+    )
 
     def __init__(self, function: str) -> None:
         self.function = function
@@ -108,6 +130,10 @@ class _Open:
         self.argument: list[tuple[str, str]] = []
         self.exponent = 1
         """The largest whole number of the second argument."""
+        self.fractions = int(function in _NO_WHOLE)
+        """The roots, floats and infinite numbers in it."""
+        self.symbols = int(function in ("Symbol", "Dummy"))
+        self.compares = function in _RELATIONS
         self.total, self.product, self.factor = 0, 1, 1
         """The terms of the argument so far: of all before the last `+`, of the product behind it, of its last factor."""
         self.terms: list[int] = []
@@ -132,6 +158,30 @@ class _Open:
         self.end_product()
         self.terms.append(self.total)
         self.total = 0
+
+    def take_value(self, kind: str, text: str) -> None:
+        """Take a name or a number."""
+        self.add_factor(1)
+        if kind == "name":
+            self.fractions += text in _NO_WHOLE_CONSTANTS
+        elif kind == "number" and self.function not in _PLAIN_VALUES:
+            self.fractions += not text.isdigit()
+
+    def is_odd(self) -> bool:
+        """Tell whether numbers alone are compared or computed, or a function that divides is given what is no whole number.
+
+        sympy simplifies conditions, and a condition without a symbol may take it forever.
+        """
+        is_divided = self.function in _DIVIDING and (self.fractions or max(self.terms) > _DIVIDED)
+        needs_symbol = self.compares or self.function in _OPAQUE
+        return bool(is_divided or (needs_symbol and not self.symbols))
+
+    def take_inner(self, inner: _Open) -> None:
+        """Take a bracket that ended as a factor."""
+        self.add_factor(inner.value())
+        self.symbols += inner.symbols
+        if inner.function not in _ROUNDING:
+            self.fractions += inner.fractions
 
     def value(self) -> int:
         """Return the terms of the whole bracket, once its last argument ended."""
@@ -173,6 +223,8 @@ class _Expression:
             return False
         if kind == "sign" and not self._is_sign(text, follows_value):
             return False
+        if text == "(" and self._text == "sqrt" and not self._is_small_power(_ROOT):
+            return False
         if text == "," and self._open and not self._ends_argument(self._open[-1]):
             return False
         if not self._counts(kind, text, follows_value):
@@ -194,26 +246,34 @@ class _Expression:
         """Tell whether the expression may end here."""
         if self._kind == "name" and not _is_name(self._text, ""):
             return False
+        if self._all.compares and not (self._all.symbols or self._is_symbol()):
+            return False
         return not self._open and (self._kind in ("name", "number") or self._text == ")")
+
+    def _is_symbol(self) -> bool:
+        """Tell whether the last token is a name that no bracket follows, and no constant."""
+        return self._kind == "name" and self._text not in _CONSTANTS
 
     def _counts(self, kind: str, text: str, follows_value: bool) -> bool:
         """Count the terms of the expression up to a token. Return False where there are too many."""
         inner = self._open[-1] if self._open else self._all
+        inner.symbols += text not in ("(", "=") and self._is_symbol()
         if self._text == "**":
             inner.add_power(int(text))
         elif kind != "sign":
-            inner.add_factor(1)
+            inner.take_value(kind, text)
         elif text in _JOINING and follows_value:
             inner.end_product()
+            inner.compares = inner.compares or text in _RELATION_SIGNS
         elif text in (",", ")"):
             inner.end_argument()
             if inner.function in _COMPARING:
                 self._compared += 1
         if text == ")":
-            if inner.function in _DIVIDING and max(inner.terms) > _DIVIDED:
+            if inner.is_odd():
                 return False
             outer = self._open[-2] if len(self._open) > 1 else self._all
-            outer.add_factor(inner.value())
+            outer.take_inner(inner)
             inner = outer
         return inner.total + inner.product <= _TERMS and self._compared <= _COMPARED
 
@@ -273,6 +333,7 @@ class _Expression:
         if not 1 <= len(numbers) <= 2 or not all(self._is_small_power(number) for number in numbers):
             return False
         self._open[-1].exponent = max(map(int, numbers))
+        self._open[-1].fractions += len(numbers) - 1
         return True
 
 
@@ -341,7 +402,8 @@ _LOADERS = frozenset(("LibraryLoader", "cdll", "oledll", "pydll", "windll"))
 """Names of `ctypes` behind which any name is a library: a path with one of them is an error, others are warnings."""
 _SCANNED = 100_000_000
 """The most characters that torch up to 2.7 reads while it looks for the ends of the brackets in the path of a module."""
-_COUNTED = re.compile(r"[a-z]+([0-9]+)", re.ASCII)
+_COUNTED = re.compile(r"(?:u|zuf)[0-9]{1,6}|(?!u|zuf)(?:" + _NAME.pattern + ")", re.ASCII)
+"""The name of a symbol among the constraints. torch reads what follows `u` or `zuf` as a number, as `int` does, and counts up to it."""
 _GUARD = re.compile(
     r"""(?:\s|[-+*/%()<>=!,&|~]|[0-9]+(?:\.[0-9]+)?(?![A-Za-z_0-9])|\[(?:[0-9]+|'[A-Za-z_0-9.]*'|"[A-Za-z_0-9.]*")\]
     |\b(?:L|and|or|not|is|None|True|False|int|float|Max|Min|Mod|FloorDiv|PythonMod|IntTrueDiv|FloatTrueDiv|CleanDiv|Eq|Ne)\b
@@ -400,8 +462,7 @@ def _field(key: str, node: Json, doubts: Doubts, budget: Budget) -> None:
             _spec(node, key == "in_spec", doubts, budget)
     elif key == "range_constraints" and isinstance(node, dict):
         for name in node:
-            count = _COUNTED.fullmatch(name)
-            if count is not None and (len(count[1]) > 7 or int(count[1]) > _SYMBOLS):
+            if _COUNTED.fullmatch(name) is None:
                 _note(doubts.dangers, f"counts to the symbol {show(name, 40)}")
     elif key == "guards_code" and node is not None and not isinstance(node, list):
         if not isinstance(node, str) or _GUARD.fullmatch(node) is None:

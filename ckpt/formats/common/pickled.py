@@ -22,6 +22,7 @@ from ckpt.nodes import (
     PersistentId,
 )
 from ckpt.pickles import imports, machine, weights_only
+from ckpt.pickles.bounds import Bounds
 from ckpt.pickles.imports import Judgement, looks_like_enum
 from ckpt.pickles.keys import refuse_equal_keys
 from ckpt.pickles.known import is_known
@@ -173,7 +174,13 @@ def interpret(
             )  # it is read, and perhaps decoded, each time that it is met
         return contents.read_nested(data, contents, limits, depth + 1)
 
-    Rebuilder(nested, contents.budget).annotate(pickle)
+    rebuilder = Rebuilder(nested, contents.budget, Bounds())
+    rebuilder.annotate(pickle)
+    if rebuilder.excesses:
+        contents.not_loadable = contents.not_loadable or "a tensor of it leads torch out of its memory"
+        found = and_more(rebuilder.excesses, 2)
+        text = f"DANGER: torch reads and writes outside of a tensor of this file: {found}."
+        contents.notices.append(Notice("out-of-bounds", text))
     refuse_equal_keys(pickle)
 
 

@@ -562,7 +562,7 @@ def _judge(probe: Probe, name: str, source: Source, out: _Strangers) -> None:
         with probe.open(Member(source, f"{name} alone", 0, source.size), f"{probe.mark}{name}:") as opened:
             strange = [row for row in opened.imports if row.group != "known"]
             out.imports.extend(row._replace(where=(), file=name) for row in strange)
-            out.notices.extend(opened.account.noticed("code-inside"))
+            out.notices.extend(opened.account.noticed("code-inside", "out-of-bounds"))
     except (LimitError, NotOpenedError):
         raise
     except UnsupportedError:

@@ -94,7 +94,7 @@ class _Search:
 
     `leaf` tells of a node without parts if it has the form, and is None for one whose parts must have it. A node has at most
     `most` entries, each counted as often as it is reached, because a hash or a text of it takes as long. With `cycles`,
-    a node may hold itself. `scalars` are the types whose values have the form.
+    a node may hold itself. `scalars` are the types whose values have the form. With `letters` those of long texts count too.
     """
 
     def __init__(
@@ -104,8 +104,10 @@ class _Search:
         *,
         cycles: bool,
         scalars: frozenset[type] = _SCALARS,
+        letters: bool = False,
     ) -> None:
         self._scalars = scalars
+        self._letters = letters
         self._leaf = leaf
         self._most = most
         self._cycles = cycles
@@ -134,7 +136,7 @@ class _Search:
                 if type(part) is int:
                     of = 1 + (part.bit_length() >> 6)  # a hash visits all of it
                 elif type(part) in self._scalars:
-                    of = 1
+                    of = 1 + (_length_of_text(part) >> 6 if self._letters else 0)
                 elif id(part) in is_open:  # one of those around it
                     is_cyclic, of = True, int(self._cycles)
                 else:
@@ -219,6 +221,7 @@ class Grammar:
         self._depth = 0
         self._patterns = 0
         self._work = 0
+        self._works: dict[int, tuple[int, Opaque]] = {}
         self._sources: dict[int, Node | Storage] = {}
         self._keys = 0
         self._hashed = 0
@@ -229,7 +232,7 @@ class Grammar:
         self._types = _Search(self._is_type, 1_000, cycles=False)
         self._held = _Search(self._is_held, 10_000, cycles=False)
         self._nesting = _Nesting()
-        self._visited = _Search(self._is_hashed_at_once, _HEAVY, cycles=False)
+        self._visited = _Search(self._is_hashed_at_once, _HEAVY, cycles=False, letters=True)
 
     def allows(self, call: Opaque) -> bool:
         """Tell whether a call is harmless, with all that is done to its result."""
@@ -326,6 +329,12 @@ class Grammar:
         """Add work that a call does beyond what its bytes pay for. Tells whether all of it stays little."""
         self._work += work
         return self._work <= _WORK
+
+    def work_once(self, call: Opaque, count: Callable[[Grammar, Opaque], int]) -> int:
+        """Return the work that a call makes for each call that is given it. It is counted once."""
+        if id(call) not in self._works:
+            self._works[id(call)] = count(self, call), call
+        return self._works[id(call)][0]
 
     def is_again(self, node: Node | Storage) -> bool:
         """Tell whether a call before was given a node too."""

@@ -6,11 +6,13 @@ from math import prod
 
 from ckpt.dtypes import BY_STORAGE
 from ckpt.nodes import (
+    ByteStr,
     Dict,
     Global,
     Nested,
     Node,
     Opaque,
+    Set,
     Tagged,
     is_tuple,
     tensor_of,
@@ -242,10 +244,14 @@ def _is_group(group: Node) -> bool:
     if type(group) is not Dict and (type(group) is not Opaque or group.args):
         return False
     return all(
-        type(value) is list
+        type(value) is list and _NO_PARAMETERS.isdisjoint(map(type, value))
         for key, value in zip(group.keys, group.values, strict=True)
         if key == "params" or type(key) is Opaque  # a scalar of numpy may be equal to a text
     )
+
+
+_NO_PARAMETERS = frozenset((str, ByteStr, bytes, tuple, Set))
+"""Types whose values take long to hash, or to compare, among the parameters of an optimizer."""
 
 
 def _is_state(grammar: Grammar, node: Node) -> bool:
@@ -400,8 +406,65 @@ def _few(form: Form) -> Form:
     )
 
 
+def _is_flat_data(grammar: Grammar, node: Node) -> bool:
+    """Plain data of few entries, whose containers lie in each other three deep at most: it is compared with that of other tensors."""
+    return grammar.is_plain(node) and grammar.weight(node) <= _MOST_RANKS and _is_flat(grammar, node, 3)
+
+
+def _is_flat(grammar: Grammar, node: Node, levels: int) -> bool:
+    if type(node) is Dict:
+        return all(_is_flat(grammar, part, levels - 1) for part in (*node.keys, *node.values))
+    if type(node) is list or is_tuple(node):
+        return levels > 0 and all(_is_flat(grammar, part, levels - 1) for part in node)
+    return not holds_text(node) or is_short_text(grammar, node)
+
+
+_COMPARED = 4
+"""The bits of the number of entries that are compared in the time of one step."""
+_MOST_RANKS = 1_000_000
+"""The most entries of a list of ranks."""
+
+
+def _work_of_parameter(grammar: Grammar, call: Opaque) -> int:
+    """The entries that torch compares for a parameter of a DTensor: it looks up the operator by the mesh and the specification."""
+    tensor = call.args[0] if call.args else None
+    if type(tensor) is not Opaque or not isinstance(tensor.meaning, Composite):
+        return 0
+    return grammar.work_once(tensor, _entries_of_mesh) >> _COMPARED
+
+
+def _entries_of_mesh(grammar: Grammar, tensor: Opaque) -> int:
+    """The entries in the attributes of a DTensor, of its specification and of its meshes."""
+    states = [part for arg in (*tensor.args, *tensor.states) for part in _states_in(arg)]
+    work, seen = 0, set[int]()
+    while states:
+        node = states.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        states += [state for part in node.values for state in _states_in(part)]
+        work += sum(grammar.weight(part) for part in node.values if type(part) is not Opaque)
+    return work
+
+
+def _states_in(node: Node) -> list[Dict]:
+    """The attributes that a node is or has, and those of objects in a list."""
+    if type(node) is Dict:
+        return [node]
+    if type(node) is Opaque and not isinstance(node.meaning, Composite):
+        return [state for state in node.states if type(state) is Dict]
+    parts = node if type(node) is list or is_tuple(node) else ()
+    return [
+        state
+        for part in parts[:MOST_ARGUMENTS]
+        if type(part) is Opaque
+        for state in part.states
+        if type(state) is Dict
+    ]
+
+
 _OF_SPEC: dict[str, Form] = {
-    **dict.fromkeys(("ndim", "shape", "shard_order", "use_strided_shard_as_shard_order"), is_plain),
+    **dict.fromkeys(("ndim", "shape", "shard_order", "use_strided_shard_as_shard_order"), _is_flat_data),
     "_hash": _is_hash,
     "mesh": either(is_none, _MESH),
     "placements": _few(_PLACEMENTS),
@@ -409,13 +472,13 @@ _OF_SPEC: dict[str, Form] = {
 }
 """The attributes of a DTensorSpec. torch asks the mesh and the placements when it computes with the tensor."""
 _OF_MESH: dict[str, Form] = {
-    **dict.fromkeys(ATTRIBUTES["torch.distributed.device_mesh.DeviceMesh"], is_plain),
+    **dict.fromkeys(ATTRIBUTES["torch.distributed.device_mesh.DeviceMesh"], _is_flat_data),
     "_hash": _is_hash,
     "_dim_group_names": either(is_none, _few(is_short_text)),
     "_layout": _LAYOUTS,
     "_root_mesh": either(is_none, _MESH),
     "_flatten_mapping": either(
-        is_plain,
+        _is_flat_data,
         lambda grammar, node: (
             type(node) is Dict
             and len(node.keys) <= MOST_ARGUMENTS
@@ -424,7 +487,7 @@ _OF_MESH: dict[str, Form] = {
     ),
 }
 """The attributes of a DeviceMesh. `__setstate__` iterates the names of the groups."""
-_OF_LAYOUT: dict[str, Form] = {"shape": is_plain, "stride": is_plain, "axes": _few(_LAYOUTS)}
+_OF_LAYOUT: dict[str, Form] = {"shape": _is_flat_data, "stride": _is_flat_data, "axes": _few(_LAYOUTS)}
 _TYPE_NAMES = dict.fromkeys(("element_type", "key_type", "object_type", "ref_type"), _is_type_name)
 """The types of a container of OmegaConf. `__setstate__` writes some into brackets, where an object shows its text."""
 _OMEGACONF = result_of("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata")
@@ -442,14 +505,15 @@ def _all_sizes(grammar: Grammar, node: Node) -> bool:
 _ADJUSTED = {
     "torch._tensor._rebuild_from_type": Rule(_from_type, "value", work=_work_of_tensor),
     "torch._tensor._rebuild_from_type_v2": Rule(_from_type, "value", work=_work_of_tensor),
-    "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value"),
+    "torch._utils._rebuild_parameter": Rule(_rebuilt, "value", work=_work_of_parameter),
+    "torch._utils._rebuild_parameter_with_state": Rule(_with_state, "value", work=_work_of_parameter),
     "torch._utils._rebuild_wrapper_subclass": Rule(_wrapper, "value", _STATE_OF_DTENSOR),
     "torch.storage._load_from_bytes": Rule(_nested, "container"),
-    "torch.nn.parameter.Parameter": Rule(_parameter, "value", _legacy_state),
-    "torch.nn.parameter.Buffer": Rule(_parameter, "value"),
+    "torch.nn.parameter.Parameter": Rule(_parameter, "value", _legacy_state, work=_work_of_parameter),
+    "torch.nn.parameter.Buffer": Rule(_parameter, "value", work=_work_of_parameter),
     "torch.nn.parameter.UninitializedParameter": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
     "torch.nn.parameter.UninitializedBuffer": Rule(takes(is_plain, is_plain, is_plain, least=0), "value"),
-    "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state),
+    "torch.autograd.variable.Variable": Rule(_parameter, "value", _legacy_state, work=_work_of_parameter),
     "torch.Tensor": Rule(_oldest, "value", _legacy_state, work=_numbers_given),
     "torch.Size": Rule(takes(_are_sizes, least=0), "container"),
     "torch.device": Rule(_DEVICE),

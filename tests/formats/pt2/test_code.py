@@ -419,6 +419,13 @@ def to(path: str, value: Any) -> Callable[[dict[str, Any], Rows], None]:
 GRAPH = "graph_module.graph"
 SUM = "s0 + s1 + s2 + s3 + s4 + s5 + s6 + s7"
 LIST = SUM.replace(" +", ",")
+SURDS = "+".join(
+    f"sqrt({left + right}+2*sqrt({left * right}))-sqrt({left})-sqrt({right})"
+    for left, right in ((2, 3), (5, 7))
+)
+"""A number that is 0 once its roots are taken out of each other, for which sympy makes a polynomial of all."""
+COUNTED = ("u9_000_000", "u 9000000", "u\uff19" * 7, "zuf+9000000", "u9000000", "u", "u-1")
+"""Keys whose letters torch cuts off, to count up to the number that `int` makes of the rest."""
 COSTLY = (
     "Float('0.1', 2000000000)",
     "Float('0.1', 10000)",
@@ -448,6 +455,19 @@ COSTLY = (
     f"FloorDiv(({SUM})**2, s9)",
     f"Max({LIST}, s8)",
     f"Max(Max(s0, s1, s2, s3) + 1, Min({LIST}))",
+    *(form.format(SURDS) for form in ("floor({}+3)", "ceiling({}+3)", "Abs({})", "Gt({}, s0)", "{}")),
+    "floor(OpaqueUnaryFn_exp(96273517210147740594041430117098124547))",
+    "floor(FloatPow(9, 96273517210147740594041430117098124547))",
+    "Gt(29, Identity(22))",
+    "29 > Identity(22)",
+    "Piecewise(ExprCondPair(3, Gt(29, Identity(22))), ExprCondPair(1, True))",
+    "Piecewise((3, 29 > Identity(22)), (1, True))",
+    "ModularIndexing(ToFloat(1), s0, 7)",
+    "ModularIndexing(2.5, s0, 7)",
+    "ModularIndexing(7, s0, 3*E)",
+    "ModularIndexing(s0, 2, Add(sqrt(2), sqrt(7)))",
+    "ModularIndexing(s0, 5, Pow(Integer(7), Rational(1, 8)))",
+    "CeilDiv(s2**5, OpaqueUnaryFn_exp(777))",
 )
 """Short expressions whose value is long, or takes long."""
 
@@ -493,6 +513,7 @@ WRITTEN = (
         (expressions("1 +" * 20_000 + "1"), "code-inside"),
         (expressions(7), "code-inside"),
         (to("range_constraints", {"u99999999999": {"min_val": 2, "max_val": 3}}), "code-inside"),
+        *((to("range_constraints", {key: {"min_val": 2, "max_val": 3}}), "code-inside") for key in COUNTED),
         (to(f"{GRAPH}.nodes.0.name", "x=1)\nimport os;os.system('touch CANARY')\n#"), "code-inside"),
         (to(f"{GRAPH}.inputs.0.as_tensor.name", "x=print(1)"), "code-inside"),
         (to(f"{GRAPH}.custom_obj_values", {"metadata": {"name": "x=1", "class_fqn": "y"}}), "code-inside"),
@@ -579,6 +600,10 @@ def expression_samples() -> list[sympy.Basic]:
         functions.ToFloat(a),
         functions.TruncToInt(f),
         functions.OpaqueUnaryFn_sqrt(a),
+        sympy.sqrt(2 * a) + sympy.sqrt(3 * b),
+        functions.FloorDiv(sympy.floor(sympy.sqrt(a)), 2),
+        functions.FloorDiv(functions.TruncToInt(functions.OpaqueUnaryFn_sqrt(functions.ToFloat(a))), 2),
+        sympy.Piecewise((1, sympy.Eq(functions.Mod(u, 3), 0)), (0, True)),
         functions.FloorDiv(functions.FloorDiv(functions.FloorDiv(a - 1, 2) + 1, 2) + 1, 2) ** 2
         * (a + b) ** 3,
         a * functions.Max(1, b) * functions.Max(1, u) * functions.Max(1, a),
