@@ -9,18 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
+from struct import unpack
 
 from ckpt.dtypes import DType, contiguous
 from ckpt.errors import UnreadableError
 from ckpt.nodes import Global, Node
 from ckpt.tensors import Composite, Storage, TensorRef, tensor_ref
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Numbers = NDArray[np.int64]
 
 _RUN = 1 << 18
 """The most numbers that are read at once."""
@@ -220,46 +214,51 @@ def _excess_of_jagged(parts: Mapping[str, TensorRef], size: int) -> str | None:
     if lengths is None:
         wrong = _odd_steps(offsets, 0, size, is_whole=False)
         return None if wrong is None else f"the offset {wrong:,} among {size:,} values"
-    for starts, counts in zip(_runs(offsets), _runs(lengths), strict=False):
-        starts = starts[: len(counts)]
-        wrong = _outside(starts, 0, size)
-        wrong = _outside(counts, 0, size) if wrong is None else wrong
-        wrong = _outside(starts + counts, 0, size) if wrong is None else wrong
-        if wrong is not None:
-            return f"a row that ends at {wrong:,} of {size:,} values"
+    step = min(_step_of(offsets), _step_of(lengths))
+    for first in range(0, lengths.numel, step):
+        last = min(first + step, lengths.numel)
+        starts, counts = (_numbers(_part(row, first, last)) for row in (offsets, lengths))
+        ends = [start + count for start, count in zip(starts, counts, strict=True)]
+        for numbers in (starts, counts, ends):
+            wrong = _outside(numbers, 0, size)
+            if wrong is not None:
+                return f"a row that ends at {wrong:,} of {size:,} values"
     return None
 
 
 def _excess_of_rows(parts: Mapping[str, TensorRef]) -> str | None:
     """Return the first row of a nested tensor that leads out of its values, as text, or None."""
-    import numpy as np
-
-    from ckpt.elements.blocks import slice_of  # here: few files have such tensors
-
     sizes, strides, offsets = parts["sizes"], parts["strides"], parts["offsets"]
     if len(sizes.shape) != 2:
         return None
-    width, limit = sizes.shape[1], parts["values"].numel
     if not offsets.numel:
         return "the first of no rows"
+    width, limit = sizes.shape[1], parts["values"].numel
     step = max(1, _RUN // max(width, 1))
     for first in range(0, offsets.numel, step):
         last = min(first + step, offsets.numel)
-        starts = _numbers(slice_of(offsets, first, last))
-        size = _numbers(slice_of(sizes, first * width, last * width)).reshape(len(starts), width)
-        stride = _numbers(slice_of(strides, first * width, last * width)).reshape(len(starts), width)
-        is_full = (size != 0).all(axis=1)
-        stride = np.where(size > 1, stride, 0)
-        for numbers in (starts, size[is_full], stride[is_full]):
-            wrong = _outside(numbers.ravel(), 0, limit)
+        starts = _numbers(_part(offsets, first, last))
+        size, stride = (
+            _numbers(_part(_flat(part), first * width, last * width)) for part in (sizes, strides)
+        )
+        for row, start in enumerate(starts):
+            inner = slice(row * width, (row + 1) * width)
+            wrong = _odd_row(start, size[inner], stride[inner], limit)
             if wrong is not None:
-                return f"the number {wrong:,} for {limit:,} values"
-        reach = starts + ((size - 1) * stride).sum(axis=1)
-        about = starts + ((size - 1.0) * stride).sum(axis=1)  # where the numbers overflow
-        is_far = is_full & ((about > 2.0 * limit) | (reach >= limit))
-        if is_far.any():
-            return f"a row that ends behind its {limit:,} values"
+                return f"{wrong}, in row {first + row:,}"
     return None
+
+
+def _odd_row(start: int, sizes: Sequence[int], strides: Sequence[int], limit: int) -> str | None:
+    """Return a number of one row of a nested tensor that leads out of its values, as text, or None."""
+    steps = [stride for size, stride in zip(sizes, strides, strict=True) if size > 1]
+    least = min((start, *sizes, *steps))
+    if least < 0:
+        return f"the number {least:,}"
+    if 0 in sizes:
+        return None if start <= limit else f"the offset {start:,} among {limit:,} values"
+    end = start + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    return None if end < limit else f"the place {end:,} among {limit:,} values"
 
 
 def _odd_steps(row: TensorRef, low: int, high: int, *, is_whole: bool) -> int | None:
@@ -268,24 +267,23 @@ def _odd_steps(row: TensorRef, low: int, high: int, *, is_whole: bool) -> int | 
     With `is_whole` the row begins and ends with the limits.
     """
     before = low
-    for numbers in _runs(row):
+    for place, numbers in enumerate(_runs(row)):
         wrong = _outside(numbers, low, high)
         if wrong is not None:
             return wrong
-        if int(numbers[0]) < before or (numbers[1:] < numbers[:-1]).any():
-            return int(numbers.min())
-        before = int(numbers[-1])
-    if is_whole and row.numel:
-        first = int(_numbers(_part(row, 0, 1))[0])
-        return first if first != low else before if before != high else None
-    return None
+        if numbers[0] < before or sorted(numbers) != numbers:  # sorting what is in order takes one look
+            return min(numbers)
+        if is_whole and not place and numbers[0] != low:
+            return numbers[0]
+        before = numbers[-1]
+    return before if is_whole and row.numel and before != high else None
 
 
-def _outside(numbers: Numbers, low: int, high: int) -> int | None:
+def _outside(numbers: Sequence[int], low: int, high: int) -> int | None:
     """Return a number outside of the limits, or None."""
-    if not len(numbers):
+    if not numbers:
         return None
-    least, most = int(numbers.min()), int(numbers.max())
+    least, most = min(numbers), max(numbers)
     return least if least < low else most if most > high else None
 
 
@@ -302,24 +300,37 @@ def _row(matrix: TensorRef, number: int) -> TensorRef:
     return tensor_ref(matrix.storage, matrix.dtype, matrix.shape[1:], matrix.stride[1:], offset)
 
 
+def _flat(ref: TensorRef) -> TensorRef:
+    """The elements of a contiguous tensor as a row."""
+    return tensor_ref(ref.storage, ref.dtype, (ref.numel,), (1,), ref.offset)
+
+
 def _part(row: TensorRef, first: int, last: int) -> TensorRef:
     offset = row.offset + first * row.stride[0]
     return tensor_ref(row.storage, row.dtype, (last - first,), row.stride, offset)
 
 
-def _runs(row: TensorRef) -> Iterator[Numbers]:
+def _runs(row: TensorRef) -> Iterator[list[int]]:
     """Yield the numbers of a row in runs, so that few bytes of the storage are read at once."""
-    (count,), (stride,) = row.shape, row.stride
-    width = max(stride, 1) * row.dtype.bits // 8
-    step = max(1, min(_RUN, _SPAN // width))
+    (count,), step = row.shape, _step_of(row)
     for first in range(0, count, step):
         yield _numbers(_part(row, first, min(first + step, count)))
 
 
-def _numbers(ref: TensorRef) -> Numbers:
-    import numpy as np
+def _step_of(row: TensorRef) -> int:
+    """The numbers of a row that are read at once."""
+    width = max(row.stride[0], 1) * row.dtype.bits // 8
+    return max(1, min(_RUN, _SPAN // width))
 
+
+def _numbers(row: TensorRef) -> list[int]:
+    """The numbers of a row. numpy is not loaded for them: inspecting a file never does."""
     from ckpt.elements.blocks import elements  # here: few files have such tensors
 
-    data = b"".join(elements(ref))
-    return np.frombuffer(data, "<i4" if ref.dtype.bits == 32 else "<i8").astype(np.int64)
+    (count,), (stride,) = row.shape, row.stride
+    whole = (count - 1) * stride + 1 if count else 0
+    span = tensor_ref(row.storage, row.dtype, (whole,), (1,), row.offset)
+    code, width = ("i", 4) if row.dtype.bits == 32 else ("q", 8)
+    data = b"".join(elements(span))
+    numbers = list(unpack(f"<{len(data) // width}{code}", data))
+    return numbers[::stride] if stride else numbers * count

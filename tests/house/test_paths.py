@@ -95,7 +95,6 @@ LIMITS = [
     "pickles.grammar.forms._SHORT",
     "pickles.machine._LONG_NUMBER",
     "pickles.machine._LONG_TEXT",
-    "pickles.grammar.torch_rules._COMPARED",
     "pickles.grammar.torch_rules._MOST_RANKS",
     "pickles.bounds._AGAIN",
     "evidence.matching._LONGEST_NAME",

@@ -42,6 +42,8 @@ PATHS = {
     "ckpt.formats.common.stream._FIRST_READ": Sides(1 << 18, 64),
     "ckpt.formats.torch_tar._FIRST_READ": Sides(1 << 10, 16),
     "ckpt.formats.plain_pickle.reader._CHUNK": Sides(1 << 14, 16),
+    "ckpt.pickles.bounds._RUN": Sides(3, 1 << 18),
+    "ckpt.pickles.bounds._SPAN": Sides(40, 8 << 20),
     "ckpt.elements.blocks.SMALL": Sides(0, NEVER),
     "ckpt.elements.audit.SMALL": Sides(0, NEVER),
     "ckpt.io.source.MOST_OPEN": Sides(2, 4_096),

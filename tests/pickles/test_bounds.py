@@ -275,6 +275,11 @@ def test_numbers_are_read_in_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             nested(torch.ones(12), longs([[2]] * 9), longs([[1]] * 9), longs(rows)),
             Jagged(values=torch.ones(10, 1), offsets=longs(rows)),
             Jagged(values=torch.ones(13, 1), offsets=longs([*rows, 99]), lengths=longs([3] * 9)),
+            Jagged(
+                values=torch.ones(13, 1),
+                offsets=longs([[row, 99] for row in [*rows, 99]])[:, 0],
+                lengths=longs([3] * 9),
+            ),
         ]
         for tensor in tensors:
             torch.save({"x": tensor}, tmp_path / "x.pth")
