@@ -830,6 +830,9 @@ def test_an_archive_with_a_beginning_of_zeros_is_damaged(tmp_path: Path) -> None
     assert done.code == 1 and b"beginning of a zip archive is overwritten" in done.out
     path.write_bytes(b"\x01" * half + data[half:])
     assert "bytes are of something else" in Answered(text, path).said
+    last = data.rfind(b"PK\x01\x02") + 42  # the field of the last entry that says where its header is
+    path.write_bytes(bytes(half) + data[half:last] + b"\xf0\xff\xff\x7f" + data[last + 4 :])
+    assert "beginning of a zip archive is overwritten" in Answered(text, path).said
 
 
 def test_bytes_in_front_of_an_archive_are_no_damage_and_a_hint_is_no_command(tmp_path: Path) -> None:
