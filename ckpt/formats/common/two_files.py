@@ -115,4 +115,4 @@ def headers_of(source: Source, begin: int, size: int) -> list[bool]:
     """Tell of each record in a directory, by its place in the file, whether a header lies where the directory says."""
     data = source.read(begin, min(size, _DIRECTORY))
     places = sorted(entry.header for _, entry in iterate_entries(data) if entry.header != MARK32)
-    return [source.read(place, 4) == LOCAL_MAGIC for place in places]
+    return [place + 4 <= source.size and source.read(place, 4) == LOCAL_MAGIC for place in places]

@@ -830,6 +830,9 @@ def test_an_archive_with_a_beginning_of_zeros_is_damaged(tmp_path: Path) -> None
     assert done.code == 1 and b"beginning of a zip archive is overwritten" in done.out
     path.write_bytes(b"\x01" * half + data[half:])
     assert "bytes are of something else" in Answered(text, path).said
+    last = data.rfind(b"PK\x01\x02") + 42  # the field of the last entry that says where its header is
+    path.write_bytes(bytes(half) + data[half:last] + b"\xf0\xff\xff\x7f" + data[last + 4 :])
+    assert "beginning of a zip archive is overwritten" in Answered(text, path).said
 
 
 def test_bytes_in_front_of_an_archive_are_no_damage_and_a_hint_is_no_command(tmp_path: Path) -> None:
@@ -1110,9 +1113,20 @@ def test_a_whole_block_that_lacks_is_no_addition(tmp_path: Path) -> None:
     old = dict(Blocks(is_new=False).state_dict())
     torch.save(old, tmp_path / "m.pth")
     model = Blocks(is_new=False)
-    model.head = nn.Linear(2, 2)
+    model.bridge = nn.Linear(2, 2)
     found = Answered(raised(lambda: model.load_state_dict(old)), tmp_path / "m.pth")
     assert "another version" not in found.said
+    both = Blocks(is_new=False)
+    both.encoder[0].conv3 = nn.Linear(2, 2, bias=False)
+    both.bridge = nn.Linear(2, 2)
+    assert (
+        "another version" not in Answered(raised(lambda: both.load_state_dict(old)), tmp_path / "m.pth").said
+    )
+    wrapped = nn.ModuleDict({"model": model})
+    inner = {f"model.{name}": value for name, value in old.items()}
+    torch.save(inner, tmp_path / "w.pth")
+    found = Answered(raised(lambda: wrapped.load_state_dict(inner)), tmp_path / "w.pth")
+    assert found.names == ["model.bridge.weight", "model.bridge.bias"] and "another version" not in found.said
     extra = {**old, "other.thing": torch.ones(2)}
     torch.save(extra, tmp_path / "m.pth")
     found = Answered(raised(lambda: Blocks(is_new=True).load_state_dict(extra)), tmp_path / "m.pth")
