@@ -154,7 +154,7 @@ class Bounds:
     def excess(self, tensor: Composite, length: int = 0) -> str | None:
         """Return the first number that leads out of a tensor, as text, or None.
 
-        `length` is that of the values of a jagged one, along the dimension of its rows. Bytes that are not there, or damaged, are not looked at: torch cannot load them either.
+        `length` is the length of the values of a jagged one, along the dimension of its rows. Bytes that are not there, or damaged, are not looked at: torch cannot load them either.
         """
         if tensor.layout not in _CHECKED:
             return None

@@ -329,7 +329,7 @@ class Rebuilder:
         return tensor
 
     def _look_at(self, tensor: Composite, call: Opaque, length: int = 0) -> None:
-        """Note a number in the parts of a tensor that leads out of it. `length` is that of the values of a jagged one."""
+        """Note a number in the parts of a tensor that leads out of it. `length` is the length of the values of a jagged one."""
         excess = None if self._bounds is None else self._bounds.excess(tensor, length)
         if excess is not None:
             self.excesses.append(

@@ -94,7 +94,7 @@ class _Search:
 
     `leaf` tells of a node without parts if it has the form, and is None for one whose parts must have it. A node has at most
     `most` entries, each counted as often as it is reached, because a hash or a text of it takes as long. With `cycles`,
-    a node may hold itself. `scalars` are the types whose values have the form. With `letters` those of long texts count too.
+    a node may hold itself. `scalars` are the types whose values have the form. With `letters` the letters of long texts count too.
     """
 
     def __init__(

@@ -407,7 +407,7 @@ def _few(form: Form) -> Form:
 
 
 def _is_flat_data(grammar: Grammar, node: Node) -> bool:
-    """Plain data of few entries, whose containers lie in each other three deep at most: it is compared with that of other tensors."""
+    """Plain data of few entries, whose containers lie in each other three deep at most: it is compared with the data of other tensors."""
     return grammar.is_plain(node) and grammar.weight(node) <= _MOST_RANKS and _is_flat(grammar, node, 3)
 
 
@@ -448,7 +448,7 @@ def _entries_of_mesh(grammar: Grammar, tensor: Opaque) -> int:
 
 
 def _states_in(node: Node) -> list[Dict]:
-    """The attributes that a node is or has, and those of objects in a list."""
+    """The attributes that a node is or has, and the attributes of objects in a list."""
     if type(node) is Dict:
         return [node]
     if type(node) is Opaque and not isinstance(node.meaning, Composite):
