@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ckpt.checkpoint import Checkpoint
-from ckpt.elements.boxes import boxes_in
-from ckpt.elements.computed import lacks_bytes
 from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import optimizer
@@ -234,10 +232,14 @@ def _values(nodes: Sequence[Node]) -> list[float]:
 def _file_of(node: Node) -> str | None:
     """The name of the file that holds a counter alone."""
     tensor = tensor_of(node)
-    if not isinstance(tensor, TensorRef) or lacks_bytes(tensor):
+    if not isinstance(tensor, TensorRef):
         return None
+    from ckpt.elements.boxes import boxes_in  # here: few files have counters of steps in tensors
+    from ckpt.elements.computed import lacks_bytes
     from ckpt.formats.dcp.items import TensorItem  # here: only distributed checkpoints have such items
 
+    if lacks_bytes(tensor):
+        return None
     parts = [box.part for box in boxes_in(tensor.storage)]
     if len(parts) != 1 or not isinstance(parts[0], TensorItem):
         return None

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from ckpt.account import Notice
 from ckpt.checkpoint import Entry
 from ckpt.dtypes import UINT8
-from ckpt.elements.boxes import Boxes
 from ckpt.io.source import Source
 from ckpt.places import Patched, Place, Range
 from ckpt.tensors import Storage, parts_of
@@ -54,6 +53,8 @@ def zeros_text(source: Source, position: int | None = None, begin: int = 0) -> s
 
 def hole(nbytes: int, why: str, there: Range | None = None) -> Place:
     """The place of a storage of `nbytes` bytes, of which only the first are `there`. Reading others raises UnreadableError."""
+    from ckpt.elements.boxes import Boxes  # here: few files are cut off
+
     missing = Boxes(UINT8, (nbytes,), list, (), why)
     return missing if there is None or not there.size else Patched(missing, nbytes, [(0, there)])
 
