@@ -25,6 +25,7 @@ RUNS = {
     "rehome": ("rehome", "train_cuda.pth", "-o", "out.pth"),
     "strip": ("strip", "ddp_after.pth", "-o", "out.pth"),
     "rename": ("rename", "ddp_after.pth", "--sub", "s/^module[.]//", "-o", "out.pth"),
+    "set": ("set", "train_cuda.pth", "epoch=0", "-o", "out.pth"),
     "slim": ("slim", "train_cuda.pth", "-o", "out.pth"),
     "convert": ("convert", "train_cuda.pth", "--dtype", "bfloat16", "-o", "out.pth"),
     "salvage": ("salvage", "truncated.pth", "-o", "out.pth"),

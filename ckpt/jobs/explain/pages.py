@@ -162,6 +162,9 @@ _EMPHASIS = re.compile(r"\*(\w+)\*|`")
 _WORDS_OF_A_MESSAGE = 3
 
 
+_SENTENCE_END = re.compile(r"(?<! )\. ")
+
+
 class Block(NamedTuple):
     """A part of a page: a paragraph, an item of a list, or a command to run. Text is on one line, without links.
 
@@ -199,7 +202,11 @@ class Page(NamedTuple):
     @property
     def word(self) -> str:
         """The argument of `ckpt explain` for this page: its code or the first sentence of its first error."""
-        return self.code.code if self.code else " ".join(self.messages[0].split()).partition(". ")[0]
+        if self.code:
+            return self.code.code
+        words = " ".join(self.messages[0].split())
+        # torch writes "[enforce fail at FILE:LINE] . TEXT", whose first dot ends nothing.
+        return _SENTENCE_END.split(words, maxsplit=1)[0]
 
 
 @cache
