@@ -36,7 +36,7 @@ class Loop(NamedTuple):
 class Piece(NamedTuple):
     """Elements of a target that are elements of a source, or that are all one constant.
 
-    The element `to + Σ index × loop.to` of the target is the element `at + Σ index × loop.at` of the source, both counted in
+    The element `to + the sum of index × loop.to` of the target is the element `at + the sum of index × loop.at` of the source, both counted in
     the order of their shapes. `source` is a name or a number; None says that each element has the bits `constant`.
     """
 
