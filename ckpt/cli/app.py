@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -37,6 +38,9 @@ _EXIT_CODES = (
     ("128+N", "Signal N ended it: 130 interrupted, 141 the reader of the pipe left."),
 )
 
+_IS_RULED = re.compile(r"-+(?![\w-])(?=[\s\S]*\s)|-{3,}(?=[\s\S]*\s)")
+"""A text that begins with a line of dashes or an arrow, as notebooks draw them, and no option: a blank before it says so to click."""
+
 _R = TypeVar("_R")
 
 
@@ -47,6 +51,9 @@ class Group(TyperGroup):
         return plain(super().get_params(ctx))
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if args[:1] == ["explain"]:
+            args = [f" {word}" if _IS_RULED.match(word) else word for word in args]
+
         def make() -> Any:
             _refuse_names_as_options(args)
             if "--install-completion" in args:

@@ -105,7 +105,8 @@ from ckpt.formats.common.holes import hole, lost_notices
 from ckpt.formats.common.merge import merged
 from ckpt.formats.format import Format
 from ckpt.nodes import Dict
-from ckpt.tensors import Range, Storage, tensor_ref
+from ckpt.places import Range
+from ckpt.tensors import Storage, tensor_ref
 
 MAGIC = b"TOY1\\n"
 
@@ -182,7 +183,8 @@ def checksums(probe, limits, executor, progress, check):
 
 WRITER = """
 import json
-from ckpt.elements.blocks import elements, place_of, pour, same_bytes
+from ckpt.elements.blocks import elements, pour, same_bytes
+from ckpt.elements.computed import place_of
 from ckpt.errors import WriteError
 from ckpt.formats.common.writing import Draft
 from ckpt.tensors import Storage, TensorRef

@@ -76,6 +76,7 @@ class Way:
     crc: Callable[[bytes], int] | None = zlib.crc32
 
 
+OUT_OF_BOUNDS = "a tensor of it leads torch out of its memory"
 STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 WAYS = {
     **{f"zip-{protocol}": Way(lambda state, p=protocol: saved(state, p)) for protocol in (2, 3, 4, 5)},
@@ -105,7 +106,10 @@ def check(file: Path, way: Way, state: Any) -> None:
         assert checkpoint.format == way.format
         assert checkpoint.byteorder == way.byteorder
         assert checkpoint.nbytes == file.stat().st_size
-        assert checkpoint.not_loadable is None
+        if way.byteorder == "little":
+            assert checkpoint.not_loadable is None
+        else:  # nobody swapped the bytes, so indices may be any numbers
+            assert checkpoint.not_loadable in (None, OUT_OF_BOUNDS)
         assert [notice for notice in checkpoint.account.notices if notice.code == "trailing-data"] == []
         oracle.Comparison(checkpoint).tensors(loaded)
         tags(checkpoint.tensors)
