@@ -163,10 +163,7 @@ def inspect(
         plan = import_module("ckpt.api.advice").planning(survey) if hints else None
         report = job(survey, globs, section, plan)
         report = report._replace(findings=gate.rules.kept(report.findings))
-        if base is not None or _is_adapter(report):
-            # Named as text: an extension, of which nothing else here knows.
-            describe = import_module("ckpt.ext.adapters.hooks").description_of
-            report = report._replace(described=describe(survey, limits, base, plugins=plugins))
+        report = with_description(report, limits, base, plugins=plugins)
         numbering = None
         if index is not None:
             from ckpt.evidence.numbering import numbering as solve
@@ -175,6 +172,17 @@ def inspect(
             numbering = solve(survey, numbers(index), section)
         opened.check_unchanged()
     return InspectReport(report, gate, numbering)
+
+
+def with_description(
+    report: Inspection, limits: Limits | None, base: Input | None = None, *, plugins: bool = False
+) -> Inspection:
+    """Return the report with what an adapter is, and whether it fits a base. Any other report stays as it is."""
+    if base is None and not _is_adapter(report):
+        return report
+    # Named as text: an extension, of which nothing else here knows.
+    describe = import_module("ckpt.ext.adapters.hooks").description_of
+    return report._replace(described=describe(report.survey, limits, base, plugins=plugins))
 
 
 def _is_adapter(report: Inspection) -> bool:

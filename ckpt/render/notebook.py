@@ -11,6 +11,7 @@ from html import escape
 from itertools import groupby
 
 from ckpt.api.advice import planning
+from ckpt.api.inspection import with_description
 from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.jobs.check.lint import LintReport
@@ -59,7 +60,7 @@ _STYLES = {
 def html_checkpoint(survey: Survey) -> str | None:
     """Return the lines of `ckpt inspect` on an open checkpoint, or None when it can no longer be read."""
     try:
-        return html_inspect(inspect(survey, plan=planning(survey)))
+        return html_inspect(with_description(inspect(survey, plan=planning(survey)), None))
     except CkptError:
         return None
 

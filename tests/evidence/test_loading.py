@@ -80,7 +80,8 @@ READABLE = [
     str(path.relative_to(SAMPLES))
     for path in sorted(SAMPLES.rglob("*"))
     if (path.suffix in (".pth", ".pt", ".ckpt", ".safetensors", ".json") or path.name == "sharded")
-    and path.name not in ("config.json", "html_page.pth", "lfs_pointer.pth", "truncated.pth")
+    and path.name
+    not in ("config.json", "adapter_config.json", "html_page.pth", "lfs_pointer.pth", "truncated.pth")
 ]
 
 
