@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
@@ -38,10 +37,16 @@ _EXIT_CODES = (
     ("128+N", "Signal N ended it: 130 interrupted, 141 the reader of the pipe left."),
 )
 
-_IS_RULED = re.compile(r"-+(?![\w-])(?=[\s\S]*\s)|-{3,}(?=[\s\S]*\s)")
-"""A text that begins with a line of dashes or an arrow, as notebooks draw them, and no option: a blank before it says so to click."""
-
 _R = TypeVar("_R")
+
+
+def _is_ruled(word: str) -> bool:
+    """Tell whether a text begins with a line of dashes or an arrow, as notebooks draw them."""
+    text = word.lstrip("-")
+    dashes = len(word) - len(text)
+    if not dashes or not any(map(str.isspace, text)):
+        return False
+    return dashes > 2 or not (text[0].isalnum() or text[0] == "_")
 
 
 class Group(TyperGroup):
@@ -52,7 +57,9 @@ class Group(TyperGroup):
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         if args[:1] == ["explain"]:
-            args = [f" {word}" if _IS_RULED.match(word) else word for word in args]
+            args = [
+                f" {word}" if _is_ruled(word) else word for word in args
+            ]  # so click takes none for an option
 
         def make() -> Any:
             _refuse_names_as_options(args)
