@@ -38,7 +38,7 @@ from ckpt.errors import FolderError, LossError, UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.formats import is_folder_format, save, writer_of, written_formats
 from ckpt.io.executor import current
-from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.jobs.rewrite.report import Change, RewriteReport
 from ckpt.limits import Limits, number_of
 from ckpt.names import natural
 from ckpt.text import and_more, plural, show
@@ -385,6 +385,8 @@ def convert(
         )
         known = survey if live is None else Survey(survey.checkpoint, live)
         report = _moved(in_stages(known, stages), to, limits, written)
+        if recipe is not None:
+            report = _with_own_format(report, written)
         report = with_kept_prefixes(report, limits)
         if traits.is_folder:
             report = with_flattening(report, options.ranks, limits)
@@ -392,6 +394,15 @@ def convert(
 
     done = rewrite(source, make, options)
     return done if naming is None else naming.finish(done)
+
+
+def _with_own_format(report: RewriteReport, written: str) -> RewriteReport:
+    """The report with the change from the format that was read: what a recipe makes has another one on the way."""
+    changes = [change for change in report.changes if change.kind != "format"]
+    if report.source.format != written:
+        count = len(report.result.tensors)
+        changes.append(Change("format", report.source.format, written, count, "tensor"))
+    return report._replace(changes=tuple(changes))
 
 
 class _Naming(Protocol):
