@@ -27,12 +27,18 @@ CASES: dict[str, dict[int, str]] = {
     "stats": {0: "legacy.pth", 1: "nan.pth --fail-on nan", 2: POINTER},
     "report": {0: "legacy.pth -o out.html", 2: f"{POINTER} -o out.html"},
     "explain": {0: "cuda", 2: f"cuda {POINTER}"},
+    "recipe": {
+        0: "legacy.pth legacy.pth -o out.json",
+        1: "llama_bf16.pth legacy.pth",
+        2: f"{POINTER} legacy.pth",
+    },
     "lint": {0: "llama_bf16.pth", 1: "hostile.pth", 2: POINTER},
     "verify": {0: "legacy.pth", 1: "truncated.pth", 2: POINTER},
     "sum": {0: "legacy.pth", 2: POINTER},
     "rehome": {0: "train_cuda.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
     "strip": {0: "ddp_after.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
     "rename": {0: "ddp_after.pth --sub s/^module[.]// -o out.pth", 2: f"{POINTER} --sub s/a/b/ -o out.pth"},
+    "set": {0: "train_cuda.pth epoch=0 -o out.pth", 2: f"{POINTER} epoch=0 -o out.pth"},
     "slim": {0: "train_cuda.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
     "convert": {0: "train_cuda.pth --dtype bfloat16 -o out.pth", 2: f"{POINTER} -o out.safetensors"},
     "salvage": {0: "legacy.pth -o out.pth", 1: "truncated.pth -o out.pth", 2: f"{POINTER} -o out.pth"},
@@ -137,7 +143,7 @@ FORMS = {
     "report": ("--output -",),
     "warmstart": ("--json", "--print-code"),
     **dict.fromkeys(("get", "explain", "rehome", "strip", "rename", "slim", "convert"), ("--json",)),
-    **dict.fromkeys(("salvage", "average", "merge"), ("--json",)),
+    **dict.fromkeys(("salvage", "average", "merge", "set", "recipe"), ("--json",)),
 }
 """Command -> what it can be asked to print."""
 
