@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
 from functools import cached_property
 
@@ -143,6 +143,14 @@ class Globs:
 
 def _union(patterns: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile("|".join(map(translate, patterns))) if patterns else None
+
+
+def names_above(name: str) -> Iterator[str]:
+    """Yield a name, and the names of what it lies in: `a.b.c`, `a.b`, `a`."""
+    yield name
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:

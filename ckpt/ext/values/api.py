@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.api.keywords import Texts, texts
-from ckpt.api.opening import Input
+from ckpt.api.opening import Input, path_of
 from ckpt.api.rewriting import rewrite
 from ckpt.api.writing import options_of
 from ckpt.errors import UsageError
-from ckpt.ext.values.assignments import Assignment, node_of
+from ckpt.ext.values.assignments import HOW, Assignment, node_of
 from ckpt.ext.values.edit import set_values
 from ckpt.jobs.rewrite.report import RewriteReport
 from ckpt.text import show
@@ -48,5 +48,7 @@ def assign(
     source: Input, assignments: Sequence[Assignment], deleted: Sequence[str], **writing: Unpack[Writing]
 ) -> RewriteReport:
     """Make the assignments and deletions in a checkpoint, and write it. Raises CkptError."""
+    if not assignments and not deleted:
+        raise UsageError("what to set?", path=path_of(source), hint=HOW)
     options = options_of(writing, source, "set")
     return rewrite(source, lambda survey, limits: set_values(survey, assignments, deleted, limits), options)

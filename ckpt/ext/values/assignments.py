@@ -14,7 +14,7 @@ from ckpt.text import show
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _DEPTH = 100
 """Lists and dicts inside each other, in a value that is given."""
-_HOW = "NAME=VALUE, NAME:=JSON, or -d NAME"
+HOW = "NAME=VALUE, NAME:=JSON, or -d NAME"
 
 
 class Assignment(NamedTuple):
@@ -35,7 +35,7 @@ def parse_assignment(word: str) -> Assignment:
     """Read `NAME=VALUE` or `NAME:=JSON`, which ends its name at the first of both. Raises UsageError."""
     name, equals, text = word.partition("=")
     if not equals or not name.rstrip(":"):
-        raise UsageError(f"{show(word, 80)}: no value", hint=_HOW)
+        raise UsageError(f"{show(word, 80)}: no value", hint=HOW)
     if not name.endswith(":"):
         return Assignment(name, text)
     name = name[:-1]

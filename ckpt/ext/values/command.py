@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ckpt.cli.results import rewrite, split_options
-from ckpt.errors import UsageError
 from ckpt.ext.values.api import assign
 from ckpt.ext.values.assignments import parse_assignment
 from ckpt.jobs.rewrite.report import RewriteReport
@@ -23,8 +22,6 @@ def command(path: str, assignments: list[str], *, delete: list[str] | None, **ke
     ckpt set last.pth 'args.betas:=[0.9, 0.95]' -d scheduler -o next.pth
     """
     given = [parse_assignment(word) for word in assignments]
-    if not given and not delete:
-        raise UsageError("what to set?", path=path, hint="NAME=VALUE, NAME:=JSON, or -d NAME")
     options, own = split_options("set", [path], keywords)
 
     def write(source: str, **written: Any) -> RewriteReport:

@@ -10,7 +10,7 @@ from ckpt.evidence.survey import Survey
 from ckpt.ext.values.assignments import Assignment
 from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited, refuse_script
 from ckpt.limits import Limits
-from ckpt.names import Path, nearest
+from ckpt.names import Path, names_above, nearest
 from ckpt.nodes import Dict, Node, Opaque, inside, is_tuple, key_of, tensor_of
 from ckpt.pickles.edit import Edit
 from ckpt.rows import NamedTuple
@@ -94,8 +94,6 @@ def set_values(
         expected[target.path] = _GONE
         edit.drop(target)
         changes.append(_removal_of(target, checkpoint))
-    if not expected:
-        raise UsageError("what to set?", path=checkpoint.path, hint="NAME=VALUE, NAME:=JSON, or -d NAME")
     if not changes:
         return RewriteReport("set", checkpoint, checkpoint, nothing="these values are there already")
     result = edited(checkpoint, edit.copy(checkpoint.root), limits)
@@ -311,9 +309,10 @@ def _is_equal(node: Node, other: Node) -> bool:
 
 def _check(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> None:
     """Raise UnsupportedError unless each path leads to what was asked for."""
-    if _moves_items(expected):
-        return
+    moved = _moved_below(expected)
     for path, node in expected.items():
+        if _is_below(path, moved):
+            continue
         above = node_at(after.root, path[:-1]) if len(path) > 1 else after.root
         there = dict(children(above))
         if node is _GONE:
@@ -325,9 +324,14 @@ def _check(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) 
             raise UnsupportedError(f"{show(name, 80)} cannot be changed in this object", path=before.path)
 
 
-def _moves_items(expected: dict[Path, object]) -> bool:
-    """Tell whether an item of a list is deleted, so that the numbers of those behind it move."""
-    return any(node is _GONE and isinstance(path[-1], int) for path, node in expected.items())
+def _moved_below(expected: dict[Path, object]) -> list[Path]:
+    """The paths of the lists that lose an item, so that the numbers behind it move."""
+    return [path[:-1] for path, node in expected.items() if node is _GONE and isinstance(path[-1], int)]
+
+
+def _is_below(path: Path, roots: Sequence[Path]) -> bool:
+    """Tell whether a path leads into one of these places."""
+    return any(path[: len(root)] == root for root in roots)
 
 
 def _text(node: Node) -> tuple[str, str]:
@@ -336,32 +340,23 @@ def _text(node: Node) -> tuple[str, str]:
 
 def _others(before: Checkpoint, after: Checkpoint, expected: dict[Path, object]) -> list[str]:
     """Return the names of the values that changed although nobody asked for it: other names of one object."""
-    if _moves_items(expected):
-        return []
+    moved = _moved_below(expected)
     old = {value.path: _state(value) for value in before.values}
     new = {value.path: _state(value) for value in after.values}
     asked = list(expected)
     names: list[str] = []
     for path in [*old, *(path for path in new if path not in old)]:
         is_asked = any(path[: len(root)] == root or root[: len(path)] == path for root in asked)
-        if not is_asked and old.get(path) != new.get(path):
+        if not is_asked and not _is_below(path, moved) and old.get(path) != new.get(path):
             names.append(".".join(map(str, path)))
     # A container that was met before has no rows of its own.
     changed = {
         above
         for name in [*names, *(".".join(map(str, path)) for path in asked)]
-        for above in _names_above(name)
+        for above in names_above(name)
     }
     names += [value.name for value in before.values if value.same_as in changed and value.path not in asked]
     return names
-
-
-def _names_above(name: str) -> Iterator[str]:
-    """Yield a name, and the names of what it lies in."""
-    yield name
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
 
 
 def _state(value: Value) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import inf, isnan, nan, sqrt
 from typing import Literal
 
@@ -17,6 +17,7 @@ from ckpt.evidence.sections import Section
 from ckpt.io.executor import Executor, Failed, Task, run_each
 from ckpt.jobs.check.sums import digest
 from ckpt.jobs.unread import unlisted_parts
+from ckpt.names import names_above
 from ckpt.rows import NamedTuple
 from ckpt.tensors import Composite, Tensor, TensorRef, parts_of, unwrapped
 from ckpt.text import plural, show
@@ -173,26 +174,18 @@ def without_lost(
 
     kept: list[Row] = []
     for row in rows:
-        if is_lost(row.status, *_around(row.name), *_around(row.label)):
+        if is_lost(row.status, *names_above(row.name), *names_above(row.label)):
             side = before if row.status == "added" else after
             said[f"{show(row.name, 80)} of {show(side.path, None)} is lost"] = None
         else:
             kept.append(row)
-    return kept, [row for row in values if not is_lost(row.status, *_around(row.name))], list(said)
+    return kept, [row for row in values if not is_lost(row.status, *names_above(row.name))], list(said)
 
 
 def lost_of(before: Checkpoint, after: Checkpoint) -> set[str]:
     """Return the names in `not_compared` of the parts that one side holds and the other side has lost."""
     pairs = ((before, after), (after, before))
     return {f"{name} of {side.path}" for side, other in pairs for name, _ in other.account.left_out}
-
-
-def _around(name: str) -> Iterator[str]:
-    """A name, and the names of what it lies in: `a.b.c`, `a.b`, `a`."""
-    yield name
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
 
 
 class Module(NamedTuple):

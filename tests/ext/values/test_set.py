@@ -184,6 +184,17 @@ def test_other_names_of_one_object_are_listed(ckpt: Run, tmp_path: Path) -> None
     assert state["a"] is state["b"] and state["b"] == {"lr": 0.2}
 
 
+def test_other_names_are_listed_although_an_item_of_a_list_is_deleted(ckpt: Run, tmp_path: Path) -> None:
+    shared = {"lr": 0.1}
+    path = saved({"a": shared, "b": shared, "seen": [1, 2], "w": torch.ones(1)}, tmp_path / "shared.pth")
+
+    done = ckpt("set", str(path), "a.lr=0.2", "-d", "seen.0", "-o", str(tmp_path / "out.pth"))
+
+    assert done.returncode == 0 and "left alone: b" in done.stdout and "left alone: seen" not in done.stdout
+    state = loaded(tmp_path / "out.pth")
+    assert state["b"] == {"lr": 0.2} and state["seen"] == [2]
+
+
 def test_metadata_of_safetensors_is_text(ckpt: Run, tmp_path: Path) -> None:
     path, out = tmp_path / "a.safetensors", tmp_path / "out.safetensors"
     save_file({"w": torch.arange(4.0)}, path)
