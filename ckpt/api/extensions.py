@@ -6,6 +6,12 @@ from importlib import import_module
 from typing import Any
 
 
+def adapters() -> Any:
+    """The functions that adapters add: see `ckpt.ext.adapters.hooks`."""
+    # Named as text: the core imports no extension.
+    return import_module("ckpt.ext.adapters.hooks")
+
+
 def layouts() -> Any:
     """The functions that layouts add: see `ckpt.ext.layouts.hooks`."""
     # Named as text: the core imports no extension.

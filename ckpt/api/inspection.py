@@ -180,9 +180,10 @@ def with_description(
     """Return the report with what an adapter is, and whether it fits a base. Any other report stays as it is."""
     if base is None and not _is_adapter(report):
         return report
-    # Named as text: an extension, of which nothing else here knows.
-    describe = import_module("ckpt.ext.adapters.hooks").description_of
-    return report._replace(described=describe(report.survey, limits, base, plugins=plugins))
+    from ckpt.api.extensions import adapters  # here: few files are adapters
+
+    described = adapters().description_of(report.survey, limits, base, plugins=plugins)
+    return report._replace(described=described)
 
 
 def _is_adapter(report: Inspection) -> bool:

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.api.checkpoint import Checkpoint
-from ckpt.api.extensions import layouts
+from ckpt.api.extensions import adapters, layouts
 from ckpt.api.keywords import (
     Meter,
     Path,
@@ -130,9 +130,7 @@ def diff(
             if recipe is None and not (structure or quick or options.select):
                 report = _with_layout(report, old, new)
         if adapter is not None:
-            # Named as text: an extension, of which nothing else here knows.
-            explained = import_module("ckpt.ext.adapters.hooks").explained_by
-            report = explained(report, adapter, limits, plugins=plugins)
+            report = adapters().explained_by(report, adapter, limits, plugins=plugins)
         for side in sides:
             side.check_unchanged()
     report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)

@@ -9,13 +9,12 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from importlib import import_module
 from io import IOBase
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from ckpt.api.advice import SUFFIXES
 from ckpt.api.checkpoint import Checkpoint as Opened
-from ckpt.api.extensions import layouts
+from ckpt.api.extensions import adapters, layouts
 from ckpt.api.handle import read
 from ckpt.api.keywords import (
     Path,
@@ -423,9 +422,7 @@ def _naming(adapter_names: str | None, base: Input | None, options: WriteOptions
         if base is not None:
             raise UsageError("--base goes with --adapter-names")
         return None
-    # Named as text: an extension, of which nothing else here knows.
-    conversion = import_module("ckpt.ext.adapters.hooks").Conversion
-    made: _Naming = conversion(
+    made: _Naming = adapters().Conversion(
         adapter_names, base, options.limits, plugins=options.plugins, out=options.out, force=options.force
     )
     return made
