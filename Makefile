@@ -63,8 +63,8 @@ test-slow: .venv/.dev
 THOROUGH := CKPT_TEST_THOROUGH=1 $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=1800 $(ARGS)
 test-thorough: .venv/.dev
 	$(THOROUGH)
-	CKPT_TEST_PATHS=fast $(THOROUGH) tests/tree tests/evidence tests/jobs tests/formats tests/pickles
-	CKPT_TEST_PATHS=slow $(THOROUGH) tests/tree tests/evidence tests/jobs tests/formats tests/pickles
+	CKPT_TEST_PATHS=fast $(THOROUGH) tests/tree tests/evidence tests/jobs tests/formats tests/pickle
+	CKPT_TEST_PATHS=slow $(THOROUGH) tests/tree tests/evidence tests/jobs tests/formats tests/pickle
 
 # The suite on every Python that is there. The tests pin the torch of .venv, which must have a build for each.
 PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
@@ -81,7 +81,7 @@ test-pythons:
 test-oldest:
 	test -x .pythons/torch-2.0/bin/python || $(PYTHON) -m venv .pythons/torch-2.0
 	.pythons/torch-2.0/bin/python -m pip install --quiet --editable . torch==2.0.1 'numpy<2' pytest hypothesis
-	.pythons/torch-2.0/bin/python -m pytest tests/live $(ARGS)
+	.pythons/torch-2.0/bin/python -m pytest tests/ext/live $(ARGS)
 
 # The command line with the lowest and the newest typer that pip may choose; the lowest uses what click deprecates.
 # All else is that of .venv.
@@ -92,7 +92,7 @@ test-typer: .venv/.dev
 		$(BIN)/python -m venv --clear $$folder && \
 		$$folder/bin/python -m pip install --quiet $$typer && \
 		$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > "$$(echo $$folder/lib/python*/site-packages)/others.pth" && \
-		$$folder/bin/python -m pytest -W ignore::DeprecationWarning tests/cli $(ARGS) || exit $$?; \
+		$$folder/bin/python -m pytest -W ignore::DeprecationWarning tests/surface/cli $(ARGS) || exit $$?; \
 	done
 
 # Checkpoints that real frameworks write, against the truth by torch: docs/frameworks.md.
@@ -142,7 +142,7 @@ lock: .venv/.dev
 release-check: .venv/.base
 	$(BIN)/python tools/release.py
 
-# Small changes of the code that no test notices: `make mutants ARGS='--count 40 --only ckpt/io'` takes 15 minutes.
+# Small changes of the code that no test notices: `make mutants ARGS='--count 40 --only ckpt/bytes'` takes 15 minutes.
 mutants: .venv/.dev
 	$(BIN)/python tools/mutants.py $(ARGS)
 

@@ -14,9 +14,9 @@ SEND = """\
 import sys
 from pathlib import Path
 
-from ckpt.io.cluster.connect import connected
-from ckpt.io.executor import SPAN, Task
-from ckpt.io.source import File
+from ckpt.ext.cluster.connect import connected
+from ckpt.bytes.executor import SPAN, Task
+from ckpt.bytes.source import File
 
 
 def read(source, offset, count):

@@ -120,7 +120,7 @@ class _Bucket:
         return len(self._heads[name]) + (GIB if name != INDEX else 0)
 
     def get(self, name: str, begin: int | None, count: int) -> Any:
-        from ckpt.io.remote.store import Answer
+        from ckpt.ext.remote.store import Answer
 
         size = self.size(name)
         first = max(0, size - count) if begin is None else begin
@@ -145,10 +145,10 @@ class _Object(NamedTuple):
 @contextmanager
 def _simulated(bucket: _Bucket) -> Iterator[None]:
     """While it lasts, `s3://` leads to the bucket."""
-    from ckpt.io.remote.store import Known
+    from ckpt.ext.remote.store import Known
 
     listing = {name: Known(bucket.size(name), '"1"') for name in (*bucket.names, INDEX)}
-    home = "ckpt.io.remote.objects"
+    home = "ckpt.ext.remote.objects"
     with (
         mock.patch(f"{home}.object_at", lambda url: _Object(bucket, url.last)),
         mock.patch(f"{home}.names_in", lambda url: dict(listing)),
@@ -165,11 +165,11 @@ def work_of(files: int) -> Work:
     Tasks that lie alike send the same requests: one of each kind is run, over zeros.
     """
     from ckpt import formats
+    from ckpt.bytes.executor import Serial
+    from ckpt.commands.stats.stats import stats
     from ckpt.evidence.survey import Survey
-    from ckpt.io.cluster.parcel import packed, parcels_of, perform, sender
-    from ckpt.io.executor import Serial
-    from ckpt.jobs.check.stats import stats
-    from ckpt.limits import Limits
+    from ckpt.ext.cluster.parcel import packed, parcels_of, perform, sender
+    from ckpt.model.limits import Limits
 
     bucket = _Bucket(files)
     found: list[Any] = []
@@ -218,9 +218,9 @@ def kind_of(parcel: Sequence[Any]) -> tuple[int, int]:
 
 def _pauses() -> list[float]:
     """The pauses between the tries of a request, as the reader makes them."""
-    from ckpt.errors import NotOpenedError
-    from ckpt.io.remote.source import retried
-    from ckpt.io.remote.store import BusyError
+    from ckpt.ext.remote.source import retried
+    from ckpt.ext.remote.store import BusyError
+    from ckpt.model.errors import NotOpenedError
 
     made: list[float] = []
 
@@ -275,8 +275,8 @@ class _Clock:
 
     def ask(self, nbytes: int) -> None:
         """One request with its retries. Raises NotOpenedError after the last."""
-        from ckpt.io.remote.source import retried
-        from ckpt.io.remote.store import BusyError
+        from ckpt.ext.remote.source import retried
+        from ckpt.ext.remote.store import BusyError
 
         world = self._world
 

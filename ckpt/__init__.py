@@ -4,15 +4,20 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
-    from ckpt.api.checkpoint import Checkpoint
-    from ckpt.api.inspection import InspectReport, TensorSummary, inspect
-    from ckpt.api.listing import lint, ls
-    from ckpt.api.opening import open
-    from ckpt.api.reading import diff, stats, sum, verify
-    from ckpt.api.reference import MissingNameError, Ref
-    from ckpt.api.sections import Section, Shard
-    from ckpt.api.writing import average, convert, rehome, rename, salvage, slim, strip, warmstart
-    from ckpt.errors import (
+    from ckpt.commands.diff.diff import DiffReport
+    from ckpt.commands.inspect.api import InspectReport, TensorSummary, inspect
+    from ckpt.commands.ls.ls import LsReport, LsRow
+    from ckpt.commands.rewriting.report import Coverage, RewriteReport
+    from ckpt.commands.stats.stats import StatsReport
+    from ckpt.commands.sum.recorded import SumReport
+    from ckpt.commands.verify.verify import VerifyReport
+    from ckpt.ext.adapters.api import merge
+    from ckpt.ext.layouts.recipe import recipe
+    from ckpt.ext.layouts.report import RecipeReport
+    from ckpt.ext.lint.lint import FileReport, LintReport
+    from ckpt.ext.live.snapshot import snapshot
+    from ckpt.ext.values.api import set
+    from ckpt.model.errors import (
         CkptError,
         CodeError,
         CutOffError,
@@ -31,32 +36,27 @@ if TYPE_CHECKING:
         UsageError,
         WriteError,
     )
-    from ckpt.ext.adapters.api import merge
-    from ckpt.ext.layouts.recipe import recipe
-    from ckpt.ext.layouts.report import RecipeReport
-    from ckpt.ext.values.api import set
-    from ckpt.findings import Finding
-    from ckpt.jobs.check.lint import FileReport, LintReport
-    from ckpt.jobs.check.recorded import SumReport
-    from ckpt.jobs.check.stats import StatsReport
-    from ckpt.jobs.check.verify import VerifyReport
-    from ckpt.jobs.diff.diff import DiffReport
-    from ckpt.jobs.inspect.ls import LsReport, LsRow
-    from ckpt.jobs.rewrite.report import Coverage, RewriteReport
-    from ckpt.limits import Limits
-    from ckpt.live.snapshot import snapshot
+    from ckpt.model.findings import Finding
+    from ckpt.model.limits import Limits
+    from ckpt.surface.api.checkpoint import Checkpoint
+    from ckpt.surface.api.listing import lint, ls
+    from ckpt.surface.api.opening import open
+    from ckpt.surface.api.reading import diff, stats, sum, verify
+    from ckpt.surface.api.reference import MissingNameError, Ref
+    from ckpt.surface.api.sections import Section, Shard
+    from ckpt.surface.api.writing import average, convert, rehome, rename, salvage, slim, strip, warmstart
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ckpt.api.checkpoint": ("Checkpoint",),
-    "ckpt.api.inspection": ("InspectReport", "TensorSummary", "inspect"),
-    "ckpt.api.listing": ("lint", "ls"),
-    "ckpt.api.opening": ("open",),
-    "ckpt.api.reading": ("diff", "stats", "sum", "verify"),
-    "ckpt.api.reference": ("MissingNameError", "Ref"),
-    "ckpt.api.sections": ("Section", "Shard"),
-    "ckpt.api.writing": (
+    "ckpt.surface.api.checkpoint": ("Checkpoint",),
+    "ckpt.commands.inspect.api": ("InspectReport", "TensorSummary", "inspect"),
+    "ckpt.surface.api.listing": ("lint", "ls"),
+    "ckpt.surface.api.opening": ("open",),
+    "ckpt.surface.api.reading": ("diff", "stats", "sum", "verify"),
+    "ckpt.surface.api.reference": ("MissingNameError", "Ref"),
+    "ckpt.surface.api.sections": ("Section", "Shard"),
+    "ckpt.surface.api.writing": (
         "average",
         "convert",
         "rehome",
@@ -67,7 +67,7 @@ _HOMES = {
         "strip",
         "warmstart",
     ),
-    "ckpt.errors": (
+    "ckpt.model.errors": (
         "CkptError",
         "CodeError",
         "CutOffError",
@@ -90,16 +90,16 @@ _HOMES = {
     "ckpt.ext.adapters.api": ("merge",),
     "ckpt.ext.layouts.recipe": ("recipe",),
     "ckpt.ext.layouts.report": ("RecipeReport",),
-    "ckpt.findings": ("Finding",),
-    "ckpt.jobs.check.lint": ("FileReport", "LintReport"),
-    "ckpt.jobs.check.recorded": ("SumReport",),
-    "ckpt.jobs.check.stats": ("StatsReport",),
-    "ckpt.jobs.check.verify": ("VerifyReport",),
-    "ckpt.jobs.diff.diff": ("DiffReport",),
-    "ckpt.jobs.inspect.ls": ("LsReport", "LsRow"),
-    "ckpt.jobs.rewrite.report": ("Coverage", "RewriteReport"),
-    "ckpt.limits": ("Limits",),
-    "ckpt.live.snapshot": ("snapshot",),
+    "ckpt.model.findings": ("Finding",),
+    "ckpt.ext.lint.lint": ("FileReport", "LintReport"),
+    "ckpt.commands.sum.recorded": ("SumReport",),
+    "ckpt.commands.stats.stats": ("StatsReport",),
+    "ckpt.commands.verify.verify": ("VerifyReport",),
+    "ckpt.commands.diff.diff": ("DiffReport",),
+    "ckpt.commands.ls.ls": ("LsReport", "LsRow"),
+    "ckpt.commands.rewriting.report": ("Coverage", "RewriteReport"),
+    "ckpt.model.limits": ("Limits",),
+    "ckpt.ext.live.snapshot": ("snapshot",),
 }
 """Module -> the public names that it has."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

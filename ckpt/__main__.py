@@ -16,7 +16,7 @@ def main() -> NoReturn:
         os.write(2, b"ckpt: Windows is not supported (use WSL)\n")
         os._exit(2)
     try:
-        from ckpt.cli.start import run
+        from ckpt.surface.cli.start import run
     except KeyboardInterrupt:
         os.write(2, b"ckpt: interrupted\n")
         os._exit(130)
@@ -26,7 +26,7 @@ def main() -> NoReturn:
 def _program() -> int:
     if sys.argv[1:] in (["--version"], ["-V"]) and sys.stdout is not None and _told():
         return 0
-    from ckpt.cli.app import run
+    from ckpt.surface.cli.app import run
 
     return run()
 

@@ -49,6 +49,7 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from ckpt.live import snapshot as snapshots
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -57,7 +58,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import ckpt
-from ckpt.live import snapshot as snapshots
 
 SAMPLES: list[Callable[[Path], None]] = []
 

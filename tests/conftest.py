@@ -125,7 +125,7 @@ def front() -> Iterator[Front]:
 @pytest.fixture
 def s3(front: Front, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """An empty bucket, which the environment leads to."""
-    from ckpt.io.remote import objects
+    from ckpt.ext.remote import objects
 
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ckpt.names import labels, pattern
+from ckpt.model.names import labels, pattern
 
 SERIES = [f"RFB-Epoch-{epoch}-Loss-{2.9 - epoch / 1000:.15f}.pth" for epoch in range(100, 230, 5)]
 SETS: dict[str, tuple[list[str], list[str], str]] = {

@@ -25,20 +25,20 @@ from rewriting import convert, write
 from same import difference
 
 from ckpt import formats
+from ckpt.commands.diff.diff import diff
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.rehome.rehome import Moves, rehome
+from ckpt.commands.rename.rename import rename, substitution
+from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.commands.slim.slim import slim
+from ckpt.commands.stats.stats import stats
+from ckpt.commands.strip.strip import strip
 from ckpt.elements.blocks import elements
-from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.check.stats import stats
-from ckpt.jobs.diff.diff import diff
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.jobs.rewrite.rehome import Moves, rehome
-from ckpt.jobs.rewrite.rename import rename, substitution
-from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.jobs.rewrite.slim import slim
-from ckpt.jobs.rewrite.strip import strip
-from ckpt.jobs.rewrite.warmstart import warmstart
-from ckpt.limits import Limits
-from ckpt.tensors import TensorRef
+from ckpt.ext.warmstart.warmstart import warmstart
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
+from ckpt.model.tensors import TensorRef
 
 LIMITS = Limits()
 SIDES: tuple[paths.Side, ...] = ("slow", "fast")

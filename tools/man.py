@@ -10,8 +10,8 @@ from typing import Any
 from typer.main import get_command
 
 from ckpt import __version__
-from ckpt.cli.app import COMMANDS, program
-from ckpt.cli.options import exclusions_of
+from ckpt.surface.cli.app import COMMANDS, program
+from ckpt.surface.cli.options import exclusions_of
 
 ROOT = Path(__file__).resolve().parent.parent
 

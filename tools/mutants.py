@@ -1,4 +1,4 @@
-"""Small random changes of the code that no test notices: `make mutants ARGS='--count 40 --only ckpt/io'`.
+"""Small random changes of the code that no test notices: `make mutants ARGS='--count 40 --only ckpt/bytes'`.
 
 Each change is made alone, in a copy of the tree. The tests that mirror the module run first, then the tests that import it or run a
 command that needs it. A failure counts only where the same test passes without the change. Every change that survives is a line:
@@ -202,7 +202,7 @@ def commands() -> dict[str, set[str]]:
     sys.path.insert(0, str(HERE / "tests" / "lib"))
     import house
 
-    doors = [name for name in house.NAMES if name.startswith("cli.commands.")]
+    doors = [name for name in house.NAMES if name.startswith("commands.")]
     return {door: {door, *house.reached_from(door)} for door in doors}
 
 
@@ -323,7 +323,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="how many changes to draw")
     parser.add_argument("--seed", type=int, default=0, help="another draw for another number")
     parser.add_argument(
-        "--only", default="ckpt", metavar="PATH-PREFIX", help="draw in these files alone: ckpt/io"
+        "--only", default="ckpt", metavar="PATH-PREFIX", help="draw in these files alone: ckpt/bytes"
     )
     parser.add_argument("--list", action="store_true", help="print the draw and run nothing")
     parser.add_argument("--limit", type=float, default=600, help="seconds for the tests of one change")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"(<!-- run: (.+?) -->\n)(?:```console\n.*?\n?```\n)?", re.DOTALL)
-_SOURCES = {f"docs/{name}.md": f"ckpt/jobs/explain/{name}.md" for name in ("findings", "errors")}
+_SOURCES = {f"docs/{name}.md": f"ckpt/ext/explain/{name}.md" for name in ("findings", "errors")}
 """Pages that `ckpt explain` shows too -> the files that they are made of."""
 _SETTINGS = ("NO_COLOR", "FORCE_COLOR", "CKPT_DEBUG")
 

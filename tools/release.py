@@ -31,8 +31,8 @@ EPOCH = "1735689600"
 _HOSTS = re.compile(
     rb"py(?:pi|thonhosted)\.org|--(?:extra-)?index-url|--find-links|file:///|://[^/\s\"']+/simple\b"
 )
-_WANTED = ("ckpt/__init__.py", "ckpt/__main__.py", "ckpt/py.typed", "ckpt/cli/app.py")
-_KINDS = (".py", ".fields", "/py.typed", *(f"ckpt/jobs/explain/{name}.md" for name in ("findings", "errors")))
+_WANTED = ("ckpt/__init__.py", "ckpt/__main__.py", "ckpt/py.typed", "ckpt/surface/cli/app.py")
+_KINDS = (".py", ".fields", "/py.typed", *(f"ckpt/ext/explain/{name}.md" for name in ("findings", "errors")))
 """The ends of what the package holds."""
 _ASSETS = "ckpt/render/html/assets/"
 """The folder of what a page of HTML is made of."""

@@ -1,6 +1,6 @@
 """Makes docs/schema/ and the tables of docs/json.md of the fields that ckpt/**/*.fields declare: `make docs`.
 
-ckpt/jobs/common.fields explains the notation. Each schema is JSON Schema (2020-12) and stands alone: it has the
+ckpt/surface/common.fields explains the notation. Each schema is JSON Schema (2020-12) and stands alone: it has the
 definitions that it uses. A table of the page stands between `<!-- fields: NAME -->` and `<!-- /fields -->`. A definition
 with a table of its own is linked from the others; any other is unfolded where it is used.
 """

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.bytes.executor import Executor, Failed, Task, cpus, run_each, spans
+from ckpt.bytes.far import foreseen_at_once
 from ckpt.elements.blocks import SMALL, buffer
 from ckpt.elements.crc import combined
-from ckpt.errors import CkptError, DamagedDataError, LimitError, NotOpenedError
-from ckpt.io.executor import Executor, Failed, Task, cpus, run_each, spans
-from ckpt.io.far import foreseen_at_once
-from ckpt.places import Checksum, Place, Range
-from ckpt.tensors import Tensor, TensorRef, parts_of
+from ckpt.model.checkpoint import Checkpoint, Entry
+from ckpt.model.errors import CkptError, DamagedDataError, LimitError, NotOpenedError
+from ckpt.model.places import Checksum, Place, Range
+from ckpt.model.tensors import Tensor, TensorRef, parts_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

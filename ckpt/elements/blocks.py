@@ -7,16 +7,16 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ckpt.bytes.source import Source
 from ckpt.elements import cast
 from ckpt.elements import crc as crcs
-from ckpt.errors import DamagedDataError
-from ckpt.io.source import Source
-from ckpt.places import BLOCK, Checksum, Place, Tally
-from ckpt.tensors import Storage, TensorRef
-from ckpt.text import show
+from ckpt.model.errors import DamagedDataError
+from ckpt.model.places import BLOCK, Checksum, Place, Tally
+from ckpt.model.tensors import Storage, TensorRef
+from ckpt.model.text import show
 
 if TYPE_CHECKING:
-    from ckpt.io.target import Sink
+    from ckpt.bytes.target import Sink
 
 SMALL = 64 << 10
 """Records up to this size are read in passing, because combining the CRCs of two costs more than computing one."""

@@ -8,15 +8,15 @@ from itertools import accumulate
 from math import prod
 from typing import Protocol
 
-from ckpt.dtypes import DType
+from ckpt.bytes.far import Reading
+from ckpt.bytes.source import Source
 from ckpt.elements.blocks import is_dense
 from ckpt.elements.computed import fill_span, place_of
-from ckpt.errors import UnreadableError, UnsupportedError
-from ckpt.io.far import Reading
-from ckpt.io.source import Source
-from ckpt.places import BasePlace, Checksum, Passed, Place, Range, Runs, Tally
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, TensorRef
+from ckpt.model.dtypes import DType
+from ckpt.model.errors import UnreadableError, UnsupportedError
+from ckpt.model.places import BasePlace, Checksum, Passed, Place, Range, Runs, Tally
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Storage, TensorRef
 
 BAND = 1 << 20
 """The most bytes that are gathered at once, unless one row of the last dimension has more: they stay in the cache."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import BY_NAME, DType
-from ckpt.rows import NamedTuple
+from ckpt.model.dtypes import BY_NAME, DType
+from ckpt.model.rows import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

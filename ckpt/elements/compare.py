@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from math import isfinite, sqrt
 
+from ckpt.bytes.executor import Executor, Failed, Serial, Task, run_each
 from ckpt.elements import spans
 from ckpt.elements.blocks import elements, is_dense, memory_order, permuted, same_bytes, same_ranges, slice_of
 from ckpt.elements.cast import has_numbers
@@ -12,10 +13,9 @@ from ckpt.elements.computed import place_of
 from ckpt.elements.histogram import Histogram
 from ckpt.elements.measure import Difference
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, without_repeats
-from ckpt.errors import UnreadableError
-from ckpt.io.executor import Executor, Failed, Serial, Task, run_each
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Tensor, TensorRef, parts_of
+from ckpt.model.errors import UnreadableError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Composite, Tensor, TensorRef, parts_of
 
 
 class Change(NamedTuple):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from ckpt.dtypes import DType
+from ckpt.bytes.far import Reading
+from ckpt.bytes.source import Source
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements, in_whole_elements, is_all, is_big, is_dense, slice_of
-from ckpt.io.far import Reading
-from ckpt.io.source import Source
-from ckpt.places import BasePlace, Checksum, Place, Tally, cut_blocks
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.model.dtypes import DType
+from ckpt.model.places import BasePlace, Checksum, Place, Tally, cut_blocks
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 
 class PlaceOfTensors(BasePlace):

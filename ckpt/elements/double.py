@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt.elements.cast import scratch
 from ckpt.elements.sums import dot, total
-from ckpt.rows import NamedTuple
+from ckpt.model.rows import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

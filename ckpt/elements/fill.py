@@ -10,13 +10,13 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
+from ckpt.bytes.source import Source
 from ckpt.elements import blocks, cast
 from ckpt.elements.boxes import Box, boxes_shown
-from ckpt.errors import UnreadableError
-from ckpt.io.source import Source
-from ckpt.places import Place, Range
-from ckpt.tensors import TensorRef
+from ckpt.model.dtypes import DType
+from ckpt.model.errors import UnreadableError
+from ckpt.model.places import Place, Range
+from ckpt.model.tensors import TensorRef
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,10 +7,10 @@ from math import copysign, floor, frexp, isfinite, ldexp
 from sys import float_info
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
 from ckpt.elements.cast import numbers, scratch
 from ckpt.elements.double import distance
-from ckpt.text import Json
+from ckpt.model.dtypes import DType
+from ckpt.model.text import Json
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from ckpt.dtypes import DType
+from ckpt.bytes.executor import Task
 from ckpt.elements import double, single
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers
 from ckpt.elements.crc import combined
 from ckpt.elements.histogram import Histogram, joined
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded
-from ckpt.io.executor import Task
-from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
+from ckpt.model.dtypes import DType
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,10 +9,10 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
 from ckpt.elements.cast import scratch
 from ckpt.elements.double import Delta, Moments, distance
 from ckpt.elements.sums import SINGLE_PIECE, dot, total
+from ckpt.model.dtypes import DType
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from ckpt.bytes import executor
 from ckpt.elements.blocks import buffer, elements
 from ckpt.elements.computed import can_cut, place_of
-from ckpt.errors import UnsupportedError
-from ckpt.io import executor
-from ckpt.tensors import TensorRef
+from ckpt.model.errors import UnsupportedError
+from ckpt.model.tensors import TensorRef
 
 ELEMENTS = 1 << 16
 """Elements per step of computing: few enough for the cache, and enough that threads do not wait for each other."""

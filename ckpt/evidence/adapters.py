@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
-from ckpt.names import LazyPattern
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor
+from ckpt.model.names import LazyPattern
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Tensor
 from ckpt.tree.find import counter
 
 Style = Literal["kohya", "ComfyUI", "PEFT", "diffusers"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from ckpt.checkpoint import Entry
-from ckpt.errors import UsageError
 from ckpt.evidence.mapping import ENOUGH, Match, Rename, match
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import (
@@ -18,8 +16,10 @@ from ckpt.evidence.wrappers import (
     usual_prefix,
     without_modules,
 )
-from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.model.checkpoint import Entry
+from ckpt.model.errors import UsageError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
 
 Rule = Callable[[str], str]
 """A name -> the name to compare."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ckpt.checkpoint import Value
-from ckpt.errors import UsageError
-from ckpt.nodes import is_tuple
-from ckpt.rows import NamedTuple
+from ckpt.model.checkpoint import Value
+from ckpt.model.errors import UsageError
+from ckpt.model.nodes import is_tuple
+from ckpt.model.rows import NamedTuple
 from ckpt.tree.view import look
 
 KINDS = ("cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa", "xla", "mtia", "privateuseone")

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from ckpt.rows import NamedTuple
+from ckpt.model.rows import NamedTuple
 
 _DEPTH = 8
 """Parts of a name before the ones of the tables: wrappers and the attributes of a larger model."""

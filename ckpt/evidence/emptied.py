@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from ckpt.checkpoint import looks_of
 from ckpt.evidence.sections import Section
-from ckpt.names import LazyPattern
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor
+from ckpt.model.checkpoint import looks_of
+from ckpt.model.names import LazyPattern
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Tensor
 
 Kind = Literal["empty", "single", "flat", "pieces", "nothing"]
 """No elements; one element each; all parameters of a module in one tensor; parts of such a tensor; no tensor at all."""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from typing import Literal
 
-from ckpt.names import Globs
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor
-from ckpt.text import listed, plural, show
+from ckpt.model.names import Globs
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Tensor
+from ckpt.model.text import listed, plural, show
 
 ExtraKind = Literal["thop", "torchstat", "computed", "counter"]
 """`thop` and `torchstat`: counters that these profilers register in every module. `computed`: made when the model is built.

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.errors import UnreadableError
 from ckpt.evidence.matching import Match
 from ckpt.evidence.optimizers import optimizer
 from ckpt.evidence.roles import RecordMatch
-from ckpt.names import Path
-from ckpt.nodes import Node, tensor_of
-from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
-from ckpt.text import and_more, show
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import UnreadableError
+from ckpt.model.names import Path
+from ckpt.model.nodes import Node, tensor_of
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef
+from ckpt.model.text import and_more, show
 from ckpt.tree.find import counter, is_counter
 
 _MOMENT_BYTES = 64 << 10
@@ -236,7 +236,7 @@ def _file_of(node: Node) -> str | None:
         return None
     from ckpt.elements.boxes import boxes_in  # here: few files have counters of steps in tensors
     from ckpt.elements.computed import lacks_bytes
-    from ckpt.formats.dcp.items import TensorItem  # here: only distributed checkpoints have such items
+    from ckpt.ext.dcp.items import TensorItem  # here: only distributed checkpoints have such items
 
     if lacks_bytes(tensor):
         return None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.matching import Match, by_order
 from ckpt.evidence.wrappers import own_name, wrapper_prefix
-from ckpt.rows import NamedTuple
-from ckpt.text import and_more, plural, show
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, plural, show
 
 
 class Joined(NamedTuple):

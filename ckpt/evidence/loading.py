@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ckpt.checkpoint import Checkpoint, Refusal
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import is_lasting
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import wrapped_names
-from ckpt.io.far import is_url
-from ckpt.io.location import is_lasting
-from ckpt.names import NamedKey, Path
-from ckpt.nodes import Node
-from ckpt.pickles.known import PACKAGES, is_own
-from ckpt.rows import NamedTuple
-from ckpt.text import STAND_INS, and_more, pasted_path, show, show_literal
+from ckpt.model.checkpoint import Checkpoint, Refusal
+from ckpt.model.names import NamedKey, Path
+from ckpt.model.nodes import Node
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import STAND_INS, and_more, pasted_path, show, show_literal
+from ckpt.pickle.judge.known import PACKAGES, is_own
 from ckpt.tree.view import look
 
 

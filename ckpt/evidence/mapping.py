@@ -28,8 +28,8 @@ from ckpt.evidence.dialects import (
     translations,
 )
 from ckpt.evidence.substitutions import told
-from ckpt.rows import NamedTuple
-from ckpt.text import Json, is_number, plural, show
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, is_number, plural, show
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]

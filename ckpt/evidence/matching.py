@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, permutations
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.evidence.optimizers import LOST_STATE, parts_of
 from ckpt.evidence.record import KEY, OptimizerRecord
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name
-from ckpt.names import Path
-from ckpt.nodes import Node, tensor_of
-from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
+from ckpt.model.checkpoint import Checkpoint, Entry
+from ckpt.model.names import Path
+from ckpt.model.nodes import Node, tensor_of
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 

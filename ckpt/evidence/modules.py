@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.checkpoint import Checkpoint
 from ckpt.evidence.record import LooseModule
-from ckpt.nodes import Global, Node, Opaque, key_of, tensor_of
-from ckpt.pickles.known import is_known
-from ckpt.rows import NamedTuple
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.nodes import Global, Node, Opaque, key_of, tensor_of
+from ckpt.model.rows import NamedTuple
+from ckpt.pickle.judge.known import is_known
 from ckpt.tree.find import HOOKS, REGISTERED
 from ckpt.tree.view import View, look
 

@@ -15,8 +15,6 @@ from itertools import product
 from math import isqrt
 from typing import Literal
 
-from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.errors import UsageError
 from ckpt.evidence.gradients import GradientUse, says_gradients
 from ckpt.evidence.matching import by_order, each_once
 from ckpt.evidence.optimizers import Optimizer, optimizer
@@ -25,8 +23,10 @@ from ckpt.evidence.roles import RecordMatch, Trust
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import unwrapped_name
-from ckpt.rows import NamedTuple
-from ckpt.text import Json, plural, show
+from ckpt.model.checkpoint import Checkpoint, Entry
+from ckpt.model.errors import UsageError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, plural, show
 
 _MOST = 10_000
 """Numbers in one range."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ckpt.evidence.sections import FLATTENED, Section, is_flattened
-from ckpt.nodes import Dict, Node, dict_of
-from ckpt.rows import NamedTuple
+from ckpt.model.nodes import Dict, Node, dict_of
+from ckpt.model.rows import NamedTuple
 from ckpt.tree.find import children, counter
 from ckpt.tree.view import look
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from ckpt.text import show
+from ckpt.model.text import show
 
 _TELLING = 4
 """Neighbours that stand by the alphabet in few models by chance."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.names import LazyPattern
-from ckpt.nodes import Node
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.names import LazyPattern
+from ckpt.model.nodes import Node
 from ckpt.tree.find import children
 
 _CLASS = LazyPattern(r"[A-Z][A-Za-z0-9_]{2,99}")

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal, TypeVar
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.nodes import Node
-from ckpt.rows import NamedTuple
-from ckpt.text import Json
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.nodes import Node
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json
 from ckpt.tree.find import children
 from ckpt.tree.view import SCALARS, look
 

@@ -10,7 +10,7 @@ from ckpt.evidence.matching import Match, each_once
 from ckpt.evidence.order import disorder, may_be_sorted
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.rows import NamedTuple
+from ckpt.model.rows import NamedTuple
 
 _LEAST, _DISTINCT = 3, 2
 """Parameters, and shapes of them, that are enough to say anything."""

@@ -11,19 +11,19 @@ import re
 from collections.abc import Callable, Sequence, Set
 from typing import Literal
 
-from ckpt.checkpoint import Checkpoint, Entries, looks_of
-from ckpt.columns import parts
-from ckpt.errors import UsageError
 from ckpt.evidence.extras import extra_kind, is_mask
 from ckpt.evidence.matching import Match, matches, recorded
 from ckpt.evidence.optimizers import parts_of
 from ckpt.evidence.record import STATE_DICT, ModelRecord, TensorRecord, record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.wrappers import unwrapped_name, unwrapping
-from ckpt.names import Block, Path, blocks
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor, TensorRef
-from ckpt.text import show
+from ckpt.model.checkpoint import Checkpoint, Entries, looks_of
+from ckpt.model.columns import parts
+from ckpt.model.errors import UsageError
+from ckpt.model.names import Block, Path, blocks
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Tensor, TensorRef
+from ckpt.model.text import show
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Literal
 
-from ckpt.checkpoint import Checkpoint, Entry, looks_of, names_of
-from ckpt.names import LazyPattern
-from ckpt.nodes import Node
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor, TensorRef
+from ckpt.model.checkpoint import Checkpoint, Entry, looks_of, names_of
+from ckpt.model.names import LazyPattern
+from ckpt.model.nodes import Node
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Tensor, TensorRef
 from ckpt.tree.find import children
 from ckpt.tree.view import look
 

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from ckpt.checkpoint import Checkpoint, Container, Entry, keys_at, looks_of, names_of
 from ckpt.evidence.record import KEY, record_of
-from ckpt.names import Globs, Path, dotted
-from ckpt.nodes import Node
-from ckpt.rows import NamedTuple
+from ckpt.model.checkpoint import Checkpoint, Container, Entry, keys_at, looks_of, names_of
+from ckpt.model.names import Globs, Path, dotted
+from ckpt.model.nodes import Node
+from ckpt.model.rows import NamedTuple
 
 OTHER_SHARE = 0.01
 """A candidate with less than this share of the elements of the largest model (`{mean, std}`) is other."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ckpt.checkpoint import Checkpoint, Entry, looks_of
-from ckpt.errors import UsageError
 from ckpt.evidence.gradients import GradientUse, MixedSteps, gradient_uses, mixed_steps
 from ckpt.evidence.loading import Load, load_of
 from ckpt.evidence.matching import Match
@@ -15,9 +13,11 @@ from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.roles import Evidence, RecordMatch, Role, find_roles, role_alone
 from ckpt.evidence.scaled import Scaled, config_of, find_scaled, is_shard
 from ckpt.evidence.sections import Section, find_sections
-from ckpt.names import ROOT, nearest
-from ckpt.tensors import TensorRef
-from ckpt.text import and_more, pasted, show
+from ckpt.model.checkpoint import Checkpoint, Entry, looks_of
+from ckpt.model.errors import UsageError
+from ckpt.model.names import ROOT, nearest
+from ckpt.model.tensors import TensorRef
+from ckpt.model.text import and_more, pasted, show
 
 if TYPE_CHECKING:
     from ckpt.evidence.modules import UnseenParts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
 
-from ckpt.rows import NamedTuple
+from ckpt.model.rows import NamedTuple
 
 WRAPPERS = {
     "module": "DataParallel or DDP",

@@ -12,9 +12,12 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ckpt.account import Notice
-from ckpt.checkpoint import Checkpoint
-from ckpt.errors import (
+from ckpt.bytes.location import Location, beside, is_cached_model, locate
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC
+from ckpt.formats.format import Format, Probe
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import (
     CkptError,
     LinkError,
     MixedStepsError,
@@ -23,12 +26,9 @@ from ckpt.errors import (
     UsageError,
     is_stopped,
 )
-from ckpt.formats.common.zip_layout import LOCAL_MAGIC
-from ckpt.formats.format import Format, Probe
-from ckpt.io.location import Location, beside, is_cached_model, locate
-from ckpt.limits import Budget, Limits
-from ckpt.rows import NamedTuple, replace
-from ckpt.text import show
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.rows import NamedTuple, replace
+from ckpt.model.text import show
 
 if TYPE_CHECKING:
     from ckpt.formats.format import CanAppend, CanList, CanRelist, CanSalvage, CanVerify, CanWrite

@@ -5,8 +5,16 @@ from __future__ import annotations
 import os
 import re
 
-from ckpt.checkpoint import Checkpoint, Traits
-from ckpt.errors import (
+from ckpt.bytes.location import Location
+from ckpt.ext.dcp.files import AS_DIST, ZARR, has_arrays
+from ckpt.formats.common.archive import FLATBUFFERS, Archive
+from ckpt.formats.common.refused import COMPRESSED, compressed_error, repacked_error, tar_error
+from ckpt.formats.common.steps import steps_in
+from ckpt.formats.common.tar import names_seen
+from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
+from ckpt.formats.programs import folder_of, keras_of, program_of
+from ckpt.model.checkpoint import Checkpoint, Traits
+from ckpt.model.errors import (
     CkptError,
     FolderError,
     NotOpenedError,
@@ -14,16 +22,8 @@ from ckpt.errors import (
     UnreadableError,
     UnsupportedError,
 )
-from ckpt.formats.common.archive import FLATBUFFERS, Archive
-from ckpt.formats.common.dcp import AS_DIST, ZARR, has_arrays
-from ckpt.formats.common.refused import COMPRESSED, compressed_error, repacked_error, tar_error
-from ckpt.formats.common.steps import steps_in
-from ckpt.formats.common.tar import names_seen
-from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
-from ckpt.formats.programs import folder_of, keras_of, program_of
-from ckpt.io.location import Location
-from ckpt.limits import Limits
-from ckpt.text import and_more, plural, show
+from ckpt.model.limits import Limits
+from ckpt.model.text import and_more, plural, show
 
 _SMALL = 1 << 20
 

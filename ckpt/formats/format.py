@@ -7,16 +7,16 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ckpt.checkpoint import Checkpoint, Entry, RecordedFile, Traits
+from ckpt.bytes.location import Location
+from ckpt.bytes.source import Source
 from ckpt.formats.common.archive import Archive, read_archive
-from ckpt.io.location import Location
-from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits
-from ckpt.rows import NamedTuple
+from ckpt.model.checkpoint import Checkpoint, Entry, RecordedFile, Traits
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.rows import NamedTuple
 
 if TYPE_CHECKING:  # what writes is not loaded by who reads
+    from ckpt.bytes.executor import Executor
     from ckpt.formats.common.writing import Draft, Relisting
-    from ckpt.io.executor import Executor
 
 Progress = Callable[[int], None]
 """Called with the number of bytes that are done."""

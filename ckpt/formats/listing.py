@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from ckpt.checkpoint import Checkpoint, Declared, DeclaredSection, Entry, Traits
-from ckpt.dtypes import BY_NAME
-from ckpt.errors import UnreadableError, about
-from ckpt.io.location import locate
-from ckpt.io.source import read_limited
-from ckpt.limits import Budget, Limits, json_list, json_object, parse_json
-from ckpt.names import Key, NamedKey, Path
-from ckpt.tensors import Composite, Storage, Tensor, tensor_ref
-from ckpt.text import Json, show
+from ckpt.bytes.location import locate
+from ckpt.bytes.source import read_limited
+from ckpt.model.checkpoint import Checkpoint, Declared, DeclaredSection, Entry, Traits
+from ckpt.model.dtypes import BY_NAME
+from ckpt.model.errors import UnreadableError, about
+from ckpt.model.limits import Budget, Limits, json_list, json_object, parse_json
+from ckpt.model.names import Key, NamedKey, Path
+from ckpt.model.tensors import Composite, Storage, Tensor, tensor_ref
+from ckpt.model.text import Json, show
 
 NAME = "listing"
 TRAITS = Traits("a listing")

@@ -6,8 +6,8 @@ import os
 import re
 
 from ckpt.formats.format import Probe
-from ckpt.rows import NamedTuple
-from ckpt.text import plural
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import plural
 
 
 class Program(NamedTuple):

@@ -8,19 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from shlex import quote
 
-from ckpt.checkpoint import Checkpoint, Traits
+from ckpt.bytes import inplace
+from ckpt.bytes import target as io_target
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import Instead, Location, locate
+from ckpt.bytes.source import Source
+from ckpt.bytes.target import Progress, Sink, Target
 from ckpt.elements.audit import Audit
-from ckpt.errors import (
-    CkptError,
-    DamagedDataError,
-    LimitError,
-    LossError,
-    NoRewriteError,
-    UnsupportedError,
-    UsageError,
-    WriteError,
-    about,
-)
 from ckpt.formats import (
     appender_of,
     by_name,
@@ -33,17 +27,23 @@ from ckpt.formats import (
 )
 from ckpt.formats.common.writing import Draft, differs
 from ckpt.formats.sharded import writer as shards
-from ckpt.io import inplace
-from ckpt.io import target as io_target
-from ckpt.io.far import is_url
-from ckpt.io.location import Instead, Location, locate
-from ckpt.io.source import Source
-from ckpt.io.target import Progress, Sink, Target
-from ckpt.limits import Limits
-from ckpt.places import Checksum
-from ckpt.rows import NamedTuple
-from ckpt.tensors import parts_of
-from ckpt.text import and_more, pasted_path, show
+from ckpt.model.checkpoint import Checkpoint, Traits
+from ckpt.model.errors import (
+    CkptError,
+    DamagedDataError,
+    LimitError,
+    LossError,
+    NoRewriteError,
+    UnsupportedError,
+    UsageError,
+    WriteError,
+    about,
+)
+from ckpt.model.limits import Limits
+from ckpt.model.places import Checksum
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import parts_of
+from ckpt.model.text import and_more, pasted_path, show
 from ckpt.tree.find import metadata_of
 
 SHARD_FORMAT = shards.FORMAT

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.checkpoint import Checkpoint, RecordedFile, names_of
+from ckpt.bytes.executor import Executor, Local
+from ckpt.bytes.location import Location, locate
 from ckpt.elements.audit import unsound
-from ckpt.errors import CkptError, about
 from ckpt.formats import format_of, known_formats, lister_of, open, probe_at, verifier_of
 from ckpt.formats.format import ChecksumReport
-from ckpt.io.executor import Executor, Local
-from ckpt.io.location import Location, locate
-from ckpt.limits import Limits
-from ckpt.rows import NamedTuple
+from ckpt.model.checkpoint import Checkpoint, RecordedFile, names_of
+from ckpt.model.errors import CkptError, about
+from ckpt.model.limits import Limits
+from ckpt.model.rows import NamedTuple
 
 
 def checksums(

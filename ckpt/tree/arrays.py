@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from ckpt.nodes import ByteStr, Node, Opaque
-from ckpt.rows import NamedTuple
+from ckpt.model.nodes import ByteStr, Node, Opaque
+from ckpt.model.rows import NamedTuple
 
 
 class NumpyDType(NamedTuple):

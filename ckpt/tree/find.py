@@ -7,14 +7,14 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, cast
 
-from ckpt.checkpoint import Checkpoint, Entries, Entry, Role, Value
-from ckpt.columns import parts
-from ckpt.errors import LimitError, UnreadableError
-from ckpt.limits import Limits
-from ckpt.names import Path
-from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, dict_of, key_of, tensor_of
-from ckpt.tensors import TensorRef, unwrapped
-from ckpt.text import show
+from ckpt.model.checkpoint import Checkpoint, Entries, Entry, Role, Value
+from ckpt.model.columns import parts
+from ckpt.model.errors import LimitError, UnreadableError
+from ckpt.model.limits import Limits
+from ckpt.model.names import Path
+from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, dict_of, key_of, tensor_of
+from ckpt.model.tensors import TensorRef, unwrapped
+from ckpt.model.text import show
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.quantized import saved_attributes
 from ckpt.tree.view import SCALARS, View, look

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import isfinite
 
-from ckpt.errors import UnreadableError
-from ckpt.names import NamedKey, Path
-from ckpt.nodes import ByteStr, Node
-from ckpt.text import Json
+from ckpt.model.errors import UnreadableError
+from ckpt.model.names import NamedKey, Path
+from ckpt.model.nodes import ByteStr, Node
+from ckpt.model.text import Json
 from ckpt.tree.literals import Repeats, scalar_text
 from ckpt.tree.view import View, look
 

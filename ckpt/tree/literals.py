@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.errors import UnreadableError
-from ckpt.nodes import ByteStr, Node, Opaque
+from ckpt.model.errors import UnreadableError
+from ckpt.model.nodes import ByteStr, Node, Opaque
 from ckpt.tree.view import View, look
 
 

@@ -12,11 +12,11 @@ import struct
 from math import prod
 from typing import Literal
 
-from ckpt.dtypes import BY_NAME, DType, contiguous
-from ckpt.io.source import Memory
-from ckpt.nodes import Node, Opaque, is_tuple, tensor_of
-from ckpt.places import Range
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.bytes.source import Memory
+from ckpt.model.dtypes import BY_NAME, DType, contiguous
+from ckpt.model.nodes import Node, Opaque, is_tuple, tensor_of
+from ckpt.model.places import Range
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 from ckpt.tree.arrays import NumpyArray
 from ckpt.tree.scalars import class_of
 

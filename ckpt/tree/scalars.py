@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 
-from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque
-from ckpt.rows import NamedTuple
+from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque
+from ckpt.model.rows import NamedTuple
 from ckpt.tree.arrays import as_bytes, numpy_dtype
 
 

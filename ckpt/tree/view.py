@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Literal, cast
 
-from ckpt.dtypes import BY_NAME
-from ckpt.nodes import (
+from ckpt.model.dtypes import BY_NAME
+from ckpt.model.nodes import (
     ByteStr,
     Dict,
     Global,
@@ -25,8 +25,8 @@ from ckpt.nodes import (
     inside,
     is_tuple,
 )
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Storage, Tensor, TensorRef
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Composite, Storage, Tensor, TensorRef
 from ckpt.tree import scalars
 from ckpt.tree.arrays import array, as_bytes
 from ckpt.tree.quantized import SCRIPT_OBJECT, convolution, packed

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import cast
 
-from ckpt.checkpoint import Container, Entries, Entry, Role, Tensors, Value
-from ckpt.columns import Chain, parts
-from ckpt.errors import LimitError
-from ckpt.limits import TENSOR_BYTES, Budget, Limits
-from ckpt.names import NamedKey, Path
-from ckpt.nodes import (
+from ckpt.model.checkpoint import Container, Entries, Entry, Role, Tensors, Value
+from ckpt.model.columns import Chain, parts
+from ckpt.model.errors import LimitError
+from ckpt.model.limits import TENSOR_BYTES, Budget, Limits
+from ckpt.model.names import NamedKey, Path
+from ckpt.model.nodes import (
     WITH_STATE,
     ByteStr,
     Dict,
@@ -28,8 +28,8 @@ from ckpt.nodes import (
     key_of,
     tensor_of,
 )
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Composite, Storage, TensorRef, is_same_view, tensor_ref
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Composite, Storage, TensorRef, is_same_view, tensor_ref
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.find import (
     Registered,
@@ -408,7 +408,7 @@ def _is_barren(node: Node) -> bool:
 
 def bare_storage(storage: Storage, numel: int) -> Composite:
     """A storage in the tree without a tensor around it."""
-    from ckpt.dtypes import UINT8
+    from ckpt.model.dtypes import UINT8
 
     dtype = storage.dtype or UINT8
     view = tensor_ref(storage, dtype, (numel,), (1,), 0)

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import scale
 from benchmarks.scale import GIB, Work, World, lines, model, simulate, work_of
-from ckpt.errors import NotOpenedError
-from ckpt.io.executor import SPAN
+from ckpt.bytes.executor import SPAN
+from ckpt.model.errors import NotOpenedError
 
 TOLERANCE = 0.05
 """How far the formulas may be from the simulation. docs/speed.md says so."""

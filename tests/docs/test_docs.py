@@ -24,11 +24,11 @@ from process import TIMEOUT, environment, server
 from torch import nn
 
 import ckpt
-from ckpt.cli import app, start
-from ckpt.findings import CATALOGUE
 from ckpt.formats import FORMATS, GROUP, written_formats
 from ckpt.formats.format import Format
-from ckpt.limits import INFLATION, TENSOR_BYTES, TENSOR_MEMORY, Limits
+from ckpt.model.findings import CATALOGUE
+from ckpt.model.limits import INFLATION, TENSOR_BYTES, TENSOR_MEMORY, Limits
+from ckpt.surface.cli import app, start
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_PAGES = ["README.md", "README.zh-CN.md"]

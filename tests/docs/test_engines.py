@@ -12,9 +12,9 @@ import pytest
 from process import ROOT, SAMPLES
 
 from ckpt import formats
+from ckpt.bytes.executor import SPAN, Task
+from ckpt.commands.stats.stats import stats
 from ckpt.evidence.survey import Survey
-from ckpt.io.executor import SPAN, Task
-from ckpt.jobs.check.stats import stats
 
 PAGE = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
 

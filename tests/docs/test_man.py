@@ -13,8 +13,8 @@ import pytest
 from process import ROOT, TIMEOUT
 from typer.main import get_command
 
-from ckpt.cli.app import COMMANDS, program
-from ckpt.cli.options import exclusions_of
+from ckpt.surface.cli.app import COMMANDS, program
+from ckpt.surface.cli.options import exclusions_of
 
 
 def maker() -> ModuleType:

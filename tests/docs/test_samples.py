@@ -12,10 +12,10 @@ import pytest
 from process import TIMEOUT
 
 from ckpt import formats
-from ckpt.errors import CkptError
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.text import inspect_lines
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.render.inspect import inspect_lines
+from ckpt.model.errors import CkptError
 
 FOLDER = Path(__file__).resolve().parents[2] / "sample_checkpoints"
 ROWS = {
@@ -114,7 +114,7 @@ def document(path: Path) -> dict[str, Any]:
             found = inspect(Survey(checkpoint)).to_json()
     except CkptError as error:
         return {"error": error.problem}
-    found["values"] = [row for row in found["values"] if row["name"] != "ckpt.tensors.gradient"]
+    found["values"] = [row for row in found["values"] if row["name"] != "ckpt.model.tensors.gradient"]
     for finding in found["findings"]:
         del finding["hint"]  # it names the path
     return {key: value for key, value in found.items() if key not in ("file", "load")}

@@ -19,21 +19,21 @@ from inside import inside
 from once import once
 from process import ROOT
 
-from ckpt.cli import app
+from ckpt.commands.diff.rows import Cause
+from ckpt.commands.diff.rows import Status as DiffStatus
+from ckpt.commands.inspect.inspect import Kind
+from ckpt.commands.rewriting.report import Status as CoverageStatus
+from ckpt.commands.verify.verify import Verdict
 from ckpt.evidence.mapping import Kind as RenameKind
 from ckpt.evidence.roles import RoleName, Trust
 from ckpt.ext.adapters.plan import Method
 from ckpt.ext.adapters.verdicts import Verdict as MergeVerdict
+from ckpt.ext.explain.families import FAMILIES
+from ckpt.ext.explain.pages import Block
 from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
-from ckpt.findings import Level
-from ckpt.jobs.check.verify import Verdict
-from ckpt.jobs.diff.rows import Cause
-from ckpt.jobs.diff.rows import Status as DiffStatus
-from ckpt.jobs.explain.families import FAMILIES
-from ckpt.jobs.explain.pages import Block
-from ckpt.jobs.inspect.inspect import Kind
-from ckpt.jobs.rewrite.report import Status as CoverageStatus
-from ckpt.pickles.imports import Group
+from ckpt.model.findings import Level
+from ckpt.pickle.judge.imports import Group
+from ckpt.surface.cli import app
 
 sys.path.insert(0, str(ROOT / "tools"))
 import schemas

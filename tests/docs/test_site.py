@@ -16,7 +16,7 @@ import browser
 import pytest
 from process import ROOT, TIMEOUT
 
-from ckpt.cli import app
+from ckpt.surface.cli import app
 
 sys.path.insert(0, str(ROOT / "tools"))
 import website

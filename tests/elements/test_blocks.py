@@ -12,16 +12,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt import places as places_module
-from ckpt.dtypes import BY_NAME
+from ckpt.bytes import target
+from ckpt.bytes.source import File, Memory
 from ckpt.elements import blocks as module
 from ckpt.elements.blocks import elements, is_big, pour, same_bytes, same_ranges
 from ckpt.elements.computed import Computed, Overlaid, little, place_of
-from ckpt.errors import CutOffError, DamagedDataError, NotOpenedError
-from ckpt.io import target
-from ckpt.io.source import File, Memory
-from ckpt.places import Patched, Place, Range
-from ckpt.tensors import Storage
+from ckpt.model import places as places_module
+from ckpt.model.dtypes import BY_NAME
+from ckpt.model.errors import CutOffError, DamagedDataError, NotOpenedError
+from ckpt.model.places import Patched, Place, Range
+from ckpt.model.tensors import Storage
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "whole": lambda t: t,

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ckpt.dtypes import BY_NAME
+from ckpt.bytes import executor
+from ckpt.bytes.source import File, Memory
 from ckpt.elements import boxes
 from ckpt.elements.blocks import elements, pour
 from ckpt.elements.boxes import Box, Boxes
 from ckpt.elements.computed import place_of
 from ckpt.elements.spans import cuts
-from ckpt.errors import UnreadableError, UnsupportedError
-from ckpt.io import executor
-from ckpt.io.source import File, Memory
-from ckpt.places import Patched, Range
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.model.dtypes import BY_NAME
+from ckpt.model.errors import UnreadableError, UnsupportedError
+from ckpt.model.places import Patched, Range
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 Array = np.ndarray[Any, Any]
 KINDS = {"uint8": "u1", "bfloat16": "u2", "float32": "u4", "float64": "u8", "complex128": "V16"}

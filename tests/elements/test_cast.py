@@ -9,11 +9,11 @@ import pytest
 import refs
 import torch
 
-from ckpt.dtypes import BY_NAME
 from ckpt.elements import cast as module
 from ckpt.elements.cast import cast, gathered, overlaid, resolved, swapped
 from ckpt.elements.computed import Computed, Overlaid
-from ckpt.tensors import Storage, tensor_ref
+from ckpt.model.dtypes import BY_NAME
+from ckpt.model.tensors import Storage, tensor_ref
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "every third": lambda t: t[::3],

@@ -18,11 +18,11 @@ import torch
 from process import check_error, ckpt
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
+from ckpt.commands.diff.diff import DiffReport, Options, diff
 from ckpt.elements.compare import Change, compare
-from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.diff.diff import DiffReport, Options, diff
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import CkptError
 
 pytestmark = oracle.QUIET
 

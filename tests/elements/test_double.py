@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from ckpt.dtypes import BY_NAME
 from ckpt.elements.measure import Difference, Summary
+from ckpt.model.dtypes import BY_NAME
 
 COUNT = 20_011
 

@@ -14,17 +14,17 @@ import refs
 import torch
 from webs import Kept
 
-from ckpt import places as places_module
-from ckpt.dtypes import BY_NAME, contiguous
+from ckpt.bytes.source import Beginning, Extended, Memory, Source, Window
 from ckpt.elements import fill
 from ckpt.elements.boxes import Box, Boxes
 from ckpt.elements.computed import Computed, Overlaid
-from ckpt.elements.mean import Mean
-from ckpt.errors import CkptError, DamagedDataError, UnreadableError
-from ckpt.io.remote.source import RangeSource
-from ckpt.io.source import Beginning, Extended, Memory, Source, Window
-from ckpt.places import Patched, Place, Range
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.ext.average.mean import Mean
+from ckpt.ext.remote.source import RangeSource
+from ckpt.model import places as places_module
+from ckpt.model.dtypes import BY_NAME, contiguous
+from ckpt.model.errors import CkptError, DamagedDataError, UnreadableError
+from ckpt.model.places import Patched, Place, Range
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 pytestmark = oracle.QUIET
 

@@ -15,13 +15,13 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ckpt.dtypes import BY_NAME
+from ckpt.bytes.executor import Serial, Threads
 from ckpt.elements import histogram as module
 from ckpt.elements.cast import numbers
 from ckpt.elements.compare import compare, compare_all, plan
 from ckpt.elements.histogram import BINS, Histogram, joined
 from ckpt.elements.measure import measure_tasks, merged
-from ckpt.io.executor import Serial, Threads
+from ckpt.model.dtypes import BY_NAME
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2, torch.float8_e4m3fn)
 DTYPES = (
@@ -216,7 +216,7 @@ def test_differences_that_are_not_finite_are_not_counted() -> None:
 
 def test_equal_parts_of_a_tensor_that_changed_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", 16)
-    monkeypatch.setattr("ckpt.io.executor.SPAN", 64)
+    monkeypatch.setattr("ckpt.bytes.executor.SPAN", 64)
     before = torch.arange(100.0)
     after = before.clone()
     after[50] += 1
@@ -316,7 +316,7 @@ def test_the_same_for_any_executor(dtype: torch.dtype, monkeypatch: pytest.Monke
     tensor = refs.values(dtype, 1 << 16)
     whole = state(measured(tensor))
     monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", 1 << 8)
-    monkeypatch.setattr("ckpt.io.executor.SPAN", 1 << 12)
+    monkeypatch.setattr("ckpt.bytes.executor.SPAN", 1 << 12)
     tasks = measure_tasks(refs.ref_of(tensor), histogram=True)
     assert len(tasks) > 3
 

@@ -9,7 +9,6 @@ import pytest
 import refs
 import torch
 
-from ckpt.dtypes import BY_NAME
 from ckpt.elements.blocks import slice_of
 from ckpt.elements.cast import numbers
 from ckpt.elements.compare import Change, compare
@@ -24,6 +23,7 @@ from ckpt.elements.measure import (
     merged,
 )
 from ckpt.elements.spans import cuts, numbered_blocks
+from ckpt.model.dtypes import BY_NAME
 
 DTYPES = (
     torch.float64,
@@ -151,7 +151,7 @@ def test_numbers_do_not_depend_on_where_a_block_ends(
 
     for span in (1, 64, 1 << 26):
         monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", elements)
-        monkeypatch.setattr("ckpt.io.executor.SPAN", span)
+        monkeypatch.setattr("ckpt.bytes.executor.SPAN", span)
         found = change(before, after)
         assert (found.differing, found.at, found.max_abs) == (whole.differing, whole.at, whole.max_abs)
         assert found.rms == pytest.approx(whole.rms) and found.rel_l2 == pytest.approx(whole.rel_l2)
@@ -242,7 +242,7 @@ def test_channels_are_sums_of_magnitudes(
     elements: int, dim: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ckpt.elements.spans.ELEMENTS", elements)
-    monkeypatch.setattr("ckpt.io.executor.SPAN", 2 * 4 * elements)
+    monkeypatch.setattr("ckpt.bytes.executor.SPAN", 2 * 4 * elements)
     tensor = refs.values(torch.float32, 4 * math.prod(shape)).reshape(shape)
     layout = ChannelLayout(shape[dim], math.prod(shape[dim + 1 :]))
 

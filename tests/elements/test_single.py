@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from ckpt.dtypes import BY_NAME
 from ckpt.elements import double, single
 from ckpt.elements.cast import numbers
 from ckpt.elements.measure import Difference, Summary
+from ckpt.model.dtypes import BY_NAME
 
 NAMES = (
     "float64",

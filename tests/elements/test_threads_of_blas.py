@@ -25,8 +25,8 @@ before = dict(os.environ)
 import ckpt
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open
-from ckpt.io.executor import Threads
-from ckpt.jobs.check.stats import stats
+from ckpt.bytes.executor import Threads
+from ckpt.commands.stats.stats import stats
 one, two = sys.argv[1:]
 with open(one) as checkpoint:
     rows = [row.to_json() if hasattr(row, "to_json") else repr(vars(row.found)) for row in stats(Survey(checkpoint)).rows]

@@ -12,9 +12,9 @@ import torch
 from rewriting import compared, statuses
 
 from ckpt import formats
-from ckpt.errors import UsageError
 from ckpt.evidence.alignment import Alignment, best_ways
 from ckpt.evidence.survey import Survey
+from ckpt.model.errors import UsageError
 
 pytestmark = oracle.QUIET
 

@@ -22,15 +22,15 @@ from paths import many
 from rewriting import compared
 
 from ckpt import formats
-from ckpt.checkpoint import Entry
-from ckpt.dtypes import BY_NAME, contiguous
-from ckpt.errors import UsageError
+from ckpt.commands.rename.rename import substitution
 from ckpt.evidence.alignment import Alignment, Paired, paired
 from ckpt.evidence.mapping import components
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.rewrite.rename import substitution
-from ckpt.tensors import Storage, tensor_ref
+from ckpt.model.checkpoint import Entry
+from ckpt.model.dtypes import BY_NAME, contiguous
+from ckpt.model.errors import UsageError
+from ckpt.model.tensors import Storage, tensor_ref
 
 pytestmark = oracle.QUIET
 FLOAT = BY_NAME["float32"]
@@ -432,7 +432,7 @@ def test_sections_and_averages_are_aligned_each(tmp_path: Path) -> None:
 
 
 def test_rows_are_selected_by_the_name_of_either_side(tmp_path: Path) -> None:
-    from ckpt.names import Globs
+    from ckpt.model.names import Globs
 
     for glob in ("backbone.layer1.*", "layer1.*"):
         for states in (

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from ckpt import formats
+from ckpt.commands.inspect.inspect import inspect
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Finding
-from ckpt.jobs.inspect.inspect import inspect
+from ckpt.model.findings import Finding
 
 pytestmark = oracle.QUIET
 

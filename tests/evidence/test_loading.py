@@ -24,8 +24,8 @@ from saved import OBJECTS
 from torch import nn
 
 from ckpt import formats
+from ckpt.commands.inspect.inspect import Inspection, inspect
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import Inspection, inspect
 
 pytestmark = [*oracle.QUIET, pytest.mark.usefixtures("fresh_torch")]
 SAMPLES = Path(__file__).resolve().parents[2] / "sample_checkpoints"

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from ckpt.commands.rename.rename import substitution
 from ckpt.evidence import dialects
 from ckpt.evidence.dialects import FAMILIES, dialects_of, parts_of, translations
 from ckpt.evidence.mapping import Match, Rename, Shape, match
-from ckpt.jobs.rewrite.rename import substitution
 
 Shapes = dict[str, Shape]
 

@@ -21,7 +21,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ckpt import formats
-from ckpt.errors import UsageError
 from ckpt.evidence.numbering import (
     _EXACT,
     _IN_OPTIMIZER,
@@ -43,6 +42,7 @@ from ckpt.evidence.numbering import (
     pasted_numbers,
 )
 from ckpt.evidence.survey import Survey
+from ckpt.model.errors import UsageError
 
 pytestmark = oracle.QUIET
 

@@ -18,6 +18,7 @@ from paths import many
 from torch import nn
 
 from ckpt import formats
+from ckpt.commands.inspect.inspect import inspect
 from ckpt.evidence.numbering import (
     _EXACT,
     _IN_OPTIMIZER,
@@ -30,7 +31,6 @@ from ckpt.evidence.numbering import (
     numbering,
 )
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import inspect
 
 pytestmark = oracle.QUIET
 

@@ -13,10 +13,10 @@ from torch import nn
 
 import ckpt
 from ckpt import formats
-from ckpt.errors import UsageError
 from ckpt.evidence.record import ModelRecord, TensorRecord
 from ckpt.evidence.roles import Role
 from ckpt.evidence.survey import Survey
+from ckpt.model.errors import UsageError
 
 pytestmark = oracle.QUIET
 FLOAT, INT = torch.ones(3), torch.ones(3, dtype=torch.int64)

@@ -13,8 +13,8 @@ from inside import inside
 from saved import Net
 
 from ckpt import formats
-from ckpt.errors import UsageError
 from ckpt.evidence.survey import Survey
+from ckpt.model.errors import UsageError
 
 pytestmark = oracle.QUIET
 ONE = torch.ones(3)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from ckpt.commands.rename.rename import substitution
 from ckpt.evidence.mapping import Match, Rename, Shape, match
 from ckpt.evidence.substitutions import is_exact, told
-from ckpt.jobs.rewrite.rename import substitution
 
 
 def applied(renames: Sequence[Rename], name: str) -> str:

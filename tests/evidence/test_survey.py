@@ -8,11 +8,11 @@ from unittest import mock
 import pytest
 
 from ckpt import formats
-from ckpt.errors import UsageError
+from ckpt.commands.inspect.inspect import inspect
 from ckpt.evidence import survey as surveys
 from ckpt.evidence.record import LooseModule, ModelRecord, TensorRecord
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import inspect
+from ckpt.model.errors import UsageError
 
 
 def test_each_thing_is_worked_out_once(samples: Path) -> None:

@@ -18,11 +18,11 @@ from pipelines import Pipeline
 
 import ckpt
 from ckpt import formats
-from ckpt.account import Notice
-from ckpt.checkpoint import Checkpoint
-from ckpt.jobs.rewrite.sets import whole_part
-from ckpt.limits import Limits
-from ckpt.rows import replace
+from ckpt.commands.rewriting.sets import whole_part
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.limits import Limits
+from ckpt.model.rows import replace
 
 pytestmark = oracle.QUIET
 

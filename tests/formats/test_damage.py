@@ -18,8 +18,8 @@ import torch
 from inside import inside
 
 from ckpt import formats
-from ckpt.places import Checksum, Range
-from ckpt.tensors import parts_of
+from ckpt.model.places import Checksum, Range
+from ckpt.model.tensors import parts_of
 
 pytestmark = oracle.QUIET
 

@@ -16,8 +16,6 @@ from deeds import HAS_FILTERS
 from process import ROOT, Done, check_error, ckpt
 
 from ckpt import formats
-from ckpt.checkpoint import Traits
-from ckpt.errors import CkptError
 from ckpt.formats.format import (
     CanAppend,
     CanList,
@@ -28,6 +26,8 @@ from ckpt.formats.format import (
     CanWrite,
     Format,
 )
+from ckpt.model.checkpoint import Traits
+from ckpt.model.errors import CkptError
 
 # --- the formats of the table -----------------------------------------------------------------------------------------
 
@@ -97,16 +97,16 @@ import json, os, pathlib
 from math import prod
 if os.environ.get("TOY_MARK"):
     pathlib.Path(os.environ["TOY_MARK"]).touch()
-from ckpt.account import Account
-from ckpt.checkpoint import Checkpoint, Entry, Member, Traits
-from ckpt.dtypes import BY_NAME, contiguous
-from ckpt.errors import CutOffError
+from ckpt.model.account import Account
+from ckpt.model.checkpoint import Checkpoint, Entry, Member, Traits
+from ckpt.model.dtypes import BY_NAME, contiguous
+from ckpt.model.errors import CutOffError
 from ckpt.formats.common.holes import hole, lost_notices
 from ckpt.formats.common.merge import merged
 from ckpt.formats.format import Format
-from ckpt.nodes import Dict
-from ckpt.places import Range
-from ckpt.tensors import Storage, tensor_ref
+from ckpt.model.nodes import Dict
+from ckpt.model.places import Range
+from ckpt.model.tensors import Storage, tensor_ref
 
 MAGIC = b"TOY1\\n"
 
@@ -165,7 +165,7 @@ def checkpoint_of(probe, is_cut=False):
 '''
 
 FOLDER = """
-from ckpt.checkpoint import Member
+from ckpt.model.checkpoint import Member
 from ckpt.formats.common.merge import merged
 from ckpt.formats.format import ChecksumReport
 from toy_format import FOLDER, files
@@ -185,9 +185,9 @@ WRITER = """
 import json
 from ckpt.elements.blocks import elements, pour, same_bytes
 from ckpt.elements.computed import place_of
-from ckpt.errors import WriteError
+from ckpt.model.errors import WriteError
 from ckpt.formats.common.writing import Draft
-from ckpt.tensors import Storage, TensorRef
+from ckpt.model.tensors import Storage, TensorRef
 from toy_format import MAGIC
 
 

@@ -19,17 +19,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ckpt import formats
-from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.bytes.location import locate
+from ckpt.bytes.source import File
 from ckpt.evidence.survey import Survey
+from ckpt.ext.dcp import files as dcp_names
 from ckpt.formats import FORMATS
-from ckpt.formats.common import dcp as dcp_names
 from ckpt.formats.foreign import FORMAT as FOREIGN
 from ckpt.formats.format import Format
 from ckpt.formats.torch_zip import reader as torch_zip
-from ckpt.io.location import locate
-from ckpt.io.source import File
-from ckpt.limits import Limits
-from ckpt.tensors import Composite, TensorRef
+from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.model.limits import Limits
+from ckpt.model.tensors import Composite, TensorRef
 
 EXAMPLES = {
     "deepspeed": "",

@@ -21,7 +21,7 @@ import train_ranks
 from inside import inside
 from process import TIMEOUT, Done, environment
 
-from ckpt.io import source as descriptors
+from ckpt.bytes import source as descriptors
 
 pytestmark = [*oracle.QUIET, pytest.mark.slow]
 

@@ -20,7 +20,7 @@ from inside import inside
 import ckpt
 from ckpt import formats
 from ckpt.formats.common.mixed_steps import find_difference
-from ckpt.nodes import Node
+from ckpt.model.nodes import Node
 from ckpt.tree.view import look
 
 pytestmark = oracle.QUIET

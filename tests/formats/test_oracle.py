@@ -21,8 +21,8 @@ from paths import many
 from torch import nn
 
 from ckpt.formats import open
-from ckpt.limits import Limits
-from ckpt.tensors import Composite, TensorRef
+from ckpt.model.limits import Limits
+from ckpt.model.tensors import Composite, TensorRef
 from ckpt.tree.find import find
 
 pytestmark = oracle.QUIET

@@ -13,12 +13,12 @@ import real_files
 import torch
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
+from ckpt.commands.get.get import get
+from ckpt.commands.inspect.inspect import inspect
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.get import get
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.limits import Limits
-from ckpt.tensors import TensorRef
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.limits import Limits
+from ckpt.model.tensors import TensorRef
 
 FINDINGS = {"lpips": ["cuda"], "pesto/mir-1k_g7.ckpt": ["weights-only"]}
 """File, or the package that it is from -> every finding that is true of it."""

@@ -17,14 +17,14 @@ import torch
 from process import ckpt
 
 from ckpt import formats
+from ckpt.bytes import target
+from ckpt.commands.verify import verify
 from ckpt.elements.computed import place_of
-from ckpt.errors import CkptError, LimitError, UsageError
 from ckpt.formats import save
 from ckpt.formats.save import SavedFile, save_shards
 from ckpt.formats.sharded.writer import old_set, shard_names
-from ckpt.io import target
-from ckpt.jobs.check import verify
-from ckpt.limits import Limits
+from ckpt.model.errors import CkptError, LimitError, UsageError
+from ckpt.model.limits import Limits
 
 INDEX = "model.safetensors.index.json"
 CALLS = ("open", "pwrite", "posix_fallocate", "fsync", "link", "replace", "unlink", "close")

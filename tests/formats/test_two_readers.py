@@ -34,11 +34,11 @@ from process import TIMEOUT, ckpt
 from safetensors.numpy import load_file, save_file
 
 import ckpt as api
-from ckpt.errors import CkptError
+from ckpt.commands.inspect.inspect import inspect
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open
 from ckpt.formats.common.stream import MAGIC
-from ckpt.jobs.inspect.inspect import inspect
+from ckpt.model.errors import CkptError
 
 pytestmark = oracle.QUIET
 

@@ -20,17 +20,17 @@ from typing import Any
 
 import ckpt
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError, NotOpenedError, UnreadableError
+from ckpt.bytes.location import Links, is_plain_name
+from ckpt.bytes.source import Memory, Source
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.tables import import_table, storage_table, tensor_table, value_table
+from ckpt.commands.inspect.text import inspect_lines
 from ckpt.evidence.survey import Survey
-from ckpt.io.location import Links, is_plain_name
-from ckpt.io.source import Memory, Source
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.limits import Limits
-from ckpt.render.inspect import inspect_lines
-from ckpt.render.tables import import_table, storage_table, tensor_table, value_table
-from ckpt.render.text import plain_text
-from ckpt.text import show_literal
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError
+from ckpt.model.limits import Limits
+from ckpt.model.text import show_literal
+from ckpt.surface.text.lines import plain_text
 
 LIMITS = Limits()
 _TABLES = (tensor_table, storage_table, value_table, import_table)

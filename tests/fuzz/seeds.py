@@ -14,14 +14,14 @@ from harness import opened
 from hostile import BOMBS, CASES
 from process import SAMPLES
 
-from ckpt.errors import CkptError
+from ckpt.commands.inspect.inspect import inspect
 from ckpt.evidence.record import columns, record_of
 from ckpt.evidence.survey import Survey
 from ckpt.formats.common.stream import is_legacy
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.limits import Limits
-from ckpt.pickles import machine
-from ckpt.pickles.weights_only import refusals
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
+from ckpt.pickle import machine
+from ckpt.pickle.judge.weights_only import refusals
 
 MOST = 20_000
 """Bytes of one seed: more of them are tried in a second when they are small."""

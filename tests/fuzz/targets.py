@@ -21,50 +21,51 @@ from harness import LIMITS, InMemory, check, clean, looked, opened, refused, row
 from trees import dump
 
 from ckpt import formats
-from ckpt.api import keywords, settings
-from ckpt.api import listing as listing_functions
-from ckpt.api.rewriting import WriteOptions
-from ckpt.api.writing import with_format
-from ckpt.checkpoint import Checkpoint
-from ckpt.cli import inputs
-from ckpt.errors import CkptError
+from ckpt.bytes.executor import Serial
+from ckpt.bytes.source import Memory
+from ckpt.commands.diff.diff import Options, diff
+from ckpt.commands.diff.text import diff_lines, diff_table
+from ckpt.commands.get.get import contents, first_values, get
+from ckpt.commands.get.text import content_lines, get_lines, get_text, tensor_lines
+from ckpt.commands.inspect.numbering import numbering_lines
+from ckpt.commands.rehome.rehome import moves
+from ckpt.commands.rename.rename import substitution
+from ckpt.commands.sum import sums
+from ckpt.commands.verify.text import verify_lines
+from ckpt.commands.verify.verify import structure, with_checksums
 from ckpt.evidence.numbering import Numbers, numbering, numbers
 from ckpt.evidence.survey import Survey
-from ckpt.findings import Rules
+from ckpt.ext.dcp.metadata import metadata_of
+from ckpt.ext.dcp.skim import read_metadata
+from ckpt.ext.lint import lint, settings
+from ckpt.ext.lint.text import lint_lines
+from ckpt.ext.live import model as factory
+from ckpt.ext.remote import connections
+from ckpt.ext.remote import http as web
+from ckpt.ext.remote.store import BusyError, ChangedError
 from ckpt.formats import listing, save, verify
 from ckpt.formats.common import pickled
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.pickled import run
 from ckpt.formats.common.writing import Keys, compare
-from ckpt.formats.dcp.metadata import metadata_of
-from ckpt.formats.dcp.skim import read_metadata
 from ckpt.formats.format import ChecksumReport
 from ckpt.formats.torch_zip.reader import read_from
-from ckpt.io.executor import Serial
-from ckpt.io.remote import connections
-from ckpt.io.remote import http as web
-from ckpt.io.remote.store import BusyError, ChangedError
-from ckpt.io.source import Memory
-from ckpt.jobs.check import lint, sums
-from ckpt.jobs.check.verify import structure, with_checksums
-from ckpt.jobs.diff.diff import Options, diff
-from ckpt.jobs.inspect.get import contents, first_values, get
-from ckpt.jobs.rewrite.rehome import moves
-from ckpt.jobs.rewrite.rename import substitution
-from ckpt.limits import Budget, Limits, number_of
-from ckpt.live import model as factory
-from ckpt.names import Globs
-from ckpt.nodes import Node
-from ckpt.pickles.emit import emit
-from ckpt.pickles.imports import judge, reached
-from ckpt.render.diff import diff_lines, diff_table
-from ckpt.render.get import content_lines, get_lines, get_text, tensor_lines
-from ckpt.render.lint import lint_lines
-from ckpt.render.numbering import numbering_lines
-from ckpt.render.text import plain_text
-from ckpt.render.verify import verify_lines
-from ckpt.tensors import TensorRef
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import CkptError
+from ckpt.model.findings import Rules
+from ckpt.model.limits import Budget, Limits, number_of
+from ckpt.model.names import Globs
+from ckpt.model.nodes import Node
+from ckpt.model.tensors import TensorRef
+from ckpt.pickle.emit import emit
+from ckpt.pickle.judge.imports import judge, reached
+from ckpt.surface.api import keywords
+from ckpt.surface.api import listing as listing_functions
+from ckpt.surface.api.rewriting import WriteOptions
+from ckpt.surface.api.writing import with_format
+from ckpt.surface.cli import inputs
+from ckpt.surface.text.lines import plain_text
 
 
 class Target(NamedTuple):

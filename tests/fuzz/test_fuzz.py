@@ -17,8 +17,8 @@ import targets
 from harness import clean, looked, opened, watched
 from targets import TARGETS
 
+from ckpt.commands.inspect import tables
 from ckpt.formats.torch_zip import reader as read
-from ckpt.render import tables
 
 CHANGES = {"snapshot": 60, "torch": 150}
 """The changes of seeds for a target at most. They are the same in every run."""

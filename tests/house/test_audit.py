@@ -17,19 +17,19 @@ from hostile import CASES, Case
 from house import parsed
 from process import ROOT, SAMPLES, ckpt, python
 
-from ckpt.cli.app import _EXTENSIONS
+from ckpt.surface.cli.app import _EXTENSIONS
 
 CHILD = """
 import json, os, sys
 
 def look(path):
     from ckpt import formats
-    from ckpt.errors import CkptError
+    from ckpt.model.errors import CkptError
     from ckpt.evidence.survey import Survey
-    from ckpt.jobs.inspect.inspect import inspect
-    from ckpt.text import show
-    from ckpt.render.inspect import inspect_lines
-    from ckpt.render.tables import import_table, storage_table, tensor_table, value_table
+    from ckpt.commands.inspect.inspect import inspect
+    from ckpt.model.text import show
+    from ckpt.commands.inspect.text import inspect_lines
+    from ckpt.commands.inspect.tables import import_table, storage_table, tensor_table, value_table
     try:
         with formats.open(path) as checkpoint:
             report = inspect(Survey(checkpoint))
@@ -44,7 +44,7 @@ def look(path):
 
 import importlib, pkgutil, ckpt
 for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):  # some are imported where they are needed
-    if not module.name.startswith(("ckpt.live", "ckpt.__main__", "ckpt.io.cluster", "ckpt.io.remote")):
+    if not module.name.startswith(("ckpt.ext.live", "ckpt.__main__", "ckpt.ext.cluster", "ckpt.ext.remote")):
         importlib.import_module(module.name)
 listing, *provoked = sys.argv[1:]
 with open(listing) as file:
@@ -211,7 +211,7 @@ def leave(code):
 os._exit = leave
 sys.argv[:] = ["ckpt", *sys.argv[2:]]
 from ckpt.evidence.survey import Survey
-from ckpt.cli.app import main
+from ckpt.surface.cli.app import main
 try:
     main()
 except SystemExit as end:
@@ -380,7 +380,7 @@ def _suspicious(node: ast.AST) -> str | None:
 
 
 MAY = {
-    "ckpt/io/target.py": {
+    "ckpt/bytes/target.py": {
         "os.link",
         "os.makedirs",
         "os.mkdir",
@@ -392,52 +392,54 @@ MAY = {
         "os.fchown",
         "import ctypes",
     },
-    "ckpt/io/fence.py": {"import ctypes"},  # to give rights up; tests/io/test_fence.py
-    "ckpt/io/inplace.py": {"os.ftruncate"},
-    "ckpt/io/remote/objects.py": {"getattr() by a name that is not written here"},  # of the table of schemes
-    "ckpt/io/remote/http.py": {  # loaded for a URL only; tests/cli/test_remote.py listens
+    "ckpt/bytes/fence.py": {"import ctypes"},  # to give rights up; tests/bytes/test_fence.py
+    "ckpt/bytes/inplace.py": {"os.ftruncate"},
+    "ckpt/ext/remote/objects.py": {"getattr() by a name that is not written here"},  # of the table of schemes
+    "ckpt/ext/remote/http.py": {  # loaded for a URL only; tests/ext/remote/test_command_remote.py listens
         "import http.client",
         "import socket",  # for the class of its error
         "import urllib.parse",
     },
-    "ckpt/io/remote/connections.py": {
+    "ckpt/ext/remote/connections.py": {
         "import http.client",
         "import mmap",  # memory without a file
         "import socket",
         "import urllib.request",  # for the proxies of the environment
         "import urllib.parse",
     },
-    "ckpt/io/remote/target.py": {"import mmap"},  # memory without a file
-    "ckpt/io/remote/url.py": {"import urllib.parse"},
-    "ckpt/io/executor.py": {  # copies of this process send results back, no file does
+    "ckpt/ext/remote/target.py": {"import mmap"},  # memory without a file
+    "ckpt/ext/remote/url.py": {"import urllib.parse"},
+    "ckpt/bytes/executor.py": {  # copies of this process send results back, no file does
         "import multiprocessing.connection",
         ".fork",
     },
-    "ckpt/io/cluster/parcel.py": {  # tasks of a sender whom the worker trusts; no file gets there
+    "ckpt/ext/cluster/parcel.py": {  # tasks of a sender whom the worker trusts; no file gets there
         "import pickle",
         "pickle.loads()",
         ".Pickler",
         "import socket",
     },
-    "ckpt/io/cluster/connect.py": {  # loaded for --cluster only
+    "ckpt/ext/cluster/connect.py": {  # loaded for --cluster only
         "import socket",
         "import pkgutil",
         "import multiprocessing",
     },
     "ckpt/__init__.py": {"getattr() by a name that is not written here"},  # of the table of public names
-    "ckpt/api/settings.py": {"tomllib.loads()"},
+    "ckpt/ext/lint/settings.py": {"tomllib.loads()"},
     "ckpt/formats/__init__.py": {"entry.load()"},
-    "ckpt/live/__init__.py": {"import torch"},
-    "ckpt/live/check.py": {"torch.load()"},
-    "ckpt/reports.py": {  # a report of ours, inside of a pickle that the user loads; no file gets there
+    "ckpt/ext/live/__init__.py": {"import torch"},
+    "ckpt/ext/live/check.py": {"torch.load()"},
+    "ckpt/surface/reports.py": {  # a report of ours, inside of a pickle that the user loads; no file gets there
         "import copyreg",
         "import pickle",
         "setattr()",
         "getattr() by a name that is not written here",  # of the slots of our own classes
     },
-    "ckpt/rows.py": {"getattr() by a name that is not written here"},  # of the fields of our own classes
-    "ckpt/live/memory.py": {"vars()"},
-    "ckpt/live/model.py": {"vars()", "getattr() by a name that is not written here"},
+    "ckpt/model/rows.py": {
+        "getattr() by a name that is not written here"
+    },  # of the fields of our own classes
+    "ckpt/ext/live/memory.py": {"vars()"},
+    "ckpt/ext/live/model.py": {"vars()", "getattr() by a name that is not written here"},
 }
 """The rooms that do what no other may: one puts files in place, one is the door to torch and to the user's own code."""
 
@@ -492,41 +494,41 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     users = {_name(path): _imports_by_name(path) for path in SOURCES}
     assert {name: len(calls) for name, calls in users.items() if calls} == {
         "ckpt/__init__.py": 1,
-        "ckpt/api/checkpoint.py": 2,
-        "ckpt/api/extensions.py": 2,
-        "ckpt/api/inspection.py": 2,
-        "ckpt/api/listing.py": 1,
-        "ckpt/api/reading.py": 1,
-        "ckpt/cli/app.py": 2,
+        "ckpt/surface/api/checkpoint.py": 2,
+        "ckpt/surface/api/extensions.py": 2,
+        "ckpt/commands/inspect/api.py": 2,
+        "ckpt/surface/api/listing.py": 1,
+        "ckpt/surface/api/reading.py": 1,
+        "ckpt/surface/cli/app.py": 2,
         "ckpt/formats/__init__.py": 2,
         "ckpt/formats/format.py": 1,
-        "ckpt/io/cluster/connect.py": 1,
-        "ckpt/io/far.py": 2,
-        "ckpt/io/location.py": 3,
-        "ckpt/io/remote/credentials.py": 2,
-        "ckpt/io/remote/objects.py": 2,
-        "ckpt/io/remote/target.py": 1,
-        "ckpt/io/source.py": 1,
-        "ckpt/reports.py": 1,
+        "ckpt/ext/cluster/connect.py": 1,
+        "ckpt/bytes/far.py": 2,
+        "ckpt/bytes/location.py": 3,
+        "ckpt/ext/remote/credentials.py": 2,
+        "ckpt/ext/remote/objects.py": 2,
+        "ckpt/ext/remote/target.py": 1,
+        "ckpt/bytes/source.py": 1,
+        "ckpt/surface/reports.py": 1,
     }
-    for name in (name for name in users if name.startswith("ckpt/io/")):
+    for name in (name for name in users if name.startswith("ckpt/bytes/")):
         far = [call.args[0] for call in users[name]]
         assert all(isinstance(each, ast.Constant) for each in far), name  # what reads URLs, and obstore
-    (argument,) = users["ckpt/cli/app.py"][0].args
-    assert ast.unparse(argument) == "_EXTENSIONS.get(name) or f'ckpt.cli.commands.{name}'"
+    (argument,) = users["ckpt/surface/cli/app.py"][0].args
+    assert ast.unparse(argument) == "_EXTENSIONS.get(name) or f'ckpt.commands.{name}'"
     assert all(module.startswith("ckpt.ext.") for module in _EXTENSIONS.values())
-    (shell,) = users["ckpt/cli/app.py"][1].args
-    assert isinstance(shell, ast.Constant) and shell.value == "ckpt.cli.completion"
+    (shell,) = users["ckpt/surface/cli/app.py"][1].args
+    assert isinstance(shell, ast.Constant) and shell.value == "ckpt.surface.cli.completion"
     shown = {
-        "ckpt/api/listing.py": "ckpt.api.advice",
-        "ckpt/api/reading.py": "ckpt.api.advice",
-        "ckpt/reports.py": "ckpt.render.notebook",
+        "ckpt/surface/api/listing.py": "ckpt.surface.api.advice",
+        "ckpt/surface/api/reading.py": "ckpt.surface.api.advice",
+        "ckpt/surface/reports.py": "ckpt.surface.text.notebook",
     }
     for name, modules in {
-        "ckpt/api/checkpoint.py": {"ckpt.live.warmstart", "ckpt.render.notebook"},
-        "ckpt/api/extensions.py": {"ckpt.ext.adapters.hooks", "ckpt.ext.layouts.hooks"},
-        "ckpt/api/inspection.py": {"ckpt.api.advice", "ckpt.render.notebook"},
-        "ckpt/api/reading.py": {"ckpt.api.advice"},
+        "ckpt/surface/api/checkpoint.py": {"ckpt.ext.live.warmstart", "ckpt.surface.text.notebook"},
+        "ckpt/surface/api/extensions.py": {"ckpt.ext.adapters.hooks", "ckpt.ext.layouts.hooks"},
+        "ckpt/commands/inspect/api.py": {"ckpt.surface.api.advice", "ckpt.surface.text.notebook"},
+        "ckpt/surface/api/reading.py": {"ckpt.surface.api.advice"},
     }.items():
         held = [call.args[0] for call in users[name]]
         assert {each.value for each in held if isinstance(each, ast.Constant)} == modules
@@ -567,4 +569,6 @@ def test_safe_modules_are_alone() -> None:
                     )
                     continue
                 assert module in allowed | {"ckpt"}, (path.name, module)
-                assert not (node.module or "").startswith(("ckpt.cli", "ckpt.render")), path.name
+                assert not (node.module or "").startswith(("ckpt.surface.cli", "ckpt.surface.text")), (
+                    path.name
+                )

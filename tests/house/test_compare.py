@@ -17,7 +17,7 @@ sys.path.remove(str(ROOT / "tools"))
 import typer
 
 import ckpt
-from ckpt.cli.app import COMMANDS, program
+from ckpt.surface.cli.app import COMMANDS, program
 
 COMMAND_OF = typer.main.get_command(program()).commands
 LINES = [

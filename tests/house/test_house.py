@@ -16,8 +16,8 @@ from house import MODULES, NAMES, ROOT, floor_of, imports_of, parsed, reached_fr
 from process import TIMEOUT, environment
 
 import ckpt
-from ckpt.findings import CATALOGUE, Finding, order
 from ckpt.formats import FORMATS
+from ckpt.model.findings import CATALOGUE, Finding, order
 
 
 def test_the_top_is_a_table_of_contents() -> None:
@@ -68,18 +68,18 @@ def test_reading_never_loads_what_writes() -> None:
         "formats.save",
         "formats.common.draft",
         "formats.common.written",
-        "io.target",
-        "io.disk",
-        "io.inplace",
-        "pickles.emit",
+        "bytes.target",
+        "bytes.disk",
+        "bytes.inplace",
+        "pickle.emit",
     }
 
     for door in (
         "formats",
         "evidence.survey",
-        "jobs.inspect.inspect",
-        "jobs.inspect.get",
-        "cli.commands.inspect",
+        "commands.inspect.inspect",
+        "commands.get.get",
+        "commands.inspect.command",
     ):
         assert writing & reached_from(door) == set(), door
 
@@ -94,9 +94,11 @@ def test_a_command_calls_the_function_of_its_name() -> None:
         nodes = [node for node in ast.walk(parsed(commands[name])) if isinstance(node, ast.ImportFrom)]
         imported = [(node.module or "", alias.name) for node in nodes for alias in node.names]
         assert any(
-            module.startswith("ckpt.api.") and what in (name, "Listing") for module, what in imported
+            module.startswith("ckpt.surface.api.") and what in (name, "Listing") for module, what in imported
         ), name
-        jobs = [what for module, what in imported if module.startswith("ckpt.jobs.") and what[0].islower()]
+        jobs = [
+            what for module, what in imported if module.startswith("ckpt.commands.") and what[0].islower()
+        ]
         if jobs:
             found[name] = sorted(jobs)
 

@@ -80,35 +80,35 @@ def test_every_change_of_a_module_and_no_change_of_its_texts(tree: Path) -> None
 
 
 def test_changes_of_ckpt_are_valid_and_each_is_another_one() -> None:
-    changes = drawn(ROOT, "ckpt/io/location.py", 60, 5)
+    changes = drawn(ROOT, "ckpt/bytes/location.py", 60, 5)
 
     assert len(changes) == 60 == len({change.key for change in changes})
     for change in changes:
-        assert change.path == "ckpt/io/location.py"
+        assert change.path == "ckpt/bytes/location.py"
         before = (ROOT / change.path).read_bytes()
         assert ast.dump(ast.parse(change.data)) != ast.dump(ast.parse(before)), change.key
         assert before.splitlines()[change.line - 1].decode().split()[0] in change.before
     assert [change.key for change in changes] == [
-        change.key for change in drawn(ROOT, "ckpt/io/location.py", 60, 5)
+        change.key for change in drawn(ROOT, "ckpt/bytes/location.py", 60, 5)
     ]
     assert [change.key for change in changes] != [
-        change.key for change in drawn(ROOT, "ckpt/io/location.py", 60, 6)
+        change.key for change in drawn(ROOT, "ckpt/bytes/location.py", 60, 6)
     ]
 
 
 def test_the_tests_of_a_module_run_before_the_tests_that_import_it() -> None:
-    first, second = rings("ckpt/io/executor.py")
+    first, second = rings("ckpt/bytes/executor.py")
 
-    assert first == ("tests/io/test_executor.py",)
+    assert first == ("tests/bytes/test_executor.py",)
     assert "tests/test_one_answer.py" in second or "tests/test_accounts.py" in second
-    assert rings("ckpt/cli/commands/ls.py")[0] == ("tests/cli/test_ls.py",)
-    assert "tests/cli/test_ls.py" in rings("ckpt/render/ls.py")[1]
-    assert "tests/formats/pt2/test_read.py" in rings("ckpt/formats/pt2.py")[0]
+    assert rings("ckpt/commands/ls/command.py")[0] == ("tests/commands/ls/test_command.py",)
+    assert "tests/commands/ls/test_command.py" in rings("ckpt/commands/ls/text.py")[1]
+    assert "tests/ext/pt2/test_read.py" in rings("ckpt/ext/pt2/reader.py")[0]
     for path in (
-        "ckpt/api/checkpoint.py",
-        "ckpt/io/__init__.py",
-        "ckpt/render/html/__init__.py",
-        "ckpt/api/advice.py",
+        "ckpt/surface/api/checkpoint.py",
+        "ckpt/bytes/__init__.py",
+        "ckpt/ext/page/html/__init__.py",
+        "ckpt/surface/api/advice.py",
     ):
         assert [name for ring in rings(path) for name in ring if not (ROOT / name).is_file()] == []
         assert rings(path)[0] and not set(rings(path)[0]) & set(rings(path)[1])
@@ -122,16 +122,16 @@ def test_a_change_is_noticed_where_a_test_fails_with_it_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied = Tree(tmp_path, 600)
-    monkeypatch.setattr(mutants, "rings", lambda path: (("tests/test_text.py",), ()))
+    monkeypatch.setattr(mutants, "rings", lambda path: (("tests/model/test_text.py",), ()))
     original = (ROOT / "ckpt" / "text.py").read_bytes()
-    broken = Change("ckpt/text.py", 1, "", "", "", original + b"\ndef plural(*_): return ''\n")
+    broken = Change("ckpt/model/text.py", 1, "", "", "", original + b"\ndef plural(*_): return ''\n")
     same = broken._replace(data=original + b"\n_UNUSED = 1\n")
 
     assert copied.notices(broken) and not copied.notices(same)
     of_one_size = broken._replace(data=original.replace(b"float(nbytes)", b"float(ubytes)"))
     assert len(of_one_size.data) == len(original) and of_one_size.data != original
     for _ in range(2):
-        assert copied.notices(of_one_size) and copied.run(("tests/test_text.py",)) is None
+        assert copied.notices(of_one_size) and copied.run(("tests/model/test_text.py",)) is None
     assert (
         (tmp_path / "ckpt" / "text.py").read_bytes() == original == (ROOT / "ckpt" / "text.py").read_bytes()
     )
@@ -140,7 +140,7 @@ def test_a_change_is_noticed_where_a_test_fails_with_it_alone(
 
 
 def test_a_change_that_is_judged_is_not_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    change = drawn(ROOT, "ckpt/io/location.py", 1, 0)[0]
+    change = drawn(ROOT, "ckpt/bytes/location.py", 1, 0)[0]
     monkeypatch.setattr(mutants, "VERDICTS", tmp_path / "mutants.txt")
     assert change.key not in mutants.verdicts()
     (tmp_path / "mutants.txt").write_text(f"A page of verdicts.\n\n{change.key}  # only the speed differs\n")

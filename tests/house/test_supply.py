@@ -127,15 +127,15 @@ def test_a_wheel_is_the_package_and_nothing_else(tmp_path: Path) -> None:
         {**GOOD, "ckpt/test_x.py": b""},
         {**GOOD, "ckpt/notes.txt": b""},
         {**GOOD, "ckpt/notes.md": b""},
-        {name: data for name, data in GOOD.items() if name != "ckpt/jobs/explain/errors.md"},
+        {name: data for name, data in GOOD.items() if name != "ckpt/ext/explain/errors.md"},
         {**GOOD, "evil.pth": b"import os"},
         {name: data for name, data in GOOD.items() if name != "ckpt/py.typed"},
-        {name: data for name, data in GOOD.items() if name != "ckpt/nodes.py"},
+        {name: data for name, data in GOOD.items() if name != "ckpt/model/nodes.py"},
         {name: data for name, data in GOOD.items() if name != "ckpt/render/html/assets/echarts.NOTICE"},
         {**GOOD, "ckpt/large.py": os.urandom(2 << 20)},
         {name: data for name, data in GOOD.items() if not name.endswith("LICENSE")},
-        {**GOOD, "ckpt/errors.py": b"# from https://files.python" + b"hosted" + b".org/x"},
-        {**GOOD, "ckpt/errors.py": b"# https://mirror.local:8080/simple/rich"},
+        {**GOOD, "ckpt/model/errors.py": b"# from https://files.python" + b"hosted" + b".org/x"},
+        {**GOOD, "ckpt/model/errors.py": b"# https://mirror.local:8080/simple/rich"},
     ):
         with pytest.raises(release.CheckError):
             release.check_wheel(wheel(tmp_path, files))

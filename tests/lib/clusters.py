@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from process import TIMEOUT, environment
 
-from ckpt.io.cluster.connect import Dask
-from ckpt.io.cluster.watch import Watch
+from ckpt.ext.cluster.connect import Dask
+from ckpt.ext.cluster.watch import Watch
 
 if TYPE_CHECKING:
     from distributed import Client

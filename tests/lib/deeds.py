@@ -491,7 +491,7 @@ def main(folder: str, *parts: str) -> None:
     thread.start()
     said: dict[str, Any] = {"fence": None}
     if OPEN["is_fenced"]:
-        from ckpt.io import fence
+        from ckpt.bytes import fence
 
         if "landlock" not in parts:
             fence._restrict_paths = lambda *_: 0

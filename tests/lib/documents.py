@@ -18,7 +18,7 @@ from inside import inside
 from process import SAMPLES
 from safetensors.torch import save_file
 
-from ckpt.findings import CATALOGUE
+from ckpt.model.findings import CATALOGUE
 
 Documents = dict[str, list[dict[str, Any]]]
 """The name of a schema -> documents of that command."""

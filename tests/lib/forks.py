@@ -23,7 +23,7 @@ SERVER = r"""
 import gc, importlib, io, json, os, pkgutil, runpy, socket, sys, traceback
 import ckpt, numpy, rich.console, rich.live, rich.progress, rich.table, rich.text, safetensors, tabulate
 for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
-    if not module.name.endswith("__main__") and not module.name.startswith("ckpt.live"):
+    if not module.name.endswith("__main__") and not module.name.startswith("ckpt.ext.live"):
         importlib.import_module(module.name)
 line = socket.socket(fileno=int(sys.argv[1]))
 

@@ -11,9 +11,9 @@ from typing import Any
 import opcodes as op
 from opcodes import build, call, glob, newobj, value
 
-from ckpt.pickles import known
-from ckpt.pickles.attributes import ATTRIBUTES
-from ckpt.pickles.names_of_torch import LOOKED_UP
+from ckpt.pickle.attributes import ATTRIBUTES
+from ckpt.pickle.judge import known
+from ckpt.pickle.judge.names_of_torch import LOOKED_UP
 
 RUNG = "rung"
 BELL = op.glob("torch.nn.functional", "softsign")

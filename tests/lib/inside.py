@@ -12,7 +12,7 @@ from unittest import mock
 
 from process import Done, environment
 
-from ckpt.cli import app, output
+from ckpt.surface.cli import app, output
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from ckpt.pickles.known import KNOWN
+from ckpt.pickle.judge.known import KNOWN
 
 T = TypeVar("T")
 SECONDS = 1.0

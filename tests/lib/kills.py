@@ -18,10 +18,10 @@ from process import SAMPLES, environment
 SERVER = r"""
 import importlib, json, os, pkgutil, random, select, signal, sys, tempfile, time
 import ckpt, numpy, safetensors
-from ckpt.cli import app
-from ckpt.io import disk
+from ckpt.surface.cli import app
+from ckpt.bytes import disk
 for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
-    if not module.name.endswith("__main__") and not module.name.startswith("ckpt.live"):
+    if not module.name.endswith("__main__") and not module.name.startswith("ckpt.ext.live"):
         importlib.import_module(module.name)
 
 SEEN = ("open", "os.rename", "os.link", "os.remove", "os.truncate", "os.chmod", "ckpt.write")

@@ -11,7 +11,7 @@ from typing import Any
 
 from process import ROOT
 
-from ckpt.render.html import SCRIPTS
+from ckpt.ext.page.html import SCRIPTS
 
 ASSETS = ROOT / "ckpt" / "render" / "html" / "assets"
 _DOCUMENT = """

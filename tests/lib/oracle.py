@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.io.source import inflate
-from ckpt.names import Path
-from ckpt.tensors import Composite, Storage, TensorRef
+from ckpt.bytes.source import inflate
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.names import Path
+from ckpt.model.tensors import Composite, Storage, TensorRef
 
 QUIET = [
     pytest.mark.filterwarnings(f"ignore:{text}:UserWarning")

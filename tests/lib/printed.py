@@ -12,7 +12,7 @@ from pathlib import Path
 from inside import inside
 from process import Done
 
-from ckpt.cli.app import COMMANDS
+from ckpt.surface.cli.app import COMMANDS
 
 LOOKS = frozenset(("inspect", "get", "diff", "stats", "lint", "verify", "sum"))
 """Commands that write nothing: with these, 1 is an answer."""

@@ -143,7 +143,7 @@ def await_end(session: int) -> None:
 _NOBODY = """
 import importlib, os, pkgutil, sys, tempfile
 import ckpt
-from ckpt.cli import app
+from ckpt.surface.cli import app
 for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)

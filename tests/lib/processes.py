@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import paths
 
-from ckpt.io.executor import Task
+from ckpt.bytes.executor import Task
 
 R = TypeVar("R")
 

@@ -7,10 +7,10 @@ import zlib
 import numpy as np
 import torch
 
-from ckpt.dtypes import BY_NAME
-from ckpt.io.source import Memory, Source
-from ckpt.places import Range
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.bytes.source import Memory, Source
+from ckpt.model.dtypes import BY_NAME
+from ckpt.model.places import Range
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 BEFORE = b"what lies before"
 

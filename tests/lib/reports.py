@@ -16,13 +16,13 @@ import torch
 from process import SAMPLES
 
 from ckpt import formats
-from ckpt.api.advice import planning
+from ckpt.commands.diff.diff import Options, diff
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.ls.ls import ls
+from ckpt.commands.stats.stats import stats
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.check.stats import stats
-from ckpt.jobs.diff.diff import Options, diff
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.jobs.inspect.ls import ls
-from ckpt.render.html import html_page
+from ckpt.ext.page.html import html_page
+from ckpt.surface.api.advice import planning
 
 EVIL = (
     "</script><script>window.pwned=1</script>",

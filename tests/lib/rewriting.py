@@ -11,15 +11,15 @@ import torch
 
 import ckpt
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
+from ckpt.bytes import target
+from ckpt.commands.convert import convert as converting
+from ckpt.commands.diff.diff import DiffReport, Options, diff
+from ckpt.commands.rewriting.report import Coverage, RewriteReport, edited
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
-from ckpt.io import target
-from ckpt.jobs.diff.diff import DiffReport, Options, diff
-from ckpt.jobs.rewrite import convert as converting
-from ckpt.jobs.rewrite.report import Coverage, RewriteReport, edited
-from ckpt.limits import Limits
-from ckpt.pickles.edit import Edit
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.limits import Limits
+from ckpt.pickle.edit import Edit
 
 LIMITS = Limits()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint
-from ckpt.nodes import Dict, Global, Node, Opaque, PersistentId, Set
-from ckpt.tensors import Composite, TensorRef
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.nodes import Dict, Global, Node, Opaque, PersistentId, Set
+from ckpt.model.tensors import Composite, TensorRef
 
 
 def dump(checkpoint: Checkpoint | str) -> object:

@@ -11,15 +11,15 @@ import pickle
 import sys
 from pathlib import Path
 
-from ckpt.api.inspection import InspectReport
-from ckpt.jobs.check.stats import StatsReport
-from ckpt.jobs.diff.diff import DiffReport
-from ckpt.jobs.inspect.inspect import Inspection
-from ckpt.jobs.rewrite.report import Coverage, RewriteReport
-from ckpt.render.diff import diff_lines
-from ckpt.render.inspect import inspect_lines
-from ckpt.render.rewrite import coverage_lines, rewrite_lines
-from ckpt.render.stats import stats_lines
+from ckpt.commands.diff.diff import DiffReport
+from ckpt.commands.diff.text import diff_lines
+from ckpt.commands.inspect.api import InspectReport
+from ckpt.commands.inspect.inspect import Inspection
+from ckpt.commands.inspect.text import inspect_lines
+from ckpt.commands.rewriting.report import Coverage, RewriteReport
+from ckpt.commands.rewriting.text import coverage_lines, rewrite_lines
+from ckpt.commands.stats.stats import StatsReport
+from ckpt.commands.stats.text import stats_lines
 
 Report = InspectReport | Inspection | DiffReport | StatsReport | RewriteReport | Coverage
 

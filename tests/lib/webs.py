@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
-from ckpt.io.remote.store import Answer
+from ckpt.ext.remote.store import Answer
 
 
 class Asked(NamedTuple):

@@ -1,7 +1,7 @@
 """`make kills`: 200 SIGKILLs for each way of writing. What is there afterwards is the old or the new, and the source is whole.
 
 Half of them come at a random event (a call that changes something), half after a random part of a run's time. The name
-of this file keeps it out of the suite, which has a sample in tests/io/test_target.py and tests/formats/test_save.py.
+of this file keeps it out of the suite, which has a sample in tests/bytes/test_target.py and tests/formats/test_save.py.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from process import SAMPLES
 from torch import nn
 
 from ckpt import formats
+from ckpt.bytes import target
 from ckpt.elements.computed import place_of
-from ckpt.errors import CkptError
 from ckpt.formats import save
-from ckpt.io import target
-from ckpt.limits import Limits
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
 
 KILLS = 200
 WAYS: dict[str, tuple[str, ...]] = {

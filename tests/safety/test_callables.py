@@ -15,10 +15,10 @@ import pytest
 from opcodes import glob, legacy, pickled, torch_zip, value
 from paths import IS_THOROUGH
 
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.ls.ls import RUNS_CODE, ls
 from ckpt.evidence.survey import Survey
 from ckpt.formats import open
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.jobs.inspect.ls import RUNS_CODE, ls
 
 pytestmark = oracle.QUIET
 

@@ -14,7 +14,7 @@ import torch
 from opcodes import legacy, torch_zip
 from process import ckpt
 
-from ckpt.cli.inputs import TROUBLE
+from ckpt.surface.cli.inputs import TROUBLE
 
 _HEAD = 11
 """Bytes of PROTO and of the first FRAME."""

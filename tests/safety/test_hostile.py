@@ -16,13 +16,13 @@ from hostile import BOMBS, CASES, Case
 from process import check_error, ckpt, environment, python, raw_controls
 
 from ckpt import formats
-from ckpt.errors import CkptError
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.text import inspect_lines
 from ckpt.evidence.survey import Survey
-from ckpt.findings import CATALOGUE
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.render.inspect import inspect_lines
-from ckpt.render.text import plain_text
-from ckpt.text import show
+from ckpt.model.errors import CkptError
+from ckpt.model.findings import CATALOGUE
+from ckpt.model.text import show
+from ckpt.surface.text.lines import plain_text
 
 DANGER = {
     "called-on-load",
@@ -117,11 +117,11 @@ def test_case(case: Case, tmp_path: Path) -> None:
 _CONFINED = """
 import json, os, resource, sys, traceback
 from ckpt import formats
-from ckpt.errors import CkptError
+from ckpt.model.errors import CkptError
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.render.inspect import inspect_lines
-from ckpt.render.text import plain_text
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.text import inspect_lines
+from ckpt.surface.text.lines import plain_text
 
 def looked(path):
     error, codes, printed = None, [], 0

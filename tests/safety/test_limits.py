@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from ckpt import formats
-from ckpt.errors import LimitError, UnreadableError
-from ckpt.limits import TENSOR_BYTES, TENSOR_MEMORY, Budget, Limits, parse_json
+from ckpt.model.errors import LimitError, UnreadableError
+from ckpt.model.limits import TENSOR_BYTES, TENSOR_MEMORY, Budget, Limits, parse_json
 
 PART = 100
 TENSORS = 400_000 // PART

@@ -22,13 +22,13 @@ import torch
 from paths import many
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.text import inspect_lines
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.names import NamedKey
-from ckpt.render.inspect import inspect_lines
-from ckpt.render.text import plain_text
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import CkptError
+from ckpt.model.names import NamedKey
+from ckpt.surface.text.lines import plain_text
 
 FILES = ("shared.pt", "legacy.pt", "plain.safetensors", "deflated.pt", "module.pt", "training.pt")
 CHANGES: dict[str, Callable[[int], int]] = {

@@ -10,7 +10,7 @@ import pytest
 from inside import inside
 from process import SAMPLES, check_error, ckpt
 
-from ckpt.cli.app import COMMANDS
+from ckpt.surface.cli.app import COMMANDS
 
 
 @pytest.mark.parametrize("command", COMMANDS)

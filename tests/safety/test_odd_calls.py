@@ -10,18 +10,18 @@ import opcodes as op
 import pytest
 from opcodes import binary, call, glob, pickled, py2, tensor, torch_zip, value
 
-from ckpt.errors import CkptError
+from ckpt.bytes import target
+from ckpt.commands.convert.convert import convert
+from ckpt.commands.diff.diff import diff
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.text import inspect_lines
+from ckpt.commands.rehome.rehome import moves, rehome
+from ckpt.commands.slim.slim import slim
 from ckpt.evidence.survey import Survey
+from ckpt.ext.lint.lint import lint
 from ckpt.formats import open, save, writer_of
-from ckpt.io import target
-from ckpt.jobs.check.lint import lint
-from ckpt.jobs.diff.diff import diff
-from ckpt.jobs.inspect.inspect import inspect
-from ckpt.jobs.rewrite.convert import convert
-from ckpt.jobs.rewrite.rehome import moves, rehome
-from ckpt.jobs.rewrite.slim import slim
-from ckpt.limits import Limits
-from ckpt.render.inspect import inspect_lines
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
 
 MOMENT = b"\x07\xe8\x02\x13\x0a\x15\x07\x06\x48\x71"
 ATOMS: list[Any] = [

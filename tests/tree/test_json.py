@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ckpt.errors import UnreadableError
-from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node
-from ckpt.render.get import get_text
+from ckpt.commands.get.text import get_text
+from ckpt.model.errors import UnreadableError
+from ckpt.model.limits import Limits
+from ckpt.model.nodes import Dict, Node
 from ckpt.tree import find, literals
 from ckpt.tree.json import number_json, plain
 

@@ -21,11 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
+from ckpt.commands.get.get import get
+from ckpt.commands.get.text import get_text
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.inspect.get import get
-from ckpt.limits import Limits
-from ckpt.render.get import get_text
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.limits import Limits
 
 
 def opened(thing: Any, folder: Path, **options: Any) -> Checkpoint:

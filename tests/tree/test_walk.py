@@ -14,11 +14,11 @@ import rewriting
 import torch
 
 from ckpt import formats
-from ckpt.errors import LimitError
+from ckpt.commands.diff.diff import diff
+from ckpt.commands.inspect.inspect import inspect, tied_weights
 from ckpt.evidence.survey import Survey
-from ckpt.jobs.diff.diff import diff
-from ckpt.jobs.inspect.inspect import inspect, tied_weights
-from ckpt.limits import Limits
+from ckpt.model.errors import LimitError
+from ckpt.model.limits import Limits
 
 COUNTS = (3, 63, 64, 65, 2_100)
 PLACES = ("a", "a.b", "a.b.c", "0.state_dict", "beside", "callback", "the root")

@@ -1,4 +1,4 @@
-"""`attributes.py STATES.json`: writes ckpt/pickles/attributes.py from what `collect.py` found in files of torch and others."""
+"""`attributes.py STATES.json`: writes ckpt/pickle/attributes.py from what `collect.py` found in files of torch and others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from ckpt.pickles import known
+from ckpt.pickle.judge import known
 
 TARGET = Path(__file__).resolve().parents[2] / "ckpt" / "pickles" / "attributes.py"
 PLAIN_CLASSES = ("torch.distributions.", "torch.utils.data.dataset.", "torch.utils.data.sampler.")

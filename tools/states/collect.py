@@ -17,11 +17,11 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any
 
-from ckpt.dtypes import BY_NAME
-from ckpt.errors import UnreadableError
-from ckpt.limits import Limits
-from ckpt.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple
-from ckpt.pickles.machine import Pickle, run
+from ckpt.model.dtypes import BY_NAME
+from ckpt.model.errors import UnreadableError
+from ckpt.model.limits import Limits
+from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, Set, is_tuple
+from ckpt.pickle.machine import Pickle, run
 
 TENSORS = (
     "_rebuild_tensor",

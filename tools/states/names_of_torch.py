@@ -1,4 +1,4 @@
-"""`names_of_torch.py PYTHON…`: writes ckpt/pickles/names_of_torch.py from the torch of each Python."""
+"""`names_of_torch.py PYTHON…`: writes ckpt/pickle/judge/names_of_torch.py from the torch of each Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from ckpt.pickles import known
+from ckpt.pickle.judge import known
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parents[1] / "ckpt" / "pickles" / "names_of_torch.py"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ckpt.ext.adapters.base import Shift
 from ckpt.ext.adapters.plan import Pair, Plan
 from ckpt.ext.adapters.reader import Adapter
-from ckpt.render.text import Line, hung
-from ckpt.rows import NamedTuple
-from ckpt.text import Json, folded, plural, show
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, folded, plural, show
+from ckpt.surface.text.lines import Line, hung
 
 _GROUPS = 12
 _NAMES = 6

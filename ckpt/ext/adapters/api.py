@@ -8,26 +8,26 @@ from io import IOBase
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
-from ckpt.api.checkpoint import Checkpoint as Opened
-from ckpt.api.keywords import Texts, doubts, globs_of, text_only, texts
-from ckpt.api.opening import Input, at_hand, path_of
-from ckpt.api.rewriting import Talk, rewrite
-from ckpt.api.rewriting import check as check_options
-from ckpt.api.writing import as_format_of, options_of, with_format, with_last
-from ckpt.errors import UsageError, about
+from ckpt.commands.rename.rename import substitution
+from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.merge import merge as job
 from ckpt.ext.adapters.merge import refuse_weights
 from ckpt.ext.adapters.plan import PACKINGS, Options
 from ckpt.ext.adapters.reader import Adapter, read_adapter
-from ckpt.jobs.rewrite.rename import substitution
-from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.limits import Limits
+from ckpt.model.errors import UsageError, about
+from ckpt.model.limits import Limits
+from ckpt.surface.api.checkpoint import Checkpoint as Opened
+from ckpt.surface.api.keywords import Texts, doubts, globs_of, text_only, texts
+from ckpt.surface.api.opening import Input, at_hand, path_of
+from ckpt.surface.api.rewriting import Talk, rewrite
+from ckpt.surface.api.rewriting import check as check_options
+from ckpt.surface.api.writing import as_format_of, options_of, with_format, with_last
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ckpt.api.writing import Writing
+    from ckpt.surface.api.writing import Writing
 
 
 def merge(

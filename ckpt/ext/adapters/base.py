@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 
-from ckpt.checkpoint import Entry, names_of
-from ckpt.errors import UsageError
 from ckpt.evidence.wrappers import base_name, unwrapped_name
-from ckpt.names import nearest
-from ckpt.rows import NamedTuple
-from ckpt.text import and_more, show
+from ckpt.model.checkpoint import Entry, names_of
+from ckpt.model.errors import UsageError
+from ckpt.model.names import nearest
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, show
 
 WEIGHTS = (".weight", "", ".in_proj_weight")
 """The ends that the weight of a module may have behind the name of the module. A parameter has its own name."""

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from ckpt.checkpoint import Entry
-from ckpt.dtypes import DType
+from ckpt.bytes.executor import in_order
+from ckpt.commands.diff.diff import DiffReport
+from ckpt.commands.diff.rows import DIFFERS, Row
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements, is_dense, same_bytes, slice_of
 from ckpt.elements.cast import AVERAGED, can_cast
@@ -24,10 +25,9 @@ from ckpt.ext.adapters.plan import Options, Pair, Plan, Planner, Target
 from ckpt.ext.adapters.products import Computing, Term, Work, derived
 from ckpt.ext.adapters.reader import Adapter, has_free_scale
 from ckpt.ext.adapters.verdicts import MergeCheck, PairCheck, Sums, Verdict, verdict_of
-from ckpt.io.executor import in_order
-from ckpt.jobs.diff.diff import DiffReport
-from ckpt.jobs.diff.rows import DIFFERS, Row
-from ckpt.tensors import TensorRef, unwrapped
+from ckpt.model.checkpoint import Entry
+from ckpt.model.dtypes import DType
+from ckpt.model.tensors import TensorRef, unwrapped
 
 if TYPE_CHECKING:
     import numpy as np

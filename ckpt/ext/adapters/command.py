@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ckpt.cli.results import rewrite, split_options
-from ckpt.errors import UsageError
+from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.ext.adapters.api import merge
-from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.text import show
+from ckpt.model.errors import UsageError
+from ckpt.model.text import show
+from ckpt.surface.cli.results import rewrite, split_options
 
 
 def command(base: str, adapters: list[str], *, weights: str | None, **keywords: Any) -> int:

@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from ckpt.api.opening import NAMELESS
-from ckpt.errors import UnsupportedError
-from ckpt.io.location import locate, read_file
-from ckpt.limits import Budget, Limits, parse_json
-from ckpt.rows import NamedTuple
-from ckpt.text import Json, show
+from ckpt.bytes.location import locate, read_file
+from ckpt.model.errors import UnsupportedError
+from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, show
+from ckpt.surface.api.opening import NAMELESS
 
 CONFIG = "adapter_config.json"
 _NOTED = "lora_adapter_metadata"

@@ -11,25 +11,25 @@ import struct
 from collections import Counter
 from collections.abc import Sequence
 
-from ckpt.dtypes import BY_NAME
+from ckpt.bytes.far import is_url
+from ckpt.bytes.source import Given
+from ckpt.bytes.target import target, writing
+from ckpt.commands.rewriting.report import Change, RewriteReport, edited
 from ckpt.elements.blocks import is_dense
-from ckpt.errors import UnsupportedError, UsageError
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.base import Base, met_flat_names, met_names
 from ckpt.ext.adapters.config import CONFIG
 from ckpt.ext.adapters.merge import new_tensor
 from ckpt.ext.adapters.names import PREFIX
 from ckpt.ext.adapters.reader import Adapter, Layer, read_adapter, refuse_unscaled, scale_of
-from ckpt.io.far import is_url
-from ckpt.io.source import Given
-from ckpt.io.target import target, writing
-from ckpt.jobs.rewrite.report import Change, RewriteReport, edited
-from ckpt.limits import Limits
-from ckpt.nodes import Dict
-from ckpt.places import Range
-from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef, tensor_ref
-from ckpt.text import folded, plural, show
+from ckpt.model.dtypes import BY_NAME
+from ckpt.model.errors import UnsupportedError, UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.nodes import Dict
+from ckpt.model.places import Range
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef, tensor_ref
+from ckpt.model.text import folded, plural, show
 
 NAMES = ("peft", "kohya")
 """The programs whose names an adapter can get."""

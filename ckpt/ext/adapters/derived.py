@@ -6,14 +6,14 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from ckpt.dtypes import DType
+from ckpt.bytes.executor import in_order
 from ckpt.elements import crc as crcs
 from ckpt.elements.blocks import elements
 from ckpt.elements.computed import PlaceOfTensors, can_cut, fill_span, place_of
-from ckpt.io.executor import in_order
-from ckpt.places import Passed, Tally, cut_blocks
-from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
+from ckpt.model.dtypes import DType
+from ckpt.model.places import Passed, Tally, cut_blocks
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef
 
 
 class Made(NamedTuple):

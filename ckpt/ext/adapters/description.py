@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ckpt.errors import CkptError
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.account import names_text
 from ckpt.ext.adapters.config import listed_texts
 from ckpt.ext.adapters.merge import planned
 from ckpt.ext.adapters.plan import Options
 from ckpt.ext.adapters.reader import Adapter, has_free_scale, scale_of
-from ckpt.rows import NamedTuple
-from ckpt.text import Json, folded, plural, show
+from ckpt.model.errors import CkptError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, folded, plural, show
 
 
 class Fit(NamedTuple):

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from ckpt.errors import UsageError
 from ckpt.ext.adapters.base import EXPERT_PARTS, Base, Names
 from ckpt.ext.adapters.products import Factor, Span, Term
 from ckpt.ext.adapters.reader import Adapter, Layer
-from ckpt.rows import NamedTuple
-from ckpt.text import and_more, show
+from ckpt.model.errors import UsageError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, show
 
 
 class Parameter(NamedTuple):

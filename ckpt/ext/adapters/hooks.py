@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
-from ckpt.api.opening import Input, at_hand
-from ckpt.errors import CkptError, about
+from ckpt.commands.diff.diff import DiffReport
+from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.checks import check_merge
 from ckpt.ext.adapters.conversion import check_place, renamed, write_settings
 from ckpt.ext.adapters.description import Description, described
 from ckpt.ext.adapters.reader import read_adapter
-from ckpt.jobs.diff.diff import DiffReport
-from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.limits import Limits
+from ckpt.model.errors import CkptError, about
+from ckpt.model.limits import Limits
+from ckpt.surface.api.opening import Input, at_hand
 
 
 def explained_by(

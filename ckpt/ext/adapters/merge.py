@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.dtypes import DType, contiguous
+from ckpt.commands.rewriting.filling import Filling
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited
+from ckpt.commands.slim.slim import slim
 from ckpt.elements.blocks import elements, is_dense, same_bytes
 from ckpt.elements.cast import can_cast
 from ckpt.elements.computed import Computed, place_of
-from ckpt.errors import CkptError, UnsupportedError, UsageError, about
 from ckpt.evidence.scaled import config_of, find_scaled, groups_of
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.account import account_of
@@ -17,15 +17,15 @@ from ckpt.ext.adapters.base import Base
 from ckpt.ext.adapters.plan import Options, Plan, Planner, Target
 from ckpt.ext.adapters.products import derived
 from ckpt.ext.adapters.reader import Adapter, read_adapter, tensor_of_entry
-from ckpt.jobs.rewrite.filling import Filling
-from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited
-from ckpt.jobs.rewrite.slim import slim
-from ckpt.limits import Limits
-from ckpt.nodes import Dict, Node
-from ckpt.places import Place
-from ckpt.rows import replace
-from ckpt.tensors import Storage, TensorRef, tensor_ref, unwrapped
-from ckpt.text import folded, plural, show
+from ckpt.model.checkpoint import Checkpoint, Entry
+from ckpt.model.dtypes import DType, contiguous
+from ckpt.model.errors import CkptError, UnsupportedError, UsageError, about
+from ckpt.model.limits import Limits
+from ckpt.model.nodes import Dict, Node
+from ckpt.model.places import Place
+from ckpt.model.rows import replace
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref, unwrapped
+from ckpt.model.text import folded, plural, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of
 
 _LISTED = 3

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from re import Match
 from typing import Literal
 
-from ckpt.names import LazyPattern
-from ckpt.rows import NamedTuple
+from ckpt.model.names import LazyPattern
+from ckpt.model.rows import NamedTuple
 
 Style = Literal["PEFT", "kohya", "ComfyUI", "diffusers", "torchtune"]
 """The program whose names these are. `ComfyUI`: as kohya, with the dots of the layer."""

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Literal
 
-from ckpt.checkpoint import Entry
 from ckpt.elements.cast import AVERAGED
-from ckpt.errors import UnsupportedError, UsageError
 from ckpt.ext.adapters.base import Base, Names, Shift, met_flat_names, met_names
 from ckpt.ext.adapters.experts import Experts, expert_terms, refuse_square
 from ckpt.ext.adapters.products import Factor, Magnitude, Rows, Span, Step, Term, Work, factor_of
 from ckpt.ext.adapters.reader import Adapter, Layer, Scale, refuse_unscaled, scale_of, tensor_of_entry
-from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef, unwrapped
-from ckpt.text import folded, plural, show
+from ckpt.model.checkpoint import Entry
+from ckpt.model.errors import UnsupportedError, UsageError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef, unwrapped
+from ckpt.model.text import folded, plural, show
 
 Packing = Literal["concatenated", "interleaved", "in-out", "out-in"]
 Method = Literal["LoRA", "DoRA"]

@@ -13,14 +13,14 @@ from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from ckpt.dtypes import DType
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements
 from ckpt.elements.fill import fill
-from ckpt.errors import UnsupportedError
 from ckpt.ext.adapters.derived import Derived, Made
-from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
+from ckpt.model.dtypes import DType
+from ckpt.model.errors import UnsupportedError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef
 
 if TYPE_CHECKING:
     import numpy as np

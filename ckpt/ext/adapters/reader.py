@@ -6,18 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ckpt.checkpoint import Entry
 from ckpt.elements.blocks import elements
 from ckpt.elements.cast import AVERAGED, few, has_numbers
-from ckpt.errors import UnsupportedError, UsageError, about
 from ckpt.evidence.survey import Survey
 from ckpt.ext.adapters.config import CONFIG, Settings, noted_settings, refuse_settings, settings_at
 from ckpt.ext.adapters.names import Kind, Part, Style, layer_of, method_of, part_of
-from ckpt.limits import Limits
-from ckpt.names import Globs
-from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef, unwrapped
-from ckpt.text import and_more, folded, plural, show
+from ckpt.model.checkpoint import Entry
+from ckpt.model.errors import UnsupportedError, UsageError, about
+from ckpt.model.limits import Limits
+from ckpt.model.names import Globs
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef, unwrapped
+from ckpt.model.text import and_more, folded, plural, show
 from ckpt.tree.find import metadata_of
 
 _LAYER_KINDS: tuple[Kind, ...] = (

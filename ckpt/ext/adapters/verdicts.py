@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from ckpt.render.text import Line, hung
-from ckpt.rows import NamedTuple
-from ckpt.text import Json, folded, plural, show
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, folded, plural, show
+from ckpt.surface.text.lines import Line, hung
 
 Verdict = Literal["merged", "missing", "scaled", "twice", "transposed", "part", "other", "lacking"]
 """`missing`: as in BASE. `part`: some of its parts are merged. `lacking`: MERGED has no such tensor."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from ckpt.errors import CkptError, LossError
 from ckpt.ext.layouts.pieces import Piece, cover_of, whole_piece
 from ckpt.ext.layouts.proof import Leaf, is_proved
 from ckpt.ext.layouts.rules import Expanded, Target, Wanted
-from ckpt.rows import NamedTuple
-from ckpt.text import and_more, show_name
+from ckpt.model.errors import CkptError, LossError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, show_name
 
 _MOST_TIMES = 64
 """The most elements that a recipe makes of each element that it takes."""

@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from ckpt.checkpoint import Checkpoint, Entry, Traits
-from ckpt.dtypes import DType, contiguous
+from ckpt.bytes.source import Source
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, rest_of, storages_of
 from ckpt.elements import cast
 from ckpt.elements.boxes import Box, Boxes
 from ckpt.elements.cast import can_cast
 from ckpt.elements.computed import Computed, place_of
-from ckpt.errors import LossError, UnreadableError, about
 from ckpt.evidence.survey import Survey
 from ckpt.ext.layouts.account import problems_of, refuse_problems
 from ckpt.ext.layouts.document import read_recipe
@@ -22,14 +21,15 @@ from ckpt.ext.layouts.proof import Leaf, is_proved, leaf_of, strided_view
 from ckpt.ext.layouts.reverse import Copy, Reversed, reversed_recipe
 from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expanded
 from ckpt.ext.layouts.sides import Side, entries_of, side_of
-from ckpt.io.source import Source
-from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, rest_of, storages_of
-from ckpt.limits import Limits
-from ckpt.nodes import Dict
-from ckpt.places import Place, Range
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, TensorRef, tensor_ref
-from ckpt.text import and_more, plural, show_name
+from ckpt.model.checkpoint import Checkpoint, Entry, Traits
+from ckpt.model.dtypes import DType, contiguous
+from ckpt.model.errors import LossError, UnreadableError, about
+from ckpt.model.limits import Limits
+from ckpt.model.nodes import Dict
+from ckpt.model.places import Place, Range
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref
+from ckpt.model.text import and_more, plural, show_name
 
 
 class Applied(NamedTuple):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ckpt.bytes.executor import Executor, Failed, Task, run_each
 from ckpt.ext.layouts.account import problems_of
 from ckpt.ext.layouts.find import Findings, Made, Unused
 from ckpt.ext.layouts.proof import Leaf, is_proved
 from ckpt.ext.layouts.rules import Expanded, Recipe, Target, expanded
 from ckpt.ext.layouts.sides import Side
-from ckpt.io.executor import Executor, Failed, Task, run_each
 
 
 def checked(

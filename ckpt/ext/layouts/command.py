@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ckpt.api.checkpoint import Checkpoint
-from ckpt.cli import output as shown
-from ckpt.cli.inputs import documented, opened
 from ckpt.ext.layouts.recipe import recipe
 from ckpt.ext.layouts.text import beside_text, recipe_lines
-from ckpt.limits import Limits
-from ckpt.text import pasted_path, show
+from ckpt.model.limits import Limits
+from ckpt.model.text import pasted_path, show
+from ckpt.surface.api.checkpoint import Checkpoint
+from ckpt.surface.cli import output as shown
+from ckpt.surface.cli.inputs import documented, opened
 
 
 def command(

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.errors import CkptError, about
 from ckpt.evidence.survey import Survey
 from ckpt.ext.layouts.apply import converted
 from ckpt.ext.layouts.document import read_recipe
@@ -17,9 +16,10 @@ from ckpt.ext.layouts.rules import Rule, expanded, recipe_of
 from ckpt.ext.layouts.sides import side_of, unread_kind
 from ckpt.ext.layouts.templates import forms_of
 from ckpt.ext.layouts.words import part_words
-from ckpt.limits import Limits
-from ckpt.tensors import TensorRef, unwrapped
-from ckpt.text import pasted_path, show, show_name
+from ckpt.model.errors import CkptError, about
+from ckpt.model.limits import Limits
+from ckpt.model.tensors import TensorRef, unwrapped
+from ckpt.model.text import pasted_path, show, show_name
 
 _LEAST = 64
 """The fewest elements of a tensor that tells whether values meet."""

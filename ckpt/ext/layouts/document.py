@@ -6,18 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from ckpt.dtypes import DType
-from ckpt.errors import UnreadableError, about
+from ckpt.bytes.location import locate
+from ckpt.bytes.source import read_limited
 from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.layouts.formulas import COMPUTED, parse_formula
 from ckpt.ext.layouts.pieces import Loop
 from ckpt.ext.layouts.rules import EACH, Leftovers, Part, Recipe, Rule, dtype_named
 from ckpt.ext.layouts.templates import Affine, parse_affine, parse_template, parse_values, values_text
-from ckpt.io.location import locate
-from ckpt.io.source import read_limited
-from ckpt.limits import Budget, Limits, parse_json
-from ckpt.tensors import DIMENSIONS
-from ckpt.text import Json, show
+from ckpt.model.dtypes import DType
+from ckpt.model.errors import UnreadableError, about
+from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.tensors import DIMENSIONS
+from ckpt.model.text import Json, show
 
 VERSION = 1
 LONGEST = 64 << 20
@@ -300,7 +300,7 @@ def _parse_dropped(fields: _Fields) -> Leftovers:
 
 def parsed_mapping(texts: Sequence[str]) -> Mapping[str, str]:
     """The pairs of `--assume`: a name of B, and the name of A behind the last `=`. Raises UsageError."""
-    from ckpt.errors import UsageError
+    from ckpt.model.errors import UsageError
 
     pairs: dict[str, str] = {}
     for text in texts:

@@ -12,11 +12,11 @@ from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements
-from ckpt.rows import NamedTuple
-from ckpt.tensors import TensorRef
+from ckpt.model.dtypes import DType
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef
 
 if TYPE_CHECKING:
     import numpy as np

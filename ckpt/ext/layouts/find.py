@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from ckpt.dtypes import DType
+from ckpt.bytes.executor import Executor, Failed, Local, Task, run_each
 from ckpt.ext.layouts.fibres import Fibres, fibres_of
 from ckpt.ext.layouts.flat import LEAVES, bias_beside, joined_runs, windows_of
 from ckpt.ext.layouts.neighbours import Evidence, form_of, is_of_other_rank, likeness
@@ -13,8 +13,8 @@ from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, row_loops, whole_piec
 from ckpt.ext.layouts.proof import Leaf, is_proved, read_elements
 from ckpt.ext.layouts.scaled import formulas_between
 from ckpt.ext.layouts.search import Found, Index, Search, dtype_of_search, index_of
-from ckpt.io.executor import Executor, Failed, Local, Task, run_each
-from ckpt.rows import NamedTuple
+from ckpt.model.dtypes import DType
+from ckpt.model.rows import NamedTuple
 
 VALUES, NEIGHBOURS, ASSUMED, CONSTANT = "values", "neighbours", "assumed", "constant"
 """The grounds on which a tensor is made so: its values, the names of its neighbours, the user, or that it is one number."""
@@ -412,7 +412,7 @@ def _wide(shape: Sequence[int]) -> tuple[int, ...]:
 
 def raise_unreadable(name: str, failed: Failed) -> None:
     """Raise UnreadableError for a tensor that could not be read."""
-    from ckpt.errors import UnreadableError
-    from ckpt.text import show
+    from ckpt.model.errors import UnreadableError
+    from ckpt.model.text import show
 
     raise UnreadableError(f"{show(name, 80)}: {failed.problem}")

@@ -10,7 +10,7 @@ from ckpt.ext.layouts.fibres import mixed
 from ckpt.ext.layouts.pieces import Cover, Loop, Piece, cover_of, flat_steps, nested
 from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
 from ckpt.ext.layouts.search import dtype_of_search
-from ckpt.rows import NamedTuple
+from ckpt.model.rows import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

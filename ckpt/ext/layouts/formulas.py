@@ -6,11 +6,11 @@ import re
 from math import frexp, isfinite
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import BY_NAME, DType
 from ckpt.elements import cast
-from ckpt.errors import UnreadableError
 from ckpt.ext.layouts.fibres import raw_kind
-from ckpt.text import show
+from ckpt.model.dtypes import BY_NAME, DType
+from ckpt.model.errors import UnreadableError
+from ckpt.model.text import show
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,13 +7,13 @@ from math import prod
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
-from ckpt.errors import CutOffError
+from ckpt.bytes.source import BaseSource, Source
 from ckpt.ext.layouts.fibres import raw_kind
 from ckpt.ext.layouts.formulas import computed_elements
 from ckpt.ext.layouts.proof import read_elements
-from ckpt.io.source import BaseSource, Source
-from ckpt.tensors import TensorRef
+from ckpt.model.dtypes import DType
+from ckpt.model.errors import CutOffError
+from ckpt.model.tensors import TensorRef
 
 if TYPE_CHECKING:
     import numpy as np

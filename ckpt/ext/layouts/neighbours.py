@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from ckpt.evidence.dialects import translations
-from ckpt.rows import NamedTuple
+from ckpt.model.rows import NamedTuple
 
 _NUMBER = re.compile(r"\d+")
 _WORDS = re.compile(r"[A-Za-z]+")

@@ -11,8 +11,8 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ckpt.errors import UnsupportedError
-from ckpt.rows import NamedTuple
+from ckpt.model.errors import UnsupportedError
+from ckpt.model.rows import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

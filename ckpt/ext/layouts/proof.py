@@ -7,7 +7,6 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
 from ckpt.elements import cast
 from ckpt.elements.blocks import is_dense, same_ranges
 from ckpt.elements.computed import place_of
@@ -15,9 +14,10 @@ from ckpt.elements.fill import fill_array
 from ckpt.ext.layouts.fibres import raw_kind
 from ckpt.ext.layouts.formulas import computed_elements
 from ckpt.ext.layouts.pieces import Loop, Piece
-from ckpt.places import Range
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage, TensorRef, tensor_ref
+from ckpt.model.dtypes import DType
+from ckpt.model.places import Range
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 
-from ckpt.api.keywords import Path, Progress, Texts, limits_only, text_only, texts
-from ckpt.api.opening import Input, at_hand
-from ckpt.api.reading import metered
-from ckpt.errors import UsageError
+from ckpt.bytes.executor import current
+from ckpt.bytes.target import make_parents, target, writing
+from ckpt.commands.rewriting.report import with_ties
 from ckpt.ext.layouts.checking import checked
 from ckpt.ext.layouts.document import parsed_mapping, read_recipe, recipe_text
 from ckpt.ext.layouts.find import find_layout
 from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import recipe_of
 from ckpt.ext.layouts.sides import Side, side_of
-from ckpt.io.executor import current
-from ckpt.io.target import make_parents, target, writing
-from ckpt.jobs.rewrite.report import with_ties
-from ckpt.limits import Limits
-from ckpt.text import show
+from ckpt.model.errors import UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.text import show
+from ckpt.surface.api.keywords import Path, Progress, Texts, limits_only, text_only, texts
+from ckpt.surface.api.opening import Input, at_hand
+from ckpt.surface.api.reading import metered
 
 
 def recipe(

@@ -6,9 +6,9 @@ from ckpt.ext.layouts.document import recipe_json
 from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS, Findings, Made, Unused
 from ckpt.ext.layouts.rules import Recipe
 from ckpt.ext.layouts.sides import Passed
-from ckpt.reports import pickled
-from ckpt.rows import NamedTuple
-from ckpt.text import Json, plural, show
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, plural, show
+from ckpt.surface.reports import pickled
 
 
 class RecipeReport(NamedTuple):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.errors import LossError, UnreadableError
 from ckpt.ext.layouts.formulas import inverse_of, is_exact
 from ckpt.ext.layouts.pieces import Loop, Piece, cover_of, whole_piece
 from ckpt.ext.layouts.rules import Expanded, Target, Wanted
-from ckpt.rows import NamedTuple
-from ckpt.text import show_name
+from ckpt.model.errors import LossError, UnreadableError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show_name
 
 
 class Copy(NamedTuple):

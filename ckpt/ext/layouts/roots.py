@@ -6,16 +6,16 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
-from ckpt.errors import UnreadableError
+from ckpt.bytes.executor import Executor, Failed, Task, run_each
+from ckpt.commands.sum.sums import Sum
 from ckpt.evidence.survey import Survey
 from ckpt.ext.layouts.fibres import blocks_in_rows, mixed
 from ckpt.ext.layouts.sides import side_of
-from ckpt.io.executor import Executor, Failed, Task, run_each
-from ckpt.jobs.check.sums import Sum
-from ckpt.names import Globs
-from ckpt.tensors import TensorRef
-from ckpt.text import show_name
+from ckpt.model.dtypes import DType
+from ckpt.model.errors import UnreadableError
+from ckpt.model.names import Globs
+from ckpt.model.tensors import TensorRef
+from ckpt.model.text import show_name
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
-from ckpt.dtypes import BY_NAME, DType
-from ckpt.errors import LimitError, UnreadableError
 from ckpt.ext.layouts.find import VALUES, Findings, Made, Unused
 from ckpt.ext.layouts.pieces import Loop, Piece
 from ckpt.ext.layouts.proof import Leaf
 from ckpt.ext.layouts.templates import Affine, Form, Template, forms_of, place_name, template_of
-from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.model.dtypes import BY_NAME, DType
+from ckpt.model.errors import LimitError, UnreadableError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
 
 MOST_PIECES = 1 << 21
 """The most pieces of all tensors that a recipe makes."""

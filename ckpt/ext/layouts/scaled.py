@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import frexp, sqrt
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
 from ckpt.elements import cast
 from ckpt.ext.layouts.formulas import COMPUTED
 from ckpt.ext.layouts.proof import Leaf, read_elements
+from ckpt.model.dtypes import DType
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,7 +7,6 @@ from itertools import permutations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ckpt.dtypes import DType
 from ckpt.ext.layouts.fibres import Axes, Fibres, mixed, mixed_number
 from ckpt.ext.layouts.pieces import (
     MOST,
@@ -19,7 +18,8 @@ from ckpt.ext.layouts.pieces import (
     nested,
 )
 from ckpt.ext.layouts.proof import Leaf, cast_elements, is_proved, read_elements
-from ckpt.rows import NamedTuple
+from ckpt.model.dtypes import DType
+from ckpt.model.rows import NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np

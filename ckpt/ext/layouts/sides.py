@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.checkpoint import Entry
-from ckpt.errors import UsageError
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.ext.layouts.proof import Leaf, leaf_of
-from ckpt.names import Globs
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Tensor, TensorRef, unwrapped
+from ckpt.model.checkpoint import Entry
+from ckpt.model.errors import UsageError
+from ckpt.model.names import Globs
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Tensor, TensorRef, unwrapped
 
 _EXPANDED = 1 << 30
 """The most bytes beyond its storage of a tensor with repeating strides that is looked at."""

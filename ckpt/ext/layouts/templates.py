@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from ckpt.errors import UnreadableError
-from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.model.errors import UnreadableError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
 
 _DIGITS = re.compile(r"\d+")
 _TERM = re.compile(r"([+-]?)(\d{1,18})?(\*?)([a-z][a-z0-9]{0,7})?")

@@ -9,8 +9,8 @@ from ckpt.ext.layouts.report import RecipeReport
 from ckpt.ext.layouts.rules import Rule
 from ckpt.ext.layouts.templates import values_text
 from ckpt.ext.layouts.words import part_words, source_words
-from ckpt.render.text import Line, hung
-from ckpt.text import plural, show, show_name
+from ckpt.model.text import plural, show, show_name
+from ckpt.surface.text.lines import Line, hung
 
 _MOST = 200
 """The rules that are shown."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ckpt.dtypes import DType
 from ckpt.ext.layouts.formulas import parse_formula
 from ckpt.ext.layouts.pieces import Loop, Piece, flat_steps, row_loops
 from ckpt.ext.layouts.rules import EACH, Part, Rule
-from ckpt.text import plural
+from ckpt.model.dtypes import DType
+from ckpt.model.text import plural
 
 
 def part_words(part: Part, rule: Rule) -> str:

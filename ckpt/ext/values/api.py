@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ckpt.api.keywords import Texts, texts
-from ckpt.api.opening import Input, path_of
-from ckpt.api.rewriting import rewrite
-from ckpt.api.writing import options_of
-from ckpt.errors import UsageError
+from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.ext.values.assignments import HOW, Assignment, node_of
 from ckpt.ext.values.edit import set_values
-from ckpt.jobs.rewrite.report import RewriteReport
-from ckpt.text import show
+from ckpt.model.errors import UsageError
+from ckpt.model.text import show
+from ckpt.surface.api.keywords import Texts, texts
+from ckpt.surface.api.opening import Input, path_of
+from ckpt.surface.api.rewriting import rewrite
+from ckpt.surface.api.writing import options_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ckpt.api.writing import Writing
+    from ckpt.surface.api.writing import Writing
 
 PlainValue = object
 """A bool, int, float, str, None, or a list, tuple or dict of them."""

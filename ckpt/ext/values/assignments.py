@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from math import isfinite
 
-from ckpt.errors import UsageError
-from ckpt.nodes import ByteStr, Dict, Node
-from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.model.errors import UsageError
+from ckpt.model.nodes import ByteStr, Dict, Node
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
 
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _DEPTH = 100

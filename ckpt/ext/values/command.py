@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ckpt.cli.results import rewrite, split_options
+from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.ext.values.api import assign
 from ckpt.ext.values.assignments import parse_assignment
-from ckpt.jobs.rewrite.report import RewriteReport
+from ckpt.surface.cli.results import rewrite, split_options
 
 
 def command(path: str, assignments: list[str], *, delete: list[str] | None, **keywords: Any) -> int:

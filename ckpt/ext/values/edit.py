@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt.checkpoint import Checkpoint, Value
-from ckpt.errors import UnsupportedError, UsageError
+from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, edited, refuse_script
 from ckpt.evidence.survey import Survey
 from ckpt.ext.values.assignments import Assignment
-from ckpt.jobs.rewrite.report import Change, Leftover, RewriteReport, edited, refuse_script
-from ckpt.limits import Limits
-from ckpt.names import Path, names_above, nearest
-from ckpt.nodes import Dict, Node, Opaque, inside, is_tuple, key_of, tensor_of
-from ckpt.pickles.edit import Edit
-from ckpt.rows import NamedTuple
-from ckpt.text import plural, show
+from ckpt.model.checkpoint import Checkpoint, Value
+from ckpt.model.errors import UnsupportedError, UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.names import Path, names_above, nearest
+from ckpt.model.nodes import Dict, Node, Opaque, inside, is_tuple, key_of, tensor_of
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import plural, show
+from ckpt.pickle.edit import Edit
 from ckpt.tree.find import METADATA, children, find, is_metadata, node_at
 from ckpt.tree.literals import brief
 from ckpt.tree.view import look

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.errors import CkptError, LimitError, UnreadableError
+from ckpt.bytes.source import Beginning, Source
 from ckpt.formats.common.archive import FIELD, Archive, end_at, header_names, is_appended, read_archive
 from ckpt.formats.common.pickled import Contents
 from ckpt.formats.common.storages import tree_of
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.common.zip_layout import END, END_MAGIC, LOCAL, LOCAL_MAGIC, local_header
-from ckpt.io.source import Beginning, Source
-from ckpt.limits import Budget, Limits
-from ckpt.text import pasted_path
+from ckpt.model.errors import CkptError, LimitError, UnreadableError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.text import pasted_path
 
 _SEARCHED = 512 << 20
 """The bytes before the end of a file that are searched for the end of an older archive."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from ckpt.account import Notice
-from ckpt.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
+from ckpt.bytes.source import Source, grounded, inflate
 from ckpt.formats.common.directory import (
     ReadAlike,
     Record,
@@ -37,11 +36,12 @@ from ckpt.formats.common.zip_layout import (
     local_header,
     locator_before,
 )
-from ckpt.io.source import Source, grounded, inflate
-from ckpt.limits import RECORD_BYTES, Budget, Limits
-from ckpt.names import LazyPattern
-from ckpt.rows import NamedTuple
-from ckpt.text import plural, show, size_text
+from ckpt.model.account import Notice
+from ckpt.model.errors import CutOffError, DamagedDataError, LimitError, UnreadableError
+from ckpt.model.limits import RECORD_BYTES, Budget, Limits
+from ckpt.model.names import LazyPattern
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import plural, show, size_text
 
 _WINDOW = 4096
 """Bytes that torch reads at once when it looks for the end record; two windows overlap by three."""

@@ -5,10 +5,10 @@ The files of a snapshot are links to blobs, which are called by their hash. `ref
 
 from __future__ import annotations
 
-from ckpt.errors import CkptError, FolderError, UnsupportedError
-from ckpt.io.location import SNAPSHOTS, Location, is_plain_name, read_file
-from ckpt.limits import Limits
-from ckpt.text import and_more, show
+from ckpt.bytes.location import SNAPSHOTS, Location, is_plain_name, read_file
+from ckpt.model.errors import CkptError, FolderError, UnsupportedError
+from ckpt.model.limits import Limits
+from ckpt.model.text import and_more, show
 
 _REFS = "refs"
 _MAIN = "main"

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from itertools import repeat
 from operator import add, sub
 
-from ckpt.columns import field, unpacked
-from ckpt.errors import UnreadableError
+from ckpt.bytes.far import Far
+from ckpt.bytes.source import BaseSource, Source, grounded
 from ckpt.formats.common.directory import FOLDER, REFUSED_FLAGS, Records, data_offset
 from ckpt.formats.common.zip_layout import (
     CENTRAL,
@@ -28,10 +28,10 @@ from ckpt.formats.common.zip_layout import (
     central_header,
     zip64,
 )
-from ckpt.io.far import Far
-from ckpt.io.source import BaseSource, Source, grounded
-from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.model.columns import field, unpacked
+from ckpt.model.errors import UnreadableError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
 
 _LEAST, _FIRST, _MOST = 8, 8, 16_384
 """Headers of one length that are worth columns, that are compared first, and the most that are cut at once."""

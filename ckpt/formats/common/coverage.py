@@ -9,7 +9,7 @@ from math import prod
 from typing import Literal
 
 from ckpt.elements.boxes import Box
-from ckpt.rows import NamedTuple
+from ckpt.model.rows import NamedTuple
 
 BoxShape = tuple[tuple[int, ...], tuple[int, ...]]
 """(first index in each dimension, size in each dimension)"""

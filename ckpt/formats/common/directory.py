@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from operator import add, le
 
-from ckpt.errors import CutOffError, UnreadableError
+from ckpt.bytes.source import Source, grounded
 from ckpt.formats.common.zip_layout import (
     CENTRAL,
     HAS_DESCRIPTOR,
@@ -26,10 +26,10 @@ from ckpt.formats.common.zip_layout import (
     unicode_path,
     zip64,
 )
-from ckpt.io.source import Source, grounded
-from ckpt.places import Range
-from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.model.errors import CutOffError, UnreadableError
+from ckpt.model.places import Range
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
 
 FOLDER = 0x10
 """The bit of the external attributes that marks a folder to torch (miniz, `mz_zip_reader_is_file_a_directory`)."""

@@ -5,12 +5,12 @@ Not a format of the table; plain pickles use it, and tar archives whose first by
 
 from __future__ import annotations
 
-from ckpt.errors import LimitError
-from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits
-from ckpt.pickles.known import is_own
-from ckpt.pickles.machine import LongLineError, MachineError, OddPickleError, TruncatedPickleError, run
-from ckpt.rows import NamedTuple
+from ckpt.bytes.source import Source
+from ckpt.model.errors import LimitError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.rows import NamedTuple
+from ckpt.pickle.judge.known import is_own
+from ckpt.pickle.machine import LongLineError, MachineError, OddPickleError, TruncatedPickleError, run
 
 LOOKED = 1 << 20
 """Bytes of a file that are read at once, to see whether they are a pickle."""

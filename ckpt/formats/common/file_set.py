@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
-from ckpt.account import Notice
-from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError, LimitError, NotOpenedError
+from ckpt.bytes.location import Location, opening
+from ckpt.bytes.source import Source
 from ckpt.formats.format import ChecksumReport
-from ckpt.io.location import Location, opening
-from ckpt.io.source import Source
-from ckpt.text import show
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import CkptError, LimitError, NotOpenedError
+from ckpt.model.text import show
 
 
 class _Opened(Protocol):

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 from zlib import MAX_WBITS, decompressobj, error
 
-from ckpt.account import Notice
-from ckpt.errors import UnreadableError
+from ckpt.bytes.source import Memory, Source, Window
 from ckpt.formats.common.archive import TRAILING, Archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
 from ckpt.formats.common.pickled import Contents, interpret
 from ckpt.formats.common.stream import Stream, is_legacy, read_nested
 from ckpt.formats.common.zip_layout import END, END_MAGIC, LOCAL_MAGIC
-from ckpt.io.source import Memory, Source, Window
-from ckpt.limits import Budget, Limits
-from ckpt.nodes import Global, PersistentId
-from ckpt.pickles.machine import Pickle
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage
-from ckpt.text import and_more, plural, show
+from ckpt.model.account import Notice
+from ckpt.model.errors import UnreadableError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.nodes import Global, PersistentId
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Storage
+from ckpt.model.text import and_more, plural, show
+from ckpt.pickle.machine import Pickle
 
 _STEP = 1 << 12
 """Bytes that are read first of each, because many short ones may follow each other."""

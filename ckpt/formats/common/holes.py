@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ckpt.account import Notice
-from ckpt.checkpoint import Entry
-from ckpt.dtypes import UINT8
-from ckpt.io.source import Source
-from ckpt.places import Patched, Place, Range
-from ckpt.tensors import Storage, parts_of
-from ckpt.text import and_more, plural, show
+from ckpt.bytes.source import Source
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Entry
+from ckpt.model.dtypes import UINT8
+from ckpt.model.places import Patched, Place, Range
+from ckpt.model.tensors import Storage, parts_of
+from ckpt.model.text import and_more, plural, show
 
 _LISTED = 5
 

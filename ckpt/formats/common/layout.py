@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from struct import pack
 from zlib import crc32
 
+from ckpt.bytes.disk import PAGE
+from ckpt.bytes.far import Reading, coming, readings_of
+from ckpt.bytes.source import Extended
+from ckpt.bytes.target import MemorySink, Sink
 from ckpt.elements.blocks import pour
 from ckpt.elements.computed import little
 from ckpt.formats.common.archive import MARK, Archive, read_archive
@@ -39,15 +43,11 @@ from ckpt.formats.common.zip_layout import (
     Locator,
     zip64_field,
 )
-from ckpt.io.disk import PAGE
-from ckpt.io.far import Reading, coming, readings_of
-from ckpt.io.source import Extended
-from ckpt.io.target import MemorySink, Sink
-from ckpt.limits import Limits
-from ckpt.nodes import Node
-from ckpt.pickles.emit import emit
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage
+from ckpt.model.limits import Limits
+from ckpt.model.nodes import Node
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Storage
+from ckpt.pickle.emit import emit
 
 ALIGNMENT = 64
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from ckpt.errors import DamagedDataError, LimitError, NotOpenedError
+from ckpt.bytes.location import Links, Location
+from ckpt.bytes.source import Memory, Source, Window, inflate
 from ckpt.formats.common.directory import Record
-from ckpt.io.location import Links, Location
-from ckpt.io.source import Memory, Source, Window, inflate
-from ckpt.limits import Budget, Limits
-from ckpt.text import show
+from ckpt.model.errors import DamagedDataError, LimitError, NotOpenedError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.text import show
 
 
 class Member:

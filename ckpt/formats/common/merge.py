@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.account import Absence, Account, Notice
-from ckpt.checkpoint import Checkpoint, Container, Entry, Member, Refusal, Value
-from ckpt.names import Path, dotted
-from ckpt.nodes import Dict, Node
-from ckpt.rows import NamedTuple, replace
-from ckpt.text import show
+from ckpt.model.account import Absence, Account, Notice
+from ckpt.model.checkpoint import Checkpoint, Container, Entry, Member, Refusal, Value
+from ckpt.model.names import Path, dotted
+from ckpt.model.nodes import Dict, Node
+from ckpt.model.rows import NamedTuple, replace
+from ckpt.model.text import show
 from ckpt.tree.find import METADATA, aliases, is_metadata, metadata_node, metadata_of, with_metadata
 from ckpt.tree.view import look
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-from ckpt.checkpoint import Value
-from ckpt.errors import MixedStepsError
-from ckpt.nodes import Node, tensor_of
-from ckpt.tensors import TensorRef
-from ckpt.text import show
+from ckpt.model.checkpoint import Value
+from ckpt.model.errors import MixedStepsError
+from ckpt.model.nodes import Node, tensor_of
+from ckpt.model.tensors import TensorRef
+from ckpt.model.text import show
 from ckpt.tree.find import counter, is_counter
 
 HINT = "copy all files of one save again"

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from struct import unpack_from
 from typing import Protocol
 
-from ckpt.errors import UnreadableError
+from ckpt.bytes.source import Source
 from ckpt.formats.common.early import LOOKED, OPCODES, is_pickle_or_runs, look, skipped
 from ckpt.formats.common.pickled import is_pickle
-from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits
-from ckpt.rows import NamedTuple
+from ckpt.model.errors import UnreadableError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.rows import NamedTuple
 
 _FIRST, _STEP = 1 << 12, 1 << 20
 """Bytes of a stream that are read first, because many short ones may follow each other, and in the end."""

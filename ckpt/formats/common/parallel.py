@@ -10,17 +10,17 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ckpt.account import Notice
-from ckpt.checkpoint import Checkpoint, ParallelRank
-from ckpt.errors import CkptError
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import Location, read_file
 from ckpt.formats.format import Probe
-from ckpt.io.far import is_url
-from ckpt.io.location import Location, read_file
-from ckpt.limits import Budget, Limits, parse_json
-from ckpt.names import natural
-from ckpt.rows import replace
-from ckpt.tensors import Tensor, TensorRef
-from ckpt.text import plural, show
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Checkpoint, ParallelRank
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.names import natural
+from ckpt.model.rows import replace
+from ckpt.model.tensors import Tensor, TensorRef
+from ckpt.model.text import plural, show
 
 LLAMA = r"consolidated\.(\d{2,4})\.(?:pth|pt)"
 _FILE = re.compile(

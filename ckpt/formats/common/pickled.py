@@ -8,29 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from ckpt.account import Account, Notice
-from ckpt.checkpoint import Checkpoint, Import, Origin, Refusal, Traits
-from ckpt.columns import Chain, Column
-from ckpt.dtypes import UINT8, DType
-from ckpt.errors import LimitError, UnreadableError
+from ckpt.bytes.source import Source
 from ckpt.formats.common.holes import lost_notices
-from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits
-from ckpt.nodes import (
-    Global,
-    Node,
-    PersistentId,
-)
-from ckpt.pickles import imports, machine, weights_only
-from ckpt.pickles.bounds import Bounds
-from ckpt.pickles.imports import Judgement, looks_like_enum
-from ckpt.pickles.keys import refuse_equal_keys
-from ckpt.pickles.known import is_known
-from ckpt.pickles.machine import MachineError, Pickle
-from ckpt.pickles.rebuild import Rebuilder
-from ckpt.places import Range
-from ckpt.tensors import Storage, parts_of
-from ckpt.text import and_more, show
+from ckpt.model.account import Account, Notice
+from ckpt.model.checkpoint import Checkpoint, Import, Origin, Refusal, Traits
+from ckpt.model.columns import Chain, Column
+from ckpt.model.dtypes import UINT8, DType
+from ckpt.model.errors import LimitError, UnreadableError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.nodes import Global, Node, PersistentId
+from ckpt.model.places import Range
+from ckpt.model.tensors import Storage, parts_of
+from ckpt.model.text import and_more, show
+from ckpt.pickle import machine
+from ckpt.pickle.bounds import Bounds
+from ckpt.pickle.judge import imports, weights_only
+from ckpt.pickle.judge.imports import Judgement, looks_like_enum
+from ckpt.pickle.judge.known import is_known
+from ckpt.pickle.keys import refuse_equal_keys
+from ckpt.pickle.machine import MachineError, Pickle
+from ckpt.pickle.rebuild import Rebuilder
 from ckpt.tree.find import with_unique_names
 from ckpt.tree.literals import call_text
 from ckpt.tree.walk import Flat, flatten
@@ -128,7 +125,7 @@ def run_skimmed(data: bytes, limits: Limits, budget: Budget, storages: Storages)
     """Call `run`. Read the tensors of a large pickle by columns if that surely gives the same tree."""
     if len(data) < LEAST_BYTES:
         return run(data, limits, budget)
-    from ckpt.pickles.skim.tensors import TensorSkimmer  # here: small files do not pay for it
+    from ckpt.pickle.skim.tensors import TensorSkimmer  # here: small files do not pay for it
 
     trial = budget.copy()
     skimmer = TensorSkimmer(data, trial, storages.resolve, storages.storages)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from ckpt.bytes.source import Source
 from ckpt.elements.audit import crc_of
-from ckpt.errors import CkptError, LimitError, UnreadableError
 from ckpt.formats.common.archive import TRAILING, find_end
 from ckpt.formats.common.directory import Record, entry_at
 from ckpt.formats.common.zip_layout import (
@@ -27,10 +27,10 @@ from ckpt.formats.common.zip_layout import (
     last_end_record,
     local_header,
 )
-from ckpt.io.source import Source
-from ckpt.limits import RECORD_BYTES, Limits
-from ckpt.rows import NamedTuple
-from ckpt.text import and_more, show
+from ckpt.model.errors import CkptError, LimitError, UnreadableError
+from ckpt.model.limits import RECORD_BYTES, Limits
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, show
 
 _STEP = 1 << 20
 """Bytes that are read at once where headers are looked for."""

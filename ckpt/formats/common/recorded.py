@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 from zlib import crc32
 
-from ckpt.checkpoint import Checkpoint, RecordedFile, RecordedItem, names_of
+from ckpt.bytes.executor import Executor
+from ckpt.bytes.location import Location, read_file
 from ckpt.elements.crc import combined
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.format import List, Probe
-from ckpt.io.executor import Executor
-from ckpt.io.location import Location, read_file
-from ckpt.limits import Limits
-from ckpt.names import Path
-from ckpt.nodes import Node
+from ckpt.model.checkpoint import Checkpoint, RecordedFile, RecordedItem, names_of
+from ckpt.model.limits import Limits
+from ckpt.model.names import Path
+from ckpt.model.nodes import Node
 from ckpt.tree.find import COUNTERS, counter, is_counter
 
 _READ = 64

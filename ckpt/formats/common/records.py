@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ckpt.bytes.executor import Executor, Failed, Task, run_each
 from ckpt.elements.audit import crc_of, joined, parts_of_record
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.recorded import of_archive
 from ckpt.formats.format import Check, ChecksumReport, Damage, Probe
-from ckpt.io.executor import Executor, Failed, Task, run_each
-from ckpt.limits import Limits
-from ckpt.text import show
+from ckpt.model.limits import Limits
+from ckpt.model.text import show
 
 recorded = of_archive
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 
-from ckpt.account import Notice
-from ckpt.errors import CkptError, CutOffError, DamagedDataError, LimitError, UnreadableError
+from ckpt.bytes.source import Source
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import REFUSED_FLAGS, Record, Records
 from ckpt.formats.common.holes import written
@@ -30,13 +29,14 @@ from ckpt.formats.common.zip_layout import (
     local_header,
     zip64,
 )
-from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits
-from ckpt.names import natural
-from ckpt.pickles.machine import Pickle, TruncatedPickleError
-from ckpt.pickles.rebuild import storage_bytes, storage_type
-from ckpt.rows import NamedTuple
-from ckpt.text import plural, show
+from ckpt.model.account import Notice
+from ckpt.model.errors import CkptError, CutOffError, DamagedDataError, LimitError, UnreadableError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.names import natural
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import plural, show
+from ckpt.pickle.machine import Pickle, TruncatedPickleError
+from ckpt.pickle.rebuild import storage_bytes, storage_type
 
 _STEP = 1 << 20
 """Bytes that are read at once where the end of a record is looked for."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ckpt.errors import CkptError, UnsupportedError
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import beside
+from ckpt.bytes.source import Memory
 from ckpt.formats.common.packed import beginning, packing
 from ckpt.formats.common.tar import is_tar, names_seen
 from ckpt.formats.format import HEAD_BYTES, WEIGHTS, Probe
-from ckpt.io.far import is_url
-from ckpt.io.location import beside
-from ckpt.io.source import Memory
-from ckpt.text import and_more, pasted_path, plural, show
+from ckpt.model.errors import CkptError, UnsupportedError
+from ckpt.model.text import and_more, pasted_path, plural, show
 
 _UNPACKERS = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ\0": "unxz"}
 """The first bytes of compressed files -> the command that unpacks them."""

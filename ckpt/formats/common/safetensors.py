@@ -10,21 +10,21 @@ import re
 from functools import lru_cache
 from math import prod
 
-from ckpt.account import Account
-from ckpt.checkpoint import Checkpoint, Entry, Traits, Value
-from ckpt.dtypes import BY_SAFETENSORS, DType, contiguous
-from ckpt.errors import CutOffError, LimitError, UnreadableError
+from ckpt.bytes.source import Source
 from ckpt.formats.common.early import is_pickle_too
 from ckpt.formats.common.holes import hole, lost_notices
 from ckpt.formats.format import Probe, no_checksums
-from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits, is_text, parse_json
-from ckpt.names import natural
-from ckpt.nodes import Dict
-from ckpt.places import Place, Range
-from ckpt.rows import NamedTuple
-from ckpt.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
-from ckpt.text import show
+from ckpt.model.account import Account
+from ckpt.model.checkpoint import Checkpoint, Entry, Traits, Value
+from ckpt.model.dtypes import BY_SAFETENSORS, DType, contiguous
+from ckpt.model.errors import CutOffError, LimitError, UnreadableError
+from ckpt.model.limits import Budget, Limits, is_text, parse_json
+from ckpt.model.names import natural
+from ckpt.model.nodes import Dict
+from ckpt.model.places import Place, Range
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
+from ckpt.model.text import show
 from ckpt.tree.find import METADATA, metadata_node
 
 NAME = "safetensors"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from itertools import islice
 
-from ckpt.rows import NamedTuple
+from ckpt.model.rows import NamedTuple
 
 _NAME = r"(?!shard-\d{5,9}-model-)(?P<stem>.+)-(?P<number>\d{5,9})-of-(?P<of>\d{5,9})(?P<ending>\.(?:safetensors|bin))"
 """The names of a distributed checkpoint in safetensors (`shard-00001-model-00001-of-00002`) are not meant."""

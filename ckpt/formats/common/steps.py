@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ckpt.formats.format import WEIGHTS
-from ckpt.names import natural
+from ckpt.model.names import natural
 
 _STEP = r"(?i:(step|epoch|dist_epoch|iter|checkpoint|ckpt|global_step)([-_=]?)(\d{1,12})(?:\.ckpt|\.dcp)?/)"
 """The folders of torchtitan (`step-10`), torchtune (`epoch_0`), Megatron (`iter_0000010`), the Trainer (`checkpoint-500`)."""

@@ -6,22 +6,22 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
-from ckpt.account import Notice
-from ckpt.checkpoint import Storages
-from ckpt.dtypes import DType
-from ckpt.errors import UnreadableError
+from ckpt.bytes.source import Joined, grounded
 from ckpt.formats.common.archive import Archive, check_small, read_archive
 from ckpt.formats.common.directory import Record
 from ckpt.formats.common.holes import hole
 from ckpt.formats.common.members import of_record
 from ckpt.formats.common.pickled import Contents, interpret, run, seen_as
-from ckpt.io.source import Joined, grounded
-from ckpt.limits import INFLATION, Budget, Limits
-from ckpt.nodes import Global, Node, PersistentId
-from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
-from ckpt.places import Range
-from ckpt.tensors import Storage
-from ckpt.text import and_more, show, size_text
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Storages
+from ckpt.model.dtypes import DType
+from ckpt.model.errors import UnreadableError
+from ckpt.model.limits import INFLATION, Budget, Limits
+from ckpt.model.nodes import Global, Node, PersistentId
+from ckpt.model.places import Range
+from ckpt.model.tensors import Storage
+from ckpt.model.text import and_more, show, size_text
+from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 
 _KEY_BYTES = 65_000
 """The name of a record has at most 65,535 bytes, with the folder of the storages."""

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.dtypes import DType
-from ckpt.errors import CutOffError, LimitError, UnreadableError
+from ckpt.bytes.source import Memory, Source, Window, grounded
 from ckpt.formats.common.holes import hole, written, zeros_before, zeros_text
 from ckpt.formats.common.pickled import Contents, interpret, run, seen_as
-from ckpt.io.source import Memory, Source, Window, grounded
-from ckpt.limits import Limits
-from ckpt.nodes import Global, Node, Opaque, PersistentId, tensor_of
-from ckpt.pickles.machine import Pickle, TruncatedPickleError
-from ckpt.pickles.rebuild import make_storage, storage_bytes, storage_type
-from ckpt.places import Place, Range
-from ckpt.tensors import Storage
-from ckpt.text import show
+from ckpt.model.dtypes import DType
+from ckpt.model.errors import CutOffError, LimitError, UnreadableError
+from ckpt.model.limits import Limits
+from ckpt.model.nodes import Global, Node, Opaque, PersistentId, tensor_of
+from ckpt.model.places import Place, Range
+from ckpt.model.tensors import Storage
+from ckpt.model.text import show
+from ckpt.pickle.machine import Pickle, TruncatedPickleError
+from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
 from ckpt.tree.quantized import convolution, packed
 from ckpt.tree.scalars import class_of
 

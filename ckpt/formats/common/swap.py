@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ckpt.nodes import Nested, Node, Opaque, PersistentId
-from ckpt.pickles.edit import EditInPlace
-from ckpt.tensors import Storage
+from ckpt.model.nodes import Nested, Node, Opaque, PersistentId
+from ckpt.model.tensors import Storage
+from ckpt.pickle.edit import EditInPlace
 
 
 class Swap(EditInPlace):

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 
-from ckpt.errors import CutOffError, LimitError, UnreadableError
-from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits
-from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.bytes.source import Source
+from ckpt.model.errors import CutOffError, LimitError, UnreadableError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
 
 BLOCK = 512
 _MEMBER = 500

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt.errors import UnreadableError
+from ckpt.bytes.source import Source, grounded
 from ckpt.formats.common.archive import FLATBUFFERS, TRAILING
 from ckpt.formats.common.packed import is_packed, packing
 from ckpt.formats.common.zip_layout import (
@@ -25,8 +25,8 @@ from ckpt.formats.common.zip_layout import (
     iterate_entries,
     locator_before,
 )
-from ckpt.io.source import Source, grounded
-from ckpt.limits import Limits
+from ckpt.model.errors import UnreadableError
+from ckpt.model.limits import Limits
 
 _LOOKED_AT = 64
 """The most end records that are looked at."""

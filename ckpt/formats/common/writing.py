@@ -7,21 +7,21 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from struct import pack
 
-from ckpt.checkpoint import Checkpoint, Value
+from ckpt.bytes.source import Memory
+from ckpt.bytes.target import Sink
 from ckpt.elements.blocks import same_bytes
 from ckpt.elements.computed import little
-from ckpt.errors import WriteError
 from ckpt.formats.common.stream import MAGIC, PROTOCOL
-from ckpt.io.source import Memory
-from ckpt.io.target import Sink
-from ckpt.limits import Limits
-from ckpt.nodes import Dict, Global, Node, PersistentId
-from ckpt.pickles.calls import storage_class
-from ckpt.pickles.emit import StorageId, emit
-from ckpt.places import Range
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Geometry, Storage, TensorRef, parts_of
-from ckpt.text import show
+from ckpt.model.checkpoint import Checkpoint, Value
+from ckpt.model.errors import WriteError
+from ckpt.model.limits import Limits
+from ckpt.model.nodes import Dict, Global, Node, PersistentId
+from ckpt.model.places import Range
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Geometry, Storage, TensorRef, parts_of
+from ckpt.model.text import show
+from ckpt.pickle.calls import storage_class
+from ckpt.pickle.emit import StorageId, emit
 from ckpt.tree.find import is_alias
 from ckpt.tree.view import look
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct, calcsize, unpack
 
-from ckpt.errors import UnreadableError
-from ckpt.io.source import Source
-from ckpt.rows import NamedTuple
-from ckpt.text import show
+from ckpt.bytes.source import Source
+from ckpt.model.errors import UnreadableError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
 
 LOCAL_MAGIC, CENTRAL_MAGIC = b"PK\x03\x04", b"PK\x01\x02"
 DESCRIPTOR_MAGIC = b"PK\x07\x08"

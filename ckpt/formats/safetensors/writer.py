@@ -7,20 +7,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.bytes.disk import PAGE
+from ckpt.bytes.far import coming, is_url
+from ckpt.bytes.source import open_address
+from ckpt.bytes.target import Sink
 from ckpt.elements.blocks import elements, pour, same_bytes
 from ckpt.elements.computed import place_of
-from ckpt.errors import LimitError, WriteError
 from ckpt.formats.common.safetensors import SHARDING, VERSION
 from ckpt.formats.common.writing import Draft, differs, held
-from ckpt.io.disk import PAGE
-from ckpt.io.far import coming, is_url
-from ckpt.io.source import open_address
-from ckpt.io.target import Sink
-from ckpt.limits import Limits, is_text
-from ckpt.names import NamedKey
-from ckpt.tensors import Storage, TensorRef
-from ckpt.text import Json, show, show_name
+from ckpt.model.checkpoint import Checkpoint, Entry
+from ckpt.model.errors import LimitError, WriteError
+from ckpt.model.limits import Limits, is_text
+from ckpt.model.names import NamedKey
+from ckpt.model.tensors import Storage, TensorRef
+from ckpt.model.text import Json, show, show_name
 from ckpt.tree.find import METADATA, aliases, is_metadata, metadata_of
 
 _EXPANDED = 1 << 30

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ckpt.account import Account, Notice
-from ckpt.checkpoint import Checkpoint, Container, Entry, Value
-from ckpt.errors import CkptError
+from ckpt.bytes.location import Location, opening
+from ckpt.bytes.source import Source
 from ckpt.formats.common.safetensors import TRAITS, Header, Maker, is_usual, read_header, values_of
 from ckpt.formats.format import HEAD_BYTES
 from ckpt.formats.sharded import FORMAT
-from ckpt.io.location import Location, opening
-from ckpt.io.source import Source
-from ckpt.limits import Budget, Limits
-from ckpt.names import natural
-from ckpt.nodes import Dict
-from ckpt.rows import NamedTuple
-from ckpt.tensors import Storage
+from ckpt.model.account import Account, Notice
+from ckpt.model.checkpoint import Checkpoint, Container, Entry, Value
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.names import natural
+from ckpt.model.nodes import Dict
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Storage
 from ckpt.tree.find import METADATA, metadata_node
 
 Copies = Collection[tuple[str, str]]

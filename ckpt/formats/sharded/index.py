@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ckpt.account import Notice
-from ckpt.checkpoint import names_of
-from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import Location, is_plain_name, opening, read_file
 from ckpt.formats.common.sets import ShardSet, kind_of
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import INDEXES, Probe
 from ckpt.formats.sharded.headers import read_shard
-from ckpt.io.far import is_url
-from ckpt.io.location import Location, is_plain_name, opening, read_file
-from ckpt.limits import Budget, Limits, parse_json
-from ckpt.names import natural
-from ckpt.rows import NamedTuple
-from ckpt.text import and_more, plural, show
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import names_of
+from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.names import natural
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, plural, show
 
 LISTED = 10
 """The most names in one line."""

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ckpt.account import Account, Notice
-from ckpt.checkpoint import Checkpoint, Container, Entry, RecordedFile, Refusal, Value, names_of
-from ckpt.errors import CkptError, UnreadableError
+from ckpt.bytes.executor import Executor
+from ckpt.bytes.location import opening
 from ckpt.formats.common.file_set import CheckpointFiles, check_files
 from ckpt.formats.common.sets import ShardSet
 from ckpt.formats.format import Check, ChecksumReport, List, Probe
@@ -21,14 +20,15 @@ from ckpt.formats.sharded import FORMAT
 from ckpt.formats.sharded.headers import Copies, of_headers, read_shards
 from ckpt.formats.sharded.index import LISTED, Layout, listed, present, unindexed
 from ckpt.formats.sharded.strays import with_strays
-from ckpt.io.executor import Executor
-from ckpt.io.location import opening
-from ckpt.limits import Limits
-from ckpt.names import Path, natural
-from ckpt.nodes import Dict
-from ckpt.rows import replace
-from ckpt.tensors import parts_of
-from ckpt.text import and_more, plural, show
+from ckpt.model.account import Account, Notice
+from ckpt.model.checkpoint import Checkpoint, Container, Entry, RecordedFile, Refusal, Value, names_of
+from ckpt.model.errors import CkptError, UnreadableError
+from ckpt.model.limits import Limits
+from ckpt.model.names import Path, natural
+from ckpt.model.nodes import Dict
+from ckpt.model.rows import replace
+from ckpt.model.tensors import parts_of
+from ckpt.model.text import and_more, plural, show
 from ckpt.tree.find import METADATA, metadata_node, metadata_of, without_keys
 from ckpt.tree.view import look
 

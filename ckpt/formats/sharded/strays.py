@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from ckpt.account import Notice
-from ckpt.checkpoint import Checkpoint, looks_of, names_of
-from ckpt.errors import CkptError, LimitError, NotOpenedError
+from ckpt.bytes.location import Location, read_file
 from ckpt.formats.format import Probe
 from ckpt.formats.sharded.index import Layout, files_beside
-from ckpt.io.location import Location, read_file
-from ckpt.limits import Budget, Limits, parse_json
-from ckpt.rows import replace
-from ckpt.tensors import Tensor
-from ckpt.text import and_more, plural, show
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Checkpoint, looks_of, names_of
+from ckpt.model.errors import CkptError, LimitError, NotOpenedError
+from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.rows import replace
+from ckpt.model.tensors import Tensor
+from ckpt.model.text import and_more, plural, show
 
 _LOOKED = 16
 """The most files beside the shards that are looked into."""

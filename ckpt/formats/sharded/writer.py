@@ -11,14 +11,14 @@ import re
 from collections.abc import Collection
 from itertools import count
 
-from ckpt.checkpoint import Checkpoint, Entry
-from ckpt.errors import CkptError
+from ckpt.bytes.far import is_url, writer
+from ckpt.bytes.location import Location, locate, read_file
 from ckpt.formats.common.writing import Draft, held
-from ckpt.io.far import is_url, writer
-from ckpt.io.location import Location, locate, read_file
-from ckpt.limits import Budget, Limits, parse_json
-from ckpt.nodes import Dict
-from ckpt.rows import NamedTuple, replace
+from ckpt.model.checkpoint import Checkpoint, Entry
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.nodes import Dict
+from ckpt.model.rows import NamedTuple, replace
 from ckpt.tree.find import metadata_of, with_metadata
 
 FORMAT = "safetensors"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ckpt.account import Notice
-from ckpt.checkpoint import Checkpoint, Refusal, Traits
 from ckpt.formats.common.pickled import Contents, checkpoint
 from ckpt.formats.common.stream import Stream, is_legacy, needs_data, read_nested
 from ckpt.formats.common.two_files import refuse_end
 from ckpt.formats.format import TORCH, Format, Probe, no_checksums
-from ckpt.limits import Limits
-from ckpt.pickles.rebuild import UNTYPED
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Checkpoint, Refusal, Traits
+from ckpt.model.limits import Limits
+from ckpt.pickle.rebuild import UNTYPED
 
 
 def sniff(probe: Probe) -> bool:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from struct import pack
 
-from ckpt.checkpoint import Checkpoint, Entry
+from ckpt.bytes.far import coming
+from ckpt.bytes.target import Sink
 from ckpt.elements.blocks import pour
 from ckpt.elements.computed import little
 from ckpt.formats.common.stream import needs_data
 from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, numel, stream_of
-from ckpt.io.far import coming
-from ckpt.io.target import Sink
-from ckpt.limits import Limits
-from ckpt.pickles.calls import is_typed, storage_class
-from ckpt.pickles.imports import reached
-from ckpt.text import show
+from ckpt.model.checkpoint import Checkpoint, Entry
+from ckpt.model.limits import Limits
+from ckpt.model.text import show
+from ckpt.pickle.calls import is_typed, storage_class
+from ckpt.pickle.judge.imports import reached
 from ckpt.tree.find import places_of
 
 __all__ = ["compare", "compare_bytes", "draft", "losses", "unfit"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Traits
 from ckpt.formats.format import TORCH, Format, Probe
+from ckpt.model.checkpoint import Traits
 
 
 def sniff(probe: Probe) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ckpt.checkpoint import Checkpoint, Traits
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run
 from ckpt.formats.common.storages import StorageFolder
 from ckpt.formats.common.stream import read_nested
 from ckpt.formats.format import TORCH, Format, Probe
-from ckpt.limits import Limits
+from ckpt.model.checkpoint import Checkpoint, Traits
+from ckpt.model.limits import Limits
 
 _ONLY = "only torch 1.4 loads its own optional zip format; ckpt convert writes one that all load"
 

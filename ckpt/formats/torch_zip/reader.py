@@ -6,18 +6,18 @@ shortcut (`.storage_alignment`).
 
 from __future__ import annotations
 
-from ckpt.account import Notice
-from ckpt.checkpoint import Checkpoint, Origin
 from ckpt.formats.common.archive import OWN, Archive, check_small
 from ckpt.formats.common.pickled import Contents, checkpoint, interpret, run_skimmed
 from ckpt.formats.common.storages import StorageFolder, byteorder_of
 from ckpt.formats.format import Probe
 from ckpt.formats.torch_zip import FORMAT
-from ckpt.limits import Budget, Limits
-from ckpt.nodes import Node
-from ckpt.places import Range
-from ckpt.rows import dataclass, replace
-from ckpt.text import and_more, show
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Checkpoint, Origin
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.nodes import Node
+from ckpt.model.places import Range
+from ckpt.model.rows import dataclass, replace
+from ckpt.model.text import and_more, show
 
 _NEWEST = 10
 """The newest version of an archive that torch 2.13 reads (kMaxSupportedFileFormatVersion)."""

@@ -5,21 +5,21 @@ Browsers and file managers unpack a `.pth`, which is a zip archive, into its fir
 
 from __future__ import annotations
 
-from ckpt.account import Notice
-from ckpt.checkpoint import Checkpoint, Traits
-from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.bytes.location import Location
+from ckpt.bytes.source import Joined, Source, read_limited
 from ckpt.formats.common.archive import Archive
 from ckpt.formats.common.directory import Record, Records
 from ckpt.formats.common.early import is_pickle_too
 from ckpt.formats.format import HEAD_BYTES, Format, Probe
 from ckpt.formats.format import no_checksums as checksums  # noqa: F401  (of the verifier)
-from ckpt.io.location import Location
-from ckpt.io.source import Joined, Source, read_limited
-from ckpt.limits import Budget, Limits
-from ckpt.names import natural
-from ckpt.pickles.machine import run
-from ckpt.rows import replace
-from ckpt.text import pasted_path
+from ckpt.model.account import Notice
+from ckpt.model.checkpoint import Checkpoint, Traits
+from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError, UnsupportedError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.names import natural
+from ckpt.model.rows import replace
+from ckpt.model.text import pasted_path
+from ckpt.pickle.machine import run
 
 PICKLE = "data.pkl"
 _SMALL = ("version", "byteorder", ".format_version", ".storage_alignment")

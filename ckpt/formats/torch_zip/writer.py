@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt.checkpoint import Checkpoint, Entry
 from ckpt.elements.blocks import is_big
 from ckpt.elements.computed import little
-from ckpt.errors import WriteError
 from ckpt.formats.common.appended import end_before
 from ckpt.formats.common.archive import COMPUTED_OFFSETS, OWN, Archive
 from ckpt.formats.common.directory import Record
@@ -26,9 +24,11 @@ from ckpt.formats.common.layout import (
 )
 from ckpt.formats.common.writing import Draft, Keys, compare, compare_bytes, to_bytes
 from ckpt.formats.torch_zip.reader import ArchiveOrigin, read_from
-from ckpt.limits import Limits
-from ckpt.pickles.emit import emit
-from ckpt.places import Range
+from ckpt.model.checkpoint import Checkpoint, Entry
+from ckpt.model.errors import WriteError
+from ckpt.model.limits import Limits
+from ckpt.model.places import Range
+from ckpt.pickle.emit import emit
 
 __all__ = [
     "append",

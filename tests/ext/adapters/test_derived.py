@@ -12,7 +12,7 @@ import torch
 from ckpt import formats
 from ckpt.elements.blocks import pour
 from ckpt.ext.adapters.derived import Derived, Made
-from ckpt.tensors import Storage, TensorRef
+from ckpt.model.tensors import Storage, TensorRef
 
 SIZE = 1_000
 

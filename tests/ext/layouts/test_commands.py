@@ -14,7 +14,7 @@ from relaid import LAYOUTS, State
 from safetensors.torch import load_file
 
 import ckpt
-from ckpt.errors import UsageError
+from ckpt.model.errors import UsageError
 
 
 def states(name: str = "meta", seed: int = 1) -> tuple[State, State]:

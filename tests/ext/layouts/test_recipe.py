@@ -13,7 +13,7 @@ from relaid import LAYOUTS, State
 from safetensors.torch import load_file
 
 import ckpt
-from ckpt.errors import CkptError, LossError, UnreadableError, UsageError
+from ckpt.model.errors import CkptError, LossError, UnreadableError, UsageError
 
 NAMES = "name", sorted(LAYOUTS)
 

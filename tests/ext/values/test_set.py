@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import ckpt as library
-from ckpt.errors import UsageError
+from ckpt.model.errors import UsageError
 
 
 def run_state() -> dict[str, Any]:

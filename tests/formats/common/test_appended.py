@@ -14,15 +14,15 @@ import torch
 from process import SAMPLES, check_error, ckpt
 
 from ckpt import formats
-from ckpt.errors import CkptError, LimitError, UnreadableError, UsageError
+from ckpt.bytes.source import Memory
+from ckpt.commands.rehome.rehome import moves, rehome
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
 from ckpt.formats.common import appended
 from ckpt.formats.common.appended import end_before
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC, LocalHeader
-from ckpt.io.source import Memory
-from ckpt.jobs.rewrite.rehome import moves, rehome
-from ckpt.limits import Limits
+from ckpt.model.errors import CkptError, LimitError, UnreadableError, UsageError
+from ckpt.model.limits import Limits
 
 LIMITS = Limits()
 HINT = "ckpt rehome --undo --dry-run"

@@ -8,9 +8,9 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
+from ckpt.ext.dcp.metadata import Chunks
 from ckpt.formats.common import coverage
 from ckpt.formats.common.coverage import BoxShape, fault
-from ckpt.formats.dcp.metadata import Chunks
 
 
 def grid(shape: tuple[int, ...], rng: random.Random) -> list[BoxShape]:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from process import SAMPLES
 
-from ckpt.account import Notice
-from ckpt.errors import CkptError
+from ckpt.bytes.source import Memory
 from ckpt.formats.common import archive as module
 from ckpt.formats.common import columns, directory
 from ckpt.formats.common.archive import read_archive
-from ckpt.io.source import Memory
-from ckpt.limits import Limits
+from ckpt.model.account import Notice
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
 
 
 def found(data: bytes, monkeypatch: pytest.MonkeyPatch, least: int) -> object:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ckpt.account import Account, Notice
-from ckpt.checkpoint import Checkpoint, Traits
-from ckpt.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.bytes.location import Location, locate
 from ckpt.formats.common.file_set import CheckpointFiles, FileSet, check_files, is_damage
 from ckpt.formats.common.mixed_steps import find_strays
 from ckpt.formats.format import ChecksumReport, Damage
-from ckpt.io.location import Location, locate
+from ckpt.model.account import Account, Notice
+from ckpt.model.checkpoint import Checkpoint, Traits
+from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError
 
 
 class Opened:

@@ -18,19 +18,19 @@ import torch.utils.serialization
 from same import difference
 
 from ckpt import formats
-from ckpt.errors import UnreadableError, WriteError
+from ckpt.bytes import target
+from ckpt.commands.rehome.rehome import moves, rehome
+from ckpt.commands.rewriting.report import edited
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.formats.common import stream
 from ckpt.formats.common.layout import PAGE, PlannedRecord, bytes_record, lay_out
 from ckpt.formats.torch_zip import writer as torch_zip
 from ckpt.formats.torch_zip.reader import Origin
-from ckpt.io import target
-from ckpt.jobs.rewrite.rehome import moves, rehome
-from ckpt.jobs.rewrite.report import edited
-from ckpt.limits import Limits
-from ckpt.pickles.edit import Edit
-from ckpt.tensors import Storage
+from ckpt.model.errors import UnreadableError, WriteError
+from ckpt.model.limits import Limits
+from ckpt.model.tensors import Storage
+from ckpt.pickle.edit import Edit
 
 pytestmark = oracle.QUIET
 SAMPLES = Path(__file__).resolve().parents[3] / "sample_checkpoints"

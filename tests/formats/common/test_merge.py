@@ -16,11 +16,11 @@ from same import difference
 
 import ckpt
 from ckpt import formats
-from ckpt.account import Absence, Account
-from ckpt.checkpoint import Checkpoint, Member
 from ckpt.formats.common.merge import merged
-from ckpt.nodes import tensor_of
-from ckpt.rows import replace
+from ckpt.model.account import Absence, Account
+from ckpt.model.checkpoint import Checkpoint, Member
+from ckpt.model.nodes import tensor_of
+from ckpt.model.rows import replace
 from ckpt.tree.find import node_at
 
 pytestmark = oracle.QUIET

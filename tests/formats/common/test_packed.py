@@ -18,10 +18,10 @@ from inside import inside
 from opcodes import call, glob, pickled
 from paths import many
 
-from ckpt.errors import CkptError
 from ckpt.formats import open, recognises
 from ckpt.formats.common.packed import _STEP
-from ckpt.limits import Limits
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
 
 PACKS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,

@@ -16,7 +16,7 @@ from paths import many
 from torch import nn
 
 import ckpt
-from ckpt.errors import CkptError
+from ckpt.model.errors import CkptError
 
 pytestmark = oracle.QUIET
 

@@ -12,9 +12,9 @@ from process import SAMPLES
 from safetensors.numpy import save
 
 from ckpt import formats
-from ckpt.errors import CkptError
 from ckpt.formats.common import safetensors as reader
-from ckpt.limits import Limits
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
 
 
 def read(path: Path, monkeypatch: pytest.MonkeyPatch, least: int) -> object:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ckpt import formats
-from ckpt.errors import CkptError, CutOffError, LimitError
+from ckpt.bytes.source import Memory
 from ckpt.formats.common.tar import is_tar, read_tar
-from ckpt.io.source import Memory
-from ckpt.limits import Budget, Limits
+from ckpt.model.errors import CkptError, CutOffError, LimitError
+from ckpt.model.limits import Budget, Limits
 
 NAMES = (
     "weights.ckpt",

@@ -11,10 +11,10 @@ import safetensors.torch
 import torch
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError, UnreadableError
+from ckpt.bytes.source import File
 from ckpt.formats.sharded import reader
-from ckpt.io.source import File
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import CkptError, UnreadableError
 from ckpt.tree.find import metadata_of
 
 pytestmark = oracle.QUIET

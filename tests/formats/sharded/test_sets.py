@@ -13,8 +13,8 @@ import torch
 from inside import inside
 
 import ckpt
-from ckpt.errors import FolderError, UnreadableError
-from ckpt.findings import Finding
+from ckpt.model.errors import FolderError, UnreadableError
+from ckpt.model.findings import Finding
 
 State = Mapping[str, torch.Tensor]
 NAMES = [f"model.layers.{number}.weight" for number in range(6)]

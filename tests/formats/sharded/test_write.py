@@ -16,12 +16,12 @@ import safetensors.torch
 import torch
 
 from ckpt import formats
-from ckpt.checkpoint import Checkpoint
-from ckpt.errors import CkptError
+from ckpt.bytes import target
 from ckpt.formats.save import save_shards
 from ckpt.formats.sharded.writer import index_draft, split
-from ckpt.io import target
-from ckpt.limits import Limits
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import CkptError
+from ckpt.model.limits import Limits
 from ckpt.tree.find import metadata_of
 
 pytestmark = oracle.QUIET

@@ -10,7 +10,7 @@ import torch
 from process import check_error, ckpt
 
 from ckpt import formats
-from ckpt.errors import UnreadableError
+from ckpt.model.errors import UnreadableError
 
 KEY = "94218604831040"
 W = op.tensor(key=KEY, location="cuda:0")

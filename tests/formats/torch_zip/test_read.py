@@ -10,9 +10,9 @@ import torch
 from inside import inside
 
 from ckpt import formats
-from ckpt.errors import UnreadableError
 from ckpt.formats import save
-from ckpt.limits import Limits
+from ckpt.model.errors import UnreadableError
+from ckpt.model.limits import Limits
 
 KEYS = ["a/b", "a b", "ключ", "x" * 300, "../x", "..", "a\\b", "a\nb", "\u202e", "/0", "e\u0301"]
 

@@ -14,8 +14,8 @@ from inside import inside
 
 import ckpt
 from ckpt import formats
-from ckpt.errors import CkptError, UnreadableError, UnsupportedError
-from ckpt.io.source import Joined, Memory, grounded
+from ckpt.bytes.source import Joined, Memory, grounded
+from ckpt.model.errors import CkptError, UnreadableError, UnsupportedError
 
 pytestmark = oracle.QUIET
 

@@ -1,0 +1,397 @@
+"""Running tasks. A task holds all that it needs, so it can run in a thread, another process or a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
+
+from ckpt.bytes.far import Reading, Turns, Used, coming, foreseen, readings_of
+from ckpt.model.errors import NotOpenedError, UnreadableError
+from ckpt.model.rows import NamedTuple
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+SPAN = 64 << 20
+"""The most bytes that one task reads, where its work can be split."""
+TRIES = 3
+"""The most runs of a task whose source fails. Damaged data stays damaged, so its task runs once."""
+
+AHEAD = 2
+"""Items for each thread of `in_order` that are begun before their turn; as few need no threads."""
+
+_FAR = 16
+"""Tasks at once that read little from other machines each."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Task(Generic[R_co]):
+    """A call of a module's function with plain arguments. It pickles when its sources have an address.
+
+    `nbytes` are the bytes that it reads. The split into tasks depends on the files alone, and results merge in the
+    order of the tasks. So results are the same for any executor and any number of workers.
+    """
+
+    __slots__ = ("arguments", "function", "nbytes")
+
+    def __init__(self, function: Callable[..., R_co], arguments: tuple[Any, ...], nbytes: int = 0) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.nbytes = nbytes
+
+    def __call__(self) -> R_co:
+        return self.function(*self.arguments)
+
+    def reads(self) -> Iterator[Reading]:
+        """The bytes that it reads of its arguments."""
+        yield from readings_of(self.arguments)
+
+
+class Executor(Protocol):
+    """Runs tasks. Raises the first error of a task, in their order."""
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        """The results in the order of the tasks. `progress` gets the bytes of each finished task, from one thread."""
+        ...
+
+
+class Failed(NamedTuple):
+    """The stand-in for a result: the reason why the bytes could not be read, in plain words."""
+
+    problem: str
+
+
+class Bundle(Task[list["R_co | Failed"]]):
+    """Tasks that are handed over together. What cannot be read fails alone, and the others have their results."""
+
+    __slots__ = ("tasks",)
+
+    def __init__(self, tasks: Sequence[Task[R_co]]) -> None:
+        super().__init__(_try_all, (tasks,), sum(task.nbytes for task in tasks))
+        self.tasks = tasks
+
+
+_MOST = 256
+"""The most tasks that are handed over at once."""
+
+
+def run_bundled(
+    executor: Executor, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+) -> list[R]:
+    """Run tasks as `executor.run` does, with small neighbours as one task.
+
+    To hand over each of them would cost more than its work.
+    """
+    whole = [Task(_run_all, (bundle,), sum(task.nbytes for task in bundle)) for bundle in _neighbours(tasks)]
+    return [result for results in executor.run(whole, progress) for result in results]
+
+
+def run_each(
+    executor: Executor, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None
+) -> list[R | Failed]:
+    """As `run_bundled`, with `Failed` for what raises UnreadableError, after TRIES where a source fails."""
+    bundles: list[Bundle[R]] = [Bundle(bundle) for bundle in _neighbours(tasks)]
+    return [result for results in executor.run(bundles, progress) for result in results]
+
+
+def _neighbours(tasks: Sequence[Task[R]]) -> list[list[Task[R]]]:
+    bundles: list[list[Task[R]]] = []
+    room = 0
+    for task in tasks:
+        if not bundles or task.nbytes > room or len(bundles[-1]) == _MOST:
+            bundles.append([])
+            room = max(SPAN // 16, task.nbytes)
+        bundles[-1].append(task)
+        room -= task.nbytes
+    return bundles
+
+
+def _run_all(tasks: Sequence[Task[R]]) -> list[R]:
+    return [task() for task in tasks]
+
+
+def _try_all(tasks: Sequence[Task[R]]) -> list[R | Failed]:
+    results: list[R | Failed] = [_tried(task) for task in tasks]
+    return results
+
+
+def _tried(task: Task[R]) -> R | Failed:
+    """The result of a task, or why its bytes cannot be read."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return task()
+        except NotOpenedError as error:
+            if attempt == TRIES:
+                return Failed(error.problem)
+        except UnreadableError as error:
+            return Failed(error.problem)
+    raise AssertionError("the last try returns")
+
+
+class Serial:
+    """Runs one task after the other."""
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        results = []
+        for task, result in zip(tasks, map(Task.__call__, coming(tasks)), strict=True):
+            results.append(result)
+            if progress is not None:
+                progress(task.nbytes)
+        return results
+
+
+def _in_turn(turns: Turns, number: int, task: Task[R]) -> R:
+    with turns.turn(number):
+        return task()
+
+
+class Threads:
+    """Runs tasks in threads of this process: reading, comparing, checksums and numpy release the GIL."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = min(8, cpus()) if count is None else count
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        if len(tasks) < 2 or self.count < 2:
+            return Serial().run(tasks, progress)
+        from concurrent.futures import ThreadPoolExecutor
+
+        results = []
+        pool = ThreadPoolExecutor(min(self.count, len(tasks)))
+        wait = True
+        try:
+            with foreseen(task.reads() for task in tasks) as turns:
+                for task, result in zip(
+                    tasks, pool.map(partial(_in_turn, turns), range(len(tasks)), tasks), strict=True
+                ):
+                    results.append(result)
+                    if progress is not None:
+                        progress(task.nbytes)
+        except BaseException as error:
+            wait = isinstance(error, Exception)  # who interrupts does not wait for a tensor of 40 GB
+            raise
+        finally:
+            pool.shutdown(wait, cancel_futures=True)
+        return results
+
+
+class _Worker(threading.local):
+    """The executor of the block that runs in a thread."""
+
+    executor: Executor | None = None
+
+
+_worker = _Worker()
+
+
+def current() -> Executor:
+    """The executor of the block that runs, else the processors of this machine."""
+    return _worker.executor or Local()
+
+
+@contextmanager
+def working(executor: Executor | None) -> Iterator[None]:
+    """Give the work of a block to an executor; without one nothing changes."""
+    before = _worker.executor
+    if executor is not None:
+        _worker.executor = executor
+    try:
+        yield
+    finally:
+        _worker.executor = before
+
+
+def in_order(work: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> Iterator[R]:
+    """The result of `work` on each item, in order, made by threads that are a few items ahead and no more."""
+    count = min(8, cpus()) if threads is None else threads
+    if len(items) <= AHEAD or count < 2:
+        yield from map(work, items)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(count)
+    wait = True
+    try:
+        pending = deque(pool.submit(work, item) for item in items[: AHEAD * count])
+        for item in items[AHEAD * count :]:
+            yield pending.popleft().result()
+            pending.append(pool.submit(work, item))
+        while pending:
+            yield pending.popleft().result()
+    except BaseException as error:
+        wait = isinstance(error, Exception)  # who interrupts waits for nothing
+        raise
+    finally:
+        pool.shutdown(wait, cancel_futures=True)
+
+
+class Each(Protocol):
+    """Runs tasks, and yields each result in order as soon as it and those before it are there."""
+
+    def each(self, tasks: Sequence[Task[R]]) -> Iterator[R]: ...
+
+
+class Waiting:
+    """Runs tasks that wait for other machines most of the time, `count` at once in threads."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = _FAR if count is None else count
+
+    def each(self, tasks: Sequence[Task[R]]) -> Iterator[R]:
+        yield from in_order(Task.__call__, tasks, self.count)
+
+
+class Forks:
+    """Runs tasks in copies of this process: parsing in Python holds the GIL. Results must pickle, tasks need not.
+
+    Every process takes the next task when it is done with one, and `each` gives results in order while later tasks
+    still run. Only for a process without threads: a lock that one of them holds stays locked in the copies.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = min(8, cpus()) if count is None else count
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        results = []
+        for task, result in zip(tasks, self.each(tasks), strict=True):
+            results.append(result)
+            if progress is not None:
+                progress(task.nbytes)
+        return results
+
+    def each(self, tasks: Sequence[Task[R]]) -> Iterator[R]:
+        """The results in the order of the tasks, each as soon as it and those before it are there."""
+        count = min(self.count, len(tasks))
+        if count < 2 or not hasattr(os, "fork"):
+            yield from (task() for task in tasks)
+            return
+        from multiprocessing.connection import Pipe, wait
+
+        pids: list[int] = []
+        pipes: list[Connection] = []
+        taken, given = os.pipe()  # the numbers of the tasks, which each process reads when it has time
+        try:
+            for _ in range(count):
+                ours, theirs = Pipe(duplex=False)
+                try:
+                    pid = os.fork()
+                except OSError:  # there may be no more processes: those that are there do it all
+                    ours.close()
+                    theirs.close()
+                    break
+                if not pid:
+                    os.close(given)  # so that the end of this process is an end of the numbers
+                    for pipe in (*pipes, ours):  # and an error for who writes
+                        pipe.close()
+                    _work(tasks, taken, theirs)
+                pids.append(pid)
+                pipes.append(ours)
+                theirs.close()  # only the copy has it now, so its end is the end of the pipe
+            if not pids:
+                yield from (task() for task in tasks)
+                return
+            numbers = iter(range(len(tasks)))
+            _give(numbers, 2 * len(pids), given)
+            there: dict[int, tuple[bool, Any]] = {}
+            for number in range(len(tasks)):
+                while number not in there:
+                    for ready in wait(pipes):
+                        place, done, answer = _received(cast("Connection", ready))
+                        there[place] = done, answer
+                        _give(numbers, 1, given)
+                done, answer = there.pop(number)
+                if not done:
+                    raise answer
+                yield answer
+        finally:
+            for pipe in pipes:
+                pipe.close()
+            os.close(taken)
+            os.close(given)
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)  # it waits for a number, or has ended
+                os.waitpid(pid, 0)
+
+
+_NUMBER = 8
+"""Bytes of the number of a task. So few are read whole, and by one process."""
+
+
+def _give(numbers: Iterator[int], most: int, pipe: int) -> None:
+    """Write the next numbers of tasks for the processes to take, where there are more."""
+    for number in islice(numbers, most):
+        os.write(pipe, number.to_bytes(_NUMBER, "little"))
+
+
+def _work(tasks: Sequence[Task[R]], numbers: int, pipe: Connection) -> NoReturn:
+    """Send the result of each task whose number can be read, or its error, and end this process, whatever happens."""
+    try:
+        while number := os.read(numbers, _NUMBER):
+            place = int.from_bytes(number, "little")
+            try:
+                answer: tuple[int, bool, object] = (place, True, tasks[place]())
+            except Exception as error:
+                answer = (place, False, error)
+            pipe.send(answer)
+    finally:
+        os._exit(0)  # nothing of the copied process is unwound or flushed
+
+
+def _received(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise MemoryError("a process was killed, or its result does not pickle") from None
+
+
+_FORKED = SPAN
+"""The fewest bytes of work for which processes are started."""
+
+
+class Local:
+    """Runs tasks on the processors of this machine: much work in copies of this process, where that is safe, else in threads.
+
+    numpy gives up the GIL for some microseconds at a time, and a thread that waits for it wakes up later than that: two threads take
+    longer than one.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = min(8, cpus()) if count is None else count
+
+    def run(self, tasks: Sequence[Task[R]], progress: Callable[[int], None] | None = None) -> list[R]:
+        is_much = sum(task.nbytes for task in tasks) >= _FORKED
+        is_safe = sys.platform == "linux" and is_alone() and not Used.sources
+        pool = Forks(self.count) if is_much and is_safe else Threads(self.count)
+        return pool.run(tasks, progress)
+
+
+def is_alone() -> bool:
+    """Tell whether this process has no thread but this one, on Linux none of another language either."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return sys.platform != "linux" and threading.active_count() == 1
+
+
+def cpus() -> int:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def spans(numel: int, size: int, step: int) -> list[tuple[int, int]]:
+    """Split `numel` elements of `size` bytes into (first, last) spans for tasks, each a multiple of `step`."""
+    count = max(step, SPAN // max(1, size) // step * step)
+    return [(first, min(first + count, numel)) for first in range(0, numel, count)] or [(0, 0)]

@@ -1,0 +1,33 @@
+"""`ckpt convert`: another format, plain classes, another dtype."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ckpt.surface.api.keywords import model_of
+from ckpt.surface.api.writing import convert, with_format
+from ckpt.surface.cli.results import rewrite, split_options
+
+
+def command(paths: list[str], **keywords: Any) -> int:
+    """Write a checkpoint in another format, or with --plain, without the classes of its author.
+
+    safetensors get the model's tensors under their own names, and what is left out is listed. A tensor that does not fit is refused.
+
+    A DCP, which torch.distributed.checkpoint.load reads with any mesh, is a folder: -o NAME.dcp, or --format dcp. With
+    --section, --include or --exclude it gets the tensors of that part, under their own names.
+
+    A plain file loads with weights_only=True of torch 2.13. torch 2.5 refuses sets and complex numbers in it, torch 2.0 and
+    1.13 more: docs/commands/convert.md.
+
+    \b
+    ckpt convert model.pth -o model.safetensors
+    ckpt convert train.pth --plain -o train.plain.pth
+    """
+    options, own = split_options("convert", paths, keywords)
+    places = with_format(
+        options.places, own["format"], own["shard_size"], plain=own["plain"], with_config=own["with_config"]
+    )
+    own["model"] = model_of(own["model"], own.pop("arg"))
+    return rewrite(paths, partial(convert, **own), options._replace(places=places))

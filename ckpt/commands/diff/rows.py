@@ -1,0 +1,481 @@
+"""The findings of a comparison, row by row: tensors, values, and the sections that they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from math import inf, isnan, nan, sqrt
+from typing import Literal
+
+from ckpt.bytes.executor import Executor, Failed, Task, run_each
+from ckpt.commands.sum.sums import digest
+from ckpt.elements.blocks import slice_of
+from ckpt.elements.compare import Change, kind_of
+from ckpt.elements.spans import cuts
+from ckpt.evidence.mapping import Rename
+from ckpt.evidence.roles import Role
+from ckpt.evidence.sections import Section
+from ckpt.evidence.unread import unlisted_parts
+from ckpt.model.account import UNREAD
+from ckpt.model.checkpoint import Checkpoint, Entry, Value
+from ckpt.model.names import names_above
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Composite, Tensor, TensorRef, parts_of, unwrapped
+from ckpt.model.text import plural, show
+
+Status = Literal["same", "changed", "reshaped", "retyped", "renamed", "added", "removed", "unchecked"]
+STATUSES: tuple[Status, ...] = (
+    "changed",
+    "reshaped",
+    "retyped",
+    "renamed",
+    "added",
+    "removed",
+    "unchecked",
+    "same",
+)
+"""`unchecked`: the files hold other parts of the tensor, its bytes could not be read, or with `--quick` a file
+records no checksum."""
+DIFFERS = frozenset(("changed", "reshaped", "retyped", "added", "removed"))
+
+
+Cause = Literal[
+    "frozen",
+    "never",
+    "no-gradient",
+    "zero-gradient",
+    "not-in-optimizer",
+    "not-stepped",
+    "stepped",
+    "unknown",
+]
+"""The reason why a parameter did not move, in a word."""
+
+
+class Row(NamedTuple):
+    """A tensor of one file or of both. `change` says how its values differ, `reason` and `cause` why it did not change.
+
+    `damaged` says that its bytes do not match the checksums.
+    """
+
+    status: Status
+    before: Entry | None
+    after: Entry | None
+    role: Role
+    change: Change | None = None
+    reason: str | None = None
+    cause: Cause | None = None
+    damaged: bool = False
+    indices: tuple[int | None, int | None] = (None, None)
+    """The index of the tensor in `Checkpoint.tensors`, before and after."""
+    in_optimizer: tuple[bool | None, bool | None] = (None, None)
+    """A flag: an optimizer in the file holds it, before and after. None if the file does not say."""
+    parameter: str | None = None
+    """The name of the parameter whose state it is, if it is known state of an optimizer."""
+    labels: tuple[str, str] = ("", "")
+    """The name in text, before and after: the name inside of the only model, if it lies in one."""
+    kind: str = "model"
+    """The kind of the section that it lies in."""
+    apart: bool = False
+    """A flag: the files hold other parts of it, as the files of two ranks do."""
+    unread: str | None = None
+    """The reason why its bytes could not be read."""
+    damaged_sides: tuple[bool, bool] = (False, False)
+    """A flag: the bytes of the file before, and of the file after, do not match its own checksum."""
+
+    def __repr__(self) -> str:
+        change = self.change
+        more = "" if change is None else f": {change.differing:,} of {plural(change.numel, 'element')}"
+        more += "" if change is None or change.max_abs is None else f", max |Δ| {change.max_abs:.3g}"
+        return f"<Row {self.status} {self.role.role} {show(self.name)}{more}>"
+
+    @property
+    def moved(self) -> bool:
+        """Tell whether any byte of it changed, within a tolerance or not."""
+        change = self.change
+        return self.status in ("changed", "reshaped", "retyped") or (
+            change is not None and bool(change.differing or change.other_bytes)
+        )
+
+    @property
+    def name(self) -> str:
+        entry = self.after or self.before
+        assert entry is not None
+        return entry.name
+
+    @property
+    def label(self) -> str:
+        """Return the name in text: the name after, if there is one, else the name before."""
+        return self.labels[1] or self.labels[0]
+
+
+class Tied(NamedTuple):
+    """A tensor of one file that is another name of one that both files hold: nothing that the other file lacks."""
+
+    name: str
+    of: str
+    """The name of the tensor that both files hold."""
+    is_before: bool
+    """A flag: the first file has the name, and not the second."""
+
+
+class ValueRow(NamedTuple):
+    """A value that differs and is not a tensor; None on the side that lacks it."""
+
+    status: Status
+    name: str
+    before: Value | None
+    after: Value | None
+
+    def __repr__(self) -> str:
+        return f"<ValueRow {self.status} {show(self.name)}>"
+
+
+class Pair(NamedTuple):
+    """Two sections that are compared. `prefixes` are what was taken off the names of each side.
+
+    `renames` are the rules that made names meet, `suggested` are those that `--sub` would use.
+    """
+
+    before: Section
+    after: Section
+    prefixes: tuple[str, str] = ("", "")
+    renames: tuple[Rename, ...] = ()
+    suggested: tuple[Rename, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Pair {show(self.before.name) or '(the root)'}, {show(self.after.name) or '(the root)'}>"
+
+
+# --- what one side has lost ---------------------------------------------------------------------------------------------
+
+
+def without_lost(
+    rows: list[Row], values: list[ValueRow], before: Checkpoint, after: Checkpoint
+) -> tuple[list[Row], list[ValueRow], list[str]]:
+    """The rows without those that stand on one side because the other side has lost them, and what was lost."""
+    lost: dict[str, set[str]] = {}
+    said: dict[str, None] = {}
+    for status, side in (("added", before), ("removed", after)):
+        if side.traits.is_live:
+            continue
+        path = show(side.path, None)
+        said |= {
+            f"{why} (in {path})" if name == UNREAD else f"{show(name, 80)} of {path} is lost: {why}": None
+            for name, why in side.account.unread
+        }
+        said |= {f"{why} (in {path})": None for _, why in unlisted_parts(side)}
+        lost[status] = {*(name for name, _ in side.account.left_out), *side.account.lost_names}
+
+    if not any(lost.values()):
+        return rows, values, list(said)
+
+    def is_lost(status: str, *names: str) -> bool:
+        return any(name in lost.get(status, ()) for name in names)
+
+    kept: list[Row] = []
+    for row in rows:
+        if is_lost(row.status, *names_above(row.name), *names_above(row.label)):
+            side = before if row.status == "added" else after
+            said[f"{show(row.name, 80)} of {show(side.path, None)} is lost"] = None
+        else:
+            kept.append(row)
+    return kept, [row for row in values if not is_lost(row.status, *names_above(row.name))], list(said)
+
+
+def lost_of(before: Checkpoint, after: Checkpoint) -> set[str]:
+    """Return the names in `not_compared` of the parts that one side holds and the other side has lost."""
+    pairs = ((before, after), (after, before))
+    return {f"{name} of {side.path}" for side, other in pairs for name, _ in other.account.left_out}
+
+
+class Module(NamedTuple):
+    """The tensors below one name. `squares` are the sum of their squared differences, `reference` that before.
+
+    `squares` is NaN where a difference has no finite norm. Changes without numbers, as of the indices of a sparse tensor,
+    are in `unmeasured` alone.
+    """
+
+    name: str
+    tensors: int
+    changed: int
+    retyped: int
+    unmeasured: int
+    squares: float
+    reference: float
+
+    @property
+    def rel_l2(self) -> float | None:
+        """The norm of the difference over the norm before, or None if there is no such number. It may be NaN.
+
+        There is none if the norm before is zero and something moved, or if no change has a norm.
+        """
+        if isnan(self.squares):
+            return nan
+        if not self.squares and self.is_unmeasured:
+            return None
+        if self.reference:
+            return sqrt(self.squares / self.reference)
+        return 0.0 if not self.squares else None
+
+    @property
+    def is_unmeasured(self) -> bool:
+        """Tell whether something changed, and no change has a norm."""
+        return 0 < self.unmeasured == self.changed + self.retyped
+
+
+def modules(rows: Sequence[Row], depth: int | None = None) -> list[Module]:
+    """The modules of the tensors that are compared by value, in file order; names cut to `depth` parts."""
+    found: dict[str, list[Module]] = {}
+    for row in rows:
+        change = row.change
+        if change is None or (row.status == "same" and change.squares is None):
+            continue
+        name = ".".join(_module(row).split(".")[:depth])
+        squares, is_vague = change.squares, change.is_vague
+        found.setdefault(name, []).append(
+            Module(
+                name,
+                1,
+                int(row.status == "changed"),
+                int(row.status == "retyped"),
+                int(is_vague),
+                0.0 if is_vague else nan if squares is None else squares,
+                change.reference or 0.0,
+            )
+        )
+    return [_together(name, inside) for name, inside in found.items()]
+
+
+def _together(name: str, inside: Sequence[Module]) -> Module:
+    """Return several modules as one."""
+    if len(inside) == 1:
+        return inside[0] if inside[0].name == name else inside[0]._replace(name=name)
+    _, tensors, changed, retyped, unmeasured, squares, reference = zip(*inside, strict=True)
+    return Module(
+        name, sum(tensors), sum(changed), sum(retyped), sum(unmeasured), sum(squares), sum(reference)
+    )
+
+
+class Bars(NamedTuple):
+    """The modules that a screen has bars for, in file order. They stand for the `total` modules at `depth`."""
+
+    modules: list[Module]
+    depth: int
+    total: int
+
+
+_FEW = 4
+"""Fewer bars say nothing about where the change is."""
+
+
+def bars_that_fit(rows: Sequence[Row], most: int) -> Bars:
+    """Return at most `most` modules: those at the deepest cut of the names that fits.
+
+    Where these are few, the modules one part deeper stand for them: numbered siblings as ranges of one size,
+    else the ones that changed most, and one for all others.
+    """
+    deeper = modules(rows)
+    depth = max((module.name.count(".") + 1 for module in deeper), default=1)
+    fit: list[Module] = []
+    while len(deeper) > most and depth:
+        depth -= 1
+        fit = _cut(deeper, depth) if depth else []
+        if len(fit) <= most:
+            break
+        deeper = fit
+    else:
+        return Bars(deeper, depth, len(deeper))
+    if 2 * len(fit) > most:
+        return Bars(fit, depth, len(fit))
+    ranges = _ranged(deeper, most)
+    if len(ranges) > most:
+        if len(fit) >= _FEW:
+            return Bars(fit, depth, len(fit))
+        ranges = _largest(ranges, most)
+    return Bars(ranges, depth + 1, len(deeper))
+
+
+def _cut(every: Sequence[Module], depth: int) -> list[Module]:
+    """Return modules with their names cut to `depth` parts."""
+    found: dict[str, list[Module]] = {}
+    for module in every:
+        found.setdefault(".".join(module.name.split(".", depth)[:depth]), []).append(module)
+    return [_together(name, inside) for name, inside in found.items()]
+
+
+def _ranged(every: Sequence[Module], most: int) -> list[Module]:
+    """Return modules with numbered siblings as ranges of one size, so that there are at most `most` if that can be."""
+    families: dict[tuple[str, bool], list[Module]] = {}
+    for module in every:
+        begin = module.name.rstrip(_DIGITS)
+        is_numbered = 0 < len(module.name) - len(begin) < 10
+        families.setdefault((begin if is_numbered else module.name, is_numbered), []).append(module)
+    counts = [len(family) for family in families.values()]
+
+    def length(size: int) -> int:
+        return sum(-(-count // size) for count in counts)
+
+    longest = max(counts)
+    sizes = range(1, longest + 1) if len(counts) <= most else ()
+    least = next((size for size in sizes if length(size) <= most), longest)
+    # Ranges that are all of one size read well, and so do those of 5, 10, 20 ...
+    size = min(
+        range(least, min(2 * least, longest) + 1),
+        key=lambda size: (
+            any(count % size for count in counts if count > size) + (str(size).rstrip("0") not in "125"),
+            size,
+        ),
+    )
+    out: dict[int, Module] = {}
+    places = {module.name: index for index, module in enumerate(every)}
+    for (begin, _), family in families.items():
+        family = sorted(family, key=lambda module: int(module.name[len(begin) :] or 0))
+        for first in range(0, len(family), size):
+            part = family[first : first + size]
+            name = part[0].name
+            if len(part) > 1:
+                name += f"-{part[-1].name[len(begin) :]}"
+            out[places[part[0].name]] = _together(name, part)
+    return [out[place] for place in sorted(out)]
+
+
+def _largest(every: Sequence[Module], most: int) -> list[Module]:
+    """Return the modules that changed most, in their order, and all others as the last one."""
+
+    def weight(module: Module) -> float:
+        share = module.rel_l2
+        return inf if share is None or isnan(share) else share
+
+    chosen = {module.name for module in sorted(every, key=weight, reverse=True)[: most - 1]}
+    others = [module for module in every if module.name not in chosen]
+    rest = _together(f"({len(others):,} others)", others)
+    return [*(module for module in every if module.name in chosen), rest]
+
+
+def _module(row: Row) -> str:
+    return row.label.rpartition(".")[0]
+
+
+_DIGITS = "0123456789"
+_UNFOLDED = 1 << 30
+"""Bytes to which a view of few may unfold and still be looked for."""
+_DEPTH = 32
+"""Parts of a name that are compared, from its end."""
+
+
+def with_moves(rows: list[Row], executor: Executor) -> list[Row]:
+    """The rows with each tensor that moved to another name as one row, at the place of the new name.
+
+    Equal tensors are paired by the end of their names, the longest first; ambiguous ones stay unpaired. What they are is
+    told by SHA-256, so each is read once, and no two must be read side by side.
+    """
+    gone = {index: row.before for index, row in enumerate(rows) if row.status == "removed" and row.before}
+    come = {index: row.after for index, row in enumerate(rows) if row.status == "added" and row.after}
+    gone, come = _movable(gone), _movable(come)
+    shapes = {_geometry(entry.tensor) for entry in gone.values()}
+    shapes &= {_geometry(entry.tensor) for entry in come.values()}
+    if not shapes:
+        return rows
+    gone = {index: entry for index, entry in gone.items() if _geometry(entry.tensor) in shapes}
+    come = {index: entry for index, entry in come.items() if _geometry(entry.tensor) in shapes}
+    every = gone | come
+    content, unread = _contents({index: unwrapped(entry.tensor) for index, entry in every.items()}, executor)
+    rows = [row._replace(unread=unread[index]) if index in unread else row for index, row in enumerate(rows)]
+    gone = {index: entry for index, entry in gone.items() if index in content}
+    come = {index: entry for index, entry in come.items() if index in content}
+    pairs: list[tuple[int, int]] = []
+    deepest = max(entry.name.count(".") + 1 for entry in every.values())
+    for depth in range(min(deepest, _DEPTH), -1, -1):
+
+        def key(index: int, depth: int = depth) -> Hashable:
+            return content[index], _end(every[index].name, depth)
+
+        for old, new in _unique(gone, come, key):
+            pairs.append((old, new))
+            del gone[old], come[new]
+    moves = {new: old for old, new in pairs}
+    dropped = set(moves.values())
+    return [
+        _moved(rows[moves[index]], row) if index in moves else row
+        for index, row in enumerate(rows)
+        if index not in dropped
+    ]
+
+
+def _moved(old: Row, new: Row) -> Row:
+    labels, indices = (old.labels[0], new.labels[1]), (old.indices[0], new.indices[1])
+    held = old.in_optimizer[0], new.in_optimizer[1]
+    return new._replace(
+        status="renamed", before=old.before, labels=labels, indices=indices, in_optimizer=held
+    )
+
+
+def _movable(entries: dict[int, Entry]) -> dict[int, Entry]:
+    """Those with elements to look for."""
+    return {index: entry for index, entry in entries.items() if _can_move(entry)}
+
+
+def _unique(
+    gone: Iterable[int], come: Iterable[int], key_of: Callable[[int], Hashable]
+) -> list[tuple[int, int]]:
+    """The pairs of one row of each side that alone have a key."""
+    sides: list[dict[Hashable, list[int]]] = [{}, {}]
+    for indices, side in zip((gone, come), sides, strict=True):
+        for index in indices:
+            side.setdefault(key_of(index), []).append(index)
+    return [
+        (old[0], sides[1][key][0])
+        for key, old in sides[0].items()
+        if len(old) == len(sides[1].get(key, ())) == 1
+    ]
+
+
+def _end(name: str, depth: int) -> str:
+    """The last `depth` parts of a name."""
+    return ".".join(name.split(".")[-depth:]) if depth else ""
+
+
+def _can_move(entry: Entry) -> bool:
+    return bool(entry.tensor.numel) and all(
+        part.storage.place is not None and part.nbytes <= max(part.storage.nbytes, _UNFOLDED)
+        for part in parts_of(entry.tensor)
+    )
+
+
+def _geometry(tensor: Tensor) -> tuple[Hashable, ...]:
+    tensor = unwrapped(tensor)
+    return (tensor.dtype, tensor.shape, tensor.layout)
+
+
+def _contents(tensors: dict[int, Tensor], executor: Executor) -> tuple[dict[int, Hashable], dict[int, str]]:
+    """Read the contents of tensors as keys that are equal for equal tensors, and why some cannot be read."""
+    alike: dict[Hashable, list[TensorRef]] = {}
+    for tensor in tensors.values():
+        if isinstance(tensor, TensorRef):
+            alike.setdefault(_geometry(tensor), []).append(tensor)
+    spans = {geometry: cuts(*refs) for geometry, refs in alike.items()}  # one cut for all that may be equal
+    tasks: dict[int, list[Task[str]]] = {}
+    for index, tensor in tensors.items():
+        if isinstance(tensor, TensorRef):
+            parts = [slice_of(tensor, first, last) for first, last in spans[_geometry(tensor)]]
+            tasks[index] = [Task(digest, (part,), part.nbytes) for part in parts]
+        else:
+            tasks[index] = [Task(digest, (tensor,), tensor.nbytes)]
+    results = iter(run_each(executor, [task for row in tasks.values() for task in row]))
+    found: dict[int, Hashable] = {}
+    unread: dict[int, str] = {}
+    for index, tensor in tensors.items():
+        digests: list[str] = []
+        for result in [next(results) for _ in tasks[index]]:
+            if isinstance(result, Failed):
+                unread.setdefault(index, result.problem)
+            else:
+                digests.append(result)
+        if index not in unread:
+            found[index] = (*_geometry(tensor), _detail(tensor), *digests)
+    return found, unread
+
+
+def _detail(tensor: Tensor) -> Hashable:
+    """Return what the bytes of a tensor mean, beyond its dtype."""
+    return kind_of(tensor) if isinstance(tensor, Composite) else None

@@ -1,0 +1,830 @@
+"""`ckpt diff` as text: counts, parameters that did not change and why, the findings, the verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from math import isnan
+
+from ckpt.commands.diff.diff import DiffReport
+from ckpt.commands.diff.reasons import ranks_of
+from ckpt.commands.diff.rows import STATUSES, Bars, Row, Tied, ValueRow, bars_that_fit, modules
+from ckpt.commands.inspect.bars import CELLS, spark
+from ckpt.commands.inspect.tables import value_text
+from ckpt.elements.compare import Change, together
+from ckpt.elements.histogram import Histogram
+from ckpt.model.checkpoint import Checkpoint, Value
+from ckpt.model.text import (
+    alike,
+    and_more,
+    braced,
+    common_begin,
+    folded,
+    pasted,
+    pasted_path,
+    plural,
+    show,
+    show_literal,
+    size_text,
+)
+from ckpt.surface.text.lines import (
+    NAME,
+    Column,
+    Line,
+    cells,
+    columns,
+    cut,
+    fewer,
+    findings_lines,
+    flowed,
+    height_of,
+    hung,
+    pasted_line,
+    spread,
+    whole,
+)
+from ckpt.tree.find import counter, is_run_counter
+from ckpt.tree.literals import brief
+
+LETTERS = {
+    "changed": "M",
+    "reshaped": "M",
+    "retyped": "M",
+    "added": "A",
+    "removed": "D",
+    "renamed": "R",
+    "unchecked": "?",
+    "same": "=",
+}
+"""git's letters."""
+_COLOURS = {"M": "changed", "A": "added", "D": "removed", "R": "renamed"}
+_ROWS = 20
+_LEAST_NAME = 16
+"""The fewest cells that a name is shortened to, so that its row is one line."""
+Texts = tuple[str, ...]
+"""One thing said at several lengths, the longest first. A row shows the first that fits its line."""
+_LEAST = 3
+"""Rows of changes that are listed, whatever the screen."""
+_SMALL = 12
+"""Rows for changes, of which fewer have no room for bars beside what was added, removed and reshaped."""
+_VALUES = 12
+_VALUE_CELLS = 40
+"""Characters of a value that are shown."""
+_LONG_VALUE = 400
+"""Characters of a value in which its end is looked for."""
+_STILL = 24
+"""Names of parameters that did not change, with siblings in braces."""
+_MERGED = 5000
+"""Rows of which the same may be said, and that are compared for it."""
+_LOST = 8
+_TIED = 4
+_ROLES = {
+    "parameter": "parameters",
+    "unknown": "parameters (not sure)",
+    "buffer": "buffers",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+
+
+def diff_lines(
+    report: DiffReport,
+    *,
+    width: int | None = None,
+    height: int | None = None,
+    show_rows: str = "auto",
+    stat: bool = False,
+    depth: int | None = None,
+) -> list[Line]:
+    """The report as a person reads it. `show_rows` says which tensors are listed; `stat` draws bars instead.
+
+    Of what changed, the rows are listed that are left on a screen of `height` rows. Bars are of modules at the deepest
+    place of the names that fits, or at `depth`.
+    """
+    out = _headline(report, width) + _counters(report, width)
+    for component in report.suggested:
+        out += hung([], f"{component.advice}:", width, 2, "warning")
+        out.append(pasted_line(_again(report, component.option), width))
+    out += _counts(report, width)
+    out += _still(report, width, show_rows) if show_rows in ("auto", "unchanged", "frozen", "all") else []
+    if report.findings:
+        out += [[], *findings_lines(report.findings, width)]
+    end = _values(report, width)
+    notes = [*_tied(report), *_apart(report), *(show(note, 200) for note in report.notes[:_ROWS])]
+    if len(report.notes) > _ROWS:
+        notes.append(f"… {len(report.notes) - _ROWS:,} more (--json)")
+    notes += [f"not compared: {show(name, 120)} (not in the other file)" for name in report.not_compared]
+    notes += [f"not compared: {show(name, 200)}" for name in report.unjoined]
+    notes += [f"not compared: {text}" for text in report.lost[:_LOST]]
+    if len(report.lost) > _LOST:
+        notes.append(f"not compared: {len(report.lost) - _LOST:,} more that are lost (--json)")
+    end += [[]] if notes else []
+    end += [line for note in notes for line in hung([], note, width, 2)]
+    end += hung([], _verdict(report), width, 2, "head")
+    used = height_of([*out, *end], width) + 3  # a blank, how many more, and the prompt
+    if stat:
+        most = _BARS if height is None else min(height - used - 2, _BARS)  # the header, and what is folded
+        chosen = [
+            row for row in report.rows if show_rows == "all" or row.role.role in ("parameter", "unknown")
+        ]
+        out += [[], *_bars(chosen or report.rows, width, most, depth)]
+        drawn = {row.role.role for row in chosen or report.rows}
+        rest = {
+            label: sum(row.status == "changed" and row.role.role in roles for row in report.rows)
+            for label, roles in _GROUPS.items()
+            if not drawn.intersection(roles)
+        }
+        left = [f"{count:,} {label}" for label, count in rest.items() if count]
+        if left:
+            out += hung([], f"… {', '.join(left)} changed too (--show all)", width, 2, "dim")
+    if not (stat and show_rows == "auto"):
+        used = height_of([*out, *end], width) + 3
+        limit = _ROWS if height is None else max(height - used, _LEAST)
+        out += _changes(report, show_rows, width, limit, _FEW if height is None else _LEAST_BARS)
+    return out + end
+
+
+def _is_counter(row: ValueRow) -> bool:
+    """Tell whether a value is an epoch or a step of the run on both sides."""
+    sides = [side for side in (row.before, row.after) if side is not None and is_run_counter(side.path)]
+    return len(sides) == 2 and all(counter(side.node) is not None for side in sides)
+
+
+def _counters(report: DiffReport, width: int | None) -> list[Line]:
+    """The line of the epochs and steps that differ: `epoch 0 → 1 · step 500 → 1,000`."""
+    pieces = [
+        f"{show(row.name, 80)} {''.join(text for text, _ in _value(row))}"
+        for row in report.values
+        if _is_counter(row)
+    ]
+    return flowed([], pieces[:_VALUES], width, 2) if pieces else []
+
+
+def _again(report: DiffReport, option: str) -> str:
+    """Return the command of the comparison with one more option."""
+    words = ["ckpt diff", *(pasted_path(side.path) or "…" for side in (report.before, report.after))]
+    if report.options.section is not None:
+        words += ["--section", pasted(report.options.section) or "…"]
+    return " ".join([*words, option])
+
+
+def _tied(report: DiffReport) -> list[str]:
+    """Return one note for each name of one file that is another name of a tensor that both files hold."""
+    notes = [
+        f"tied: {show(row.name, 80)} is {show(row.of, 80)} in {show(_sides(report, row)[0].path, 80)}; "
+        f"{show(_sides(report, row)[1].path, 80)} has it under one name"
+        for row in report.tied[:_TIED]
+    ]
+    if len(report.tied) > _TIED:
+        notes.append(f"tied: {len(report.tied) - _TIED:,} more (--json)")
+    return notes
+
+
+def _sides(report: DiffReport, row: Tied) -> tuple[Checkpoint, Checkpoint]:
+    """Return the file that has both names of a tied tensor, and the other file."""
+    return (report.before, report.after) if row.is_before else (report.after, report.before)
+
+
+def _apart(report: DiffReport) -> list[str]:
+    """Return the note that the files hold other parts of tensors, which are not compared."""
+    apart = [row for row in report.rows if row.apart]
+    if not apart:
+        return []
+    numbers = ranks_of(apart)
+    whose = f"rank {numbers[0]} and rank {numbers[1]} of one mesh" if numbers else "other ranks, or the whole"
+    return [f"not compared: {plural(len(apart), 'tensor')} of which each file holds another part ({whose})"]
+
+
+def _headline(report: DiffReport, width: int | None) -> list[Line]:
+    sides = [
+        sum((row.before if side == 0 else row.after) is not None for row in report.rows) for side in (0, 1)
+    ]
+    count = (
+        f"{plural(sides[0], 'tensor')} each"
+        if sides[0] == sides[1]
+        else f"{sides[0]:,} and {sides[1]:,} tensors"
+    )
+    head = f"{show(report.before.path, None)} → {show(report.after.path, None)}   "
+    pieces = [count]
+    aligned = []
+    for pair in report.pairs:
+        for prefix, mark in zip(pair.prefixes, ("before", "after"), strict=True):
+            if prefix:
+                aligned.append(f"{prefix}* → * ({mark})")
+        aligned += [rename.label for rename in pair.renames if rename.kind != "start"]
+    pieces += [f"aligned: {and_more(list(dict.fromkeys(aligned)), 6)}"] if aligned else []
+    return [
+        [(text, "head" if style == "name" else style or "head") for text, style in line]
+        for line in flowed([(head, "name")], pieces, width, 2)
+    ]
+
+
+def _counts(report: DiffReport, width: int | None) -> list[Line]:
+    rows = []
+    for role, label in _ROLES.items():
+        counts = {status: report.count(status, role) for status in STATUSES}
+        if any(counts.values()):
+            parts = [f"{counts['changed']:,} changed", f"{counts['same']:,} unchanged"]
+            if report.options.structure:
+                parts = [f"{counts['same']:,} same"]
+            parts += [f"{counts[status]:,} {status}" for status in STATUSES[1:-1] if counts[status]]
+            parts = list(map(whole, parts))
+            if role == "parameter" and any(_is_by_name(row) for row in report.rows):
+                parts.append("(by their names: a state dict does not mark buffers)")
+            rows.append((label, "   ".join(parts)))
+    size = max((len(label) for label, _ in rows), default=0)
+    return [line for label, text in rows for line in hung([(label.ljust(size + 3), "name")], text, width)]
+
+
+def _is_by_name(row: Row) -> bool:
+    """Tell whether only the name of a tensor says that it is a parameter."""
+    return row.role[:3] == ("parameter", "likely", "name")
+
+
+def _still(report: DiffReport, width: int | None, which: str) -> list[Line]:
+    """Parameters that did not change, by the reason; empty when no parameter changed.
+
+    By default the findings say it of most of them, and it is not said again.
+    """
+    moved = any(row.status == "changed" for row in report.rows)
+    if which == "auto" and any(row.code == "step-skipped" for row in report.findings):
+        return []
+    told = {name for row in report.findings if row.code == "frozen" for name in row.tensors}
+    still: dict[str, list[str]] = {}
+    for row in report.rows:
+        if row.status == "same" and row.reason is not None and (which != "auto" or row.name not in told):
+            still.setdefault(row.reason, []).append(row.label)
+    if not still or not moved or report.options.structure:
+        return []
+    out: list[Line] = [[], [("unchanged parameters", "head")]]
+    for reason, names in still.items():
+        out += hung([("  ", "")], f"{reason} ({len(names):,}):", width, 2)
+        if which == "auto":
+            text = folded(names, _STILL, 200)
+            text += " (--show unchanged)" if len(names) > _STILL and " more" in text else ""
+        else:
+            text = ", ".join(map(whole, braced([show(name, None) for name in names])))
+        out += hung([("    ", "")], text, width, 4)
+    return out
+
+
+def _name_size(rows: Sequence[tuple[str, Texts]], width: int | None) -> int:
+    """Cells of the column of names beside some texts: as many as the longest one, if all short texts fit beside it."""
+    longest = max((cells(name) for name, _ in rows), default=0)
+    if width is None:
+        return min(longest, NAME)
+    widest = max((cells(texts[-1]) for _, texts in rows), default=0)
+    return min(longest, max(min(NAME, width // 2), _LEAST_NAME, width - 4 - widest))
+
+
+def _laid_out(
+    rows: Sequence[tuple[str, str, Texts]], size: int, width: int | None, *, is_whole: bool = False
+) -> list[list[Line]]:
+    """Return the lines of each row: git's letter, a name, and what is said of it at several lengths.
+
+    Rows below each other leave out the same, and where names are too long, what all of these begin with.
+    """
+    pairs = [(name, texts) for _, name, texts in rows]
+    if width is not None and not is_whole:
+        begin = common_begin([name for name, texts in pairs if cells(name) + 4 + cells(texts[-1]) > width])
+        if begin:
+            pairs = [
+                ("…" + name.removeprefix(begin) if name.startswith(begin) else name, texts)
+                for name, texts in pairs
+            ]
+            size = _name_size(pairs, width)
+    return [
+        _row(letter, name, size, texts, width, is_whole=is_whole)
+        for (letter, *_), (name, _), texts in zip(
+            rows, pairs, _in_one_length(pairs, size, width), strict=True
+        )
+    ]
+
+
+def _in_one_length(rows: Sequence[tuple[str, Texts]], size: int, width: int | None) -> list[Texts]:
+    """The texts of rows, without those that not all rows of as many texts can show beside a name of `size` cells."""
+    if width is None:
+        return [texts for _, texts in rows]
+    fitting: dict[int, int] = {}
+    for name, texts in rows:
+        if cells(name) <= size:
+            room = width - 4 - size
+            first = next((i for i, text in enumerate(texts) if cells(text) <= room), len(texts) - 1)
+            fitting[len(texts)] = max(fitting.get(len(texts), 0), first)
+    return [texts[fitting.get(len(texts), 0) :] for _, texts in rows]
+
+
+def _row(
+    letter: str,
+    name: str,
+    size: int,
+    texts: Texts,
+    width: int | None,
+    *,
+    is_whole: bool = False,
+) -> list[Line]:
+    """One line: a name in a column of `size` cells, and the longest of the texts that fits beside it.
+
+    Where none does, the middle of the name is left out. Only a name that is to be whole has then a line of its own.
+    """
+    head: Line = [(f"{letter} ", _COLOURS.get(letter, ""))]
+    beside = max(cells(name), size) + 2
+    if width is None:
+        return [[*head, (_padded(name, size), ""), (texts[0], "")]]
+    for text in texts:
+        if 2 + beside + cells(text) <= width:
+            return [[*head, (_padded(name, size), ""), (text, "")]]
+    room = width - 4 - cells(texts[-1])
+    if room >= _LEAST_NAME and not is_whole:
+        return [[*head, (_padded(_fitting(name, room), min(size, room)), ""), (texts[-1], "")]]
+    shown = name if is_whole else _fitting(name, width - 2)
+    text = next((text for text in texts if 4 + cells(text) <= width), texts[-1])
+    return [[*head, (shown, "")], *(hung([("    ", "")], text, width) if text else [])]
+
+
+def _padded(name: str, size: int) -> str:
+    return name + " " * (max(size - cells(name), 0) + 2)
+
+
+def _fitting(name: str, width: int) -> str:
+    """A name of at most `width` cells: fewer siblings in its braces, else its middle left out, but no part of braces."""
+    short = fewer(name, width)
+    return short if short is not None else cut(re.sub(r"\{[^{}]*\}", "*", name), width)
+
+
+def _wanted(report: DiffReport, which: str) -> list[Row]:
+    """The tensors that `--show` lists, in the order of the file."""
+    differing = STATUSES[: STATUSES.index("unchecked")]
+    wanted: Sequence[str] = {
+        "auto": differing,
+        "changed": differing,
+        "unchanged": ("same",),
+        "frozen": (),
+        "buffers": STATUSES,
+        "all": STATUSES,
+    }[which]
+    return [
+        row
+        for row in report.rows
+        if row.status in wanted and (which != "buffers" or row.role.role == "buffer")
+    ]
+
+
+def _changes(
+    report: DiffReport, which: str, width: int | None, limit: int, least_bars: int = 0
+) -> list[Line]:
+    """Return the tensors that differ: new NaN first, then parameters, buffers and the rest.
+
+    By default there are about `limit` lines. An optimizer that one file alone has is one of them, and where more
+    parameters changed than fit, their modules are drawn in place of them. What is left out is counted.
+    """
+    rows = _wanted(report, which)
+    if which != "auto":
+        return [[], *_listing(sorted(rows, key=_rank), width, is_whole=True)] if rows else []
+    entire = _entire(report.rows)
+    rows = [row for row in rows if id(row) not in entire]
+    bad = [row for row in rows if _is_bad(row)]
+    retyped = _wholly_retyped(report.rows)
+    others = [
+        row
+        for row in rows
+        if not _is_bad(row) and id(row) not in retyped and (row.status != "changed" or not _is_drawn(row))
+    ]
+    said = {*retyped, *(id(row) for row in (*bad, *others))}
+    weight = {"added": 0, "removed": 0, "reshaped": 0}
+    others.sort(key=lambda row: (weight.get(row.status, 1), *_rank(row)))
+    groups = {
+        label: sorted((row for row in rows if row.role.role in roles and id(row) not in said), key=_rank)
+        for label, roles in _GROUPS.items()
+    }
+    parameters = groups["parameters"]
+    first, then = _merged(bad), _merged(others)
+    # What is added, removed and reshaped comes before the bars, and on a small screen in place of them.
+    least = min(len(parameters), _LEAST_BARS + 2) + 1 if any(groups.values()) else 0
+    has_bars = not then or limit >= _SMALL or len(first) + len(then) + least <= limit
+    least = least if has_bars else 1
+    listed = [(name, texts) for _, name, texts, _ in (*first, *then)]
+    room = limit - len(listed) - 1
+    for group in groups.values():
+        if len(group) <= room:
+            listed += [(_name(row), _what(row)) for row in group]
+            room -= len(group)
+    size = _name_size(listed, width)
+    out = _blocks(first, len(bad), size, width, max(limit // 2, _LEAST))
+    for_all = [
+        line
+        for lines in _laid_out([("M", *row) for row in dict.fromkeys(retyped.values())], size, width)
+        for line in lines
+    ]
+    most = max(limit - len(out) - len(for_all) - least, limit // 2, _LEAST)
+    out += _blocks(then, len(others), size, width, most) + for_all
+    left: list[str] = []
+    for label, group in groups.items():
+        least = _LEAST if label == "parameters" and not out else 0
+        room = max(limit - 1 - len(out), least)  # a line for what is left
+        lines = _listing(group, width, size) if len(group) <= room else []
+        if label != "parameters" and group and not out:
+            merged = _merged(group)  # nothing else differs
+            size = _name_size([(name, texts) for _, name, texts, _ in merged], width)
+            lines = _blocks(merged, len(group), size, width, limit)
+        elif (not lines and group) or len(lines) > room:
+            most = max(min(room - 3, _FEW), least_bars)
+            is_drawn = label == "parameters" and has_bars
+            lines = _bars(group, width, most, only_changed=True) if is_drawn else []
+            left.append(f"{len(group):,} {label}")
+        out += lines
+    out += [line for lines in _laid_out([*dict.fromkeys(entire.values())], 0, width) for line in lines]
+    if left:
+        out += hung([], f"… {', '.join(left)} (--show changed)", width, 2, "dim")
+    return [[], *out] if out else []
+
+
+_GROUPS = {
+    "parameters": ("parameter", "unknown"),
+    "buffers": ("buffer",),
+    "tensors of the optimizer": ("optimizer",),
+    "other tensors": ("other",),
+}
+
+
+def _is_bad(row: Row) -> bool:
+    """Tell whether a tensor has NaN or Inf that it had not before."""
+    change = row.change
+    return change is not None and (change.nan[1] > change.nan[0] or change.inf[1] > change.inf[0])
+
+
+def _is_drawn(row: Row) -> bool:
+    """Tell whether a bar can hold the change of a tensor."""
+    return row.change is not None and row.change.squares is not None
+
+
+_Merged = tuple[str, str, Texts, int]
+"""Rows that are shown as one: git's letter, their names, what is said of all of them, and how many they are."""
+
+
+def _merged(rows: Sequence[Row]) -> list[_Merged]:
+    """Return the first rows, those as one of which the same is said."""
+    looks = [(row.status, row.role.role, _what(row)) for row in rows[:_MERGED]]
+    out: list[_Merged] = []
+    for name, indices in alike([(_name(row), look) for row, look in zip(rows, looks, strict=False)]):
+        status, _, texts = looks[indices[0]]
+        times = f"  ×{len(indices)}" if len(indices) > 1 else ""
+        texts = tuple((text + times).lstrip() for text in texts)
+        out.append((LETTERS[status], name, texts, len(indices)))
+    return out
+
+
+def _blocks(merged: Sequence[_Merged], count: int, size: int, width: int | None, most: int) -> list[Line]:
+    """Return the lines of some of `count` rows, at most `most`, and how many rows are left out."""
+    rows = [(letter, name, texts) for letter, name, texts, _ in merged[: most + 1]]
+    blocks = _laid_out(rows, size, width)
+    shown = sum(times for *_, times in merged)
+    if sum(map(len, blocks)) <= most and len(merged) == len(blocks) and shown >= count:
+        return [line for block in blocks for line in block]
+    out: list[Line] = []
+    shown = 0
+    for block, (*_, times) in zip(blocks, merged, strict=False):
+        if out and len(out) + len(block) > most - 1:
+            break
+        out, shown = out + block, shown + times
+    return [*out, [(f"… {count - shown:,} more (--show changed)", "dim")]]
+
+
+def _wholly_retyped(rows: Sequence[Row]) -> dict[int, tuple[str, Texts]]:
+    """Return the rows of a dtype that all tensors of a role gave up for one other.
+
+    They stand by their id, each with the name and the texts of the row for all of them.
+    """
+    sides = [
+        (row, row.before.tensor.dtype.name, row.after.tensor.dtype.name)
+        for row in rows
+        if row.before and row.after
+    ]
+    lines: dict[int, tuple[str, Texts]] = {}
+    for label, roles in _GROUPS.items():
+        pairs: dict[str, dict[str, list[Row]]] = {}
+        for row, before, after in sides:
+            if row.role.role in roles:
+                pairs.setdefault(before, {}).setdefault(after, []).append(row)
+        for before, by_dtype in pairs.items():
+            after, inside = next(iter(by_dtype.items()))
+            group = [row for row in inside if row.status == "retyped"]
+            if before == after or len(by_dtype) > 1 or len(group) < 2:
+                continue
+            changes = [row.change for row in group if row.change is not None]
+            texts: Texts = (f"{before} → {after}",)
+            if len(changes) == len(group):
+                texts = tuple(f"{texts[0]}, {text}" for text in change_texts(together(changes)))
+            lines |= {id(row): (f"{len(group):,} {label}", texts) for row in group}
+    return lines
+
+
+def _rank(row: Row) -> tuple[bool, int, bool]:
+    """The place of a row in a list: new NaN and Inf first, then by the role, and in it names and shapes before values."""
+    return not _is_bad(row), list(_ROLES).index(row.role.role), row.status == "changed"
+
+
+def _entire(rows: Sequence[Row]) -> dict[int, tuple[str, str, Texts]]:
+    """Return the rows of optimizers that one file alone has, by their id, each with the row for all of them."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.role.role == "optimizer" and row.status in ("added", "removed"):
+            groups.setdefault((row.status, row.name.partition(".state.")[0]), []).append(row)
+    here = {
+        (side, row.name.partition(".state.")[0])
+        for row in rows
+        if row.role.role == "optimizer"
+        for side, entry in (("removed", row.after), ("added", row.before))
+        if entry is not None
+    }
+    lines: dict[int, tuple[str, str, Texts]] = {}
+    for (status, name), group in groups.items():
+        if (status, name) not in here and len(group) > 1:
+            nbytes = sum(entry.tensor.nbytes for row in group for entry in (row.before, row.after) if entry)
+            text = f"{plural(len(group), 'tensor')}, {size_text(nbytes)}"
+            lines |= {id(row): (LETTERS[status], show(name, 120), (text,)) for row in group}
+    return lines
+
+
+def _listing(
+    rows: Sequence[Row], width: int | None, size: int | None = None, *, is_whole: bool = False
+) -> list[Line]:
+    """Return the rows, one below the other. Names have `size` cells, by default as many as the longest one."""
+    named = [(LETTERS[row.status], _name(row), _what(row)) for row in rows]
+    if size is None:
+        size = _name_size([(name, texts) for _, name, texts in named], width)
+    return [line for lines in _laid_out(named, size, width, is_whole=is_whole) for line in lines]
+
+
+_BARS, _FEW = 40, 16
+"""The most bars of --stat where no screen says how many fit, and the most beside other rows."""
+_LEAST_BARS = 4
+_FEWEST_CELLS, _BAR_CELLS = 10, 30
+"""Cells of the longest bar: a screen that is too narrow for the names has shorter bars."""
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def _bars(
+    chosen: Sequence[Row],
+    width: int | None,
+    most: int,
+    depth: int | None = None,
+    *,
+    only_changed: bool = False,
+) -> list[Line]:
+    """One bar per module: the change of its tensors, relative to the largest.
+
+    `only_changed`: the rows are those that changed, for without --stat no norm of the others is known.
+    """
+    if depth is None:
+        bars = bars_that_fit(chosen, max(most, _LEAST_BARS))
+    else:
+        rows = modules(chosen, depth)
+        bars = Bars(rows, depth, len(rows))
+    shares = [0.0 if row.rel_l2 is None or isnan(row.rel_l2) else row.rel_l2 for row in bars.modules]
+    largest = max(shares, default=0.0)
+    retypes = any(row.retyped for row in bars.modules)
+    heads = ["TENSORS CHANGED"] if only_changed else ["TENSORS", "CHANGED", *(["RETYPED"] if retypes else [])]
+    table: list[list[str]] = []
+    for row in bars.modules:
+        none = "-" if row.is_unmeasured else "from 0"
+        number = none if row.rel_l2 is None else f"{row.rel_l2:.3g}"
+        counts = [row.tensors, row.changed, row.retyped]
+        counts = [row.changed] if only_changed else counts[: len(heads)]
+        name = show(row.name, 120) or "(the root)"
+        table.append([name, *(f"{count:,}" for count in counts), number])
+    columns_ = [Column(name, right=True) for name in (*heads, "REL. L2")]
+    sizes = [max(map(cells, column)) for column in zip(["MODULE", *heads, "REL. L2"], *table, strict=True)]
+    room = _BAR_CELLS
+    if width is not None:
+        room = min(max(width - sum(sizes) - 2 * len(sizes), _FEWEST_CELLS), _BAR_CELLS)
+    for cells_, change in zip(table, shares, strict=True):
+        cells_.append(_bar(change, largest, room))
+    out = columns([Column("MODULE", gives_way=True, is_file=True), *columns_, Column("")], table, width=width)
+    if len(bars.modules) < bars.total:
+        every = f"{'--stat ' if only_changed else ''}--depth {bars.depth}"
+        out.append([(f"… {bars.total:,} modules in {len(bars.modules):,} rows ({every})", "dim")])
+    return out
+
+
+def _bar(change: float, largest: float, room: int) -> str:
+    """The bar of a change beside the largest one, which has `room` cells.
+
+    The largest may be infinite: a sum of squares that float64 does not hold.
+    """
+    if not change:
+        return ""
+    share = 1.0 if change == largest else change / largest
+    eighths = max(1, round(share * room * 8))  # a change, however small
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _name(row: Row) -> str:
+    if row.status == "renamed":
+        return f"{show(row.labels[0])} → {show(row.labels[1])}"
+    return show(row.label)
+
+
+def _what(row: Row) -> Texts:
+    before, after = row.before, row.after
+    if before is None or after is None:
+        entry = after or before
+        assert entry is not None
+        return (f"{list(entry.tensor.shape)} {entry.tensor.dtype.name}",)
+    if row.status == "reshaped":
+        layouts = [entry.tensor.layout for entry in (before, after)]
+        marks = ["" if layouts[0] == layouts[1] else f" {layout}" for layout in layouts]
+        return (f"{list(before.tensor.shape)}{marks[0]} → {list(after.tensor.shape)}{marks[1]}",)
+    texts: Texts = ()
+    change = row.change
+    if change is not None:
+        is_vague = (
+            before.tensor.layout != "strided" and change.differing == change.numel and change.squares is None
+        )
+        texts = ("its parts differ",) if is_vague else change_texts(change)
+    if row.status == "retyped":
+        dtypes = f"{before.tensor.dtype.name} → {after.tensor.dtype.name}"
+        return tuple(f"{dtypes}, {text}" for text in texts) or (dtypes,)
+    if texts or row.reason is None:
+        return texts or ("",)
+    # The reason stands above the rows too.
+    return (row.reason, "unchanged") if row.status == "same" else (row.reason,)
+
+
+def change_texts(change: Change) -> Texts:
+    """`12 of 100 elements, max |Δ| 0.5 at [3, 1], relative L2 0.02`, and shorter.
+
+    The place of the largest change goes first, then `all elements`, then the cells of a histogram and the norm. A share
+    of the elements, and new NaN, are never left out.
+    """
+    if not change.differing and not change.other_bytes:
+        return ("values are equal",)
+    if not change.differing:
+        differ = f"{plural(change.other_bytes, 'element')} differ in bytes only"
+        return (f"values are equal, {differ} (-0.0, NaN)", differ)
+    is_all = change.differing >= change.numel
+    share = "all elements" if is_all else f"{change.differing:,} of {plural(change.numel, 'element')}"
+    bad = ""
+    if change.nan[0] != change.nan[1] or change.inf[0] != change.inf[1]:
+        bad = ", ".join(
+            f"{label} {before:,} → {after:,}"
+            for label, (before, after) in (("NaN", change.nan), ("inf", change.inf))
+            if before != after
+        )
+    largest = "" if change.max_abs is None else f"max |Δ| {change.max_abs:.3g}"
+    place = f" at {list(change.at)}" if largest and change.at else ""
+    norm = "" if change.rel_l2 is None else f"relative L2 {change.rel_l2:.3g}"
+    kept = "" if is_all else share
+    drawn = change.histogram is not None and bool(change.histogram.counts)
+    full = _drawn(change.histogram) if change.histogram is not None and drawn else ""
+    lengths: list[tuple[str, ...]] = [
+        (share, bad, largest + place, norm, full),
+        (share, bad, largest, norm, full),
+        (kept, bad, largest, norm, full),
+    ]
+    if change.histogram is not None and drawn:
+        small = _drawn(change.histogram, CELLS // 2)  # its ends say what the largest change is
+        lengths += [(kept, bad, largest, norm, small), (kept, bad, norm, small), (kept, bad, small)]
+    else:
+        lengths.append((kept, bad, largest) if largest else (share, bad))
+    return tuple(", ".join(filter(None, pieces)) or share for pieces in lengths)
+
+
+def _drawn(histogram: Histogram, room: int = CELLS) -> str:
+    """`Δ -0.001 ▂▅█▅▁ 0.0008`: the counts between the least difference and the largest."""
+    if histogram.low == histogram.high:
+        return f"Δ {histogram.low:.3g}"
+    return f"Δ {histogram.low:.3g} {spark(histogram, room)} {histogram.high:.3g}"
+
+
+def _values(report: DiffReport, width: int | None) -> list[Line]:
+    rows = [row for row in report.values if not _is_counter(row)]
+    if not rows:
+        return []
+    out: list[Line] = [[]]
+    for row in rows[:_VALUES]:
+        letter = LETTERS[row.status]
+        out += _value_lines([(f"{letter} ", _COLOURS.get(letter, ""))], row, width)
+    if len(rows) > _VALUES:
+        out.append([(f"… {len(rows) - _VALUES:,} more values (--json)", "dim")])
+    return out
+
+
+def _value_lines(head: Line, row: ValueRow, width: int | None) -> list[Line]:
+    """A name with the old value and the new one, on one line.
+
+    Where they do not fit, the values are cut as long as they can be told apart, then the middle of the name is left out.
+    """
+    name = show(row.name)
+    sides = _value(row)
+    if width is None:
+        return [[*head, (f"{name}  ", ""), *sides]]
+    for limit in (_VALUE_CELLS, _VALUE_CELLS // 2):
+        shorter = _value(row, limit)
+        if not _are_apart(shorter):
+            break
+        sides = shorter
+        if cells(name) + 4 + _size(sides) <= width:
+            return [[*head, (f"{name}  ", ""), *sides]]
+    room = width - 4 - _size(sides)
+    if room >= _LEAST_NAME:
+        return [[*head, (f"{_fitting(name, room)}  ", ""), *sides]]
+    return spread([*head, (f"{whole(name)}  ", ""), *sides], width, 4)
+
+
+def _size(line: Line) -> int:
+    return sum(cells(text) for text, _ in line)
+
+
+def _are_apart(sides: Line) -> bool:
+    """Tell whether the two values look different."""
+    return len({text for text, _ in sides}) == len(sides)
+
+
+def _value(row: ValueRow, limit: int = _VALUE_CELLS) -> Line:
+    """The old value and the new one, in the colours of git.
+
+    Long lists are counted if that differs, and values that begin alike are without their middles.
+    """
+    sides = _two_sides(
+        row,
+        lambda side: (
+            value_text(side, limit) if side.fields is not None else show_literal(brief(side.node, limit))
+        ),
+    )
+    if len(sides) > 1 and any(text.endswith("…") for text, _ in sides):
+        counted = _two_sides(row, lambda side: value_text(side, limit))
+        ends = _two_sides(row, lambda side: cut(show_literal(brief(side.node, _LONG_VALUE)), limit))
+        return next((ways for ways in (counted, sides, ends) if _are_apart(ways)), sides)
+    return sides
+
+
+def _two_sides(row: ValueRow, text_of: Callable[[Value], str]) -> Line:
+    sides = [
+        (text_of(side), style)
+        for side, style in ((row.before, "removed"), (row.after, "added"))
+        if side is not None
+    ]
+    return [*sides[:1], *([(" → ", ""), sides[1]] if len(sides) > 1 else [])]
+
+
+def _verdict(report: DiffReport) -> str:
+    if not report.differs:
+        what = "same"
+        if report.options.structure:
+            what = "same names, shapes and dtypes; values were not compared"
+        elif report.options.quick:
+            what = "same sizes and checksums; values were not read"
+        unchecked = report.count("unchecked")
+        decided = sum(row.apart or row.unread is not None for row in report.rows)
+        if unchecked > decided:
+            what = f"undecided: {plural(unchecked - decided, 'tensor')} have no checksum; {what}"
+        if report.unread:
+            what = f"undecided: {plural(len(report.unread), 'tensor')} could not be read; {what}"
+        return f"{what}: {plural(report.count('same'), 'tensor')}"
+    parts = [
+        f"{report.count(status):,} {status}"
+        for status in STATUSES
+        if report.count(status) or status in ("changed", "same")
+    ]
+    values = f", {plural(len(report.values), 'value')}" if report.values else ""
+    return f"differ: {', '.join(parts)}{values}"
+
+
+def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:
+    """One row per tensor, the header first: git's letter, names, role, elements that differ, max |Δ|.
+
+    All of them have one, unless `show_rows` asks for some.
+    """
+    rows = [["letter", "before", "after", "role", "differing", "max_abs"]]
+    for row in report.rows if show_rows in ("auto", "frozen") else _wanted(report, show_rows):
+        change = row.change
+        rows.append(
+            [
+                LETTERS[row.status],
+                show(row.before.name, None) if row.before is not None else "",
+                show(row.after.name, None) if row.after is not None else "",
+                row.role.role,
+                "" if change is None else str(change.differing),
+                "" if change is None or change.max_abs is None else repr(change.max_abs),
+            ]
+        )
+    for value in report.values if show_rows not in ("unchanged", "buffers") else ():
+        name = show(value.name, None)
+        rows.append(
+            [
+                LETTERS[value.status],
+                name if value.before else "",
+                name if value.after else "",
+                "value",
+                "",
+                "",
+            ]
+        )
+    return rows
+
+
+def name_lines(report: DiffReport) -> Sequence[Line]:
+    """The names of what differs, one per line."""
+    names = [row.name for row in report.rows if row.status not in ("same", "unchecked")]
+    return [[(show(name, None), "")] for name in (*names, *(row.name for row in report.values))]

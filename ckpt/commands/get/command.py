@@ -1,0 +1,64 @@
+"""`ckpt get`: one value, as text that a shell can use."""
+
+from __future__ import annotations
+
+import os
+
+from ckpt.commands.get.get import Lookup, contents, first_values, get, whole
+from ckpt.commands.get.text import content_lines, get_lines, get_text, is_short, tensor_lines
+from ckpt.model.errors import UsageError, about
+from ckpt.model.findings import LOST
+from ckpt.model.limits import Limits
+from ckpt.model.text import pasted, pasted_path
+from ckpt.surface.cli import output
+from ckpt.surface.cli.inputs import documented, notices, opened
+
+_DOUBTFUL = (*LOST, "ranks-differ", "dead-files", "container")
+"""Reasons to doubt a value: files are missing, contradict each other, or belong to another save."""
+_FIRST = 8
+"""Elements of a tensor that are shown."""
+
+
+def command(path: str, names: list[str], *, json: bool, limits: Limits) -> int:
+    """Print values of a checkpoint as text or JSON: a scalar bare, all else as a tree.
+
+    The name of a tensor prints what it is and its first values. Objects are read without their classes.
+
+    \b
+    step=$(ckpt get last.ckpt global_step)
+    ckpt get train.pth args.lr epoch
+    """
+    swapped = next((name for name in names if os.path.isfile(name)), None)
+    if swapped is not None and not os.path.exists(path):
+        words = [pasted_path(swapped), *(pasted(name) for name in (path, *names) if name != swapped)]
+        hint = None if None in words else f"ckpt get {' '.join(word or '' for word in words)}"
+        raise UsageError("no such file", path=path, hint=hint)
+    with about(path), documented(path, "ckpt.get" if json else None), opened(path, limits) as found:
+        checkpoint = found.checkpoint
+        for text in notices(found, _DOUBTFUL):
+            output.talk(text)
+        if names:
+            lookups = get(found.survey, names, limits)
+        elif not json and (items := contents(checkpoint)):
+            width = output.screen_width()
+            output.write_lines(content_lines(path, checkpoint.traits.label, items, width))
+            return 0
+        else:
+            lookups = [whole(found.survey)]
+        for item in lookups:
+            if json:
+                output.write_json(item.to_json())
+            else:
+                _write(item)
+    return 0
+
+
+def _write(item: Lookup) -> None:
+    """Print what goes by one name: one line where that is all of it."""
+    if item.row is not None and item.role is not None:
+        values = first_values(item.row.tensor, _FIRST)
+        output.write_lines(tensor_lines(item.row, item.role, values, output.screen_width()))
+    elif is_short(item.node):
+        output.write_text(get_text(item.node))
+    else:
+        output.write_lines(get_lines(item.name, item.node, output.screen_width()))

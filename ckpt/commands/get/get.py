@@ -1,0 +1,170 @@
+"""`ckpt get`: values of a checkpoint by their dotted names."""
+
+from __future__ import annotations
+
+from ckpt.commands.inspect.document import tensor_json
+from ckpt.commands.inspect.inspect import Row
+from ckpt.evidence.loading import look_at
+from ckpt.evidence.roles import Role
+from ckpt.evidence.survey import Survey
+from ckpt.model.checkpoint import Checkpoint, names_of
+from ckpt.model.errors import CkptError, UnreadableError, UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.names import ROOT, Path, nearest
+from ckpt.model.nodes import Node, tensor_of
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Tensor, TensorRef, unwrapped
+from ckpt.model.text import Json, show
+from ckpt.tree.find import find, named, node_at
+from ckpt.tree.json import path_json, plain, scalar_json
+from ckpt.tree.view import look
+
+SCHEMA: dict[str, Json] = {"name": "ckpt.get", "version": 1}
+
+
+class Lookup(NamedTuple):
+    """A node of the tree, or the row of a tensor, that goes by a name."""
+
+    name: str
+    path: Path
+    node: Node
+    row: Row | None = None
+    role: Role | None = None
+    in_optimizer: bool | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """`{name, path, type, value}`; of a tensor the entry of `tensors[]` of `ckpt.inspect`."""
+        if self.row is not None and self.role is not None:
+            return {"schema": SCHEMA, **tensor_json(self.row, self.role, self.in_optimizer)}
+        view = look(self.node)
+        document: dict[str, Json] = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "path": path_json(self.path),
+            "type": view.type,
+        }
+        if view.kind == "scalar":
+            document["value"], otherwise = scalar_json(view)
+            if otherwise is not None:
+                document["value_is"] = otherwise
+        else:
+            document["value"] = plain(self.node)
+        return document
+
+
+def get(survey: Survey, names: list[str], limits: Limits) -> list[Lookup]:
+    """Look the names up, in their order. Raises UsageError with the nearest names."""
+    checkpoint = survey.checkpoint
+    lookups: list[Lookup] = []
+    for name in names:
+        matches = find(checkpoint.root, name, limits)
+        if not matches and name == ROOT:
+            lookups.append(whole(survey))
+            continue
+        if not matches and checkpoint.beside is not None:
+            matches = find(checkpoint.beside, name, limits)
+        if not matches and "#" in name:  # the mark of a second path with one name
+            paths = [value.path for value in checkpoint.values if value.name == name]
+            matches = [(path, node_at(checkpoint.root, path)) for path in paths]
+        if len(matches) > 1 and len({id(node) for _, node in matches}) > 1:
+            raise UsageError(
+                f"{len(matches)} places are called {name}",
+                path=checkpoint.path,
+                hint=_look(checkpoint, "for their paths", "--json"),
+            )
+        if matches and tensor_of(matches[0][1]) is None and look(matches[0][1]).kind != "storage":
+            lookups.append(Lookup(name, *matches[0]))
+            continue
+        row = _row(survey, name)
+        if row is None:
+            raise _unknown(checkpoint, name)
+        role, held = survey.role_of(row.position)
+        lookups.append(Lookup(row.entry.name, row.entry.path, row.tensor, row, role, held))
+    return lookups
+
+
+def _row(survey: Survey, name: str) -> Row | None:
+    """The tensor with this name, or the first one that has it inside of its section."""
+    names = names_of(survey.tensors)
+    if name in names:
+        index = names.index(name)
+        part = next((part for part in survey.sections if index in part.indices), None)
+        return Row(survey.tensors[index], part, index)
+    for part in survey.sections:
+        inside = part.names()
+        if name in inside:
+            index = inside.index(name)
+            return Row(part.entries[index], part, part.first + index)
+    return None
+
+
+def whole(survey: Survey) -> Lookup:
+    """All of a checkpoint: its tree, or the row of the tensor that it is."""
+    root = survey.checkpoint.root
+    if tensor_of(root) is None:
+        return Lookup("", (), root)
+    row, role = Row(survey.tensors[0], next(iter(survey.sections), None), 0), survey.roles[0]
+    return Lookup(row.entry.name, row.entry.path, row.tensor, row, role, survey.in_optimizer[0])
+
+
+class Item(NamedTuple):
+    """A name at the top of a checkpoint, how many tensors lie below it, and their bytes."""
+
+    name: str
+    node: Node
+    tensors: int
+    nbytes: int
+
+
+def contents(checkpoint: Checkpoint) -> list[Item]:
+    """The names at the top of a checkpoint, in file order. A file that is one tensor or one value has none."""
+    if tensor_of(checkpoint.root) is not None:
+        return []
+    children = list(named(look(checkpoint.root)))
+    counts = {path: [0, 0] for path, _, _ in children}
+    for entry in checkpoint.tensors:
+        # A module has its names one step below.
+        count = counts.get(entry.path[:1]) or counts.get(entry.path[:2])
+        if count is not None:
+            count[0] += 1
+            count[1] += entry.tensor.nbytes
+    return [Item(name, node, *counts[path]) for path, name, node in children]
+
+
+def first_values(tensor: Tensor, count: int) -> list[bool | int | float | complex] | None:
+    """Return the first elements of a tensor in the order of its shape, at most `count`.
+
+    Return None if numpy has no numbers for it, or it has no data. Raises UnreadableError.
+    """
+    from ckpt.elements import cast  # here: a value needs none of them
+    from ckpt.elements.blocks import elements
+
+    tensor = unwrapped(tensor)
+    if (
+        not isinstance(tensor, TensorRef)
+        or tensor.storage.place is None
+        or not cast.has_numbers(tensor.dtype)
+    ):
+        return None
+    width = tensor.dtype.bits // 8
+    data = b""
+    for block in elements(tensor):
+        data += block[: count * width - len(data)]
+        if len(data) == count * width:
+            break
+    return cast.few(data, tensor.dtype)
+
+
+def _look(checkpoint: Checkpoint, why: str, option: str) -> str | None:
+    command = look_at(checkpoint.path, option)
+    return None if command is None else f"{why}: {command}"
+
+
+def _unknown(checkpoint: Checkpoint, name: str) -> CkptError:
+    for lost, why in checkpoint.account.left_out:
+        if name == lost or name.startswith(f"{lost}."):
+            return UnreadableError(f"{show(name, 80)} is lost: {why}", path=checkpoint.path)
+    names = [value.name for value in checkpoint.values] + [entry.name for entry in checkpoint.tensors]
+    alike = nearest(name, names)
+    hint = f"did you mean {', '.join(alike)}?" if alike else _look(checkpoint, "for all names", "--values")
+    return UsageError(f"no value called {name}", path=checkpoint.path, hint=hint)

@@ -1,0 +1,200 @@
+"""The function `inspect`, and its report: a mapping of names to what tensors are, which outlives the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ckpt.model.checkpoint import names_of
+from ckpt.model.limits import Limits
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, plural
+from ckpt.surface.api.checkpoint import MissingNameError, SectionSummary, Shown, summaries
+from ckpt.surface.api.keywords import Texts, gate_of, globs_of, model_of, text_only
+from ckpt.surface.api.opening import Input, at_hand, with_model
+from ckpt.surface.reports import pickled
+
+if TYPE_CHECKING:
+    from ckpt.commands.inspect.inspect import Inspection
+    from ckpt.evidence.numbering import Numbering
+    from ckpt.evidence.survey import Survey
+    from ckpt.model.findings import Finding, Gate
+
+
+class TensorSummary(NamedTuple):
+    """A tensor in a report, without its bytes. `role` says what it is, `evidence` how sure that is."""
+
+    name: str
+    section: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    device: str | None
+    numel: int
+    nbytes: int
+    role: str
+    evidence: str
+
+
+class InspectReport(Shown[TensorSummary]):
+    """The report of `ckpt inspect`, which outlives the file: dotted names -> tensors, in file order.
+
+    `findings` are the most serious first. `load` is the expression that opens the file, or None. Notebooks show the
+    text of the command.
+    """
+
+    def __init__(self, report: Inspection, gate: Gate, index: Numbering | None = None) -> None:
+        self.report = report
+        self.checkpoint = report.checkpoint
+        self.findings: tuple[Finding, ...] = report.findings
+        self.load: str | None = report.load.expression
+        self.index = index
+        """The parameters behind the numbers that were asked for."""
+        self._gate = gate
+        self._rows: dict[str, TensorSummary] | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 1 where the gate closes."""
+        described = self.report.described
+        return max(self._gate.code(self.findings), 0 if described is None else described.exit_code)
+
+    @property
+    def sections(self) -> tuple[SectionSummary, ...]:
+        """The parts of the checkpoint: its models, optimizers, schedulers …"""
+        return summaries(self.survey)
+
+    @property
+    def _tensors(self) -> dict[str, TensorSummary]:
+        if self._rows is None:  # the text report does without roles, which take time
+            self._rows = {
+                row.entry.name: TensorSummary(
+                    row.entry.name,
+                    row.section.name if row.section else None,
+                    row.tensor.dtype.name,
+                    row.tensor.shape,
+                    row.tensor.device,
+                    row.tensor.numel,
+                    row.tensor.nbytes,
+                    role.role,
+                    role.trust,
+                )
+                for row, role in zip(self.report.rows, self.report.roles(), strict=True)
+            }
+        return self._rows
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pickled(self.path, InspectReport, self.report, self._gate, self.index)
+
+    def __copy__(self) -> InspectReport:
+        return self
+
+    @property
+    def survey(self) -> Survey:
+        return self.report.survey
+
+    @property
+    def tensors(self) -> tuple[TensorSummary, ...]:
+        """All tensors, in file order."""
+        return tuple(self._tensors.values())
+
+    def __getitem__(self, name: str) -> TensorSummary:
+        if name not in self._tensors:
+            raise MissingNameError(name, "tensor", self._tensors, partial(self.elsewhere, name))
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def _repr_html_(self) -> str:
+        """Return the lines of `ckpt inspect` as HTML."""
+        # Named as text: only a notebook loads what it shows.
+        html: str = import_module("ckpt.surface.text.notebook").html_inspect(self.report)
+        return html
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.inspect`; docs/json.md is its contract."""
+        document = self.report.to_json()
+        return document if self.index is None else {**document, "index": self.index.to_json()}
+
+    def __repr__(self) -> str:
+        findings = f", {plural(len(self.findings), 'finding')}" if self.findings else ""
+        return f"<ckpt.InspectReport {self._sizes()}{findings}>"
+
+
+def inspect(
+    source: Input,
+    *,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    index: str | None = None,
+    base: Input | None = None,
+    model: Any = None,
+    arg: Texts = (),
+    select: Texts = (),
+    ignore: Texts = (),
+    level: str | None = None,
+    fail_on: Texts = (),
+    hints: bool = True,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> InspectReport:
+    """Return the report of `ckpt inspect` on a checkpoint, given as a path or open. Reads no tensor data.
+
+    `model` is a torch.nn.Module, or the text `FILE.py:FACTORY`, of which `arg` are the arguments. `index` are the numbers
+    of parameters in an error of DDP, as text. `base` is the checkpoint that an adapter is meant for: the report says whether it
+    fits. Without `hints`, findings name no commands, which takes less time. Raises
+    CkptError.
+    """
+    from ckpt.commands.inspect.inspect import inspect as job
+
+    text_only(section=section, index=index)
+    gate = gate_of("inspect", select, ignore, level, fail_on)
+    globs = globs_of(include, exclude)
+    live = model_of(model, arg)
+    with at_hand(source, limits, plugins=plugins) as opened:
+        survey = with_model(opened, live)
+        # Named as text: who looks at a file loads what writes only where a finding needs a command.
+        plan = import_module("ckpt.surface.api.advice").planning(survey) if hints else None
+        report = job(survey, globs, section, plan)
+        report = report._replace(findings=gate.rules.kept(report.findings))
+        report = with_description(report, limits, base, plugins=plugins)
+        numbering = None
+        if index is not None:
+            from ckpt.evidence.numbering import numbering as solve
+            from ckpt.evidence.numbering import numbers
+
+            numbering = solve(survey, numbers(index), section)
+        opened.check_unchanged()
+    return InspectReport(report, gate, numbering)
+
+
+def with_description(
+    report: Inspection, limits: Limits | None, base: Input | None = None, *, plugins: bool = False
+) -> Inspection:
+    """Return the report with what an adapter is, and whether it fits a base. Any other report stays as it is."""
+    if base is None and not _is_adapter(report):
+        return report
+    from ckpt.surface.api.extensions import adapters  # here: few files are adapters
+
+    described = adapters().description_of(report.survey, limits, base, plugins=plugins)
+    return report._replace(described=described)
+
+
+def _is_adapter(report: Inspection) -> bool:
+    """Tell whether a whole file looks like an adapter by its names."""
+    if report.selected:
+        return False
+    is_small = len(report.entries) <= _MOST_NAMES
+    return report.adapter is not None or (
+        is_small and any(".lora_" in name for name in names_of(report.entries))
+    )
+
+
+_MOST_NAMES = 4_096
+"""The most tensors of a file of which each name is looked at: few adapters have more."""

@@ -1,0 +1,63 @@
+"""The parameters behind the numbers of DDP, as text: one name per line, and many that fit one number folded."""
+
+from __future__ import annotations
+
+from ckpt.evidence.numbering import Numbered, Numbering
+from ckpt.model.text import folded, plural, show
+from ckpt.surface.text.lines import Line, hung, lined_up
+
+_FEW = 4
+"""Tensors that a number can be, up to which each has a line."""
+_GRADIENTS = {True: "had one earlier", False: "never", None: ""}
+
+
+def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line]:
+    """Return the assumption, the numbers with their names, then how sure they are."""
+    out: list[Line] = []
+    if numbering.assumes is not None:
+        out += hung([], f"If {numbering.assumes}:", width, 2, "warning")
+    several = len({row.ranks for row in numbering.rows}) > 1
+    rows = [["INDEX", "NAME", "SHAPE", "DTYPE", "GRADIENT", "RANK"]]
+    for row in numbering.rows:
+        rows += _rows(row, ", ".join(map(str, row.ranks)) if several else "")
+    out += lined_up(rows, 1, right=frozenset((0,)), width=width)
+    for text in _closing(numbering):
+        out += hung([], text, width, 2, "dim")
+    return out
+
+
+def _rows(row: Numbered, ranks: str) -> list[list[str]]:
+    """One line for each tensor that a number can be."""
+    if not row.entries:
+        return [[str(row.number), "too many parameters fit", "", "", "", ranks]]
+    if len(row.entries) > _FEW:
+        return [[str(row.number), *_one_of(row), ranks]]
+    return [
+        [
+            "or" if position else str(row.number),
+            show(entry.name, None),
+            str(list(entry.tensor.shape)),
+            entry.tensor.dtype.name,
+            _GRADIENTS[had],
+            ranks,
+        ]
+        for position, (entry, had) in enumerate(zip(row.entries, row.had_gradient, strict=True))
+    ]
+
+
+def _one_of(row: Numbered) -> list[str]:
+    """The cells of a number that many tensors fit: their names folded, and what they have in common."""
+    shapes = {str(list(entry.tensor.shape)) for entry in row.entries}
+    dtypes = {entry.tensor.dtype.name for entry in row.entries}
+    had = {_GRADIENTS[gradient] for gradient in row.had_gradient}
+    names = folded([entry.name for entry in row.entries], _FEW)
+    cells = [f"one of {len(row.entries):,}: {names}"]
+    return cells + [values.pop() if len(values) == 1 else "" for values in (shapes, dtypes, had)]
+
+
+def _closing(numbering: Numbering) -> list[str]:
+    """Two short sentences: what DDP counts, and on what the names rest."""
+    counted = plural(numbering.parameters, "parameter")
+    counted = counted if numbering.least == numbering.parameters else f"{numbering.least:,} to {counted}"
+    why = f"{numbering.trust}: {numbering.why}."
+    return [why] if numbering.trust == "certain" else [f"DDP counts {counted}.", why]

@@ -1,0 +1,533 @@
+"""`ckpt inspect` as text: what the file is, how it loads, its parts, the findings, and last its tensors folded."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from ckpt.commands.inspect.inspect import Inspection, Prefix, Row
+from ckpt.commands.inspect.tables import ROWS, import_table, tensor_lines, value_table, value_text
+from ckpt.evidence.gradients import GradientUse
+from ckpt.evidence.loading import NEEDED, refusals_text
+from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.record import ModelRecord, record_of
+from ckpt.evidence.sections import Section
+from ckpt.evidence.wrappers import adapted_layers
+from ckpt.model.checkpoint import Value, looks_of, names_of
+from ckpt.model.columns import looks
+from ckpt.model.findings import Finding
+from ckpt.model.nodes import Node
+from ckpt.model.tensors import Composite, Tensor, sharding_of
+from ckpt.model.text import and_more, count_text, folded, listed, plural, show, show_literal, size_text
+from ckpt.pickle.judge.known import is_own
+from ckpt.surface.text.lines import (
+    Line,
+    cells,
+    cut,
+    findings_lines,
+    flowed,
+    follow_lines,
+    height_of,
+    hung,
+    pasted_line,
+    safe,
+    shortened,
+)
+from ckpt.tree.find import REGISTERED
+from ckpt.tree.literals import scalar_text
+from ckpt.tree.view import UNINITIALIZED, look
+
+_POINTER = rb"version https://git-lfs[^\n]*\noid sha256:([0-9a-f]{64})\nsize ([0-9]{1,18})\n?"
+_DIGITS = 16
+"""Hexadecimal digits of a SHA-256 that are shown: enough to see that a tensor changed."""
+
+
+def textconv_lines(report: Inspection, digests: Sequence[str | None]) -> list[str]:
+    """The format, the findings, the values, the imports and the tensors of a file; no path, which is git's own."""
+    lines = [f"format {report.checkpoint.format}"]
+    lines += [f"finding {row.code}: {show_literal(row.message)}" for row in report.findings]
+    lines += [f"value {name} = {value or kind}" for name, kind, value in value_table(report)[1:]]
+    lines += [f"import {row[0]} {row[1]}" for row in import_table(report)[1:]]
+    for row, digest in zip(report.rows, digests, strict=True):
+        tensor = row.tensor
+        shape = ", ".join(map(str, tensor.shape))
+        what = f"{tensor.dtype.name} [{shape}] {show(tensor.device or '', None)}".rstrip()
+        lines.append(f"tensor {show(row.entry.name, None)} {what} {(digest or 'no data')[:_DIGITS]}")
+    return lines
+
+
+def unread_line(head: bytes, problem: str) -> str:
+    """The line for what cannot be read: what a Git LFS pointer points to, else the problem."""
+    pointer = re.match(_POINTER, head)
+    if pointer:
+        return f"Git LFS pointer to {int(pointer[2]):,} bytes, sha256 {pointer[1].decode()}"
+    return f"not read: {show_literal(problem)}"
+
+
+_FINDINGS = 10
+"""Findings of one code that are shown; the calls that loading would make are never left out."""
+
+
+def inspect_lines(
+    report: Inspection,
+    *,
+    width: int | None = None,
+    height: int | None = None,
+    depth: int | None = None,
+    everything: bool = False,
+    by_size: bool = False,
+) -> list[Line]:
+    """The report as a person reads it. The table is cut to the rows left on a screen of `height` rows."""
+    out = [*calls(report, width), *headline(report, width), *part_lines(report, width)]
+    findings = _findings(report, width)
+    if findings:
+        out += [[], *findings]
+    if report.entries:
+        room = ROWS if height is None else height - height_of(out, width) - 2  # a blank row, and the prompt
+        table = tensor_lines(
+            report, width=width, rows=room, depth=depth, everything=everything, by_size=by_size
+        )
+        out += table if len(table) == 1 else [[], *table]
+    return out
+
+
+def _findings(report: Inspection, width: int | None) -> list[Line]:
+    counts: dict[str, int] = {}
+    shown: list[Finding] = []
+    ways = {finding.hint for finding in report.findings if finding.code in _RUNS and finding.hint is not None}
+    command = None if report.load.expression is None or report.way is None else report.way.command
+    for finding in report.findings:
+        if finding.code in _RUNS:
+            continue  # said above
+        if command is not None and (finding.code, finding.hint) == ("weights-only", command):
+            continue
+        count = counts[finding.code] = counts.get(finding.code, 0) + 1
+        if finding.hint in ways:
+            finding = finding._replace(hint=None, consequence=None)  # said above
+        if count <= _FINDINGS:
+            shown.append(finding)
+    out = findings_lines(shown, width)
+    for code, count in counts.items():
+        if count > _FINDINGS:
+            out.append([(f"… {count - _FINDINGS:,} more {code} (--json)", "dim")])
+    return out
+
+
+_RUNS = ("called-on-load", "code-inside", "out-of-bounds")
+"""Findings that stand above everything else."""
+
+
+def calls(report: Inspection, width: int | None = None) -> list[Line]:
+    """Return what loading would run, and the command that gets the weights out.
+
+    These lines stand above everything else.
+    """
+    out: list[Line] = []
+    dangers = [finding for finding in report.findings if finding.code in _RUNS]
+    for number, finding in enumerate(dangers, 1):
+        text = safe(finding.message)
+        danger, text = text.startswith("DANGER: "), text.removeprefix("DANGER: ")
+        word = "DANGER" if danger else f"! {finding.code}"
+        out += hung([(f"{word}  ", "error")], text, width, 8, "error")
+        if number < len(dangers):
+            finding = finding._replace(hint=None)
+            if danger:
+                continue
+        out += follow_lines(finding, width, 8)
+    return out
+
+
+def headline(report: Inspection, width: int | None = None) -> list[Line]:
+    """The first line: what the file is; broken to fit `width`."""
+    checkpoint, rows = report.checkpoint, report.entries
+    text = checkpoint.layout or checkpoint.traits.label
+    if checkpoint.parts:
+        text += f", {plural(len(checkpoint.parts), 'member' if checkpoint.traits.is_archive else 'file')}"
+    pieces = [text]
+    if checkpoint.byteorder == "big":
+        pieces.append("big-endian")
+    tensors = looks_of(rows)
+    every = looks_of(report.survey.tensors)
+    chosen, unknown = report.survey.parameters, report.survey.unknown
+    if report.selected:
+        here = {row.position for row in report.rows}
+        chosen, unknown = ([index for index in indices if index in here] for indices in (chosen, unknown))
+        pieces.append(f"{plural(len(rows), 'tensor')} selected")
+    else:
+        pieces.append(size_text(checkpoint.nbytes))
+        if not any(part.path for part in report.sections) or not rows:
+            pieces.append(plural(len(rows), "tensor"))
+    if chosen:
+        pieces.append(_counted(report.survey.count_elements(chosen), "parameter"))
+        count = report.survey.count_elements(unknown)
+        pieces += [f"{count_text(count)} unknown"] if count else []
+    elif rows:
+        pieces.append(_counted(sum([tensor.numel for tensor in tensors]), "element"))
+    if report.selected and rows:
+        pieces.append(size_text(sum([tensor.nbytes for tensor in tensors])))
+    counted = tensors if report.selected or not chosen else [every[i] for i in report.survey.weight_indices]
+    dtypes = _dtypes(counted, with_parts=not report.selected)
+    if dtypes:
+        pieces.append(and_more(dtypes, 3))
+    pieces += _places(report)
+    return flowed([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
+
+
+def _dtypes(tensors: Sequence[Tensor], *, with_parts: bool) -> list[str]:
+    """Return the names of the dtypes of some tensors, the one with the most bytes first."""
+    nbytes: Counter[str] = Counter()
+    inner: dict[str, None] = {}
+    for tensor, count in Counter(tensors).items():  # of 100,000 tensors few look different
+        nbytes[tensor.dtype.name] += count * tensor.nbytes
+        # A wrapper shows a dtype that none of its parts may have.
+        if with_parts and type(tensor) is Composite and tensor.layout == "wrapper":
+            inner.update((part.dtype.name, None) for _, part in tensor.parts)
+    return list(dict.fromkeys((*(name for name, _ in nbytes.most_common()), *inner)))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count_text(count)} {noun if count == 1 else noun + 's'}"
+
+
+def _places(report: Inspection) -> list[str]:
+    """Return the devices on which the tensors are saved, the one with the most bytes first."""
+    if report.checkpoint.traits.fills_a_state:  # it is loaded where the state is
+        return []
+    devices = [tensor.device for tensor in dict.fromkeys(looks_of(report.entries))]
+    by_device: dict[str, list[Row]] = {device: [] for device in devices if device is not None}
+    for row in report.rows if len(by_device) > 1 else ():
+        device = row.tensor.device
+        if device is not None:
+            by_device[device].append(row)
+    texts = []
+    for tag, rows in sorted(by_device.items(), key=lambda item: -sum(row.tensor.nbytes for row in item[1])):
+        text = show(tag, 40)
+        if len(by_device) > 1 and all(not row.tensor.shape for row in rows):
+            steps = all(row.entry.path and row.entry.path[-1] == "step" for row in rows)
+            text += " (step counters)" if steps else " (0-dim counters)"
+        texts.append(text)
+    return [f"saved on {and_more(texts, 4)}"] if texts else []
+
+
+_VALUES = 8
+_SECTIONS = 20
+_STATES = frozenset(("scheduler", "scaler", "rng", "other"))
+_LABEL = 24
+"""Cells for the name of a part."""
+
+
+def part_lines(report: Inspection, width: int | None) -> list[Line]:
+    """Return how the file loads, then a line for each part, then its values.
+
+    The parts have lines only where there is more than the weights.
+    """
+    sections = [] if report.selected else _sections(report)
+    labels = [shortened(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]]
+    sharded = _sharded(report)
+    size = max(cells(label) for label in ("loads", "values", *(["sharded"] if sharded else []), *labels))
+
+    def head(label: str) -> Line:
+        return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
+
+    out = _loading(report, head("loads"), width)
+    for label, (_, text, short) in zip(labels, sections, strict=False):
+        fits = width is None or cells(text) + size + 4 <= width
+        out += hung(head(label), text if fits else short, width)
+    if len(sections) > _SECTIONS:
+        out.append([(f"  … {len(sections) - _SECTIONS:,} more (--json)", "dim")])
+    if sharded:
+        out += hung(head("sharded"), sharded, width)
+    pieces = _pieces(report)
+    if pieces:
+        out += hung(head("rank"), pieces, width)
+    values = _values(report)
+    if values:
+        out += flowed(head("values"), values, width)
+    for name, device, kind in report.hidden_devices[:3]:
+        text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
+        out += hung(head(""), f"{show(name)} = {show(text)}: map_location does not change it", width)
+    if len(report.hidden_devices) > 3:
+        rest = plural(len(report.hidden_devices) - 3, "more device")
+        out += hung(head(""), f"… {rest} in values (--json)", width, style="dim")
+    names = [] if report.selected else names_of(report.entries)
+    layers = adapted_layers([row.relative for row in report.rows]) if "lora_" in "\n".join(names) else []
+    texts: tuple[str, ...] = ()
+    if report.adapter is not None and report.adapter.adapter.style != "PEFT":
+        texts = (report.adapter.text,)
+    elif report.described is not None:
+        texts = report.described.texts
+    elif layers:
+        texts = (f"changes {plural(len(layers), 'layer')} of the base model: {folded(layers, 6)}",)
+    if report.described is not None and report.described.fit_text:
+        texts = (*texts, report.described.fit_text)
+    for row, text in enumerate(texts):
+        out += hung(head("" if row else "LoRA"), text, width)
+    lazy = [value.name for value in report.values if value.type in UNINITIALIZED]
+    if lazy:
+        text = f"uninitialized, for their lazy modules have not run: {folded(lazy, 6)}"
+        out += hung(head("lazy"), text, width)
+    return out
+
+
+def _pieces(report: Inspection) -> str:
+    """Return the rank and mesh that wrote a file of parts of tensors, and how they are cut."""
+    pieces = [
+        tensor.piece
+        for tensor in dict.fromkeys(looks_of(report.entries))
+        if isinstance(tensor, Composite) and tensor.piece is not None
+    ]
+    if not pieces:
+        return _shards(report)
+    ranks = {piece.rank for piece in pieces}
+    meshes = list(dict.fromkeys(" × ".join(map(str, piece.mesh)) for piece in pieces))
+    rank = next(iter(ranks)) if len(ranks) == 1 else None
+    whose = f"{rank} of a mesh" if rank is not None else "not recorded; a mesh"
+    mesh = f"{and_more(meshes, 3)} {'rank' if meshes == ['1'] else 'ranks'}"
+    cut: dict[str, int] = {}
+    for piece in pieces:
+        if piece.is_cut:
+            text = ", ".join(placement.text for placement in piece.placements)
+            cut[text] = cut.get(text, 0) + 1
+    how = and_more([f"{plural(count, 'tensor')} by {text}" for text, count in cut.items()], 3)
+    whole = f"; {plural(len(report.entries) - sum(cut.values()), 'tensor')} whole"
+    return f"{whose} of {mesh}; parts of {how}{whole}" if cut else f"{whose} of {mesh}{whole}"
+
+
+def _shards(report: Inspection) -> str:
+    """Return the rank that wrote a file of tensors that are shards of FSDP 1."""
+    shards = [
+        tensor.shards
+        for tensor in dict.fromkeys(looks_of(report.entries))
+        if isinstance(tensor, Composite) and tensor.shards is not None
+    ]
+    if not shards:
+        return ""
+    ranks = {(shard.rank, shard.world) for shard in shards}
+    rank, world = next(iter(ranks)) if len(ranks) == 1 else (None, None)
+    whose = "not recorded" if rank is None else f"{rank} of {world} ranks" if world else str(rank)
+    whole = len(report.entries) - len(shards)
+    return f"{whose}; shards of {plural(len(shards), 'tensor')}; {plural(whole, 'tensor')} whole"
+
+
+def _sharded(report: Inspection) -> str:
+    """Return how many tensors are cut, along which dimensions, and into how many parts."""
+    places = [storage.place for storage in set(looks(report.checkpoint.storages))]
+    if not any(place.grid for place in places if place is not None):
+        return ""
+    every = [sharding for row in report.rows if (sharding := sharding_of(row.tensor)) is not None]
+    if not every:
+        return ""
+    dims = sorted({dim for sharding in every for dim in sharding.dims})
+    along = (
+        f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {and_more([str(dim) for dim in dims], 8)}"
+    )
+    most = max(sharding.parts for sharding in every)
+    parts = (
+        f"{most:,} parts" if all(sharding.parts == most for sharding in every) else f"up to {most:,} parts"
+    )
+    return f"{len(every):,} of {plural(len(report.entries), 'tensor')} along {along}, in {parts}"
+
+
+def _loading(report: Inspection, head: Line, width: int | None) -> list[Line]:
+    """Return whether loading is safe, and the expression that does it on a line of its own, to paste.
+
+    Where torch must trust the file, the command that makes a file without code comes first.
+    """
+    load, indent = report.load, sum(cells(text) for text, _ in head)
+    way = report.way
+    if load.expression is not None and way is not None and way.command is not None:
+        reasons = refusals_text(report.checkpoint.weights_only or ())
+        advice = "Take the weights alone" if way.keeps == "weights" else "Make it plain"
+        note, needed = load.note or "", NEEDED.format(reasons)
+        is_flag = note.startswith(needed)
+        how = f", with weights_only=False{note.removeprefix(needed)}" if is_flag else f" ({note})"
+        trust = f"or, only if you trust its author{safe(how)}:"
+        return [
+            *hung(head, f"weights_only refuses {safe(reasons)}. {advice}:", width),
+            pasted_line(way.command, width, indent),
+            *hung([(" " * indent, "")], trust, width),
+            pasted_line(load.expression, width, indent),
+        ]
+    if load.expression is None:
+        runs = any(row.code == "code-inside" for row in report.findings)
+        runs = runs or any(row.group == "called" and is_own(row.module) for row in report.checkpoint.imports)
+        reason = safe(load.reason or "")
+        if runs and reason.startswith(("loading this file runs ", "loading it runs ")):
+            reason = "do not load it"  # DANGER stands above, with the call
+        out = hung(head, reason, width, style="error" if runs else "warning")
+    else:
+        verdict = _verdict(report)
+        out = hung(head, verdict, width, style="good" if verdict.startswith("safe") else "")
+        if load.model is not None:
+            out += [pasted_line(load.model, width, indent), [(" " * indent + "or its tensors alone:", "")]]
+        out.append(pasted_line(load.expression, width, indent))
+    if way is None:
+        return out
+    if way.command is None:
+        return out + (hung([(" " * indent, "")], safe(way.reason), width) if way.reason else [])
+    if any(finding.hint == way.command for finding in report.findings):
+        return out  # said by the finding
+    if way.keeps == "weights":
+        out.append([(" " * indent + "for the weights alone:", "")])
+    return [*out, pasted_line(way.command, width, indent)]
+
+
+def _verdict(report: Inspection) -> str:
+    """Return how the expression loads the file: what it needs, or why nothing can happen."""
+    checkpoint, note = report.checkpoint, safe(report.load.note or "")
+    if note:
+        is_told = any(finding.code == "weights-only" for finding in report.findings)
+        if is_told and note == NEEDED.format(refusals_text(checkpoint.weights_only or ())):
+            note = "weights_only=False"
+        return note
+    if checkpoint.traits.names_are_code:
+        return f"a {checkpoint.traits.label} program, which {checkpoint.traits.load.partition('(')[0]} reads"
+    opened = [member.checkpoint for member in checkpoint.members if member.is_model] or [checkpoint]
+    if not any(part.traits.is_pickle for part in opened):
+        return "safe: a format without code"
+    if all(part.weights_only == () for part in opened):
+        return "safe: weights_only=True loads it"
+    return "with"
+
+
+def _sections(report: Inspection) -> list[tuple[str, str, str]]:
+    """The name of each section below the root, what it holds, and the same without the steps of an optimizer; loose
+    tensors under one key are one.
+    """
+    groups: dict[tuple[str, str], list[Section]] = {}
+    loose = any(part.path for part in report.sections) and not report.checkpoint.members
+    for part in report.sections:
+        if part.path or part.kind == "optimizer" or (loose and part.kind == "model"):
+            groups.setdefault((part.name if part.path else part.kind, part.kind), []).append(part)
+    prefixes: dict[str, list[Prefix]] = {}
+    for prefix in report.prefixes:
+        prefixes.setdefault(prefix.section, []).append(prefix)
+    lost = [name for name, _ in report.checkpoint.account.left_out]
+    out: list[tuple[str, str, str]] = []
+    empty = []
+    for (name, kind), parts in groups.items():
+        if kind in _STATES and not any(part.tensors for part in parts):
+            empty.append(name)
+            continue
+        label = "" if kind in (name, "other") else f"{kind}, "
+        record = record_of(report.checkpoint) if kind == "snapshot" else None
+        uses = [use for use in report.survey.uses if use.match.optimizer.path == parts[0].path]
+        use = uses[0] if uses and uses[0].steps else None
+        texts = [
+            _part(parts, prefixes.get(name, []), gradient_use, lost) if record is None else _snapshot(record)
+            for gradient_use in (use, use if use and use.is_before else None)
+        ]
+        out.append((name, label + texts[0], label + texts[1]))
+    if empty:
+        also = f"{listed(empty, 6, 40)} (no tensors)"
+        out.append(("also", also, also))
+    return out
+
+
+def _part(
+    parts: Sequence[Section], prefixes: Sequence[Prefix], use: GradientUse | None, lost: Sequence[str] = ()
+) -> str:
+    """A part in one line. `lost` are the names of values that the checkpoint lacks."""
+    part = parts[0]
+    tensors = sum(section.tensors for section in parts)
+    nbytes = sum(section.nbytes for section in parts)
+    if part.kind == "optimizer":
+        facts = optimizer(part)
+        if facts is None:
+            return f"{plural(tensors, 'tensor')}, {size_text(nbytes)}"
+        nothing = "no state yet" if facts.has_begun else "no step taken yet"
+        kind = nothing if not facts.with_state else facts.family or "with state"
+        verb = "has" if facts.parameters == 1 else "have"
+        below = f"{part.name}.param_groups." if part.name else "param_groups."
+        gone = {name.rpartition(".")[2] for name in lost if name.startswith(below)}
+        count = plural(facts.parameters, "parameter")
+        if "params" in gone:
+            count = f"at least {plural(max(facts.parameters, facts.with_state), 'parameter')}"
+        text = f"{kind}, {facts.with_state:,} of {count} {verb} state"
+        if (
+            not facts.parameters and facts.with_state and "params" not in gone
+        ):  # Megatron keeps the parameters' states elsewhere
+            text = f"{kind}, of no parameters"
+        if facts.family == "LBFGS":  # keeps all of it under its first parameter
+            text = f"LBFGS, one state for {plural(facts.parameters, 'parameter')}"
+        if facts.is_plain_sgd:
+            text = f"SGD without momentum, which keeps no state, {count}"
+        text += f", {size_text(nbytes)}" if nbytes else ""
+        if use is not None and not use.is_before:
+            text += f", {use.steps:,.0f} step{'' if use.steps == 1 else 's'}"
+        rates = ", ".join(f"{rate:g}" for rate in facts.rates[:4])
+        if "lr" in gone:
+            rates = f"{rates} and others, which are lost" if rates else "lost"
+        text += f", lr {rates}" if rates else ""
+        text += ", 1 step with zero moments, as before the first" if use is not None and use.is_before else ""
+        return text
+    prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
+    text = f"{prefix_text}{plural(tensors, 'tensor')}, {size_text(nbytes)}"
+    if part.kind in ("model", "ema"):
+        text += "" if part.path else ", at the root"
+        for prefix in prefixes[:3]:
+            count = "" if prefix.tensors == prefix.of else f"{prefix.tensors:,} of {prefix.of:,} "
+            text += f", {count}names {begin_text(prefix.prefix)}"
+    return text
+
+
+def _snapshot(record: ModelRecord) -> str:
+    """Return the module, devices, rank and gradients of a snapshot, and the names that it left out."""
+    text = show(record.modules.get("", "a module").rpartition(".")[2], 60)
+    if record.wrappers:
+        text += f" in {show(', '.join(wrapper.rpartition('.')[2] for wrapper in record.wrappers), 80)}"
+    devices = dict.fromkeys(tensor.device for tensor in record.tensors.values())
+    text += f" on {show(', '.join(devices), 60)}" if devices else ""
+    if record.world_size > 1:
+        text += f", rank {record.rank} of {record.world_size}"
+    numbered = record.numbered
+    had = sum(record.tensors[name].gradient is not None for name in numbered)
+    text += f", {had:,} of {plural(len(numbered), 'parameter')} had a gradient"
+    return text + (
+        f", left out: {', '.join(show(name, 40) for name, _ in record.left_out[:4])}"
+        if record.left_out
+        else ""
+    )
+
+
+def begin_text(prefix: str) -> str:
+    """`begin with module.`, or `contain` what stands further inside."""
+    return f"contain {prefix.removeprefix('*')}" if prefix.startswith("*") else f"begin with {prefix}"
+
+
+def _fact(node: Node) -> str:
+    """A value that a document of a folder says of all of it."""
+    return f"{node:g}" if isinstance(node, float) else cut(scalar_text(look(node)), 100)
+
+
+def _values(report: Inspection) -> list[str]:
+    """The values outside of the sections, one piece a top-level key."""
+    if report.selected:
+        return []
+    containers = report.checkpoint.containers
+    is_module = bool(containers) and containers[0].is_module and not containers[0].path
+    covered = {part.path for part in report.sections if part.path}
+    depths = {len(path) for path in covered}
+    groups: dict[object, list[Value]] = {}
+    facts = [f"{label} {_fact(node)}" for label, node in report.checkpoint.facts]
+    pieces: list[str] = []
+    for value in report.checkpoint.values:
+        if not value.path:
+            if value.fields is not None:
+                pieces.append(("module " if is_module else "") + show(value.type, 80))
+            elif value.same_as is None:
+                pieces.append(value_text(value))
+            continue
+        inner = value.path[0] in REGISTERED or value.type in UNINITIALIZED
+        if not inner and not any(value.path[:depth] in covered for depth in depths):
+            groups.setdefault(value.path[0], []).append(value)
+    for key, values in groups.items():
+        if str(key).startswith("_") and value_text(values[0]) == "None":
+            continue  # what a module has beside its tensors, unset
+        name = show(str(key), 40)
+        text = value_text(values[0]) if len(values[0].path) == 1 else plural(len(values), "value")
+        pieces.append(f"{name} {text}")
+    if len(pieces) > _VALUES:
+        pieces = [*pieces[:_VALUES], f"{len(pieces) - _VALUES} more (--values)"]
+    return [*facts, *pieces]

@@ -1,0 +1,341 @@
+"""The report of a written result, as text: the changes, what was left out or left alone, where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ckpt.commands.rewriting.report import (
+    AverageSource,
+    Change,
+    Coverage,
+    Leftover,
+    Pairing,
+    RewriteReport,
+    Share,
+    Status,
+)
+from ckpt.evidence.extras import ExtraKind, what_they_are
+from ckpt.formats.save import SavedFile
+from ckpt.model.text import (
+    alike,
+    and_more,
+    folded,
+    listed,
+    pasted_path,
+    percent,
+    plural,
+    show,
+    show_literal,
+    show_name,
+    size_text,
+)
+from ckpt.surface.text.lines import (
+    NAME,
+    Column,
+    Line,
+    cells,
+    columns,
+    hung,
+    pasted_line,
+    shortened,
+    spread,
+    whole,
+    wrapped,
+)
+
+DRY_RUN = "nothing was written (--dry-run)"
+_CHANGES = 12
+_LEFT = 20
+
+
+def rewrite_lines(report: RewriteReport, width: int | None = None) -> list[Line]:
+    """The report as a person reads it, broken to fit `width`."""
+    return [line for row in _lines(report, width) for line in spread(row, width)]
+
+
+def _lines(report: RewriteReport, width: int | None) -> list[Line]:
+    saved = report.saved
+    out: list[Line] = []
+    if report.share is not None:
+        out.append([(_shared(report.share), "head")])
+        out += [[(f"  {show_literal(reason)}", "")] for reason in report.share.reasons]
+    rows = [(_arrow(change), _what(change)) for change in report.changes[:_CHANGES]]
+    size = max((cells(head) for head, _ in rows if cells(head) <= NAME), default=0)
+    for head, what in rows:
+        out.append([(head + " " * (max(size - cells(head), 0) + 3), "name"), (what, "")])
+    if len(report.changes) > _CHANGES:
+        out.append([(f"… {len(report.changes) - _CHANGES:,} more (--json)", "dim")])
+    if not report.changes and report.nothing:
+        out.append([(f"{whole(show(report.source.path, None))}: {report.nothing}", "")])
+    for fill in report.filled:
+        out.append([(f"filled: {listed(fill.names, _LEFT)}", "")])
+    tied = [f"{show(name, 80)} is {show(first, 80)}" for name, first in report.tied.items()]
+    if tied and report.changes:
+        out.append([(f"tied, held once: {and_more(tied, 3)}", "")])
+    if report.carried:
+        out.append([(f"carried along: {listed(report.carried, _LEFT)}", "")])
+    out += _left("lost", report.lost)
+    out += _sources(report.sources, width)
+    if report.account is not None:
+        out += report.account.lines(width)
+    out += _left("left out", report.left_out)
+    out += _left("left alone", _alike(report.left_alone) if report.sources else report.left_alone)
+    overflowed = 0 if saved is None else saved.overflowed
+    if overflowed:
+        names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
+        names = names or "the target's dtype"
+        text = f"{plural(overflowed, 'element')} became infinite, because {names} cannot represent them"
+        if report.sources:  # some types of 8 bits have no infinity
+            text = f"{plural(overflowed, 'mean')} beyond the range of {names}"
+        out.append([(text, "warning")])
+    if saved is not None and saved.vanished:
+        names = " and ".join(dict.fromkeys(str(c.after) for c in report.changes if c.kind == "dtype"))
+        text = f"{plural(saved.vanished, 'element')} became 0, because {names or 'the new dtype'} has no number so small"
+        out.append([(text, "warning")])
+    if saved is not None:
+        out += _wrote(report, saved, width)
+    elif report.is_dry_run:
+        out.append([(DRY_RUN, "dim")])
+    return out
+
+
+def _shared(share: Share) -> str:
+    """`57 of 60 tensors are whole, 98 % of 12.3 MiB`."""
+    verb = "is" if share.tensors == 1 else "are"
+    text = f"{share.tensors:,} of {plural(share.of, 'tensor')} {verb} whole"
+    if share.of_bytes is None:  # the sizes of lost tensors are lost too
+        return f"{text}, {size_text(share.nbytes)}"
+    return f"{text}, {percent(share.nbytes, share.of_bytes)} of {size_text(share.of_bytes)}"
+
+
+def _sources(sources: Sequence[AverageSource], width: int | None) -> list[Line]:
+    """The shares of the checkpoints in a mean, and how their names were aligned."""
+    out: list[Line] = []
+    for index, row in enumerate(sources[:_CHANGES]):
+        notes = [f"{one}* → {two}*" for one, two in [row.aligned] if one or two]
+        notes = [f"aligned: {note}" for note in notes]
+        notes += [
+            f"renamed: {rename.label}, {plural(rename.met, 'tensor')}"
+            for rename in row.renames
+            if rename.kind != "start"
+        ]
+        if index == len(sources) - 1:
+            notes = ["gives names, order and dtypes"]
+        note = f"   {'; '.join(notes)}" if notes else ""
+        out += hung([(f"{row.share:.4g} × ", "")], f"{whole(show(row.path, None))}{note}", width, 2)
+    if len(sources) > _CHANGES:
+        out.append([(f"… {len(sources) - _CHANGES:,} more (--json)", "dim")])
+    return out
+
+
+def _alike(rows: Sequence[Leftover]) -> tuple[Leftover, ...]:
+    """The rows, those with the same text in one."""
+    groups: dict[str, list[Leftover]] = {}
+    for row in rows:
+        groups.setdefault(row.what, []).append(row)
+    return tuple(
+        group[0]
+        if len(group) == 1
+        else Leftover(folded([row.name for row in group], 2), what, sum(row.nbytes or 0 for row in group))
+        for what, group in groups.items()
+    )
+
+
+def _arrow(change: Change) -> str:
+    names = [whole(show(text, 80)) for text in (change.before, change.after) if text is not None]
+    arrow = " → ".join(names)
+    if not change.name:
+        return arrow
+    name = whole(show_name(change.name))
+    if change.before is None:
+        return f"{name}: {arrow}, added"
+    return f"{name}: {arrow}, deleted" if change.after is None else f"{name}: {arrow}"
+
+
+def _what(change: Change) -> str:
+    text = plural(change.number, change.unit) if change.unit else ""
+    if change.nbytes:
+        text += f", {size_text(change.nbytes)}" if text else size_text(change.nbytes)
+    return f"{text} of {show(change.section, 60)}" if change.section and text else text
+
+
+def _left(title: str, rows: tuple[Leftover, ...]) -> list[Line]:
+    out: list[Line] = []
+    unset = [row for row in rows if row.is_value and row.what == "None" and not row.hint]
+    if len(unset) > 1:  # nothing that anybody misses: one line
+        rows = tuple(row for row in rows if row not in unset)
+        out.append([(f"{title}: {listed([row.name for row in unset], 6)} = None", "")])
+    for row in rows[:_LEFT]:
+        size = f", {size_text(row.nbytes)}" if row.nbytes else ""
+        hint = f"  ({row.hint})" if row.hint else ""
+        text = show_literal(row.what)
+        what = f" = {text}" if row.is_value else f": {text}" if text else ""
+        out.append([(f"{title}: {whole(show_name(row.name))}{what}{size}", ""), (hint, "dim")])
+    if len(rows) > _LEFT:
+        out.append([(f"{title}: {len(rows) - _LEFT:,} more (--json)", "dim")])
+    return out
+
+
+def _wrote(report: RewriteReport, saved: SavedFile, width: int | None) -> list[Line]:
+    path = whole(show(saved.path, None))
+    same = ", every tensor byte unchanged" if report.unchanged_bytes else ""
+    checks = "".join(
+        f", {name} verified in {seconds:.2f} s" for name, seconds in saved.checks if name in ("crc", "torch")
+    )
+    if saved.relisted:
+        first, *new = saved.relisted
+        more = f", changed items are in {and_more([show(name, 80) for name in new], 3)}" if new else ""
+        return [[(f"rewrote {first} of {path} in place{more}; its data files are as they were{checks}", "")]]
+    if saved.appended is not None:
+        name = pasted_path(saved.path)
+        before = saved.nbytes - saved.appended
+        text = (
+            f"rewrote {path} in place: {size_text(saved.appended)} added to {size_text(before)}{same}{checks}"
+        )
+        kept = "  the old pickle stays in the file as dead bytes"
+        undo = f"ckpt rehome --undo {name}"
+        line = kept if name is None else f"{kept} (to take it back: {undo})"
+        if name is None or width is None or cells(line) <= width:
+            return [[(text, "")], [(line, "dim")]]
+        return [[(text, "")], [(f"{kept}; to take it back:", "dim")], pasted_line(whole(undo), width)]
+    if saved.shards is not None:
+        path += f" and {saved.shards} shards"
+        out_of_shards = _opened_by(saved.path, report.carried)
+    else:
+        out_of_shards = []
+    won = report.source.nbytes - saved.nbytes if report.command == "slim" else 0
+    less = f", {size_text(won)} less" if won > 0 else ""
+    return [[(f"wrote {path}, {size_text(saved.nbytes)}{less}{same}{checks}", "")], *out_of_shards]
+
+
+def _opened_by(index: str, carried: Sequence[str]) -> list[Line]:
+    """Return the line that says how `from_pretrained` opens shards, which it finds by the name of their index alone."""
+    folder, slash, name = index.rpartition("/")
+    if name not in _INDEXES:
+        return [
+            [(f"  from_pretrained looks for {_INDEXES[0]} in a folder (-o FOLDER/model.safetensors)", "dim")]
+        ]
+    text = f"  from_pretrained opens the folder {whole(show(folder or slash or '.', None))}"
+    is_whole = any(file.endswith("config.json") for file in carried)
+    return [
+        [(text if is_whole else f"{text} once config.json of the model lies in it (--with-config)", "dim")]
+    ]
+
+
+_INDEXES = ("model.safetensors.index.json", "diffusion_pytorch_model.safetensors.index.json")
+"""The indexes that transformers and diffusers look for."""
+_LISTED = 6
+_MODULES = 40
+_RULES = 12
+
+
+def coverage_lines(coverage: Coverage, *, width: int | None = None) -> list[Line]:
+    """The report as a person reads it."""
+    tensors, of = coverage.tensors
+    loaded, whole = coverage.elements
+    parts = [f"loads {tensors:,} of {plural(of, 'tensor')}, {percent(loaded, whole)} of the model"]
+    in_part = (
+        ("cast", coverage.of("cast")),
+        ("in part", coverage.of("sliced")),
+        ("tied", coverage.of("tied")),
+    )
+    parts += [f"{label}: {_by_reason(rows)}" for label, rows in in_part if rows]
+    kept = "left out" if coverage.absent else "kept"  # a model on the meta device has nothing to keep
+    parts += [f"{len(coverage.of('kept')):,} {kept}"] if coverage.of("kept") else []
+    statuses: tuple[Status, ...] = ("missing", "unexpected")
+    light = {status: coverage.without_weights(status) for status in statuses}
+    rest = {status: _without(coverage.of(status), light[status]) for status in light}
+    parts += [f"{len(rows):,} {status}" for status, rows in rest.items()]
+    number = sum(len(rows) for kinds in light.values() for rows in kinds.values())
+    parts += [f"{number:,} without weights"] if number else []
+    first, *more = wrapped("; ".join(parts), width)
+    out: list[Line] = [[(first, "head")], *([(f"  {line}", "head")] for line in more)]
+    aligned = [
+        f"{prefix}* → * ({side})"
+        for prefix, side in zip(coverage.aligned, ("pretrained", "target"), strict=True)
+        if prefix
+    ]
+    if aligned:
+        met = coverage.component
+        count = f", {plural(met.met, 'tensor')}" if met is not None else ""
+        out += hung([], f"aligned: {', '.join(aligned)}{count}", width, 2, "dim")
+    rules = [rename for rename in coverage.renames if rename.kind != "start"]
+    for rename in rules[:_RULES]:
+        evidence = ", by shape and order" if rename.kind == "shape" else ""
+        text = f"renamed: {rename.label}, {plural(rename.met, 'tensor')}{evidence}"
+        out += hung([], text, width, 2, "dim")
+    if len(rules) > _RULES:
+        out.append([(f"… {len(rules) - _RULES:,} more renames (--json)", "dim")])
+    for rename in coverage.suggested:
+        out += hung([], f"{rename.advice} {rename.option}", width, 2, "warning")
+    body, head = coverage.halves()
+    if coverage.head and tensors < of:
+        names = folded([row.name for row in coverage.pairings if row.name in coverage.head], 2)
+        out += hung([], f"body {percent(*body)} · head {percent(*head)} ({names})", width, 2)
+    modules = coverage.modules()
+    if len(modules) > 1 and tensors < of:  # a table that says the same on every row says nothing
+        heads = (
+            Column("MODULE", gives_way=True),
+            Column("TENSORS", right=True),
+            Column("SHARE", right=True),
+            Column(""),
+        )
+        table: list[list[str]] = []
+        for module in modules[:_MODULES]:
+            some, all_ = module.tensors
+            reasons = list(
+                dict.fromkeys(_reason(row, kept) for row in module.rows if row.status in ("kept", "missing"))
+            )
+            row = [show(module.name, 60) or "(the root)", f"{some:,} of {all_:,}", percent(*module.elements)]
+            table.append([*row, and_more(reasons, 1)])
+        out += [[], *columns(heads, table, width=width)]
+        if len(modules) > _MODULES:
+            out.append([(f"… {len(modules) - _MODULES:,} more (--json)", "dim")])
+    where = "left out" if coverage.absent else "kept as they were"
+    out += _listed(f"not in PRETRAINED, {where}", rest["missing"], width)
+    out += _listed("not in the target, ignored", rest["unexpected"], width)
+    for status, what in zip(statuses, (kept, "ignored"), strict=True):
+        for kind, rows in light[status].items():
+            out += _listed(f"{what}, {what_they_are(kind)}", rows, width)
+    for note in coverage.notes:
+        out += hung([("! ", "")], note, width, 2, "warning")
+    return out
+
+
+def _without(rows: Sequence[Pairing], kinds: Mapping[ExtraKind, Sequence[Pairing]]) -> list[Pairing]:
+    """The pairings that are of none of these kinds."""
+    names = {row.name for group in kinds.values() for row in group}
+    return [row for row in rows if row.name not in names]
+
+
+def _reason(row: Pairing, kept: str) -> str:
+    """The reason why a tensor keeps its values, or is left out."""
+    return f"{kept}: {row.why}" if row.status == "kept" else "not in PRETRAINED"
+
+
+def _by_reason(rows: Sequence[Pairing]) -> str:
+    """`fc.{weight,bias} [1000] → [10]`, those with one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        reasons.setdefault(_why(row), []).append(row.name)
+    texts = []
+    for why, names in reasons.items():
+        texts.append(f"{folded(names, _LISTED)} {why}".rstrip())
+    return and_more(texts, _LISTED)
+
+
+def _why(row: Pairing) -> str:
+    if row.status == "cast" and row.source is not None and row.target is not None:
+        return f"{row.source.tensor.dtype.name} → {row.target.tensor.dtype.name}"
+    if row.status == "sliced" and row.target is not None:
+        return f"{row.why} ({percent(row.copied, row.target.tensor.numel)})"
+    return row.why
+
+
+def _listed(title: str, rows: Sequence[Pairing], width: int | None) -> list[Line]:
+    if not rows:
+        return []
+    names = [name for name, _ in alike([(show(row.name, 80), None) for row in rows])]
+    if width is not None:
+        names = [shortened(name, max(width - 3, 16)) for name in names]  # the indent, and a comma
+    return hung([], f"{title}: {and_more(list(map(whole, names)), _LISTED)}", width, 2)

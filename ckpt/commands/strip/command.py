@@ -1,0 +1,22 @@
+"""`ckpt strip`: names without prefixes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ckpt.surface.api.writing import strip
+from ckpt.surface.cli.results import rewrite, split_options
+
+
+def command(paths: list[str], **keywords: Any) -> int:
+    """Strip the prefixes of wrappers from the names of tensors: module., _orig_mod., also nested.
+
+    Module versions and the names in an optimizer change with them. Two names never become one.
+
+    \b
+    ckpt strip ddp.pth -o model.pth
+    ckpt strip lightning.ckpt --prefix model. --in-place
+    """
+    options, own = split_options("strip", paths, keywords)
+    return rewrite(paths, partial(strip, **own), options)

@@ -1,0 +1,170 @@
+"""`ckpt strip`: names without the prefixes that wrappers leave (`module.`, `_orig_mod.`), or without a given one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ckpt.commands.rewriting.names import NewName, in_scope, with_new_names
+from ckpt.commands.rewriting.report import Change, RewriteReport, refuse_script, with_ties
+from ckpt.commands.rewriting.sets import refuse_incomplete
+from ckpt.evidence.mapping import common_component
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
+from ckpt.evidence.wrappers import WRAPPERS, inner_modules, without_modules, wrapper_prefix
+from ckpt.model.errors import CkptError, UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.names import Globs
+from ckpt.model.nodes import Node
+from ckpt.model.text import show
+from ckpt.tree.view import View, look
+
+
+def strip(
+    survey: Survey,
+    limits: Limits,
+    *,
+    prefix: str | None = None,
+    section: str | None = None,
+    select: Globs | None = None,
+) -> RewriteReport:
+    """Take the prefix of the wrappers, found section by section, or a given prefix off the names.
+
+    Modules that were pickled inside of a wrapper come out of it. Raises UsageError when no tensor has a given
+    prefix, LossError when two names would become one.
+    """
+    source = survey.checkpoint
+    refuse_script(source)
+    refuse_incomplete(source)
+    survey = with_ties(survey, limits)
+    new_name: NewName
+    if prefix is None:
+        new_name = without_modules(sure_places(survey.weights(section)))
+    else:
+        given = prefix if prefix.endswith(".") else f"{prefix}."
+
+        def new_name(name: str) -> str:
+            return name.removeprefix(given) if len(name) > len(given) else name
+
+    chosen, new_name = in_scope(survey, section, select, new_name)
+    unwrapped = _wrapped_modules(chosen) if prefix is None and not select else {}
+    dicts = [part for part in chosen if not part.is_module]
+    result, names = with_new_names(survey, dicts, new_name, limits, unwrapped)
+    changes: list[Change] = []
+    for part in dicts:
+        for (before, after), count in removed_prefixes(names.get(part.name, {})).items():
+            changes.append(Change("prefix", f"{before}*", f"{after}*", count, "tensor", section=part.name))
+    for part in chosen:
+        if part.is_module and unwrapped:
+            before = str(look(part.node).type)
+            after = str(look(unwrapped.get(id(part.node), part.node)).type)
+            if before != after:
+                changes.append(Change("unwrapped", before, after, part.tensors, "tensor", section=part.name))
+    if prefix is not None and not changes:
+        raise UsageError(f"no tensor's name begins with {prefix}", path=source.path, hint=_hint(chosen))
+    nothing = "nothing to strip: no name has the prefix of a wrapper"
+    if not changes:
+        result = source
+        nothing += _offer(survey, dicts, limits, section) or _doubts(dicts)
+    return RewriteReport("strip", source, result, tuple(changes), nothing=nothing)
+
+
+def _offer(survey: Survey, dicts: list[Section], limits: Limits, section: str | None) -> str:
+    """The option that strips the first component that all names of a section share, when that works."""
+    for part in dicts:
+        component = common_component(part.names())
+        if not component:
+            continue
+        try:
+            strip(survey, limits, prefix=component, section=section)
+        except CkptError:
+            continue
+        return f"; all {part.tensors:,} begin with {component} (--prefix {component})"
+    return ""
+
+
+def removed_prefixes(names: dict[str, str]) -> dict[tuple[str, str], int]:
+    """Count the names that lost each prefix: `module.`, `*._orig_mod.` from their middle, `features.module.` for `features.`."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for old, new in names.items():
+        if old.endswith(new):
+            counts[old[: len(old) - len(new)], ""] += 1
+            continue
+        parts = old.split(".")[:-1]
+        gone = [part for part in parts if part in WRAPPERS and part not in new.split(".")]
+        if all(part.startswith("_") for part in gone):
+            counts[f"*.{'.'.join(dict.fromkeys(gone))}.", "*."] += 1
+        else:
+            same = 0
+            for one, two in zip(old.split(".")[::-1], new.split(".")[::-1], strict=False):
+                if one != two:
+                    break
+                same += len(one) + 1
+            counts[old[: len(old) - same + 1], new[: len(new) - same + 1]] += 1
+    return dict(counts)
+
+
+def sure_places(parts: Sequence[Section]) -> list[str]:
+    """The places where DataParallel is around a part of each of these models that has it, and that a key can lose.
+
+    A dict of dicts has its own key `module`: its tensors would have to move into another dict.
+    """
+    found: dict[str, bool] = {}
+    for part in parts:
+        if part.is_module:
+            continue
+        inner = inner_modules(part.names())
+        keys = (
+            {str(key) for entry in part.entries for key in entry.path[len(part.path) : -1]}
+            if inner.sure
+            else ()
+        )
+        for place in inner.every:
+            is_sure = place in inner.sure and "module" not in keys
+            found[place] = found.get(place, True) and is_sure
+    return [place for place, is_sure in found.items() if is_sure]
+
+
+def _doubts(parts: Sequence[Section]) -> str:
+    """The place where a wrapper may be around a part of a model, if there is one."""
+    for part in parts:
+        for place in inner_modules(part.names()).possible:
+            of = show(place.removesuffix(".module."), 60)
+            return f"; all names below {of} begin with module., perhaps a wrapper's (ckpt inspect has the rename)"
+    return ""
+
+
+def _wrapped_modules(chosen: list[Section]) -> dict[int, Node]:
+    """Modules that do nothing but wrap another one -> the innermost that they wrap."""
+    modules: dict[int, Node] = {}
+    for part in chosen:
+        if not part.is_module:
+            continue
+        node = part.node
+        while (inner := _inner(look(node))) is not None:
+            node = inner
+        if node is not part.node:
+            modules[id(part.node)] = node
+    return modules
+
+
+def _inner(view: View) -> Node | None:
+    """The module that a wrapper keeps under its attribute, when it has nothing of its own."""
+    if view.kind != "module":
+        return None
+    attributes = dict(zip(view.keys, view.children, strict=True))
+    modules = look(attributes.get("_modules"))
+    own = [look(attributes.get(name)).children for name in ("_parameters", "_buffers")]
+    tensors = any(look(child).kind in ("tensor", "module") for child in attributes.values())
+    if len(modules.keys) != 1 or modules.keys[0] not in WRAPPERS or any(own) or tensors:
+        return None
+    return modules.children[0] if look(modules.children[0]).kind == "module" else None
+
+
+def _hint(chosen: list[Section]) -> str:
+    """Tell which prefixes the names begin with."""
+    first: Counter[str] = Counter()
+    for part in chosen:
+        for name in part.names():
+            first[wrapper_prefix(name) or f"{name.partition('.')[0]}."] += 1
+    return f"they begin with {', '.join(text for text, _ in first.most_common(5)) or 'nothing'}"

@@ -1,0 +1,312 @@
+"""`ckpt sum --recorded`: the items of a checkpoint with the sizes and the CRC-32 that its files record, as text.
+
+`ckpt verify --sums` compares such a list with another copy. A list is of one format: it has the items of its files.
+
+    # file: runs/step_100
+    # recorded: dcp
+    # part: __0_0.distcp
+    # size: 41203
+    # step: epoch 3, global_step 1200
+    crc32:8f1a02cc  16384  model.fc.weight
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ckpt.commands.sum.sums import FILE, Sum, listed_path, unescaped
+from ckpt.commands.sum.sums import lines as sum_lines
+from ckpt.commands.verify.verify import Problem
+from ckpt.model.account import Absence
+from ckpt.model.checkpoint import RecordedFile, RecordedItem
+from ckpt.model.errors import UnreadableError, UsageError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, and_more, plural, show
+from ckpt.surface.reports import document_head, shown_as_html
+
+_FORMAT, _PART, _SIZE, _STEP = "# recorded: ", "# part: ", "# size: ", "# step: "
+_NONE = "--------"
+"""The text in place of a CRC-32 that is not recorded."""
+_LINE = re.compile(r"crc32:([0-9a-f]{8}|-{8}) +(\d{1,19})  (.*)", re.ASCII)
+_LISTED = 3
+
+
+class ListedFile(NamedTuple):
+    """A file of a list. `steps` are its counters as text."""
+
+    name: str
+    size: int
+    items: Sequence[RecordedItem]
+    steps: str
+
+
+class RecordedList(NamedTuple):
+    """The files of one checkpoint and the name of its format. `path` is its own, where a list has several."""
+
+    path: str | None
+    format: str
+    files: Sequence[ListedFile]
+
+
+def listed(format: str, files: Sequence[RecordedFile], path: str | None = None) -> RecordedList:
+    """The list of a checkpoint. Files and items that could not be read are not in it."""
+    rows = [
+        ListedFile(
+            file.name,
+            file.size,
+            [item for item in file.items if item.problem is None],
+            ", ".join(f"{show(name, None)} {value:.15g}" for name, value in file.steps),
+        )
+        for file in files
+        if file.problem is None
+    ]
+    return RecordedList(path, format, rows)
+
+
+def unread_in(files: Sequence[RecordedFile]) -> Iterator[Absence]:
+    """The files and items that could not be read, and why."""
+    for file in files:
+        if file.problem is not None:
+            yield Absence(file.name, file.problem)
+        for item in file.items:
+            if item.problem is not None:
+                yield Absence(item.name, item.problem)
+
+
+def lines(record: RecordedList) -> Iterator[str]:
+    """Yield the list as text: a line for each item below the lines of its file."""
+    if record.path is not None:
+        yield f"{FILE}{show(record.path, None)}"
+    yield f"{_FORMAT}{record.format}"
+    width = len(str(max((item.size for file in record.files for item in file.items), default=0)))
+    for file in record.files:
+        if file.name:
+            yield f"{_PART}{show(file.name, None)}"
+        yield f"{_SIZE}{file.size}"
+        if file.steps:
+            yield f"{_STEP}{file.steps}"
+        for item in file.items:
+            crc = _NONE if item.crc is None else f"{item.crc:08x}"
+            yield f"crc32:{crc}  {item.size:{width}}  {show(item.name, None)}"
+
+
+def is_recorded(text: str) -> bool:
+    """Tell whether a text is such a list, and not the SHA-256 of tensors."""
+    return any(line.startswith(_FORMAT) for line in text.splitlines())
+
+
+def parse(text: str) -> list[RecordedList]:
+    """The lists of a text as `lines` makes it. Raises UnreadableError."""
+    lists: list[RecordedList] = []
+    path = None
+    files: list[ListedFile] = []
+    items: list[RecordedItem] = []
+    name = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(FILE):
+            path = unescaped(line.removeprefix(FILE))
+        elif line.startswith(_FORMAT):
+            files, name = [], ""
+            lists.append(RecordedList(path, line.removeprefix(_FORMAT), files))
+        elif line.startswith(_PART):
+            name = unescaped(line.removeprefix(_PART))
+        elif line.startswith(_SIZE) and lists:
+            items = []
+            size = line.removeprefix(_SIZE)
+            if not re.fullmatch(r"\d{1,19}", size, re.ASCII):
+                raise _wrong(number)
+            files.append(ListedFile(name, int(size), items, ""))
+        elif line.startswith(_STEP) and files:
+            files[-1] = files[-1]._replace(steps=line.removeprefix(_STEP))
+        elif line.strip() and not line.startswith("#"):
+            match = _LINE.fullmatch(line)
+            if match is None or not files:
+                raise _wrong(number)
+            crc = None if match[1] == _NONE else int(match[1], 16)
+            items.append(RecordedItem(unescaped(match[3]), int(match[2]), crc))
+    return lists
+
+
+def _wrong(number: int) -> UnreadableError:
+    return UnreadableError(
+        f"line {number:,} is no recorded checksum", hint="expected the lines of ckpt sum --recorded"
+    )
+
+
+def list_of(path: str, lists: Sequence[RecordedList]) -> RecordedList | None:
+    """The list of the checkpoint at a path: the only one that names none, else one with this path.
+
+    Else it is the one whose path ends as this one does, where no other ends as much alike: a copy lies elsewhere.
+    """
+    alone = [record for record in lists if record.path is None]
+    if alone:
+        return alone[0]
+    matching = listed_path(path, [record.path or "" for record in lists])
+    return next((record for record in lists if record.path == matching), None)
+
+
+class Comparison(NamedTuple):
+    """The differences of a checkpoint from a list, and what was compared, as text."""
+
+    problems: tuple[Problem, ...]
+    checked: str
+
+
+def compared(expected: RecordedList, format: str, files: Sequence[RecordedFile], stored: str) -> Comparison:
+    """Compare the files of a checkpoint with a list in the file `stored`, item by item.
+
+    Raises UsageError for a list of another format, whose items are others.
+    """
+    if expected.format != format:
+        raise UsageError(
+            f"{show(stored, 80)} has what a {show(expected.format, 40)} records, this is {format}",
+            hint="ckpt sum without --recorded compares across formats",
+        )
+    here = {file.name: file for file in files}
+    there = {file.name: file for file in expected.files}
+    source = show(stored, 80)
+    problems: list[Problem] = []
+    for names, what in (
+        ([name for name in there if name not in here], "missing"),
+        ([name for name in here if name not in there], f"not in {source}: of another save?"),
+        ([name for name, file in here.items() if name in there and file.problem], "not read"),
+    ):
+        if names:
+            shown = and_more([_shown(name, here.get(name)) for name in names], _LISTED)
+            problems.append(Problem(f"{plural(len(names), 'file')} {what} ({shown})"))
+    for file in listed(format, files).files:
+        if file.name in there:
+            broken = [item for item in here[file.name].items if item.problem is not None]
+            problems += _differences(there[file.name], file, broken, source)
+    count = sum(len(file.items) for file in expected.files)
+    return Comparison(tuple(problems), f"{plural(count, 'item')} as {source} lists them")
+
+
+def _shown(name: str, file: RecordedFile | None) -> str:
+    """The name of a file, and why it could not be read."""
+    why = "" if file is None or file.problem is None else f": {file.problem}"
+    return f"{show(name, 80)}{why}"
+
+
+def _differences(
+    there: ListedFile, here: ListedFile, broken: Sequence[RecordedItem], source: str
+) -> Iterator[Problem]:
+    """Yield the differences of one file. The directories of the items in `broken` could not be read."""
+    of = f" of {show(here.name, 80)}" if here.name else ""
+    before_steps, after_steps = _counters(there.steps), _counters(here.steps)
+    if any(before_steps.get(name, value) != value for name, value in after_steps.items()):
+        own = show(here.name, 80) if here.name else "it"
+        yield Problem(f"{own} is of {here.steps}, {source} lists {there.steps}")
+    before, after = _named(there.items), _named(here.items)
+    both = [(name, before[name], after[name]) for name in before if name in after]
+    resized = [name for name, old, new in both if old.size != new.size]
+    changed = [name for name, old, new in both if old.size == new.size and old.crc != new.crc]
+    unread = {item.name for item in broken}
+    if broken:
+        yield Problem(
+            f"{plural(len(broken), 'item')}{of} cannot be read: {broken[0].problem}",
+            tuple(item.name for item in broken),
+        )
+    rows = (
+        (changed, "with another recorded checksum"),
+        (resized, "with another size"),
+        ([name for name in before if name not in after and name[0] not in unread], "missing"),
+        ([name for name in after if name not in before], f"not in {source}"),
+    )
+    for names, what in rows:
+        if names:
+            yield Problem(f"{plural(len(names), 'item')}{of} {what}", tuple(name for name, _ in names))
+    if there.size != here.size and not any(names for names, _ in rows):
+        own = show(here.name, 80) if here.name else "the file"
+        yield Problem(f"{own} has {here.size:,} bytes, {source} lists {there.size:,}")
+
+
+def _counters(text: str) -> dict[str, str]:
+    """The value of each counter in the text of the steps of a file."""
+    rows = (row.rpartition(" ") for row in text.split(", ") if row)
+    return {name: value for name, _, value in rows}
+
+
+def _named(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], RecordedItem]:
+    """The items by their names. Of several with one name each has a number: ranks hold copies."""
+    counts: dict[str, int] = {}
+    rows: dict[tuple[str, int], RecordedItem] = {}
+    for item in items:
+        counts[item.name] = counts.get(item.name, 0) + 1
+        rows[item.name, counts[item.name]] = item
+    return rows
+
+
+@shown_as_html("html_sum")
+class SumReport(NamedTuple):
+    """The report of `ckpt sum`: the SHA-256 of each tensor, or what the files record of their items."""
+
+    path: str
+    format: str
+    section: str
+    """The section whose tensors were read; empty for the root."""
+    sums: tuple[Sum, ...] = ()
+    recorded: RecordedList | None = None
+    missing: tuple[Absence, ...] = ()
+    """The files and items whose records could not be read, tensors that are lost, parts of a folder; and why."""
+    whole: tuple[str, str] | None = None
+    """The kind of the hash of all tensors together, `root` or `values`, and the hash."""
+
+    @property
+    def unread(self) -> tuple[Absence, ...]:
+        """The tensors, files and items that have no sum, and why."""
+        rows = [Absence(row.name, row.unread) for row in self.sums if row.unread is not None]
+        return (*rows, *self.missing)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 2 where something could not be read."""
+        return 2 if self.unread else 0
+
+    def __repr__(self) -> str:
+        files = () if self.recorded is None else self.recorded.files
+        what = plural(len(self.sums), "sum") if self.recorded is None else plural(len(files), "file")
+        return f"<ckpt.SumReport {show(self.path)}: {what}>"
+
+    def lines(self, *, several: bool = False) -> list[str]:
+        """The lines that the command prints; where it prints `several` files, below the name of this one."""
+        if self.whole is not None:
+            return [f"{self.whole[1]}  {show(self.path, None)}"]
+        if self.recorded is None:
+            return sum_lines(self.sums, self.path if several else None)
+        return list(lines(self.recorded._replace(path=self.path if several else None)))
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.sum`; docs/json.md is its contract."""
+        return {
+            **document_head("ckpt.sum", 1),
+            "file": {"path": self.path, "format": self.format},
+            "section": self.section,
+            "sums": None
+            if self.recorded is not None
+            else [_sum_json(row) for row in self.sums if row.unread is None],
+            "recorded": None if self.recorded is None else [_file_json(file) for file in self.recorded.files],
+            "unread": [{"name": name, "why": why} for name, why in self.unread],
+            **({} if self.whole is None else {self.whole[0]: self.whole[1]}),
+        }
+
+
+def _sum_json(row: Sum) -> dict[str, Json]:
+    return {"name": row.name, "sha256": row.digest, **({} if row.tied is None else {"tied": row.tied})}
+
+
+def _file_json(file: ListedFile) -> dict[str, Json]:
+    return {
+        "name": file.name,
+        "bytes": file.size,
+        "steps": file.steps,
+        "items": [
+            {
+                "name": item.name,
+                "bytes": item.size,
+                "crc32": None if item.crc is None else f"{item.crc:08x}",
+            }
+            for item in file.items
+        ],
+    }

@@ -1,0 +1,394 @@
+"""`ckpt sum`: SHA-256 of each tensor, equal across formats for equal dtype, shape and elements.
+
+`--like` compares names and shapes with another checkpoint, or names with such sums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ckpt.bytes.executor import Executor, Failed, Local, Task, run_bundled, run_each
+from ckpt.elements.audit import DAMAGED, are_damaged
+from ckpt.elements.blocks import elements
+from ckpt.elements.spans import refuse_unfolded
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
+from ckpt.evidence.wrappers import unwrapping
+from ckpt.model.checkpoint import Entry
+from ckpt.model.errors import UnreadableError, UnsupportedError
+from ckpt.model.names import Globs
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Tensor, TensorRef, parts_of, unwrapped
+from ckpt.model.text import and_more, plural, show
+from ckpt.tree.find import tied_names
+
+
+class Sum(NamedTuple):
+    """A tensor by its name and the SHA-256 of what it is, in hexadecimal."""
+
+    name: str
+    digest: str
+    file: str | None = None
+    """The file of the tensor, where a list holds the sums of several."""
+    unread: str | None = None
+    """The reason why its bytes could not be read. `digest` is empty then."""
+    tied: str | None = None
+    """The name of the tensor that it is another name of, if it shares the memory of an earlier one."""
+
+
+def sums(
+    survey: Survey,
+    section: str | None = None,
+    select: Globs | None = None,
+    *,
+    everything: bool = False,
+    progress: Callable[[int], None] | None = None,
+    executor: Executor | None = None,
+) -> list[Sum]:
+    """The sums of the tensors of the only model, or of a section, by their names in it; of everything by full names.
+
+    Of a file without a model it is everything. What cannot be read, or does not match its recorded checksum, has the reason in place of a sum. Raises UsageError,
+    UnsupportedError for what has no bytes.
+    """
+    chosen = survey.everything if everything else survey.model_or_all(section)
+    rows = [(chosen.relative(entry.name), entry) for entry in chosen.selected(select, survey.path)]
+    records = _sums(survey, rows, progress, executor)
+    others = tied_names([entry for _, entry in rows])
+    first = {entry.name: name for name, entry in rows}
+    records = [
+        row._replace(tied=first[others[entry.name]]) if entry.name in others else row
+        for row, (_, entry) in zip(records, rows, strict=True)
+    ]
+    damaged = are_damaged([entry.tensor for _, entry in rows], executor or Local())
+    return [
+        row._replace(digest="", unread=DAMAGED) if bad and row.unread is None else row
+        for row, bad in zip(records, damaged, strict=True)
+    ]
+
+
+def sums_now(
+    survey: Survey,
+    expected: Sequence[Sum],
+    section: str | None = None,
+    *,
+    progress: Callable[[int], None] | None = None,
+    executor: Executor | None = None,
+) -> dict[str, Sum]:
+    """The sums that the tensors with the names of `expected` have now.
+
+    Stored sums do not say of which part they are. It is the part that has the most of the names: the model, another
+    section or the whole file. Where several have as many, one that agrees is preferred. Raises as `sums`.
+    """
+    wanted = {row.name: row.digest for row in expected}
+    parts = [*survey.models, *(part for part in survey.sections if part.kind != "model"), survey.everything]
+    if section is not None:
+        parts = [survey.section(section)]
+    named = [dict(zip(part.names(), part.entries, strict=True)) for part in parts]
+    named = [{name: entry for name, entry in names.items() if name in wanted} for names in named]
+    most = max(map(len, named))
+    candidates: list[dict[str, Sum]] = []
+    for names in named:
+        if len(names) == most:
+            current = {row.name: row for row in _sums(survey, names.items(), progress, executor)}
+            if all(row.digest == wanted[name] for name, row in current.items()):
+                return current
+            candidates.append(current)
+    return max(
+        candidates, key=lambda current: sum(row.digest == wanted[name] for name, row in current.items())
+    )
+
+
+def digests(survey: Survey, *, executor: Executor | None = None) -> list[str | None]:
+    """Return the sum of each tensor in file order, None if it has no data. Raises UnreadableError."""
+    tasks = [
+        Task(_digest_or_none, (entry.tensor,), entry.tensor.nbytes) for entry in survey.checkpoint.tensors
+    ]
+    return run_bundled(executor or Local(), tasks)
+
+
+def _digest_or_none(tensor: Tensor) -> str | None:
+    try:
+        return digest(tensor)
+    except UnsupportedError:
+        return None
+
+
+def _sums(
+    survey: Survey,
+    rows: Iterable[tuple[str, Entry]],
+    progress: Callable[[int], None] | None,
+    executor: Executor | None,
+) -> list[Sum]:
+    named = list(rows)
+    tasks = [Task(_sum, (name, entry.tensor, survey.path), entry.tensor.nbytes) for name, entry in named]
+    results = run_each(executor or Local(), tasks, progress)
+    return [
+        Sum(name, "", unread=result.problem) if isinstance(result, Failed) else Sum(name, result)
+        for (name, _), result in zip(named, results, strict=True)
+    ]
+
+
+def _sum(name: str, tensor: Tensor, path: str) -> str:
+    """The sum of a tensor: one task, for SHA-256 takes one byte after the other."""
+    try:
+        return digest(tensor)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{show(name, 80)}: {error.problem}", path=path) from None
+
+
+def digest(tensor: Tensor) -> str:
+    """SHA-256 of the dtype, the shape and the elements in the order of the shape, little-endian.
+
+    For a composite tensor its layout and each of its parts are included.
+    """
+    checksum = hashlib.sha256()
+    tensor = unwrapped(tensor)
+    if not isinstance(tensor, TensorRef):
+        checksum.update(
+            f"{tensor.layout} {tensor.dtype.name} {list(tensor.shape)} {tensor.detail}\n".encode()
+        )
+    for part in parts_of(tensor):
+        checksum.update(f"{part.dtype.name} {list(part.shape)}\n".encode())
+        if not part.numel:
+            continue
+        if part.storage.place is None:
+            raise UnsupportedError("on meta, without data")
+        refuse_unfolded(part)
+        if part.dtype.bits < 8:
+            stream = part.storage.place.read_blocks(part.extent[0], part.extent[1] - part.extent[0])
+        else:
+            stream = elements(part)
+        for block in stream:
+            checksum.update(block)
+    return checksum.hexdigest()
+
+
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](.*)")
+_ESCAPE = re.compile(r"\\(n|r|t|\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+
+
+FILE = "# file: "
+"""The text before the name of a file, above its sums."""
+TIED = "# tied to: "
+"""The text before the first name of a tensor, below the sum of its other name."""
+
+
+def lines(records: Sequence[Sum], file: str | None = None) -> list[str]:
+    """The sums as text, a line each, as `sha256sum` has them, below the name of their `file`; names escaped."""
+    head = [] if file is None else [f"{FILE}{show(file, None)}"]
+    for row in records:
+        if row.unread is None:
+            head.append(f"{row.digest}  {show(row.name, None)}")
+            if row.tied is not None:
+                head.append(f"{TIED}{show(row.tied, None)}")
+    return head
+
+
+def unescaped(text: str) -> str:
+    """The text that `show` has escaped."""
+    return _ESCAPE.sub(_character, text)
+
+
+def _character(match: re.Match[str]) -> str:
+    """The character of an escape of `show`; other text stays unchanged."""
+    if match[1] in _PLAIN:
+        return _PLAIN[match[1]]
+    code = int(match[1][1:], 16)
+    return chr(code) if code < 0x110000 else match[0]
+
+
+def parse(text: str) -> list[Sum]:
+    """The sums of a text as `lines` makes it. Raises UnreadableError."""
+    rows: list[Sum] = []
+    file = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(FILE):
+            file = unescaped(line.removeprefix(FILE))
+        if line.startswith(TIED) and rows:
+            rows[-1] = rows[-1]._replace(tied=unescaped(line.removeprefix(TIED)))
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise UnreadableError(
+                f"line {number:,} is no SHA-256 and a name", hint="expected the lines of ckpt sum"
+            )
+        rows.append(Sum(unescaped(match[2]), match[1], file))
+    if not rows:
+        raise UnreadableError("holds no sums", hint="expected the lines of ckpt sum")
+    return rows
+
+
+def listed_path(path: str, listed: Sequence[str]) -> str | None:
+    """The path of a list that a checkpoint at `path` has there: the same one, else the one that ends most alike.
+
+    A copy lies elsewhere, so the last steps of its path decide. Where several end as much alike, it is None.
+    """
+    own = _steps_of(path)
+    alike = [(_common(own, _steps_of(other)), other) for other in listed]
+    exact = [other for _, other in alike if _steps_of(other) == own]
+    most = max((count for count, _ in alike), default=0)
+    best = exact or [other for count, other in alike if count == most > 0]
+    return best[0] if len(best) == 1 else None
+
+
+def _steps_of(path: str) -> list[str]:
+    return os.path.normpath(path).split(os.sep)
+
+
+def _common(first: Sequence[str], second: Sequence[str]) -> int:
+    """The number of last steps that two paths share."""
+    count = 0
+    for step, other in zip(reversed(first), reversed(second), strict=False):
+        if step != other:
+            break
+        count += 1
+    return count
+
+
+Shape = tuple[int, ...]
+_LISTED = 3
+
+
+class Like(NamedTuple):
+    """The tensors of another save and of its model, by name. Sums record no shapes, so these are None.
+
+    `sections` are the names of its sections; empty for sums.
+    """
+
+    path: str
+    every: Mapping[str, Shape | None]
+    model: Mapping[str, Shape | None]
+    sections: frozenset[str] = frozenset()
+    tied: Mapping[str, str] = {}
+    """The names that are other names of a tensor, and its first name."""
+
+
+class Likeness(NamedTuple):
+    """The differences of a checkpoint from another save. Names of the checkpoint are full ones."""
+
+    path: str
+    missing: tuple[str, ...]
+    extra: tuple[str, ...]
+    reshaped: Mapping[str, tuple[Shape, Shape]]
+    has_shapes: bool
+
+    @property
+    def rows(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Each difference in one line, and its tensors."""
+        other = show(self.path, 80)
+        out: list[tuple[str, tuple[str, ...]]] = []
+        if self.missing:
+            out.append((f"lacks {plural(len(self.missing), 'tensor')} of {other}", self.missing))
+        if self.reshaped:
+            name, (own, theirs) = next(iter(self.reshaped.items()))
+            text = f"{plural(len(self.reshaped), 'tensor')} with another shape than in {other}"
+            text += f": {show(name, 60)} is {list(own)}, there {list(theirs)}"
+            out.append((text, tuple(self.reshaped)))
+        if self.extra:
+            out.append((f"{plural(len(self.extra), 'tensor')} not in {other}", self.extra))
+        return out
+
+    @property
+    def text(self) -> str:
+        """The differences in one line; empty without any."""
+        return "; ".join(
+            text if ":" in text else f"{text}: {and_more([show(name, 60) for name in names], _LISTED)}"
+            for text, names in self.rows
+        )
+
+    @property
+    def checked(self) -> str:
+        """Return the text for a checkpoint that differs in nothing."""
+        return f"{'names and shapes' if self.has_shapes else 'names'} as in {show(self.path, 80)}"
+
+
+def like_of(survey: Survey, section: str | None = None) -> Like:
+    """Return the tensors of another save. Raises UsageError if it has no such section."""
+    chosen = survey.section(section) if section is not None else _model(survey)
+    every = survey.everything
+    tied = _tied(every) | _tied(chosen)
+    return Like(survey.path, _shapes(every), _shapes(chosen), _sections(survey), tied)
+
+
+def like_of_sums(path: str, rows: Iterable[Sum]) -> Like:
+    """Return the tensors that a file of sums names."""
+    stored = list(rows)
+    own = [row.name for row in stored]
+    plain = unwrapping(own)
+    names: dict[str, Shape | None] = dict.fromkeys(map(plain, own))
+    tied = {plain(row.name): plain(row.tied) for row in stored if row.tied is not None}
+    return Like(path, names, names, tied=tied)
+
+
+def likeness(survey: Survey, like: Like, section: str | None = None) -> Likeness:
+    """Compare a checkpoint with another save by names and shapes.
+
+    All tensors are compared if both have the same sections, else the tensors of the model, or of `section`.
+    A file of sums is compared with the part that has the most of its names. Wrappers in names do not count.
+    """
+    whole = survey.everything
+    if section is not None:
+        part, theirs = survey.section(section), like.model
+    elif not like.sections:
+        parts = [whole, *survey.models, *survey.sections]
+        part, theirs = (
+            max(parts, key=lambda candidate: len(_shapes(candidate).keys() & like.every.keys())),
+            like.every,
+        )
+    elif like.sections == _sections(survey):
+        part, theirs = whole, like.every
+    else:
+        part, theirs = _model(survey), like.model
+    own = _shapes(part)
+    names = part.names()
+    full = dict(zip(map(unwrapping(names), names), (entry.name for entry in part.entries), strict=True))
+    reshaped = {
+        full[name]: (shape, other)
+        for name, shape in own.items()
+        if (other := theirs.get(name)) is not None and shape is not None and shape != other
+    }
+    # A name of one memory stands for all of its names, for many writers save it once.
+    tied = _tied(part)
+    ours = {like.tied.get(name, name) for name in own}
+    others = {tied.get(name, name) for name in theirs}
+    return Likeness(
+        like.path,
+        tuple(name for name in theirs if name not in own and like.tied.get(name, name) not in ours),
+        tuple(full[name] for name in own if name not in theirs and tied.get(name, name) not in others),
+        reshaped,
+        bool(like.sections),
+    )
+
+
+def _model(survey: Survey) -> Section:
+    return survey.candidates[0] if len(survey.candidates) == 1 else survey.everything
+
+
+def _sections(survey: Survey) -> frozenset[str]:
+    return frozenset(section.name for section in survey.sections if section.tensors)
+
+
+def _tied(part: Section) -> dict[str, str]:
+    """The tensors of a section that are other names of an earlier one, by their names in it, and the first name."""
+    others = tied_names(part.entries)
+    if not others:
+        return others
+    names = part.names()
+    plain = unwrapping(names)
+    short = {entry.name: plain(name) for entry, name in zip(part.entries, names, strict=True)}
+    return {short[name]: short[first] for name, first in others.items()}
+
+
+def _shapes(part: Section) -> dict[str, Shape | None]:
+    """The shape of each tensor of a section, by its name in it."""
+    names = part.names()
+    entries: Sequence[tuple[str, Shape | None]] = [
+        (name, entry.tensor.shape)
+        for name, entry in zip(map(unwrapping(names), names), part.entries, strict=True)
+    ]
+    return dict(entries)

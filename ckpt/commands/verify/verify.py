@@ -1,0 +1,371 @@
+"""`ckpt verify`: whether a file is intact, as far as its bytes can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from ckpt.commands.sum.sums import Likeness, Sum
+from ckpt.evidence.survey import Survey
+from ckpt.evidence.weights import valueless
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import Failure, UnreadableError
+from ckpt.model.findings import LOST
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import parts_of
+from ckpt.model.text import Json, and_more, folded, plural, show, size_text
+from ckpt.surface.reports import document_head, shown_as_html
+from ckpt.tree.find import tied_names
+
+Verdict = Literal["intact", "damaged", "unreadable"]
+"""`unreadable`: the file is missing, may not be read, is not a checkpoint, or some of its bytes could not be read."""
+
+EXIT_CODES: dict[Verdict, int] = {"intact": 0, "damaged": 1, "unreadable": 2}
+
+
+class Problem(NamedTuple):
+    """A damaged part of a file, and the tensors in it."""
+
+    what: str
+    tensors: tuple[str, ...] = ()
+
+
+@shown_as_html("html_verify")
+class VerifyReport(NamedTuple):
+    """The verdict on one file. `checked` says what was compared, `not_checked` what could not be."""
+
+    path: str
+    format: str | None
+    verdict: Verdict
+    problems: tuple[Problem, ...] = ()
+    checked: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
+    whole: tuple[str, ...] | None = None
+    """The tensors of a damaged file whose bytes are all there and match their checksums, where these were compared."""
+    lost: tuple[str, ...] | None = None
+    called: tuple[str, ...] = ()
+    """The functions that loading the file calls and ckpt does not know. An intact file can do harm."""
+    error: Failure | None = None
+    """The reason why the file is unreadable."""
+    hint: str | None = None
+    """The command that writes what is whole."""
+    doubts: tuple[str, ...] = ()
+    """The signs that files of several saves are mixed. They do not prove it."""
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 0 intact, 1 damaged, 2 unreadable."""
+        return EXIT_CODES[self.verdict]
+
+    def __repr__(self) -> str:
+        return f"<ckpt.VerifyReport {show(self.path)}: {self.verdict}>"
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.verify`; docs/json.md is its contract."""
+        return {
+            **document_head("ckpt.verify", 2),
+            "file": {"path": self.path, "format": self.format},
+            "verdict": self.verdict,
+            "error": None if self.error is None else self.error._asdict(),
+            "problems": [{"what": row.what, "tensors": list(row.tensors)} for row in self.problems],
+            "checked": list(self.checked),
+            "not_checked": list(self.not_checked),
+            "whole": None if self.whole is None else list(self.whole),
+            "lost": None if self.lost is None else list(self.lost),
+            "hint": self.hint,
+            "called": list(self.called),
+            "doubts": list(self.doubts),
+        }
+
+
+UNREAD = "the bytes themselves (--quick)"
+"""The part that `--quick` does not check."""
+
+
+def with_root(report: VerifyReport, expected: str, found: str) -> VerifyReport:
+    """The report on an intact file, compared with the hash of all its names and values."""
+    if expected == found:
+        return report._replace(checked=(*report.checked, "the names and values, as --root says"))
+    problem = Problem(f"the hash of its names and values is {found}, and not the one of --root")
+    return report._replace(verdict="damaged", problems=(*report.problems, problem))
+
+
+ODD = ("trailing-data", "unread-file", "dead-files", "unverified-size", "no-index", "unassigned")
+"""Findings about bytes that no loader reads, and about what nothing in the checkpoint can show."""
+
+
+def structure(checkpoint: Checkpoint) -> VerifyReport:
+    """Judge a checkpoint by what reading has shown.
+
+    That is the container, the place of each tensor, the files of a folder and the index of shards.
+    """
+    account = checkpoint.account
+    losses = account.noticed(*LOST)
+    problems: list[Problem] = []
+    for code in ("shards", "unfinished", "stale-index", *LOST, "ranks-differ", "damaged-file"):
+        for notice in account.noticed(code):
+            way_out = f" ({notice.hint})" if notice.hint else ""
+            problems.append(Problem(notice.message + way_out, notice.tensors))
+    checked = [plural(len(checkpoint.tensors), "tensor")]
+    odd = account.messages(ODD)
+    if checkpoint.traits.is_archive:
+        checked.append(f"all of {plural(len(checkpoint.parts), 'member')} read")
+    elif checkpoint.traits.is_set:
+        checked.append(f"{plural(len(checkpoint.parts), 'file')} of ranks")
+    elif checkpoint.members:
+        checked.append(plural(len(checkpoint.parts), "file"))
+    indexed = [
+        part
+        for part in (checkpoint, *_files(checkpoint))
+        if part.parts
+        and not part.members
+        and not (part.traits.is_archive or part.traits.is_set or part.traits.fills_a_state)
+    ]
+    if checkpoint.traits.fills_a_state and not losses:
+        data = [part for part in _files(checkpoint) or [checkpoint] if part.traits.fills_a_state]
+        checked.append(f"the metadata and {plural(sum(len(part.parts) for part in data), 'data file')} agree")
+    if indexed and not account.has_noticed("no-index"):
+        checked.append("index and shards agree")
+    for part in indexed:
+        odd += _index(part)
+    empty = valueless(checkpoint)
+    if empty:
+        odd.append(
+            f"{plural(len(empty), 'tensor')} on the device meta, saved without values: {folded(empty)}"
+        )
+    mixed = Survey(checkpoint).mixed
+    doubts = account.messages(("mixed-steps",))
+    doubts += [] if mixed is None else [mixed.text]
+    report = _judged(checkpoint, problems, checked, odd)._replace(doubts=tuple(doubts))
+    if not losses:
+        return report
+    names = set(account.lost_names)
+    every = [entry.name for entry in checkpoint.tensors]
+    return report._replace(
+        whole=tuple(name for name in every if name not in names),
+        lost=tuple(name for name in every if name in names),
+    )
+
+
+def _files(checkpoint: Checkpoint) -> list[Checkpoint]:
+    return [member.checkpoint for member in checkpoint.members]
+
+
+def _index(checkpoint: Checkpoint) -> list[str]:
+    """A line when the index counts other bytes than the shards hold, as tied tensors make it.
+
+    No loader reads that number, so it is not damage.
+    """
+    if checkpoint.index_bytes is None:
+        return []
+    every = [part for entry in checkpoint.tensors for part in parts_of(entry.tensor)]
+    ranges = {(part.storage, part.extent): part.nbytes for part in every}
+    held = {sum(part.nbytes for part in every), sum(ranges.values())}
+    if checkpoint.index_bytes in held:
+        return []
+    return [f"total_size of the index ({checkpoint.index_bytes:,} bytes, the shards hold {max(held):,})"]
+
+
+def with_checksums(
+    report: VerifyReport,
+    checkpoint: Checkpoint,
+    damage: Sequence[tuple[str, str | None]],
+    nbytes: int,
+    unchecked: int,
+    unread: Sequence[str] = (),
+) -> VerifyReport:
+    """The report with what the file's own checksums say. `damage` is (what, the id of the storage).
+
+    With something `unread` the file is not known to be intact, and not all that is damaged is known.
+    """
+    problems = [*report.problems, *(Problem(what, _tensors(checkpoint, storage)) for what, storage in damage)]
+    checked = [
+        *report.checked,
+        *(
+            ["all checksums match" if not damage and not unread else f"checksums of {size_text(nbytes)}"]
+            if nbytes
+            else []
+        ),
+    ]
+    not_checked = list(report.not_checked)
+    if not nbytes and not unread:
+        unchecked = sum(storage.nbytes for storage in checkpoint.storages)
+    if unchecked:
+        why = "records without a checksum" if nbytes else f"{checkpoint.traits.label} has no checksums"
+        not_checked.append(f"values of {size_text(unchecked)} ({why})")
+    judged = _judged(checkpoint, problems, checked, not_checked)
+    whole, lost = _parted(checkpoint, report, [row.tensors for row in problems[len(report.problems) :]])
+    return _doubted(judged._replace(whole=whole, lost=lost, doubts=report.doubts), unread)
+
+
+def _parted(
+    checkpoint: Checkpoint, report: VerifyReport, damaged: Sequence[Sequence[str]]
+) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Return the whole and the lost tensors of a checkpoint of which some are lost or do not match their checksums."""
+    bad = {name for names in damaged for name in names}
+    if report.whole is None and not damaged:
+        return None, None
+    lost = bad.union(report.lost or ())
+    names = [entry.name for entry in checkpoint.tensors]
+    return tuple(name for name in names if name not in lost), tuple(name for name in names if name in lost)
+
+
+def _doubted(report: VerifyReport, unread: Sequence[str]) -> VerifyReport:
+    """The report, where some of the bytes could not be read."""
+    if not unread:
+        return report
+    text = f"not all could be read: {and_more(list(unread), 3, '; ')}"
+    return report._replace(
+        verdict="unreadable",
+        problems=(Problem(text), *report.problems),
+        error=Failure(UnreadableError.code, text),
+    )
+
+
+def _tensors(checkpoint: Checkpoint, storage: str | None) -> tuple[str, ...]:
+    """The names of the tensors over a storage."""
+    if storage is None:
+        return ()
+    return tuple(
+        entry.name
+        for entry in checkpoint.tensors
+        if any(part.numel and part.storage.id == storage for part in parts_of(entry.tensor))
+    )
+
+
+def with_likeness(checkpoint: Checkpoint, report: VerifyReport, comparison: Likeness) -> VerifyReport:
+    """The report with what differs from another save, whose shapes settle what no file records."""
+    problems = tuple(Problem(what, names) for what, names in comparison.rows)
+    if problems:
+        return report._replace(
+            verdict=report.verdict if report.verdict == "unreadable" else "damaged",
+            problems=(*report.problems, *problems),
+        )
+    settled = checkpoint.account.messages(("unverified-size",)) if comparison.has_shapes else []
+    kept = tuple(row for row in report.not_checked if row not in settled)
+    return report._replace(checked=(*report.checked, comparison.checked), not_checked=kept)
+
+
+def unnamed_tensors(survey: Survey, expected: Sequence[Sum]) -> list[str]:
+    """Return the tensors that the sums do not name, of the sections of which they name some."""
+    named = {row.name for row in expected}
+    others = tied_names(survey.tensors)
+    # The sum of one name is that of all names of one memory.
+    known = named | {others.get(name, name) for name in named}
+    return [
+        entry.name
+        for section in survey.sections
+        if any(entry.name in named for entry in section.entries)
+        for entry in section.entries
+        if entry.name not in named and others.get(entry.name, entry.name) not in known
+    ]
+
+
+def against(
+    checkpoint: Checkpoint, expected: Sequence[Sum], current: dict[str, Sum], unnamed: Sequence[str] = ()
+) -> VerifyReport:
+    """Compare a checkpoint with stored sums. `current` are its sums now, `unnamed` the tensors without a stored one.
+
+    What reading has shown is judged too: a folder of which a file is damaged is not intact because its sums match.
+    """
+    shown = structure(checkpoint)
+    matches = {row.name: current[row.name] for row in expected if row.name in current}
+    unread = [f"{show(name, 80)}: {row.unread}" for name, row in matches.items() if row.unread is not None]
+    other = tuple(
+        row.name
+        for row in expected
+        if row.name in matches and matches[row.name].unread is None and matches[row.name].digest != row.digest
+    )
+    held = {_memory(row) for row in expected if row.name in matches}
+    gone = tuple(row.name for row in expected if row.name not in matches and _memory(row) not in held)
+    problems = [
+        Problem(f"{plural(len(names), 'tensor')} {what}", names)
+        for names, what in ((other, "with another sum"), (gone, "missing"))
+        if names
+    ]
+    verb = "matches" if len(expected) == 1 else "match"
+    done = [] if problems or unread else [f"{plural(len(expected), 'stored sum')} {verb}"]
+    if done and (tied := [row.name for row in expected if row.name not in matches]):
+        done.append(f"{folded(tied, 3)} by a tied name")
+    rest = (
+        [f"{plural(len(unnamed), 'tensor')} that the sums do not name ({folded(unnamed, 3)})"]
+        if unnamed
+        else []
+    )
+    report = _judged(checkpoint, [*shown.problems, *problems], done, rest)
+    return _doubted(report._replace(whole=shown.whole, lost=shown.lost, doubts=shown.doubts), unread)
+
+
+def _memory(row: Sum) -> tuple[str, str]:
+    """Return the same for the stored sums of all names of one tensor.
+
+    A file of safetensors, or transformers when it saves, writes such a tensor once, under one of them.
+    """
+    return row.tied or row.name, row.digest
+
+
+def with_recorded(
+    report: VerifyReport, problems: Sequence[Problem], checked: str, *, quick: bool
+) -> VerifyReport:
+    """The report with what differs from a list of recorded checksums; `quick` says that no bytes were read."""
+    if problems:
+        verdict: Verdict = report.verdict if report.verdict == "unreadable" else "damaged"
+        return report._replace(verdict=verdict, problems=(*report.problems, *problems))
+    left = (UNREAD,) if quick else ()
+    return report._replace(checked=(*report.checked, checked), not_checked=(*report.not_checked, *left))
+
+
+def damaged(
+    path: str,
+    problem: str,
+    whole: Sequence[str] | None,
+    lost: Sequence[str] | None,
+    rows: Sequence[str] = (),
+    unsound: Sequence[str] = (),
+    unproved: Sequence[tuple[str, tuple[str, ...]]] = (),
+) -> VerifyReport:
+    """The report on a damaged file; `whole` and `lost` are the tensors of one of which a part is left.
+
+    `rows` say what lies in the files of a folder. The bytes of lost tensors that are `unsound` are there, and others than
+    their checksums say. `unproved` are sentences on whole tensors whose bytes no checksum proves, with their names.
+    """
+    there = set(unsound)
+    gone = tuple(name for name in lost or () if name not in there)
+    problems = [Problem(problem, gone), *map(Problem, rows)]
+    if unsound:
+        verb = "does not match its checksum" if len(unsound) == 1 else "do not match their checksums"
+        problems.append(Problem(f"{plural(len(unsound), 'tensor')} {verb}", tuple(unsound)))
+    problems += [Problem(what, names) for what, names in unproved]
+    return VerifyReport(
+        path,
+        None,
+        "damaged",
+        tuple(problems),
+        whole=None if whole is None else tuple(whole),
+        lost=None if lost is None else tuple(lost),
+    )
+
+
+def unreadable(path: str, error: Failure) -> VerifyReport:
+    """The report on a file about which nothing is known."""
+    return VerifyReport(path, None, "unreadable", (Problem(str(error)),), error=error)
+
+
+def _judged(
+    checkpoint: Checkpoint, problems: Sequence[Problem], checked: Sequence[str], not_checked: Sequence[str]
+) -> VerifyReport:
+    verdict: Verdict = "damaged" if problems else "intact"
+    return VerifyReport(
+        checkpoint.path,
+        checkpoint.format,
+        verdict,
+        tuple(problems),
+        tuple(checked),
+        tuple(not_checked),
+        called=tuple(
+            text
+            for row in checkpoint.imports
+            if row.group == "called"
+            for text in row.calls[:1] or (f"{row.module}.{row.name}",)
+        ),
+    )

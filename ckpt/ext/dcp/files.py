@@ -1,0 +1,240 @@
+"""The files of a distributed checkpoint by their names, the folder that a path into it leads to, and what lies beside.
+
+The files of weights of any folder, and the folders that DeepSpeed makes, are told by their names here too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from ckpt.bytes.location import Location
+from ckpt.formats.format import INDEXES, Probe
+from ckpt.model.errors import NotOpenedError, UnreadableError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import and_more, show
+
+METADATA, DATA = ".metadata", ".distcp"
+_OF_A_RANK = r"__\d+\.metadata"
+"""The name of the file that each rank writes if `save` uses no collectives."""
+
+LIGHTNING, COMMON, BACKEND = "meta.pt", "common.pt", "metadata.json"
+"""Files of torch.save and JSON that frameworks put into the folder: Lightning the first, Megatron the others."""
+BACKEND_KEY = b'"sharded_backend"'
+_HEAD = 4096
+
+ZARR = frozenset((".zarray", ".zgroup", ".zmetadata", ".zattrs", "zarr.json"))
+"""Files of an array or a group of zarr."""
+AS_DIST = "Megatron writes it as torch_dist: --ckpt-convert-format torch_dist --ckpt-convert-save DIR"
+_ARRAYS = 16
+"""The most folders in one that are searched for an array of zarr."""
+
+_ACCELERATE = r"(?:pytorch_model_fsdp|optimizer)_\d{1,4}"
+_BESIDE = (
+    r"(?:scheduler|sampler|dl_state_dict)(?:_\d{1,4})?\.bin|scaler\.pt|scheduler\.pt|(?:random_states|custom_checkpoint)_\d{1,6}\.pkl"
+    r"|rng_state(?:_\d{1,6})?\.pth|trainer_state\.json|training_args\.bin"
+)
+
+
+def is_metadata(name: str) -> bool:
+    """Tell whether a file of this name lists the content of a distributed checkpoint."""
+    return name == METADATA or (name.endswith(METADATA) and re.fullmatch(_OF_A_RANK, name) is not None)
+
+
+UNFINISHED = ".tmp"
+"""The ending that torch takes off `.metadata.tmp` as the last step of a save."""
+
+
+def is_unfinished(name: str) -> bool:
+    """Tell whether a file of this name lists the content of a save that was killed before its last step."""
+    return name.endswith(UNFINISHED) and is_metadata(name.removesuffix(UNFINISHED))
+
+
+def is_of_accelerate(name: str) -> bool:
+    """Tell whether accelerate or the Trainer of transformers names its distributed checkpoints like this."""
+    return re.fullmatch(_ACCELERATE, name) is not None
+
+
+def is_part(name: str) -> bool:
+    """Tell whether a file of this name belongs to a distributed checkpoint."""
+    return is_metadata(name) or is_unfinished(name) or name.endswith(DATA)
+
+
+_OF_RANK = r"__(\d{1,9})_\d+\.distcp"
+"""The name of a data file: the rank that wrote it, and the number of the file among all of this rank."""
+
+
+def ranks_of(files: Iterable[str]) -> list[int]:
+    """The ranks that wrote these data files, in order. A file of another name is of none."""
+    matches = (re.fullmatch(_OF_RANK, file.rpartition("/")[2]) for file in files)
+    return sorted({int(match[1]) for match in matches if match is not None})
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 2`, `ranks 2 and 3`, `ranks 8 to 15`, or the first of them."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    if len(ranks) == 2:
+        return f"ranks {ranks[0]} and {ranks[1]}"
+    return "ranks " + and_more([str(rank) for rank in ranks], 5)
+
+
+def folder_of(probe: Probe) -> Location | None:
+    """The folder of the checkpoint that a path leads to: the folder, its `.metadata`, or a file of its data."""
+    pair = _found(probe)
+    return None if pair is None else pair[0]
+
+
+def plain_folder_of(probe: Probe) -> Location | None:
+    """Return the folder as `folder_of` does, or None if a framework keeps a part of it in its own files."""
+    pair = _found(probe)
+    return None if pair is None or companion(*pair) else pair[0]
+
+
+def _found(probe: Probe) -> tuple[Location, list[str]] | None:
+    if probe.is_folder:
+        folder = probe.location
+    else:
+        name = probe.path.replace("\\", "/").rpartition("/")[2]
+        if not is_part(name):
+            return None
+        folder = probe.location.parent()
+    try:
+        names = folder.names()
+    except NotOpenedError:
+        return None
+    return (folder, names) if any(map(is_part, names)) else None
+
+
+def companion(folder: Location, names: Sequence[str]) -> str:
+    """The file that says whose folder it is: `metadata.json` of Megatron, `common.pt` or `meta.pt`; empty without one.
+
+    A link, or anything else that is not a file, is not one.
+    """
+    return next(
+        (name for name in (BACKEND, COMMON, LIGHTNING) if name in names and _is_one(folder, name)), ""
+    )
+
+
+def has_arrays(folder: Location) -> bool:
+    """Tell whether one of the first folders in a folder is an array of zarr. No link is followed."""
+    for name in islice((name for name in folder.names() if name.endswith("/")), _ARRAYS):
+        try:
+            if not ZARR.isdisjoint(folder.child(name[:-1], "no").names()):
+                return True
+        except UnreadableError:
+            continue
+    return False
+
+
+def _is_one(folder: Location, name: str) -> bool:
+    try:
+        location = folder.child(name, "cache")
+        return location.is_file() and (name != BACKEND or BACKEND_KEY in _head(location))
+    except UnreadableError:
+        return False
+
+
+def of_zarr(folder: Location) -> bool:
+    """Tell whether `metadata.json` of Megatron names the backend zarr."""
+    return re.search(rb'"sharded_backend"\s*:\s*"zarr"', _head(folder.child(BACKEND, "cache"))) is not None
+
+
+def _head(location: Location) -> bytes:
+    source = location.open()
+    try:
+        return source.read(0, min(source.size, _HEAD))
+    finally:
+        source.close()
+
+
+def beside(folder: Location) -> tuple[str, ...]:
+    """Return the names that accelerate saved beside one of its folders, with ranks as `*`."""
+    own = folder.name.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    if not is_of_accelerate(own):
+        return ()
+    try:
+        names = folder.parent().names()
+    except NotOpenedError:
+        return ()
+    others = [name for name in names if name.endswith("/") and is_of_accelerate(name[:-1])]
+    files = dict.fromkeys(re.sub(r"_\d+(?=\.)", "_*", name) for name in names if re.fullmatch(_BESIDE, name))
+    return (*(name for name in others if name[:-1] != own), *files)
+
+
+_TAG = r"global_step\d+(?:_universal)?/"
+"""A folder of DeepSpeed, as the Trainer has it beside its own files: a checkpoint of its own."""
+
+
+def is_tag(name: str) -> bool:
+    """Tell whether DeepSpeed gives a folder this name, which ends with a slash."""
+    return re.fullmatch(_TAG, name) is not None
+
+
+_STEMS = ("model", "pytorch_model", "diffusion_pytorch_model", "adapter_model")
+_VARIANT = r"(" + "|".join(_STEMS) + r")\.(\w{1,20})\.(safetensors|bin)"
+_NUMBERED = r"(?:pytorch_)?model_(\d+)\.(?:safetensors|bin)"
+_FULL = r"pytorch_model_fsdp((?:_\d{1,4})?)\.bin"
+"""The whole state dict of a model under FSDP (FULL_STATE_DICT), as accelerate and the Trainer name it."""
+
+
+class Chosen(NamedTuple):
+    """The files of weights that are read, each with its key (`model_1`; empty for the only one), and the others."""
+
+    files: tuple[tuple[str, str], ...]
+    unread: tuple[str, ...]
+
+
+def weights_in(names: Sequence[str]) -> Chosen | None:
+    """The files of weights among the names of a folder; None without any.
+
+    transformers and diffusers choose in this order: safetensors before pickles, one file before shards, the plain name
+    before a variant (`model.fp16.safetensors`). accelerate numbers further models: `model_1.safetensors`. What it saves
+    under FSDP comes last, for the Trainer puts the model that it loads beside it. Raises UnreadableError where two
+    files are as good.
+    """
+    indexes = [name for name in names if name.endswith(INDEXES)]
+    singles = [
+        f"{stem}.{ending}"
+        for ending in ("safetensors", "bin")
+        for stem in _STEMS
+        if f"{stem}.{ending}" in names and (stem, ending) != ("model", "bin")
+    ]
+    variants = [name for name in names if re.fullmatch(_VARIANT, name)]
+    full = sorted((name for name in names if re.fullmatch(_FULL, name)), key=lambda name: (len(name), name))
+    every = [*indexes, *singles, *variants, *full]
+    for pick in (
+        [name for name in singles if name.endswith(".safetensors")],
+        [name for name in indexes if "safetensors" in name],
+        singles,
+        indexes,
+        [name for name in variants if name.endswith(".safetensors")],
+        variants,
+    ):
+        if len(pick) > 1:
+            listed = ", ".join(show(name, 80) for name in pick)
+            raise UnreadableError(f"the directory holds {len(pick)} checkpoints: {listed}", hint="name one")
+        if pick:
+            (first,) = pick
+            unread = tuple(name for name in every if name != first)
+            further = [
+                name for name in names if re.fullmatch(_NUMBERED, name) and _stem(name) == _stem(first)
+            ]
+            if not further:
+                return Chosen(((first, ""),), unread)
+            keyed = [(name, name.rpartition(".")[0]) for name in further]
+            keyed.sort(key=lambda row: (len(row[1]), row[1]))
+            return Chosen(((first, first.rpartition(".")[0]), *keyed), unread)
+    if not full:
+        return None
+    keys = ["model" + re.sub(_FULL, r"\1", name) if len(full) > 1 else "" for name in full]
+    return Chosen(tuple(zip(full, keys, strict=True)), ())
+
+
+def _stem(name: str) -> tuple[str, str]:
+    """`model_1.safetensors` and `model.safetensors` -> the same two texts."""
+    stem, _, ending = name.rpartition(".")
+    return re.sub(r"_\d+$", "", stem), ending

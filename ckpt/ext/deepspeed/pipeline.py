@@ -1,0 +1,321 @@
+"""The stages of a pipeline as one model and one optimizer.
+
+The names of the model are those that the states have: `3.weight` is `weight` in the file of layer 3, and `tied_modules.KEY.weight`
+belongs to the layers that share a module. No file says which layers these are, so their own files keep the numbers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from math import prod
+
+from ckpt.ext.deepspeed.partitions import Partitions
+from ckpt.ext.deepspeed.states import ModelState, OptimizerState, Shape, fields
+from ckpt.model.account import Notice
+from ckpt.model.names import natural
+from ckpt.model.nodes import Dict, Node, dict_of, tensor_of
+from ckpt.model.tensors import TensorRef
+from ckpt.model.text import and_more, plural, show
+from ckpt.tree.view import look
+
+_PARALLEL = "checkpoint_parallel_dimensions"
+_OPTIMIZER = "optimizer"
+_PARAMS = "params"
+_TIED = "tied_modules."
+_MOMENTS = ("exp_avg", "momentum_buffer")
+_LISTED = 3
+
+
+class Stages:
+    """The partitions of the stages, each of its own parameters. A tied one is in several, and the first is taken.
+
+    `lost` names the weights of stages whose states are missing.
+    """
+
+    is_shared = False
+
+    def __init__(self, stages: dict[int, Partitions], lost: Iterable[str]) -> None:
+        self._stages = tuple(stages.values())
+        own = [name for stage in self._stages for name in stage.names]
+        self.names = tuple(dict.fromkeys((*own, *lost)))
+        whole = {name for stage in self._stages for name in stage.names if name not in stage.lost}
+        self.lost = frozenset(name for name in self.names if name not in whole)
+        self.saved_by = self._stages[0].saved_by if self._stages else None
+        self.has_optimizer = any(stage.has_optimizer for stage in self._stages)
+
+    @property
+    def stage(self) -> int:
+        return self._stages[0].stage if self._stages else 1
+
+    @property
+    def has_stage(self) -> bool:
+        return all(stage.has_stage for stage in self._stages)
+
+    @property
+    def rest(self) -> dict[str, Node]:
+        """The other fields of the first rank of the first stage."""
+        return self._stages[0].rest if self._stages else {}
+
+    @property
+    def lost_state(self) -> list[str]:
+        return [name for stage in self._stages for name in stage.lost_state]
+
+    @property
+    def unplaced(self) -> dict[str, None]:
+        return {name: None for stage in self._stages for name in stage.unplaced}
+
+    def weights(self, prefix: str) -> dict[str, Node]:
+        """The whole parameters by name."""
+        weights: dict[str, Node] = {}
+        for stage in self._stages:
+            weights = {**stage.weights(prefix), **weights}
+        return {name: weights[name] for name in self.names if name in weights}
+
+    def optimizer(self, prefix: str) -> Dict:
+        """The optimizer of all stages as one: groups with equal options are one group."""
+        state: dict[str, Node] = {}
+        groups: list[Node] = []
+        for stage in self._stages:
+            if not stage.has_optimizer:
+                continue
+            parts = fields(stage.optimizer(prefix))
+            state = {**fields(parts["state"]), **state}
+            rows = look(parts["param_groups"]).children
+            if len(rows) == len(groups) and all(map(_is_alike, groups, rows)):
+                groups = [*map(_joined, groups, rows)]
+            else:
+                groups += rows
+        return _dict({"state": _dict(state), "param_groups": groups})
+
+
+def _is_alike(one: Node, two: Node) -> bool:
+    """Tell whether two groups of an optimizer have the same options."""
+    first, second = fields(one), fields(two)
+    options = [key for key in first if key != _PARAMS]
+    return first.keys() == second.keys() and all(is_same(first[key], second[key]) for key in options)
+
+
+def _joined(one: Node, two: Node) -> Node:
+    """A group with the parameters of both, each once."""
+    names = [*look(fields(one).get(_PARAMS)).children, *look(fields(two).get(_PARAMS)).children]
+    return _dict({**fields(one), _PARAMS: [*dict.fromkeys(str(name) for name in names)]})
+
+
+def is_same(one: Node, two: Node) -> bool:
+    """Tell whether two nodes hold the same values. Two tensors count as different: their bytes are not read."""
+    if tensor_of(one) is not None or tensor_of(two) is not None:
+        return False
+    first, second = look(one), look(two)
+    if (first.kind, first.type, len(first.children)) != (second.kind, second.type, len(second.children)):
+        return False
+    if first.kind == "scalar":
+        return first.value == second.value
+    if list(map(str, first.keys)) != list(map(str, second.keys)):
+        return False
+    return all(map(is_same, first.children, second.children))
+
+
+def tensors_of(layers: dict[int, Node]) -> tuple[dict[str, TensorRef], dict[str, Node]]:
+    """Return (the tensors, the other values) in the files of layers, by their names in the model."""
+    weights: dict[str, TensorRef] = {}
+    extra: dict[str, Node] = {}
+    for number, root in layers.items():
+        for key, node in fields(root).items():
+            tensor = tensor_of(node)
+            if type(tensor) is TensorRef:
+                weights[f"{number}.{key}"] = tensor
+            else:
+                extra[f"{number}.{key}"] = node
+    return weights, extra
+
+
+def lost_layers(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> Iterator[Notice]:
+    """Yield a notice about weights that the states of a stage list, and that no file of a layer holds.
+
+    What the optimizer has in fp32 is in the model all the same.
+    """
+    trained: set[str] = set()
+    names: list[str] = []
+    for state in states:
+        trained |= {name for rows in state.shapes or () for name in rows}
+        names += sorted(claimed(state), key=natural)
+    gone = [name for name in dict.fromkeys(names) if name not in weights and not name.startswith(_TIED)]
+    numbers = dict.fromkeys(name.partition(".")[0] for name in gone)
+    if numbers:
+        lost = [name for name in gone if name not in trained]
+        files = and_more([f"layer {show(number, 20)}" for number in numbers], _LISTED)
+        what = f"{plural(len(lost), 'tensor')} of the model {'is' if len(lost) == 1 else 'are'} lost"
+        names_text = and_more([show(name, 60) for name in lost], _LISTED)
+        text = f"{what}: {names_text}" if lost else "the optimizer has all of its weights in fp32"
+        yield Notice("incomplete", f"the weights of {files} are missing: {text}", tuple(lost))
+
+
+def cut_layers(
+    held: Iterable[str], weights: dict[str, TensorRef], states: Iterable[ModelState], are_rebuilt: bool
+) -> Iterator[Notice]:
+    """Yield a notice about the tensors of layers whose files are cut off, of which `weights` are whole.
+
+    Those that no state lists are lost to the model, as are all of ZeRO 0.
+    """
+    gone = [name for name in held if name not in weights]
+    if gone:
+        known = {name for state in states for name in claimed(state)}
+        names = [name for name in gone if name not in known]
+        names += [f"module.{name}" for name in gone] if are_rebuilt else []
+        listed = and_more([show(name, 60) for name in gone], _LISTED)
+        yield Notice("incomplete", f"the files of layers are cut off: {listed}", tuple(names))
+
+
+def lost_unseen(states: Iterable[ModelState], weights: dict[str, TensorRef]) -> Iterator[Notice]:
+    """Yield a notice if the optimizers of ZeRO 0 have parameters that no layer has.
+
+    Nothing else tells that a layer without buffers is missing. Parameters have the shapes of their moments.
+    """
+    count = 0
+    shapes: Counter[Shape] = Counter()
+    buffers: set[str] = set()
+    for state in states:
+        optimizer = fields(state.rest.get(_OPTIMIZER))
+        for group in look(optimizer.get("param_groups")).children:
+            count += len(look(fields(group).get(_PARAMS)).children)
+        for row in look(optimizer.get("state")).children:
+            moments = (tensor_of(node) for key, node in fields(row).items() if key in _MOMENTS)
+            shapes.update(islice((ref.shape for ref in moments if ref is not None), 1))
+        buffers |= state.buffers or frozenset()
+    held = [ref.shape for name, ref in weights.items() if name not in buffers]
+    gone = max(count - len(held), (shapes - Counter(held)).total())
+    if gone > 0:
+        text = f"{plural(gone, 'parameter')} of the optimizers {'is' if gone == 1 else 'are'} in no file of a layer"
+        yield Notice("incomplete", f"{text}: the file of a layer is missing")
+
+
+def lost_stages(gone: Sequence[int], count: int, lost: Sequence[str], are_rebuilt: bool) -> Iterator[Notice]:
+    """Yield a notice about the stages of which no model states were read."""
+    if gone:
+        listed = and_more([key_of(number) for number in gone], _LISTED)
+        text = f"the model states of {len(gone):,} of {plural(count, 'stage')} are missing: {listed}"
+        names = and_more([show(name, 60) for name in lost], _LISTED)
+        if are_rebuilt:
+            text += f": the fp32 weights of {plural(len(lost), 'tensor')} are lost: {names}"
+        else:
+            text += ": the weights are whole, the optimizer and the counters of these stages are lost"
+            lost = [f"{_OPTIMIZER}.{key_of(number)}" for number in gone]
+        yield Notice("incomplete", text, tuple(lost))
+
+
+def stages_of(state: ModelState, others: Sequence[ModelState]) -> int | None:
+    """Return the number of stages, or None where tensor-parallel ranks cut the layers.
+
+    Newer versions record both. Before them, two such ranks have states of one layer.
+    """
+    degrees = fields(state.rest.get(_PARALLEL))
+    tensor, pipeline, world = (
+        degrees.get("tp_degree"),
+        degrees.get("pp_degree"),
+        state.rest.get("mp_world_size"),
+    )
+    if type(tensor) is int and tensor > 1:
+        return None
+    seen: set[str] = set()
+    for other in others:
+        numbers = {name.partition(".")[0] for name in claimed(other)} - {_TIED[:-1]}
+        if not seen.isdisjoint(numbers):
+            return None
+        seen |= numbers
+    counts = [count for count in (pipeline, world, len(others)) if type(count) is int]
+    return max(counts[0], len(others))
+
+
+def shapes_by(
+    optimizers: dict[int, OptimizerState], weights: dict[str, TensorRef]
+) -> tuple[dict[str, Shape], ...] | None:
+    """Return the shapes of each flat group, in its order, by the slices that the ranks record and by the layers.
+
+    The optimizer of bf16 with ZeRO 0 is saved without `param_shapes`. Return None where a rank, a slice or the shape
+    of a tied parameter is unknown.
+    """
+    first = optimizers[min(optimizers)]
+    every = [optimizers[rank].slices for rank in sorted(optimizers)]
+    if sorted(optimizers) != [*range(max(first.counts))] or any(
+        len(rows or ()) != len(first.groups) for rows in every
+    ):
+        return None
+    numels: list[dict[str, int]] = [{} for _ in first.groups]
+    for slices in every:
+        for group, rows in zip(numels, slices or (), strict=True):
+            for name, (numel, _) in sorted(rows.items(), key=lambda row: row[1][1]):
+                group[name] = group.get(name, 0) + numel
+    numbers = {name.partition(".")[0] for group in numels for name in group}
+    free = {name: ref.shape for name, ref in weights.items() if name.partition(".")[0] not in numbers}
+    groups: list[dict[str, Shape]] = []
+    for group in numels:
+        shapes: dict[str, Shape] = {}
+        for name, numel in group.items():
+            ends = {shape for other, shape in free.items() if name.endswith(other[other.index(".") :])}
+            fitting = {weights[name].shape} if name in weights else ends
+            fitting = {shape for shape in fitting if prod(shape) == numel}
+            if len(fitting) != 1:
+                return None
+            shapes[name] = fitting.pop()
+        groups.append(shapes)
+    return tuple(groups)
+
+
+def claimed(state: ModelState) -> set[str]:
+    """The names of the parameters and the buffers that the states of a stage list."""
+    shapes = (name for rows in state.shapes or () for name in rows)
+    return {*shapes, *state.frozen_shapes, *(state.buffers or ())}
+
+
+def unclaimed(names: Iterable[str], states: Iterable[ModelState]) -> list[str]:
+    """The names in layers of which no stage lists anything."""
+    numbers = {name.partition(".")[0] for state in states for name in claimed(state)}
+    return [name for name in names if name.partition(".")[0] not in numbers]
+
+
+def combined(
+    states: dict[int, ModelState], weights: dict[str, TensorRef], extra: dict[str, Node], count: int
+) -> ModelState:
+    """The model states of all stages as one: the fields of the first, and below `mp_rank_TT` what others have besides.
+
+    Where all `count` stages are there, what is no buffer is a parameter.
+    """
+    module = dict_of([*weights.items(), *extra.items()])
+    if not states:
+        return ModelState(module, weights, extra, None, None, {}, {}, {}, None, {})
+    first = states[min(states)]
+    buffers = {name for state in states.values() for name in state.buffers or ()}
+    rest = dict(first.rest)
+    if _OPTIMIZER in rest and count > 1:  # ZeRO 0: each stage numbers its own parameters
+        rest[_OPTIMIZER] = _by_stage({number: state.rest.get(_OPTIMIZER) for number, state in states.items()})
+    for number, state in states.items():
+        own = {
+            name: node
+            for name, node in state.rest.items()
+            if state is not first and name != _OPTIMIZER and not is_same(node, first.rest.get(name))
+        }
+        if own:
+            rest[key_of(number)] = _dict(own)
+    return first._replace(
+        node=module,
+        module=weights,
+        extra=extra,
+        buffers=frozenset(buffers) if len(states) == count else None,
+        frozen={name: ref for state in states.values() for name, ref in state.frozen.items()},
+        shared={name: owner for state in states.values() for name, owner in state.shared.items()},
+        rest=rest,
+    )
+
+
+def key_of(number: int) -> str:
+    return f"mp_rank_{number:02d}"
+
+
+def _by_stage(nodes: dict[int, Node]) -> Dict:
+    return _dict({key_of(number): node for number, node in nodes.items() if node is not None})
+
+
+def _dict(nodes: dict[str, Node]) -> Dict:
+    return dict_of(nodes.items())

@@ -1,0 +1,313 @@
+"""The content of the ranks' files, checked: shapes by name, flat partitions, the place of each fragment.
+
+Layout: deepspeed/runtime/engine.py `_save_checkpoint`, zero/stage_1_and_2.py and zero/stage3.py `state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ckpt.elements.blocks import is_dense
+from ckpt.model.dtypes import DType
+from ckpt.model.errors import UnreadableError, UnsupportedError
+from ckpt.model.nodes import Node, dict_of, tensor_of
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import DIMENSIONS, TensorRef
+from ckpt.model.text import show
+from ckpt.tree.find import children
+from ckpt.tree.view import look
+
+Shape = tuple[int, ...]
+_STRUCTURE = frozenset(
+    (
+        "module",
+        "buffer_names",
+        "param_shapes",
+        "frozen_param_shapes",
+        "frozen_param_fragments",
+        "shared_params",
+    )
+)
+_UNNEEDED = frozenset(("optimizer", "lr_scheduler", "data_sampler", "random_ltd"))
+"""Fields that are None where a run has no such thing."""
+_FLAT = ("single_partition_of_fp32_groups", "fp32_flat_groups")
+PARTITIONS = frozenset(
+    (
+        *_FLAT,
+        "base_optimizer_state",
+        "optimizer_state_dict",
+        "zero_stage",
+        "group_paddings",
+        "param_alignment_paddings",
+        "partition_count",
+        "param_slice_mappings",
+        "ds_version",
+    )
+)
+"""Fields of an optimizer's file that are read, or that only DeepSpeed needs."""
+
+
+class ModelState(NamedTuple):
+    """A file of model states. `shapes` has one dict for each flat group, in flattening order; None without ZeRO."""
+
+    node: Node
+    """The module as it was saved."""
+    module: dict[str, TensorRef] | None
+    extra: dict[str, Node]
+    """The values in the module beside its tensors."""
+    buffers: frozenset[str] | None
+    shapes: tuple[dict[str, Shape], ...] | None
+    frozen_shapes: dict[str, Shape]
+    frozen: dict[str, TensorRef]
+    shared: dict[str, str]
+    version: str | None
+    rest: dict[str, Node]
+    """All other fields: the scheduler, the configuration, what the client saved."""
+
+
+class OptimizerState(NamedTuple):
+    """A file of optimizer states: the flat fp32 partition of each group, and state of the same elements."""
+
+    stage: int | None
+    counts: tuple[int, ...]
+    """Partitions of each group; one number in ZeRO-3."""
+    is_whole: bool
+    """A flag: partitions are parts of a whole group (ZeRO 1 and 2), not of each parameter (ZeRO-3)."""
+    groups: tuple[TensorRef, ...]
+    paddings: tuple[int, ...] | None
+    alignments: tuple[tuple[int, ...], ...] | None
+    state: tuple[dict[str, Node], ...]
+    param_groups: tuple[Node, ...]
+    slices: tuple[dict[str, tuple[int, int]], ...] | None
+    """For each group name -> (elements, first element of the partition)."""
+    version: str | None
+    rest: dict[str, Node]
+
+    @property
+    def steps(self) -> dict[str, Node]:
+        """The counter of each flat group: in its state, or in its group, where DeepSpeed's FusedAdam keeps it."""
+        groups = [fields(node) for node in self.param_groups]
+        groups += [{}] * (len(self.state) - len(groups))
+        rows = [
+            state.get("step", group.get("step")) for state, group in zip(self.state, groups, strict=False)
+        ]
+        return {f"step of group {number}": node for number, node in enumerate(rows) if node is not None}
+
+
+def header(state: dict[str, Node]) -> dict[str, Node]:
+    """Return the counters that every rank has, from the fields of a file of model states."""
+    return {key: state[key] for key in ("global_steps", "global_samples") if key in state}
+
+
+def fields(node: Node) -> dict[str, Node]:
+    """The children of a dict or an object with string keys."""
+    return {str(key): child for key, child in children(node) if isinstance(key, str)}
+
+
+def model_state(root: Node, file: str) -> ModelState:
+    """A file of model states. Raises UnreadableError."""
+    state = fields(root)
+    if "module" not in state:
+        raise UnreadableError(f"{file} has no module: not a file of model states")
+    module, extra = _module(state["module"])
+    shapes = state.get("param_shapes")
+    groups = None
+    if shapes is not None:
+        groups = tuple(_shapes(row, file) for row in _items(shapes, f"{file}: param_shapes"))
+        _refuse_twice([name for group in groups for name in group], file)
+    names = state.get("buffer_names")
+    buffers = None
+    if look(names).kind == "sequence":
+        buffers = frozenset(str(name) for name in look(names).children if isinstance(name, str))
+    shared = {
+        name: str(owner)
+        for name, owner in fields(state.get("shared_params")).items()
+        if isinstance(owner, str)
+    }
+    rest = {name: node for name, node in state.items() if name not in _STRUCTURE}
+    rest = {name: node for name, node in rest.items() if node is not None or name not in _UNNEEDED}
+    return ModelState(
+        state["module"],
+        module,
+        extra,
+        buffers,
+        groups,
+        _shapes(state.get("frozen_param_shapes"), file),
+        _tensors(state.get("frozen_param_fragments")),
+        shared,
+        _text(state.get("ds_version")),
+        rest,
+    )
+
+
+def optimizer_state(root: Node, file: str) -> OptimizerState:
+    """A file of optimizer states. Raises UnreadableError, UnsupportedError."""
+    outer = fields(root)
+    inner = fields(outer.get("optimizer_state_dict"))
+    flat = next((key for key in _FLAT if key in inner), None)
+    if flat is None:
+        raise UnreadableError(f"{file} has no flat fp32 weights: not a file of ZeRO's optimizer states")
+    is_whole = flat == _FLAT[0]
+    groups = tuple(_flat(node, f"{file}: {flat}") for node in _items(inner[flat], f"{file}: {flat}"))
+    stage = look(inner.get("zero_stage")).value
+    base = inner.get("base_optimizer_state" if is_whole else "optimizer_state_dict")
+    state, param_groups = _base(base, len(groups))
+    counts = _counts(inner.get("partition_count"), file)
+    if is_whole and len(counts) == 1:
+        counts *= len(groups)
+    slices = inner.get("param_slice_mappings")
+    return OptimizerState(
+        stage if type(stage) is int else None,
+        counts,
+        is_whole,
+        groups,
+        _numbers(inner.get("group_paddings")),
+        _alignments(inner.get("param_alignment_paddings")),
+        state,
+        param_groups,
+        None if slices is None else tuple(_slices(row, file) for row in _items(slices, file)),
+        _text(outer.get("ds_version")),
+        {name: node for name, node in inner.items() if name not in PARTITIONS},
+    )
+
+
+# --- values, checked --------------------------------------------------------------------------------------------------
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a value is a whole number that no product of counts makes overflow."""
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _items(node: Node, what: str) -> Sequence[Node]:
+    view = look(node)
+    if view.kind != "sequence":
+        raise UnreadableError(f"{what} is not a list")
+    return view.children
+
+
+def _module(node: Node) -> tuple[dict[str, TensorRef] | None, dict[str, Node]]:
+    if node is None:
+        return None, {}
+    tensors: dict[str, TensorRef] = {}
+    extra: dict[str, Node] = {}
+    for name, child in fields(node).items():
+        tensor = tensor_of(child)
+        if type(tensor) is TensorRef:
+            tensors[name] = tensor
+        else:
+            extra[name] = child
+    return tensors, extra
+
+
+def _shapes(node: Node, file: str) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {}
+    for name, child in fields(node).items():
+        sizes = look(child).children
+        if look(child).kind == "scalar" and is_count(child):
+            sizes = (child,)  # an old torch.Size of one dimension
+        if not all(map(is_count, sizes)) or len(sizes) > DIMENSIONS:
+            raise UnreadableError(f"{file}: the shape of {show(name, 80)} is invalid")
+        shape = tuple(size for size in sizes if type(size) is int)
+        if prod(size or 1 for size in shape) >= 2**62:
+            raise UnreadableError(f"{file}: the shape of {show(name, 80)} is too large")
+        shapes[name] = shape
+    return shapes
+
+
+def _refuse_twice(names: Sequence[str], file: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UnreadableError(f"{file}: param_shapes has {show(name, 80)} in two groups")
+        seen.add(name)
+
+
+def _tensors(node: Node) -> dict[str, TensorRef]:
+    rows = {name: tensor_of(child) for name, child in fields(node).items()}
+    return {name: tensor for name, tensor in rows.items() if type(tensor) is TensorRef}
+
+
+def _flat(node: Node, what: str) -> TensorRef:
+    """A flat partition: one dimension, its elements side by side."""
+    tensor = tensor_of(node)
+    if type(tensor) is not TensorRef or not is_flat(tensor):
+        raise UnreadableError(f"{what} holds something else than flat tensors")
+    if tensor.storage.place is None:
+        raise UnsupportedError(f"{what} is on meta, without data")
+    if tensor.storage.place.big:
+        raise UnsupportedError(f"{what} is big-endian")
+    return tensor
+
+
+def is_flat(tensor: TensorRef) -> bool:
+    """Tell whether a tensor has one dimension and its elements side by side."""
+    return len(tensor.shape) == 1 and is_dense(tensor) and tensor.dtype.bits >= 8
+
+
+def _base(node: Node, groups: int) -> tuple[tuple[dict[str, Node], ...], tuple[Node, ...]]:
+    """Return (the state of each flat group, the groups of parameters) of the optimizer inside."""
+    view = look(node)
+    if view.kind == "sequence":  # elastic checkpoints: a list of states
+        rows = [fields(child) for child in view.children]
+        return (tuple(rows) if len(rows) == groups else ({},) * groups), ()
+    parts = fields(node)
+    by_number = {key: fields(child) for key, child in children(parts.get("state")) if type(key) is int}
+    state = tuple(by_number.get(number, {}) for number in range(groups))
+    held = look(parts.get("param_groups"))
+    return state, tuple(held.children) if held.kind == "sequence" else ()
+
+
+def _counts(node: Node, file: str) -> tuple[int, ...]:
+    values = [node] if type(node) is int else look(node).children
+    if not values or not all(is_count(value) and value for value in values):
+        raise UnreadableError(f"{file}: partition_count is not a number of ranks")
+    return tuple(value for value in values if type(value) is int)
+
+
+def _numbers(node: Node) -> tuple[int, ...] | None:
+    values = look(node).children
+    if look(node).kind != "sequence" or not all(map(is_count, values)):
+        return None
+    return tuple(value for value in values if type(value) is int)
+
+
+def _alignments(node: Node) -> tuple[tuple[int, ...], ...] | None:
+    if look(node).kind != "sequence":
+        return None
+    rows = [_numbers(child) for child in look(node).children]
+    alignments = tuple(row for row in rows if row is not None)
+    return alignments if len(alignments) == len(rows) else None
+
+
+def _slices(node: Node, file: str) -> dict[str, tuple[int, int]]:
+    rows: dict[str, tuple[int, int]] = {}
+    for name, child in fields(node).items():
+        address = fields(child)
+        numel, start = address.get("numel"), address.get("start")
+        if type(numel) is not int or type(start) is not int or not (is_count(numel) and is_count(start)):
+            raise UnreadableError(f"{file}: param_slice_mappings of {show(name, 80)} is invalid")
+        rows[name] = (numel, start)
+    return rows
+
+
+def _text(node: Node) -> str | None:
+    return str(node) if isinstance(node, str) else None
+
+
+def plain_fields(node: Node) -> Node:
+    """An object of DeepSpeed as a dict of its fields; anything else as it is."""
+    view = look(node)
+    if view.kind != "object":
+        return node
+    return dict_of(zip(view.keys, view.children, strict=True))
+
+
+def same_dtype(tensors: Sequence[TensorRef]) -> DType:
+    """The dtype of all. Raises UnreadableError when there are several."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) != 1:
+        names = " and ".join(sorted(dtype.name for dtype in dtypes))
+        raise UnreadableError(f"the partitions of one group have several dtypes: {names}")
+    return dtypes.pop()

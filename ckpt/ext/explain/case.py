@@ -1,0 +1,343 @@
+"""A checkpoint that answers an error: its survey, the commands that work on it, and the statements that it makes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
+
+from ckpt.bytes.location import beside
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.verify.verify import VerifyReport
+from ckpt.evidence.numbering import Numbering
+from ckpt.evidence.sections import Section
+from ckpt.evidence.survey import Survey
+from ckpt.evidence.weights import valueless
+from ckpt.ext.explain.origins import be, name_origin
+from ckpt.model.findings import LEVELS, Finding, Level, Plan, Way
+from ckpt.model.names import Globs
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, and_more, plural, show
+
+
+class Statement(NamedTuple):
+    """A fact in one sentence, with the names that it is about, and the command or the line of Python that follows."""
+
+    text: str
+    names: tuple[str, ...] = ()
+    command: str | None = None
+
+
+class Shapes(NamedTuple):
+    """A tensor whose shapes differ. `file` is its shape in the file, or None if the file does not hold it."""
+
+    name: str
+    file: tuple[int, ...] | None
+    model: tuple[int, ...]
+
+
+class Answer(NamedTuple):
+    """The answer of a checkpoint to an error: the parameters behind DDP's numbers, shapes that differ, and statements."""
+
+    path: str
+    statements: tuple[Statement, ...] = ()
+    numbering: Numbering | None = None
+    shapes: tuple[Shapes, ...] = ()
+    explains: bool = True
+    """False where nothing in the file can have caused the error."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The object `answer` of the document `ckpt.explain`."""
+        return {
+            "path": self.path,
+            "statements": [
+                {"text": row.text, "names": list(row.names), "command": row.command}
+                for row in self.statements
+            ],
+            "index": None if self.numbering is None else self.numbering.to_json(),
+            "shapes": [
+                {
+                    "name": row.name,
+                    "checkpoint": None if row.file is None else list(row.file),
+                    "model": list(row.model),
+                }
+                for row in self.shapes
+            ],
+            "explains": self.explains,
+        }
+
+
+class Older(NamedTuple):
+    """An older save of the same run, and the parameters that are the same in both."""
+
+    path: str
+    unchanged: tuple[str, ...]
+    stepped: tuple[str, ...] = ()
+    """The parameters that are the same although the optimizer stepped: they had a gradient."""
+    is_sure: bool = False
+    """A flag: the optimizer rules out a step that was too small to see for each of the unchanged ones."""
+    changed: int = 0
+    """The number of parameters that changed."""
+
+
+class Case:
+    """A checkpoint that is asked about an error. `verify` reads all of its bytes; `plan` finds the commands that work.
+
+    `older` is an earlier save of the run, where one was given. `is_folder` is true where the user named a folder, also one in which
+    a single file is the checkpoint.
+    """
+
+    def __init__(
+        self,
+        survey: Survey,
+        plan: Plan,
+        section: str | None = None,
+        verify: Callable[[], VerifyReport] | None = None,
+        older: Older | None = None,
+        *,
+        is_folder: bool = False,
+    ) -> None:
+        self.survey = survey
+        self.older = older
+        self.plan = plan
+        self.section = section
+        self.is_folder = is_folder
+        self._verify = verify
+
+    @cached_property
+    def verified(self) -> VerifyReport | None:
+        """The report of `ckpt verify`, or None where the bytes are far away."""
+        return None if self._verify is None else self._verify()
+
+    @cached_property
+    def damage(self) -> tuple[Statement, ...]:
+        """The problems that `ckpt verify` finds, the tensors that are lost, and the command that saves the others."""
+        report = self.verified
+        return () if report is None or not report.exit_code else tuple(damage_of(report))
+
+    @cached_property
+    def valueless(self) -> tuple[str, ...]:
+        """The tensors on the device meta, which have a shape and no values."""
+        return tuple(valueless(self.survey.checkpoint))
+
+    @property
+    def has_module(self) -> bool:
+        """Tell whether the file holds a pickled module."""
+        return any(section.is_module for section in self.survey.sections)
+
+    @property
+    def optimizers(self) -> list[Section]:
+        """The sections that hold an optimizer."""
+        return [section for section in self.survey.sections if section.kind == "optimizer"]
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of `ckpt inspect`."""
+        return inspect(self.survey, Globs(), None, self.plan).findings
+
+    def found(self, *codes: str) -> list[Finding]:
+        """The findings with these codes."""
+        return [row for row in self.findings if row.code in codes]
+
+    def at_least(self, level: Level) -> list[Finding]:
+        """The findings of a level and of those above it."""
+        most = LEVELS.index(level)
+        return [row for row in self.findings if LEVELS.index(row.level) <= most]
+
+    def written(self, words: tuple[str, ...], suffix: str, ending: str) -> Way:
+        """The command that writes a file with another ending beside this one: `a.pth` becomes `a.legacy.pth`."""
+        to = beside(self.survey.path, suffix, (ending,), other=False)
+        return Way(None) if to is None else self.plan((*words, "-o", to))
+
+    def finds_value(self, words: Collection[str]) -> list[tuple[str, Json]]:
+        """The scalars of the file whose last key is one of `words`, with their full names."""
+        return [
+            (value.name, value.node)
+            for value in self.survey.checkpoint.values
+            if value.path and str(value.path[-1]) in words and isinstance(value.node, (str, int, float))
+        ]
+
+    @property
+    def is_useless(self) -> bool:
+        """Tell whether a finding of level error speaks against using the file at all."""
+        return bool(self.at_least("error"))
+
+
+def stated(findings: Sequence[Finding]) -> Iterator[Statement]:
+    """Findings as statements, each with the command that helps."""
+    for row in findings:
+        text = row.message if row.message.endswith((".", ":")) else f"{row.message}."
+        text = f"{text} {row.consequence or ''}".strip()
+        if text.partition(" ")[0].isalpha():
+            text = text[:1].upper() + text[1:]
+        yield Statement(text, row.tensors if len(row.tensors) <= _LISTED else (), row.hint)
+
+
+_LISTED = 12
+"""Names of a finding that are listed below it: its message names them already, shortened."""
+
+
+def without_values(case: Case) -> Iterator[Statement]:
+    """Name the tensors that were saved without values."""
+    names = case.valueless
+    if names:
+        yield Statement(
+            f"{plural(len(names), 'tensor')} of this file {'is' if len(names) == 1 else 'are'} on the device meta: saved without values."
+            " The run had not loaded them, or kept them elsewhere, when it saved. Take another save.",
+            names,
+        )
+
+
+def offered(text: str, way: Way) -> Iterator[Statement]:
+    """A sentence that introduces a command, and nothing where no command works."""
+    if way.command is not None:
+        alone = f"{text.removesuffix(':')} (the weights alone):"
+        yield Statement(alone if way.keeps == "weights" else text, (), way.command)
+
+
+def loads(case: Case, text: str = "It loads so:") -> Iterator[Statement]:
+    """The line of Python that opens the file, or the reason why there is none."""
+    load = case.survey.load
+    if load.expression is not None:
+        note = f" ({load.note})" if load.note else ""
+        yield Statement(text.removesuffix(":") + f"{note}:", (), load.expression)
+    elif load.reason is not None:
+        yield Statement(f"ckpt prints no line that loads it: {load.reason}.")
+
+
+def keys_text(case: Case, most: int = 8) -> str:
+    """The keys at the root of a checkpoint, in the order of the file: `epoch, model and optimizer`."""
+    keys = [show(key, 60) for key in root_keys(case)]
+    if len(keys) <= most and len(keys) > 1:
+        return f"{', '.join(keys[:-1])} and {keys[-1]}"
+    return and_more(keys, most)
+
+
+def root_keys(case: Case) -> list[str]:
+    """The keys at the root of a checkpoint."""
+    root = next((row for row in case.survey.checkpoint.containers if not row.path), None)
+    return [] if root is None else [str(key) for key in root.keys]
+
+
+def looked_at(case: Case, text: str = "") -> Answer:
+    """The answer of a file to an error without a page: all that could stop a load, what the file is, and the line that loads it."""
+    told = [*case.at_least("warning"), *case.found("cuda")]
+    rows = list(dict.fromkeys([*case.damage, *stated(told)]))
+    label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
+    if not rows:
+        rows.append(Statement(f"ckpt finds nothing in this file ({label}) that stops a load."))
+        return Answer(case.survey.path, (*rows, *_described(case, text), *loads(case)), explains=False)
+    return Answer(case.survey.path, (*rows, *_described(case, text), *loads(case)))
+
+
+_NAMES_OF_PARTS = (
+    (
+        re.compile(r"(?i)\boptimi[sz]er"),
+        "optimizer",
+        "the state of an optimizer",
+        re.compile(r"(?i)optim|exp_avg|momentum|\badam"),
+    ),
+    (
+        re.compile(r"(?i)\b(?:lr_?)?scheduler"),
+        "scheduler",
+        "the state of a scheduler",
+        re.compile(r"(?i)sched|last_epoch"),
+    ),
+    (
+        re.compile(r"(?i)\bema\b|averaged? (?:weights|model)"),
+        "ema",
+        "running averages of its weights",
+        re.compile(r"(?i)ema|avg|average|shadow"),
+    ),
+)
+"""Words of an error about a part of a checkpoint -> the kind of its section, what it is, and words that may stand for it in names."""
+_END = 2_000
+"""Letters at the end of a text, in which the error is."""
+
+
+def _described(case: Case, text: str) -> Iterator[Statement]:
+    """Say what a checkpoint is, which keys it has, how its names begin, and what it lacks of what an error is about."""
+    survey = case.survey
+    origin = name_origin(survey)
+    keys = root_keys(case)
+    weights = [section.name for section in survey.candidates]
+    if origin is not None:
+        yield Statement(f"{be(origin)} {origin}.")
+    is_code = survey.checkpoint.traits.names_are_code
+    is_flat = bool(weights) and all(not name for name in weights) and not is_code
+    if keys and not is_flat and not is_code:
+        held = (
+            f" The weights are in {and_more([show(name, 80) for name in weights], 3)}."
+            if any(weights)
+            else ""
+        )
+        begin = "torch.load gives a dict of" if _is_of_torch(case) else "Its keys are"
+        yield Statement(f"{begin} {keys_text(case)}.{held}")
+    elif is_flat and not survey.checkpoint.parts and survey.tensors:
+        yield Statement(
+            f"It is a state dict of {plural(len(survey.tensors), 'tensor')}: the weights by their names, and nothing around them."
+        )
+    is_adapter = origin is not None and origin.startswith("an adapter")
+    if len(weights) == 1 and not is_adapter and not is_code and survey.load.model is None:
+        beginning = shared_beginning(survey.candidates[0].names())
+        if beginning:
+            yield Statement(
+                f"All names of its weights begin with {show(beginning, 80)}: a model whose names begin otherwise takes none of them."
+            )
+    yield from _parts_asked_for(case, text)
+    if survey.load.model is not None:
+        yield Statement("As a model it loads so:", (), survey.load.model)
+
+
+def _parts_asked_for(case: Case, text: str) -> Iterator[Statement]:
+    """Say of each part of a checkpoint that an error is about where it is, or that it is not here."""
+    names = [entry.name for entry in case.survey.tensors]
+    names += [str(key) for row in case.survey.checkpoint.containers for key in row.keys]
+    for pattern, kind, part, words in _NAMES_OF_PARTS:
+        if not pattern.search(text, max(0, len(text) - _END)):
+            continue
+        found = [
+            show(section.name, 60) or "the root" for section in case.survey.sections if section.kind == kind
+        ]
+        if found:
+            yield Statement(f"It holds {part}, in {and_more(found, 3)}.")
+        elif not any(words.search(name) for name in names):
+            yield Statement(f"It does not hold {part}.")
+
+
+def _is_of_torch(case: Case) -> bool:
+    """Tell whether the line that loads the file is one of torch.load."""
+    return (case.survey.load.expression or "").startswith("torch.load(") and not case.survey.checkpoint.parts
+
+
+def shared_beginning(names: Sequence[str]) -> str:
+    """The parts that all names begin with, up to the layers that differ, or an empty text."""
+    if len(names) < _LEAST_SHARED:
+        return ""
+    parts = [name.split(".")[:-1] for name in (min(names), max(names))]
+    shared = 0
+    for one, other in zip(*parts, strict=False):
+        if one != other:
+            break
+        shared += 1
+    beginning = parts[0][:shared]
+    while beginning and beginning[-1].isdigit():
+        beginning.pop()
+    return ".".join(beginning) + "." if beginning else ""
+
+
+_LEAST_SHARED = 4
+"""Names that must share a beginning: one layer has a beginning too."""
+
+
+def are(names: Sequence[str]) -> str:
+    """The verb for so many names: `is` or `are`."""
+    return "is" if len(names) == 1 else "are"
+
+
+def damage_of(report: VerifyReport) -> Iterator[Statement]:
+    """The problems that `ckpt verify` finds, with the tensors that are lost and the command that saves the others."""
+    for problem in report.problems:
+        yield Statement(f"{problem.what[:1].upper()}{problem.what[1:]}.", problem.tensors)
+    if report.hint is not None:
+        yield Statement("What is whole of it can be written, with a list of what is lost:", (), report.hint)

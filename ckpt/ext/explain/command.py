@@ -1,0 +1,298 @@
+"""`ckpt explain`: the page of a finding or of an error of PyTorch, and what a checkpoint answers to the error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from io import BufferedReader
+from typing import cast
+
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import locate, read_file
+from ckpt.commands.verify.verify import VerifyReport
+from ckpt.evidence.record import ModelRecord
+from ckpt.evidence.survey import Survey
+from ckpt.ext.explain import (
+    Case,
+    Explanation,
+    asks_of_file,
+    beside_folder,
+    document,
+    explain_damaged,
+    explain_noticed,
+    explain_with,
+    has_error,
+    has_warning,
+    no_page,
+    pages,
+    search,
+)
+from ckpt.ext.explain.case import Older
+from ckpt.ext.explain.families.gradients import OF_GRADIENTS
+from ckpt.ext.explain.pages import page_of_code
+from ckpt.ext.explain.pasted import LONGEST
+from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
+from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.rows import NamedTuple
+from ckpt.surface.api.advice import planning
+from ckpt.surface.api.keywords import model_of
+from ckpt.surface.api.opening import with_model
+from ckpt.surface.api.reading import diff, verify
+from ckpt.surface.api.walk import found as walked
+from ckpt.surface.api.walk import parted
+from ckpt.surface.cli import output
+from ckpt.surface.cli.inputs import each, opened, plugins_allowed
+
+_LARGEST_LOG = 1 << 30
+"""Bytes of a log, of which the end is read."""
+_PIECE = 1 << 20
+"""Bytes of stdin that are read at a time."""
+_TWO_SAVES = "ckpt explain MESSAGE OLDER FILE"
+
+
+def command(
+    words: list[str],
+    *,
+    section: str | None,
+    model: str | None,
+    arg: list[str] | None,
+    tee: bool,
+    json: bool,
+    limits: Limits,
+) -> int:
+    """Explain an error of PyTorch, and answer it for a checkpoint: names, shapes and commands.
+
+    It also explains the code of a finding. Without an argument, list the pages.
+
+    \b
+    python train.py 2>&1 | ckpt explain - last.pth
+    ckpt explain train.log last.pth
+    ckpt explain "Parameter indices which did not receive grad for rank 1: 10 11" last.pth
+    ckpt explain train.log epoch_1.pth epoch_2.pth
+    ckpt explain unused
+    """
+    if not words:
+        if json:
+            output.write_json(document(pages()))
+        else:
+            output.write_lines(list_lines(pages(), output.screen_width()))
+        return 0
+    is_log = False
+    paths = _paths(words)
+    path = paths[-1] if paths else None
+    text = " ".join(words[: len(words) - len(paths)])
+    if path is None and (section is not None or model is not None):
+        raise UsageError(f"{'--section' if model is None else '--model'} needs the PATH of a checkpoint")
+    if text == "-":
+        is_log, text = True, _stdin(tee=tee)
+    elif os.path.isfile(text) and page_of_code(text) is None:
+        is_log, text = True, _log(text, limits)
+    found = search(text)
+    is_silent = not has_error(found.text) and (path is None or not has_warning(found.text))
+    if is_log and found.page is None and is_silent:
+        request = _Request(None, None, None, limits)
+        noticed = None if path is None else _noticed(found, path, request)
+        if noticed is not None:
+            return _write(noticed, json=json)
+        output.write_json(found.to_json()) if json else output.write_text("no error in this text")
+        return 0
+    if path is None:
+        if found.page is None:
+            raise no_page(found.text)
+        return _write(found, json=json)
+    older = paths[0] if len(paths) > 1 else None
+    if older is not None and (found.message is None or found.message.kind not in OF_GRADIENTS):
+        raise UsageError(
+            "OLDER and PATH go with an error of DDP about gradients, and there are no more than two",
+            path=older,
+        )
+    request = _Request(section, model_of(model, arg), older, limits)
+    return each(
+        [path],
+        lambda name: _write(_answered(found, name, request), json=json),
+        json="ckpt.explain" if json else None,
+    )
+
+
+def _write(found: Explanation, *, json: bool) -> int:
+    width = output.screen_width()
+    if json:
+        output.write_json(found.to_json())
+    else:
+        output.write_lines(
+            answer_lines(found, width)
+            if found.answer is not None or found.page is None
+            else page_lines(found.page, width)
+        )
+    if found.exit_code:
+        error = no_page(found.text)
+        output.talk(f"ckpt: {error.problem}")
+    return found.exit_code
+
+
+class _Request(NamedTuple):
+    """The options of an answer."""
+
+    section: str | None
+    model: ModelRecord | None
+    older: str | None
+    limits: Limits
+
+
+def _paths(words: list[str]) -> list[str]:
+    """The one or two checkpoints behind the message. Raises UsageError for more of them."""
+    first = len(words)
+    while first > 1 and first > len(words) - 2 and _is_path(words[first - 1]):
+        first -= 1
+    if first > 1 and len(words) - first == 2 and os.path.isfile(words[first - 1]):
+        raise UsageError(
+            "more than two checkpoints behind the message", path=words[first - 1], hint=_TWO_SAVES
+        )
+    return words[first:]
+
+
+def _is_path(word: str) -> bool:
+    """Tell whether the last word is a checkpoint, and no word of a message."""
+    return is_url(word) or os.path.exists(word) or word.endswith((".pth", ".pt", ".ckpt", ".safetensors"))
+
+
+def _log(path: str, limits: Limits) -> str:
+    """The end of a log. Raises UsageError for a checkpoint in the place of the message."""
+    data = read_file(
+        locate(path), limits._replace(index_bytes=max(limits.index_bytes, _LARGEST_LOG)), "the log"
+    )
+    if b"\0" in data[:_PIECE]:
+        raise UsageError(
+            "a file in the place of the message, and no text",
+            path=path,
+            hint="ckpt explain MESSAGE FILE, or ckpt inspect FILE",
+        )
+    return data[-LONGEST:].decode("utf-8", "replace")
+
+
+def _stdin(*, tee: bool = False) -> str:
+    """The end of stdin, as text. Raises UsageError when it is empty.
+
+    A terminal on stderr sees what comes through a pipe, for the program before the pipe no longer writes to it.
+    """
+    shown = sys.stderr.buffer if tee or (sys.stderr.isatty() and not sys.stdin.isatty()) else None
+    pieces: deque[bytes] = deque()
+    held = 0
+    stream = cast(BufferedReader, sys.stdin.buffer) if sys.stdin is not None else None
+    while stream is not None and (piece := stream.read1(_PIECE)):
+        if shown is not None:
+            shown.write(piece)
+            shown.flush()
+        pieces.append(piece)
+        held += len(piece)
+        while held - len(pieces[0]) >= LONGEST:
+            held -= len(pieces.popleft())
+    text = b"".join(pieces)[-LONGEST:].decode("utf-8", "replace")
+    if not text.strip():
+        raise UsageError("stdin is empty", hint="python train.py 2>&1 | ckpt explain - last.pth")
+    return text
+
+
+def _answered(found: Explanation, path: str, request: _Request) -> Explanation:
+    limits = request.limits
+    try:
+        with opened(path, limits, tell=False) as checkpoint:
+            survey = with_model(checkpoint, request.model)
+            verified = None if is_url(path) else lambda: _verified(path, limits)
+            older = None if request.older is None else _older(request.older, survey, request)
+            folder = os.path.isdir(path)
+            case = Case(survey, planning(survey), request.section, verified, older, is_folder=folder)
+            return explain_with(found, case)
+    except (UnreadableError, UnsupportedError) as error:
+        answered = (
+            None
+            if isinstance(error, NotOpenedError)
+            else explain_damaged(found, error, _salvage(path, limits))
+        )
+        if answered is not None:
+            return answered
+        if not os.path.isdir(path):
+            raise
+        items, _ = parted(walked([path], plugins=plugins_allowed()))
+        if len(items) == 1 and items[0].path != path and items[0].error is None:
+            return _answered(found, items[0].path, request)  # the only checkpoint of the folder
+        if found.page is None:
+            raise
+        return beside_folder(found, error, path)
+
+
+def _noticed(found: Explanation, path: str, request: _Request) -> Explanation | None:
+    """Answer a log without an error for a file that contradicts a line of it, or return None."""
+    if is_url(path) or not asks_of_file(found.text):
+        return None
+    try:
+        with opened(path, request.limits, tell=False) as checkpoint:
+            survey = with_model(checkpoint, None)
+            folder = os.path.isdir(path)
+            return explain_noticed(found, Case(survey, planning(survey), is_folder=folder))
+    except (UnreadableError, UnsupportedError):
+        return None  # the log names no error, so the file is not asked why
+
+
+def _are_one(path: str, other: str) -> bool:
+    """Tell whether two paths lead to one file or folder, also through links."""
+    try:
+        return path == other or os.path.samefile(path, other)
+    except OSError:  # one that is far, or is not there: opening it says so
+        return False
+
+
+def _older(older: str, survey: Survey, request: _Request) -> Older:
+    """The parameters of the model that are the same in an older save of the run.
+
+    Averages of it are left out, for no gradient moves them. Raises CkptError, UsageError for one file given twice.
+    """
+    path = survey.path
+    if _are_one(older, path):
+        raise UsageError("both saves are one file", path=path, hint=_TWO_SAVES)
+    with output.meter("comparing") as progress:
+        report = diff(
+            older,
+            path,
+            section=request.section,
+            progress=progress,
+            limits=request.limits,
+            plugins=plugins_allowed(),
+        )
+    averages = {
+        entry.name for section in survey.sections if section.kind == "ema" for entry in section.entries
+    }
+    parameters = [
+        row
+        for row in report.rows
+        if row.role.role in ("parameter", "unknown")
+        and (not survey.models or request.section is not None or row.name not in averages)
+    ]
+    same = [row for row in parameters if row.status == "same"]
+    unchanged = [row for row in same if row.cause != "stepped"]
+    return Older(
+        older,
+        tuple(row.name for row in unchanged),
+        tuple(row.name for row in same if row.cause == "stepped"),
+        is_sure=all(row.cause not in (None, "unknown") for row in unchanged),
+        changed=sum(row.status == "changed" for row in parameters),
+    )
+
+
+def _verified(path: str, limits: Limits) -> VerifyReport:
+    """The report of `ckpt verify` on all bytes of a file or a folder."""
+    with output.meter("checking") as progress:
+        return verify(path, progress=progress, limits=limits, plugins=plugins_allowed())
+
+
+def _salvage(path: str, limits: Limits) -> str | None:
+    """The command that writes what is whole of a damaged file, or None where none works."""
+    from ckpt.surface.api.advice import Ways  # here: only a damaged file pays for it
+
+    try:
+        with opened(path, limits, tell=False, partial=True) as checkpoint:
+            return Ways(checkpoint.survey, limits).way(("salvage",)).command
+    except CkptError:
+        return None

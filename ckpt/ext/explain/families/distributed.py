@@ -1,0 +1,458 @@
+"""Errors of distributed checkpoints: keys and shapes that a load looks for, and another number of ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from ckpt.evidence.wrappers import WRAPPERS
+from ckpt.ext.explain.case import Answer, Case, Shapes, Statement, are, loads, looked_at, stated
+from ckpt.ext.explain.families.recorded import settings_of
+from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.lists import keys_of
+from ckpt.ext.explain.message import MOST_NAMES, Message
+from ckpt.model.text import and_more, plural, show
+
+_KEY = re.compile(r"Missing key in checkpoint state_dict: (?!\{)([^\n]{1,4000})")
+"""A key that is missing. A brace begins the f-string of torch, in the source that a traceback shows."""
+_OF_GROUP = re.compile(r"(?:^|\.)param_groups\.")
+_NUMBERED = re.compile(r"\d+")
+_EXTRA = "_extra_state"
+_PARTIAL = "planner=DefaultLoadPlanner(allow_partial_load=True)"
+_STATE = re.compile(r"(?:^|\.)state\.")
+_OF_RANK = re.compile(r"rank[_.]?\d|dp_\d|loader")
+_OLD_SHARDS = re.compile(r"(.*\D)(\d+)_(\d+)$")
+
+
+def _take(message: Message, text: str, start: int) -> Message:
+    del start
+    names = dict.fromkeys(row[1].strip().rstrip(".'\"") for row in _KEY.finditer(text))
+    return message._replace(names=tuple(names)[:MOST_NAMES], mismatched=keys_of(text).mismatched)
+
+
+def _answer(message: Message, case: Case) -> Answer:
+    path = case.survey.path
+    entries = {entry.name: entry.tensor.shape for entry in case.survey.tensors}
+    values = {value.name for value in case.survey.checkpoint.values}
+    if message.mismatched:
+        shapes = tuple(Shapes(row.name, entries.get(row.name), row.model) for row in message.mismatched)
+        text = (
+            "torch.distributed.checkpoint fills tensors of the shapes that were saved: build the model as the run had it, or"
+            " load a part."
+        )
+        settings = list(settings_of(message.mismatched, case))
+        rows = [*stated(case.at_least("error")), *_flat(message), Statement(text), *settings]
+        return Answer(path, tuple(rows), shapes=shapes)
+    rows = list(_keys(message, case, [*entries, *values]))
+    return Answer(path, tuple(rows)) if rows else looked_at(case)
+
+
+def _flat(message: Message) -> Iterator[Statement]:
+    """Name the parameters that FSDP 1 hands over flat: in one dimension, of one rank."""
+    flat = [
+        row
+        for row in message.mismatched
+        if len(row.model) == 1
+        and len(row.checkpoint) > 1
+        and row.model[0]
+        and prod(row.checkpoint) % row.model[0] == 0
+    ]
+    for row in flat[:1]:
+        yield Statement(
+            f"The model hands {show(row.name, 120)} over in one dimension, with {row.model[0]:,} of its {prod(row.checkpoint):,}"
+            " elements: a flat parameter of FSDP 1. Take the state dict that saved: torch's get_model_state_dict, or"
+            " FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)."
+        )
+
+
+def _keys(message: Message, case: Case, names: Sequence[str]) -> Iterator[Statement]:
+    known = set(names)
+    for name in list(known):
+        known.update(name[: match.start()] for match in re.finditer(r"\.", name))
+    here = [name for name in message.names if name in known]
+    lost = [name for name in message.names if name not in known]
+    if here:
+        yield Statement(f"{plural(len(here), 'key')} {are(here)} in this checkpoint.", tuple(here))
+    wrapped = _wrapped(lost, names)
+    if wrapped:
+        yield from _under_wrappers(wrapped, case)
+        lost = [name for name in lost if name not in wrapped]
+    if not lost:
+        return
+    yield Statement(f"{plural(len(lost), 'key')} {are(lost)} not in this checkpoint.", tuple(lost))
+    shapes = {_NUMBERED.sub("#", name) for name in names}
+    options = [name for name in lost if _OF_GROUP.search(name)]
+    extra = [name for name in lost if _EXTRA in name]
+    ranked = [
+        name
+        for name in lost
+        if not _OF_GROUP.search(name)
+        and _EXTRA not in name
+        and _NUMBERED.search(name)
+        and _NUMBERED.sub("#", name) in shapes
+    ]
+    special = {*options, *ranked}
+    stateless = [name for name in lost if name not in special and _STATE.search(name)]
+    if options:
+        yield from _options(options, names)
+    if extra:
+        yield from _extras(extra, names)
+    if ranked and not stateless:
+        yield _ranked(ranked[0], names)
+    special.update(extra, stateless)
+    others = [name for name in lost if name not in special]
+    elsewhere = _elsewhere(others, names)
+    for name, other in list(elsewhere.items())[:4]:
+        yield Statement(f"It has {show(other, 120)} in place of {show(name, 120)}.")
+    if stateless:
+        yield from _stateless(stateless, names, case)
+    elif not elsewhere:
+        yield from _in_part([*ranked, *others], names, case)
+
+
+def _wrapped(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """The keys that are there with or without the attributes of wrappers, each with its name in the checkpoint."""
+    plain = {_unwrapped(name): name for name in names}
+    return {name: plain[_unwrapped(name)] for name in lost if _unwrapped(name) in plain}
+
+
+def _unwrapped(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def _under_wrappers(wrapped: dict[str, str], case: Case) -> Iterator[Statement]:
+    """Say on which side the attribute of a wrapper is, and print the command that takes it out of the checkpoint."""
+    for side, has_more in (("under", True), ("without", False)):
+        found = [other for name, other in wrapped.items() if (len(other) > len(name)) is has_more]
+        if not found:
+            continue
+        text = f"{plural(len(found), 'key')} {are(found)} in this checkpoint {side} the attribute of a wrapper: {and_more([show(other, 120) for other in found], 3)}."
+        if has_more:
+            section = case.survey.candidates[0].name if case.survey.candidates else ""
+            yield Statement(text, (), case.plan(("stripped", section)).command)
+        else:
+            yield Statement(
+                f"{text} The model is wrapped (torch.compile, DDP): torch's get_model_state_dict gives its names without."
+            )
+
+
+def _in_part(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:
+    """Print the load that leaves out what lacks, for keys of a part that the checkpoint has."""
+    roots = {name.partition(".")[0] for name in names}
+    shapes = {_NUMBERED.sub("#", name) for name in names}
+    new = [
+        name
+        for name in lost
+        if not _OF_RANK.search(name)
+        and (("." in name and name.partition(".")[0] in roots) or _NUMBERED.sub("#", name) in shapes)
+    ]
+    load = case.survey.load.expression
+    if not new or len(new) < len(lost) or load is None or not case.survey.checkpoint.traits.fills_a_state:
+        return
+    yield Statement(
+        "If the model is meant to have more than was saved (a new layer, a new head), this load fills the rest. What the checkpoint lacks"
+        " keeps the values of the state dict, without a word:",
+        (),
+        f"{load.removesuffix(')')}, planner=torch.distributed.checkpoint.DefaultLoadPlanner(allow_partial_load=True))",
+    )
+
+
+def _stateless(lost: Sequence[str], names: Sequence[str], case: Case) -> Iterator[Statement]:
+    """Name the parameters without state: by other keys, without a gradient, or of another model."""
+    held = [name for name in names if not _STATE.search(name)]
+    ends = {end for name in held for end in _ends(name)}
+    states = _states(names)
+    for name in lost:
+        keys = states.get(_optimizer(name), set())
+        if keys and _is_by_name(_parameter(name), ends) and any(key.isdigit() for key in keys):
+            yield from _by_numbers(name, names, case)
+            return
+        if keys and _parameter(name).isdigit() and not any(key.isdigit() for key in keys):
+            yield _by_names(name, names)
+            return
+    here = [name for name in lost if _optimizer(name) in states]
+    known = [name for name in here if _parameter(name) in ends]
+    other = [name for name in here if _parameter(name) not in ends]
+    if known:
+        yield Statement(
+            "The optimizer saved no state for these parameters: they never had a gradient.", tuple(known)
+        )
+        yield from stated(case.found("resume-stops"))
+    if other and held:
+        yield Statement(
+            "The checkpoint has no parameters of these names either: it is of another model.", tuple(other)
+        )
+    if len(here) < len(lost):
+        places = [show(f"{name}.state" if name else "state", 80) for name in states]
+        yield Statement(
+            f"The states of this checkpoint are in {and_more(places, 4)}: the load asks for them at another place."
+            if places
+            else "This checkpoint has no state of an optimizer at all: it was saved without one, before its first step, or beside this folder."
+        )
+
+
+def _by_numbers(lost: str, names: Sequence[str], case: Case) -> Iterator[Statement]:
+    """Say that the state has numbers where the load asks for names, and print the command that gives it names."""
+    example = _example(lost, names)
+    yield Statement(
+        f"The optimizer's state is here by the numbers of the parameters ({show(example, 120)}), as optimizer.state_dict() gives it. The load"
+        " asks for names, as get_optimizer_state_dict gives them. Hand dcp.load what optimizer.state_dict() gives, and its result to"
+        " optimizer.load_state_dict. A new optimizer has no state, and then dcp.load fills none, without a word:"
+        " get_optimizer_state_dict(model, optimizer), called once before, makes it."
+    )
+    words = ("convert", "--optimizer-keys", "names", "--format", "dcp")
+    way = case.written(words, ".names", "")
+    if way.command is not None:
+        yield Statement("Or give the state the names that this load asks for:", (), way.command)
+
+
+def _by_names(lost: str, names: Sequence[str]) -> Statement:
+    """Say that the state has names where the load asks for numbers."""
+    return Statement(
+        f"The optimizer's state is here by the names of the parameters ({show(_example(lost, names), 120)}), as get_optimizer_state_dict gives"
+        " it. The load asks for numbers, as optimizer.state_dict() gives them. Hand dcp.load what"
+        " get_optimizer_state_dict(model, optimizer) of torch.distributed.checkpoint.state_dict gives, and its result to"
+        " set_optimizer_state_dict(model, optimizer, state)."
+    )
+
+
+def _example(lost: str, names: Sequence[str]) -> str:
+    """A state of the same optimizer, with the same last word where there is one."""
+    states = [name for name in names if _STATE.search(name) and _optimizer(name) == _optimizer(lost)]
+    word = lost.rpartition(".")[2]
+    return next((name for name in states if name.endswith(f".{word}")), states[0])
+
+
+def _states(names: Sequence[str]) -> dict[str, set[str]]:
+    """The places of optimizers -> the keys of the parameters that have a state there."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        if _STATE.search(name) and _parameter(name):
+            found.setdefault(_optimizer(name), set()).add(_parameter(name))
+    return found
+
+
+def _is_by_name(key: str, ends: set[str]) -> bool:
+    """Tell whether the key of a state is a name. A number and a word may be nested state of a numbered one."""
+    return not key.partition(".")[0].isdigit() or key in ends
+
+
+def _optimizer(name: str) -> str:
+    """The place of the optimizer of a state: `app.optim.state.fc.weight.step` is of `app.optim`."""
+    found = _STATE.search(name)
+    return "" if found is None else name[: found.start()]
+
+
+def _parameter(name: str) -> str:
+    """The parameter of an entry of a state: `optim.state.fc.weight.exp_avg` is of `fc.weight`."""
+    found = _STATE.search(name)
+    return "" if found is None else name[found.end() :].rpartition(".")[0]
+
+
+def _ends(name: str) -> Iterator[str]:
+    """A name, and what is left of it behind each dot."""
+    while name:
+        yield name
+        name = name.partition(".")[2]
+
+
+def _options(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
+    """Options of a group of parameters that the torch that saved did not have: no state at all."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if _OF_GROUP.search(name):
+            groups.setdefault(name.rpartition(".")[2], []).append(name)
+    of_others = {name: min(groups[field]) for name in lost if (field := name.rpartition(".")[2]) in groups}
+    for name, other in list(of_others.items())[:4]:
+        yield Statement(
+            f"It has {show(other, 120)}, and not {show(name, 120)}: the optimizer that saved had other groups of parameters, or its state dict was"
+            " flattened in another way (flatten_optimizer_state_dict)."
+        )
+    lost = [name for name in lost if name not in of_others]
+    if not lost:
+        return
+    fields = list(dict.fromkeys(name.rpartition(".")[2] for name in lost))
+    held = sorted(
+        {name.rpartition(".")[2] for name in names if _OF_GROUP.search(name)}
+        | {name.rpartition(".")[2].rstrip("]0123456789[") for name in names if _OF_GROUP.search(name)}
+    )
+    held = [field for field in held if field and not field.isdigit() and field != "params"]
+    text = (
+        f"{and_more([show(field, 60) for field in fields], 4)} {'is an option' if len(fields) == 1 else 'are options'} of a group of"
+        " parameters, and no state: a newer torch asks for it, and the one that saved did not have it."
+    )
+    if held:
+        text += f" The groups of this checkpoint have {and_more([show(field, 60) for field in held], 12)}."
+    yield Statement(text)
+    yield Statement(
+        f"Load with {_PARTIAL}: the new optimizer keeps its own value, and all that was saved is loaded."
+    )
+
+
+def _extras(lost: Sequence[str], names: Sequence[str]) -> Iterator[Statement]:
+    held = [name for name in names if _EXTRA in name and _OLD_SHARDS.match(name)]
+    held = held or [name for name in names if name.endswith(_EXTRA)]
+    text = f"{_EXTRA} of Transformer Engine is no weight: it holds the scales of FP8, or nothing."
+    counts = _shards(lost, held)
+    if counts is not None:
+        asked, saved = counts
+        text += f" The model asks for {asked:,} of them, and {saved:,} were saved: it has another number of layers, or another split into pipelines."
+    elif not held:
+        text += " This checkpoint has none: it was saved without FP8, or by another version."
+    yield Statement(text)
+    if held:
+        yield Statement("It has these:", tuple(held[:8]))
+
+
+def _shards(lost: Sequence[str], held: Sequence[str]) -> tuple[int, int] | None:
+    """The numbers of shards that a message asks for and that were saved: Megatron writes `shard_0_32`."""
+    asked = {int(match[3]) for name in lost if (match := _OLD_SHARDS.match(name))}
+    saved = {int(match[3]) for name in held if (match := _OLD_SHARDS.match(name))}
+    return (asked.pop(), saved.pop()) if len(asked) == len(saved) == 1 and asked != saved else None
+
+
+def _ranked(name: str, names: Sequence[str]) -> Statement:
+    """A key that exists for other numbers: of ranks, of layers, of groups."""
+    shape = _NUMBERED.sub("#", name)
+    others = [other for other in names if _NUMBERED.sub("#", other) == shape]
+    text = f"It has {plural(len(others), 'key')} of this kind, with other numbers: {and_more([show(other, 120) for other in others], 3)}."
+    if _OF_RANK.search(name):
+        text += (
+            " The run that saved had another number of ranks, and such a key is the state of one rank (a data loader, a"
+            " random generator): begin it anew, or resume with as many ranks."
+        )
+    return Statement(text)
+
+
+def _elsewhere(lost: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """The keys that are there with more or fewer words in front, each with its name in the checkpoint."""
+    ends: dict[str, str] = {}
+    for name in lost[:100]:
+        for other in names:
+            if other.endswith(f".{name}") or name.endswith(f".{other}"):
+                ends[name] = other
+                break
+    return ends
+
+
+_ARGUMENT = re.compile(
+    r"(?<!\w)(\w{1,100}) value from checkpoint \(([^()\n]{0,200})\) is not equal to the input argument value \(([^()\n]{0,200})\)"
+)
+
+
+def _of_megatron(found: re.Match[str], case: Case) -> Iterator[Statement]:
+    """Answer Megatron, which compares its arguments with those that the checkpoint records."""
+    name, said, given = found[1], show(found[2], 60), show(found[3], 60)
+    held = [node for _, node in case.finds_value((name,))]
+    flag = "--" + name.replace("_", "-")
+    if held and all(show(str(node), 60) != said for node in held):
+        yield Statement(
+            f"This checkpoint has {show(name, 80)} = {show(str(held[0]), 60)}, not {said}. Is it the one that was loaded?"
+        )
+        return
+    text = f"The run that saved had {show(name, 80)} = {said}, and yours has {given}: give {flag} {said}."
+    if name.endswith("model_parallel_size"):
+        target = flag.replace("-model-parallel", "-parallel").replace("--", "--target-", 1)
+        text += f" For another number of ranks convert the checkpoint first (Megatron's tools/checkpoint/convert.py {target} {given})."
+    yield Statement(text)
+
+
+_FP32 = "get_fp32_state_dict_from_zero_checkpoint"
+"""The function that has raised: its call is no answer."""
+
+
+def _zero(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer zero_to_fp32 of DeepSpeed, which finds no divided parameters."""
+    label = case.survey.checkpoint.layout or case.survey.checkpoint.traits.label
+    if "DeepSpeed" not in label:
+        yield Statement(
+            f"This is {label}, and zero_to_fp32.py reads folders of DeepSpeed ZeRO-1, 2 and 3 alone."
+        )
+    elif case.survey.checkpoint.traits.no_load:
+        yield Statement(
+            f"This is a {label}, and its optimizer states name no stage of ZeRO, as BF16_Optimizer of DeepSpeed writes them (bf16 without ZeRO,"
+            " or with gradients in fp32). zero_to_fp32.py refuses such a folder, and nothing is missing: ckpt puts the fp32 weights together."
+        )
+    elif "ZeRO-0" in label:
+        yield Statement(
+            f"This is a {label}: without ZeRO the weights lie whole in the file of the model, and zero_to_fp32.py has nothing to put together."
+        )
+    elif "is not a zero checkpoint" in message.text:
+        yield Statement(f"This is a {label} whose states name their stage: another folder was given.")
+    else:
+        yield Statement(f"This is a {label}.")
+    if _FP32 not in (case.survey.load.expression or _FP32):
+        yield from loads(case)
+    way = case.written(("convert",), "", ".safetensors")
+    if way.command is not None:
+        yield Statement("The weights as one file:", (), way.command)
+
+
+def _world(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer another number of ranks than the one that saved."""
+    argument = _ARGUMENT.search(message.text)
+    if argument is not None:
+        yield from _of_megatron(argument, case)
+        return
+    yield from stated(case.at_least("warning"))
+    facts = [f"{label}: {show(str(node), 60)}" for label, node in case.survey.checkpoint.facts]
+    if facts:
+        yield Statement(f"This checkpoint says {and_more(facts, 6, '; ')}.")
+    if case.found("tensor-parallel"):
+        return
+    for words, text in (
+        (
+            ("convert",),
+            "ckpt puts the parts of all ranks together into a file, which torch.load takes anywhere:",
+        ),
+        (("weights",), "The weights alone, which load on any number of ranks:"),
+    ):
+        way = case.plan(words)
+        if way.command is not None:
+            yield Statement(text, (), way.command)
+            if "DeepSpeed" in (case.survey.checkpoint.layout or case.survey.checkpoint.traits.label):
+                yield Statement(
+                    "DeepSpeed itself resumes from folders: make a universal checkpoint with its ds_to_universal.py to resume on"
+                    " another number of ranks."
+                )
+            return
+
+
+FAMILIES = (
+    Family(
+        "distributed",
+        (
+            r"Missing key in checkpoint state_dict: ",
+            r"Size mismatch between saved torch\.Size",
+            r"Invalid checkpoint metadata for ",
+            r"CheckpointException",
+            r"Global shape mismatch for loaded ",
+        ),
+        _answer,
+        _take,
+    ),
+    Family(
+        "zero",
+        (
+            r"unknown zero stage \d",
+            r"(?:_optim_states\.pt|_model_states\.pt) is not a (?:zero|model state) checkpoint",
+            r"No ZeRO files found in ",
+            r"Expected \d{1,9} of '\*_optim_states\.pt' under",
+            r"consumed \d{1,20} numels out of \d{1,20} - something is wrong",
+            r"zero_to_fp32\.py[\s\S]{0,3000}'NoneType' object is not iterable",
+        ),
+        stating(_zero),
+    ),
+    Family(
+        "world",
+        (
+            r"(?<!\w)\w{1,100} value from checkpoint \([^()\n]{0,200}\) is not equal to the input argument value",
+            r"No such file or directory: '[^'\n]{0,2000}zero_pp_rank_\d{1,6}_mp_rank_\d{1,6}_optim_states\.pt'",
+            r"Loading a checkpoint for MP=\d{1,6} but world size is \d{1,6}",
+            r"checkpoint being loaded used a DP world size of \d{1,6}",
+            r"(?:world size|number of ranks|tensor.model.parallel size)[^\n]{0,60}(?:does not match|different from|mismatch)[^\n]{0,60}checkpoint",
+        ),
+        stating(_world),
+    ),
+)

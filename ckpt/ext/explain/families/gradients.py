@@ -1,0 +1,183 @@
+"""Errors of DistributedDataParallel about gradients: parameters that got none, and parameters that got two."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ckpt.commands.inspect.unused import UNUSED
+from ckpt.evidence.numbering import (
+    Numbering,
+    Numbers,
+    named,
+    numbered_by_change,
+    numbering,
+    pasted_numbers,
+)
+from ckpt.evidence.survey import Survey
+from ckpt.ext.explain.case import Answer, Case, Older, Statement, stated
+from ckpt.ext.explain.family import Family
+from ckpt.ext.explain.message import MOST_NAMES, Message
+from ckpt.model.text import pasted_path, plural, show
+
+_NAMES = re.compile(r"Parameters which did not receive grad for rank (\d{1,9}): ([^\n]+)")
+_TWICE_NAME = re.compile(r"Parameter at index \d{1,12} with name (\S{1,2000}) has been marked as ready twice")
+
+
+def _take(message: Message, text: str, start: int) -> Message:
+    """The numbers of all ranks, and the names that DDP prints itself with TORCH_DISTRIBUTED_DEBUG."""
+    del start
+    names = dict.fromkeys(name for row in _NAMES.finditer(text) for name in row[2].split(", "))
+    names.update(dict.fromkeys(row[1] for row in _TWICE_NAME.finditer(text)))
+    return message._replace(numbers=pasted_numbers(text), names=tuple(names)[:MOST_NAMES])
+
+
+def _answer(message: Message, case: Case) -> Answer:
+    survey = case.survey
+    rows: list[Statement] = []
+    numbers = message.numbers
+    names = _own_names(message.names, survey)
+    if names:
+        rows.append(Statement("DDP names the parameters itself.", tuple(names)))
+    if numbers is None:
+        if not names:
+            rows.append(Statement("The text has no numbers of parameters. This is what the checkpoint says:"))
+            for code in ("unused", "sometimes-unused"):
+                found = list(stated(case.found(code)))
+                rows += found or [Statement(f"This file does not have the finding {code}.")]
+        return Answer(survey.path, tuple(rows))
+    certain = named(survey, numbers, message.names) if case.section is None else None
+    if certain is not None:
+        rows.clear()
+    if certain is None and survey.record is not None:
+        by_model = numbering(survey, numbers, case.section)
+        certain = by_model if by_model.trust == "certain" else None
+    by_change = None
+    if certain is None and case.older is not None:
+        by_change = numbered_by_change(
+            survey, numbers, set(case.older.unchanged), case.section, set(case.older.stepped)
+        )
+    found_numbers = certain or by_change or numbering(survey, numbers, case.section)
+    rows += _reasons(numbers, found_numbers)
+    if case.older is not None:
+        rows += _unchanged(case.older, fits=certain is not None or by_change is not None)
+    if found_numbers.trust == "likely" or any(len(row.entries) != 1 for row in found_numbers.rows):
+        is_guess = found_numbers.trust == "likely"
+        rows += _certain_ways(numbers, survey, is_guess=is_guess, has_older=case.older is not None)
+    return Answer(survey.path, tuple(rows), numbering=found_numbers)
+
+
+def _unchanged(older: Older, *, fits: bool) -> Iterator[Statement]:
+    """The parameters that did not change since an older save, and those that are the same although they had a step."""
+    since = f"since {show(older.path, 80)}"
+    if older.unchanged:
+        why = (
+            "they had no gradient, or are frozen"
+            if older.is_sure
+            else "they had no gradient, are frozen, or their step was too small"
+        )
+        text = f"{plural(len(older.unchanged), 'parameter')} did not change {since}: {why}."
+        if not fits:
+            text += f" {_misfit(older)}"
+        yield Statement(text, older.unchanged)
+    elif older.stepped:
+        yield Statement(f"No parameter lacked a gradient {since}.")
+    else:
+        yield Statement(f"Every parameter changed {since}, so each of them had a gradient in between.")
+    if older.stepped:
+        verb = "is" if len(older.stepped) == 1 else "are"
+        count = plural(len(older.stepped), "parameter")
+        text = f"{count} {verb} the same although the optimizer stepped: a zero gradient, lr 0, or too small a step."
+        yield Statement(text, older.stepped)
+
+
+def _misfit(older: Older) -> str:
+    """The reason why the numbers of DDP do not fit the parameters that did not change."""
+    if older.is_sure:
+        return "The numbers do not fit them: are the saves of the run that stopped?"
+    if not older.changed and not older.stepped:
+        return "Nothing changed, so these saves do not tell which parameters had a gradient."
+    return "The numbers do not fit them: a step was too small to see, or the saves are of another run."
+
+
+def _certain_ways(
+    numbers: Numbers, survey: Survey, *, is_guess: bool, has_older: bool
+) -> Iterator[Statement]:
+    """Say that names are a guess, or that several fit a number, and by which ways they are certain."""
+    path = pasted_path(survey.path)
+    if path is None:
+        return
+    every = ",".join(map(str, numbers.all))
+    doubt = "These names are a guess" if is_guess else "Several names fit a number"
+    yield Statement(
+        f"{doubt}: the file does not say which parameters DDP counts. With the code of the model, frozen as in"
+        " the run, they are certain:",
+        (),
+        f"ckpt inspect {path} --model FILE.py:FACTORY --index {every}",
+    )
+    if has_older:
+        return
+    yield Statement(
+        "An older checkpoint of the run says more: a parameter that changed had a gradient.",
+        (),
+        f"ckpt explain MESSAGE OLDER {path}",
+    )
+
+
+def _own_names(names: Sequence[str], survey: Survey) -> list[str]:
+    """The names that the file gives the parameters of a message: DDP leaves its own prefix out."""
+    if not names:
+        return []
+    known = {name: name for name in (entry.name for entry in survey.tensors)}
+    ends: dict[str, str] = {}
+    for section in survey.candidates:
+        for entry, relative in zip(section.entries, section.names(), strict=True):
+            ends[relative] = entry.name
+            ends.setdefault(relative.removeprefix("module."), entry.name)
+    return [ends.get(name, known.get(name, name)) for name in names]
+
+
+def _reasons(numbers: Numbers, found: Numbering) -> Iterator[Statement]:
+    if numbers.kind == "twice":
+        yield Statement(
+            "Its gradient was ready twice: it is used outside of forward, in several activation checkpoints, or in"
+            " several backward passes of one step."
+        )
+        return
+    had = {flag for row in found.rows for flag in row.had_gradient}
+    if False in had:
+        yield Statement(f"Never a gradient: {UNUSED[:1].lower()}{UNUSED[1:]}")
+    if True in had:
+        yield Statement(
+            "A gradient in an earlier step: forward did not take this branch in the step that stopped."
+        )
+    ranks = {row.ranks for row in found.rows}
+    if len(ranks) > 1:
+        yield Statement("The ranks list different parameters, so a branch depends on the data of a rank.")
+
+
+FAMILIES = (
+    Family(
+        "ddp",
+        (
+            r"Expected to have finished reduction",
+            r"indices which did not receive grad for rank \d",
+            r"Parameters which did not receive grad for rank \d",
+        ),
+        _answer,
+        _take,
+        needs_open=True,
+    ),
+    Family(
+        "twice",
+        (
+            r"Parameter at index \d{1,12}(?: with name \S{1,2000})? has been marked as ready twice",
+            r"Expected to mark a variable ready only once",
+        ),
+        _answer,
+        _take,
+        needs_open=True,
+    ),
+)
+OF_GRADIENTS = frozenset(family.kind for family in FAMILIES)
+"""The kinds of errors that an older save of the run helps to answer."""

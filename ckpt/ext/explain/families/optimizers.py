@@ -1,0 +1,152 @@
+"""Errors of optimizers: state of other parameters, in another order, on another device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.evidence.matching import groups_of
+from ckpt.evidence.optimizers import optimizer
+from ckpt.evidence.sections import Section
+from ckpt.ext.explain.case import Answer, Case, Statement, are, looked_at, stated
+from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.message import Message
+from ckpt.model.text import and_more, plural, show
+from ckpt.tree.find import children
+
+_ORDER = "optimizer-order"
+"""The finding of an optimizer whose states have the shapes of other parameters."""
+_SIZES = re.compile(r"size of tensor a \((\d{1,12})\) must match the size of tensor b \((\d{1,12})\)")
+
+
+def _optimizer(message: Message, case: Case) -> Iterator[Statement]:
+    del message
+    survey = case.survey
+    held = {use.optimizer.name: use for use in survey.matches}
+    for section in survey.sections:
+        kind = optimizer(section) if section.kind == "optimizer" else None
+        if kind is None:
+            continue
+        match = held.get(section.name)
+        yield Statement(_groups(section))
+        if match is not None and match.model is not None:
+            model = match.model
+            count = sum(survey.roles[index].role in ("parameter", "unknown") for index in model.indices)
+            yield Statement(
+                f"{show(model.name, 80) or 'The model'} has {plural(count, 'parameter')}."
+                + (
+                    f" {count - len(match.slots):,} of them are not in the optimizer."
+                    if count > len(match.slots)
+                    else ""
+                )
+            )
+    if not case.optimizers:
+        yield Statement("This file holds no optimizer.")
+        return
+    yield Statement(
+        "The new optimizer must get the same parameters, in the same groups, in the same order. A layer that was added,"
+        " or frozen and left out, changes them."
+    )
+
+
+def _groups(section: Section) -> str:
+    sizes = [len(group.slots) for group in groups_of(section)]
+    name = show(section.name, 80) or "The optimizer"
+    if len(sizes) == 1:
+        return f"{name} has one group of {plural(sizes[0], 'parameter')}."
+    listed_sizes = and_more([f"{size:,}" for size in sizes], 12)
+    return f"{name} has {len(sizes):,} groups of {listed_sizes} parameters, {sum(sizes):,} in all."
+
+
+def _elements(message: Message, case: Case) -> Answer:
+    """Answer two tensors whose shapes do not fit, in a step of an optimizer, in an average, or in a forward."""
+    path = case.survey.path
+    ordered = case.found(_ORDER)
+    if ordered:
+        return Answer(path, tuple(stated(ordered)))
+    sizes = _SIZES.search(message.text)
+    if sizes is None or not case.optimizers:
+        return looked_at(case)
+    rows = [
+        Statement(
+            "If the step of an optimizer stopped, its state is that of other parameters: the optimizer got them in another"
+            " order, or a layer has another size. load_state_dict compares counts alone, and no shapes."
+        )
+    ]
+    for section in case.optimizers:
+        rows.append(Statement(_groups(section)))
+    rows.append(
+        Statement(
+            "The shapes of this file do not tell which: the states fit the order of the model's parameters."
+            " Compare with the order in which the new run hands its parameters over."
+        )
+    )
+    return Answer(path, tuple(rows))
+
+
+def _capturable(message: Message, case: Case) -> Iterator[Statement]:
+    del message
+    yield Statement(
+        "torch 1.12.0 moves the step of Adam and AdamW to the GPU when it loads their state, and then refuses it. torch 1.12.1"
+        " and newer do not: this file is not the cause."
+    )
+    for name, node in case.finds_value(("capturable",)):
+        if node is True:
+            yield Statement(
+                f"{show(name, 80)} is True in this file: the run used CUDA graphs, and wants its steps on the GPU."
+            )
+
+
+def _scaler(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a GradScaler that gets an empty state."""
+    del message
+    rows: dict[str, int] = {}
+    for key, child in children(case.survey.checkpoint.root):
+        inner = [(f"{key}.{name}", part) for name, part in children(child)]
+        for name, part in ((str(key), child), *inner):
+            if "scaler" in name.rpartition(".")[2].lower() and not isinstance(part, (int, float, str)):
+                rows[name] = len(children(part))
+    empty = [name for name, count in rows.items() if not count]
+    if empty:
+        shown = and_more([show(name, 80) for name in empty], 4)
+        yield Statement(
+            f"{shown} {are(empty)} empty: the run that saved had no mixed precision in float16 (GradScaler(enabled=False)). Nothing is lost: leave"
+            " the load of the scaler out, or build it with enabled=False as that run did."
+        )
+    elif rows:
+        shown = and_more([show(name, 80) for name in rows], 4)
+        yield Statement(f"{shown} {are(list(rows))} not empty in this file. Is it the file that was loaded?")
+    else:
+        yield Statement("This file holds no state of a GradScaler by that name: leave its load out.")
+
+
+FAMILIES = (
+    Family(
+        "scaler",
+        (r"state dict is empty, possibly because it was saved from a disabled instance of GradScaler",),
+        stating(_scaler),
+        needs_open=True,
+    ),
+    Family(
+        "optimizer",
+        (r"loaded state dict (?:has a different number of|contains a) parameter group",),
+        stating(_optimizer),
+        needs_open=True,
+    ),
+    Family(
+        "elements",
+        (r"[Tt]he size of tensor a \(\d{1,12}\) must match the size of tensor b \(\d{1,12}\)",),
+        _elements,
+        needs_open=True,
+    ),
+    Family(
+        "capturable",
+        (
+            r"If capturable=(?:False|True), (?:params and )?state_steps should (?:not )?be CUDA tensors",
+            r"`?state_steps`? argument must contain a list of singleton tensors",
+            r"If capturable=(?:False|True), (?:params and )?state_steps must be on supported devices",
+        ),
+        stating(_capturable),
+        needs_open=True,
+    ),
+)

@@ -1,0 +1,292 @@
+"""Errors of readers that do not know the format of a whole file: other loaders, older versions, other systems."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ckpt.ext.explain.case import Case, Statement, keys_text, loads, offered
+from ckpt.ext.explain.families.imports import rows_of
+from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.message import Message
+from ckpt.model.text import and_more, places_text, show
+
+_NUMPY_2 = ("numpy._core",)
+_PATHS = "pathlib"
+
+
+def _is_program(case: Case) -> bool:
+    return case.survey.checkpoint.traits.names_are_code
+
+
+def _program(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer torch.jit.load, which takes programs alone."""
+    del message
+    if _is_program(case):
+        yield Statement(
+            "This file is a TorchScript program, which torch.jit.load takes:", (), case.survey.load.expression
+        )
+        return
+    yield Statement(f"{_whole(case)} It is no TorchScript program: {_content(case)}.")
+    yield from loads(case, "It loads in Python so:")
+    yield Statement(
+        "torch.jit.load, libtorch, DJL and other C++ programs take what torch.jit.save wrote: load the weights into the model"
+        " in Python, then write it so:",
+        (),
+        'torch.jit.script(model).save("model.pt")',
+    )
+
+
+_OPERATOR = re.compile(r"Unknown builtin op: ([\w.]{1,200})::([\w.]{1,200}?)\.?(?:\s|$)")
+_TYPE = re.compile(r"Unknown type name '(?:__torch__\.torch\.classes\.([\w]{1,200})\.)?([\w.]{1,400})'")
+_OF_TORCH = ("aten", "prim", "quantized", "prims", "inductor", "sparse")
+_LIBRARIES = {
+    "torchvision": "torchvision",
+    "torchaudio": "torchaudio",
+    "image": "torchvision",
+    "torch_scatter": "torch_scatter",
+    "torch_sparse": "torch_sparse",
+    "torch_cluster": "torch_cluster",
+    "torch_spline_conv": "torch_spline_conv",
+    "tensorrt": "torch_tensorrt",
+    "fbgemm": "fbgemm_gpu",
+    "detectron2": "detectron2",
+    "torchao": "torchao",
+    "torchtext": "torchtext",
+}
+"""Namespaces of operators -> the package whose import registers them."""
+
+
+def _operator(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer torch.jit.load, which lacks an operator or a class of the program."""
+    if not _is_program(case):
+        yield Statement(f"This file is no TorchScript program: {_content(case)}. Another file was loaded.")
+        yield from loads(case)
+        return
+    found = _OPERATOR.search(message.text)
+    kind = _TYPE.search(message.text)
+    if found is not None:
+        name, space = f"{found[1]}::{found[2]}", found[1]
+    elif kind is not None:
+        name, space = kind[2], kind[1] or "aten"
+    else:
+        return
+    if space in _OF_TORCH:
+        yield Statement(
+            f"{show(name, 120)} is of torch itself: a newer torch wrote the program, and yours lacks it. With the torch that wrote it, or"
+            " a newer one, it loads so:",
+            (),
+            case.survey.load.expression,
+        )
+        return
+    package = _LIBRARIES.get(space)
+    how = (
+        f"import {package}"
+        if package is not None
+        else 'torch.ops.load_library("….so"), or the import of the package that defines it'
+    )
+    yield Statement(
+        f"{show(name, 120)} is of a library, and not of torch. Load the library first: {how}. A program in C++ links it. Then it loads"
+        " so:",
+        (),
+        case.survey.load.expression,
+    )
+
+
+def _whole(case: Case) -> str:
+    if case.verified is None:
+        return ""
+    return "This file is whole." if not case.damage else "This file is damaged: ckpt verify says where."
+
+
+def _content(case: Case) -> str:
+    """The content of a file in a few words."""
+    survey = case.survey
+    if case.has_module:
+        return "it holds a pickled module"
+    if not survey.checkpoint.traits.is_pickle:
+        return f"its format is {survey.checkpoint.traits.label}"
+    models = [section.name for section in survey.candidates]
+    if len(models) == 1 and not models[0]:
+        return "it holds a state dict, as torch.save writes one"
+    return f"it holds a dict of {keys_text(case)}, as torch.save writes one"
+
+
+def _older_torch(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer torch before 1.6, which reads the legacy format alone."""
+    del message
+    label = case.survey.checkpoint.traits.label
+    if _is_program(case):
+        yield Statement("This file is a TorchScript program:", (), case.survey.load.expression)
+        yield Statement("Where an old torch refuses it, the torch that wrote it or a newer one reads it.")
+        return
+    if not case.survey.checkpoint.traits.is_pickle or case.survey.checkpoint.traits.in_place is False:
+        yield Statement(f"This file is {label}, which torch 1.5 and older read.")
+        return
+    yield Statement(f"{_whole(case)} It is a {label}, the format of torch 1.6 and newer.".strip())
+    way = case.written(("convert", "--format", "torch-legacy"), ".legacy", ".pth")
+    if way.command is not None:
+        yield Statement("A copy in the format that older versions read:", (), way.command)
+    else:
+        yield from _plain(case, "A copy with plain values, which --format torch-legacy can then take:")
+
+
+def _mmap(message: Message, case: Case) -> Iterator[Statement]:
+    del message
+    label = case.survey.checkpoint.traits.label
+    if case.survey.checkpoint.traits.in_place:
+        yield Statement(f"This file is a {label}, which mmap=True takes. Another file was loaded.")
+        return
+    yield Statement(
+        f"The format of this file is {label}, and mmap=True takes the zip format of torch 1.6 and newer."
+    )
+    yield from offered("A copy in it:", case.plan(("convert",)))
+
+
+def _newer_torch(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a torch that lacks a function by which a newer one rebuilds tensors."""
+    name = next((word for word in message.text.split("'") if word.startswith("_rebuild")), "")
+    rows = [row for row in case.survey.checkpoint.imports if row.name == name]
+    for row in rows:
+        at = f" at {places_text(row.where)}" if row.where else ""
+        yield Statement(
+            f"The file calls {row.module}.{name}{at}, which a newer torch writes and yours lacks."
+        )
+    if not rows:
+        yield Statement(f"The file does not name {show(name, 80)}: another file was loaded.")
+    yield from _plain(case, "Read it with a newer torch, or make a copy without such calls:")
+
+
+def _protocol(message: Message, case: Case) -> Iterator[Statement]:
+    del message
+    yield from _plain(
+        case,
+        "A newer Python wrote the pickle of this file. ckpt writes pickles of protocol 2, which each Python reads:",
+    )
+
+
+def _numpy(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a numpy of another version than the one that wrote the arrays of a file."""
+    del message
+    rows = [
+        row
+        for module in ("numpy._core", "numpy.core", "numpy.random")
+        for row in rows_of(case.survey.checkpoint, module)
+    ]
+    if not rows:
+        yield Statement("The file names nothing of numpy: another file was loaded.")
+        return
+    is_new = any(row.module.startswith(_NUMPY_2) for row in rows)
+    places = list(dict.fromkeys(place for row in rows for place in row.where))
+    where = f" at {places_text(places)}" if places else ""
+    by = "numpy 2 wrote" if is_new else "numpy wrote"
+    yield Statement(
+        f"{by} scalars or arrays{where}. numpy 1.26 and newer read them, older versions do not."
+        if is_new
+        else f"{by} scalars or arrays{where}."
+    )
+    yield from _plain(case, "Or make a copy with plain numbers and tensors in their place:")
+
+
+def _system(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a path of another operating system."""
+    kind = "PosixPath" if "PosixPath" in message.text else "WindowsPath"
+    rows = [
+        row for row in case.survey.checkpoint.imports if row.module.startswith(_PATHS) and "Path" in row.name
+    ]
+    if not rows:
+        yield Statement("The file holds no path of pathlib: another file was loaded.")
+        return
+    named = and_more(list(dict.fromkeys(f"{row.module}.{row.name}" for row in rows)), 3)
+    places = list(dict.fromkeys(place for row in rows for place in row.where))
+    at = f" at {places_text(places)}" if places else ""
+    system = "Windows" if kind == "PosixPath" else "Linux and macOS"
+    yield Statement(f"The file holds {named}{at}. {system} cannot make a {kind}.")
+    yield from _plain(case, "A copy with texts in its place loads everywhere:")
+
+
+def _plain(case: Case, text: str) -> Iterator[Statement]:
+    way = case.plan(("plain",))
+    if way.command is None:
+        way = case.plan(("convert",))
+    if way.command is not None:
+        yield from offered(text, way)
+    elif way.reason is not None:
+        yield Statement(f"No command makes such a copy: {way.reason}.")
+
+
+def _upgrade(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer transformers, which takes pickles from torch 2.6 on alone."""
+    del message
+    if not case.survey.checkpoint.traits.is_pickle:
+        yield Statement(
+            f"This file is {case.survey.checkpoint.traits.label}, which needs no newer torch. Another file was loaded."
+        )
+        return
+    yield Statement(
+        "transformers takes a pickle from torch 2.6 on alone. safetensors runs nothing, and every torch takes it."
+    )
+    way = case.written(("convert",), "", ".safetensors")
+    if way.command is not None:
+        yield Statement("The weights as safetensors:", (), way.command)
+        return
+    weights = case.plan(("weights",))
+    if weights.command is not None:
+        yield Statement(
+            "Take the weights out of it, and convert the result to safetensors:", (), weights.command
+        )
+
+
+FAMILIES = (
+    Family(
+        "program",
+        (
+            r"failed locating file constants\.pkl",
+            r"failed locating file code/",
+            r"(?:version|code/__torch__\.py): file not found",
+            r"Cannot use ``weights_only=True`` with TorchScript archives",
+        ),
+        stating(_program),
+    ),
+    Family(
+        "operator",
+        (
+            r"Unknown builtin op: [\w.]{1,200}::[\w.]{1,200}",
+            r"Unknown type name '[\w.]{1,400}'(?=:)",
+        ),
+        stating(_operator),
+        needs_open=True,
+    ),
+    Family(
+        "older-torch",
+        (
+            r"Attempted to read a PyTorch file with version \d{1,4}, but the maximum supported version",
+            r"is a zip archive \(did you mean to use torch\.jit\.load\(\)\?\)",
+            r"Your PyTorch installation may be too old",
+        ),
+        stating(_older_torch),
+    ),
+    Family("mmap", (r"mmap can only be used with files saved with",), stating(_mmap)),
+    Family(
+        "newer-torch", (r"Can't get attribute '_rebuild_\w{1,100}' on <module 'torch",), stating(_newer_torch)
+    ),
+    Family("protocol", (r"unsupported pickle protocol: \d",), stating(_protocol)),
+    Family(
+        "numpy",
+        (
+            r"No module named 'numpy\._core",
+            r"is not a known BitGenerator module",
+            r"__(?:randomstate|generator|bit_generator)_ctor\(\) takes ",
+        ),
+        stating(_numpy),
+    ),
+    Family("system", (r"cannot instantiate '(?:Posix|Windows)Path' on your system",), stating(_system)),
+    Family(
+        "upgrade",
+        (
+            r"serious vulnerability issue in `?torch\.load`?",
+            r"require users to upgrade torch to at least v2\.6",
+        ),
+        stating(_upgrade),
+    ),
+)

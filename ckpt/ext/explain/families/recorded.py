@@ -1,0 +1,87 @@
+"""The settings of a run that a checkpoint records, where a model was built with others."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ckpt.ext.explain.case import Case, Statement
+from ckpt.ext.explain.message import Mismatch
+from ckpt.model.text import and_more, show
+
+_OF_SETTINGS = re.compile(
+    r"(?:^|[._])(?:config|configs|cfg|args|model_args|opt|opts|options|hparams|hyper_parameters|hyperparameters|params_model|model_cfg"
+    r"|model_config|dims|settings)(?:$|[._])"
+)
+"""The keys below which programs keep the settings of a run."""
+_OF_TRAINING = re.compile(
+    r"batch|seed|step|epoch|iter|interval|freq|every|port|warm|worker|thread|log|save|eval|accum|buffer|prefetch|steps|time|date|count|samples|version"
+)
+"""Words of settings of a run that give no size of its model."""
+_LEAST = 8
+"""Sizes below it stand for many things: layers, heads, channels of a picture."""
+_MOST = 3
+"""Settings of one value that are named: with more of them the value says little."""
+
+
+def settings_of(rows: Sequence[Mismatch], case: Case) -> Iterator[Statement]:
+    """Name the settings of a file whose value is a size that differs."""
+    sizes = Counter(
+        (ours, theirs)
+        for row in rows
+        for ours, theirs in zip(row.checkpoint, row.model, strict=False)
+        if ours != theirs
+    )
+    if not sizes:
+        return
+    (ours, theirs), count = sizes.most_common(1)[0]
+    if 2 * count <= sizes.total():
+        return  # no size is the one that most others follow from
+    named = [
+        value.name
+        for value in case.survey.checkpoint.values
+        if type(value.node) is int
+        and value.node == ours
+        and _OF_SETTINGS.search(_above(value.name))
+        and not _OF_TRAINING.search(value.name.rpartition(".")[2].lower())
+    ]
+    named += _in_yaml(ours, case)
+    if ours < _LEAST or not 0 < len(named) <= _MOST:
+        return
+    yield Statement(
+        f"{ours:,} stands among the settings of this checkpoint: {and_more([show(name, 120) for name in named], _MOST)}. Build the model with it, in place"
+        f" of {theirs:,}."
+    )
+
+
+_OF_YAML = re.compile(r"^[ \t]{0,40}([A-Za-z_]\w{0,60}): (\d{1,9})[ \t]*$", re.MULTILINE)
+"""A line of YAML with a setting that is a whole number."""
+
+
+def _in_yaml(size: int, case: Case) -> list[str]:
+    """The settings of one size in a config that a checkpoint holds as a text of YAML, each with the place of the text."""
+    named: dict[str, None] = {}
+    for value in case.survey.checkpoint.values:
+        text = value.node
+        if not isinstance(text, str) or "\n" not in text or not _OF_SETTINGS.search(value.name):
+            continue
+        for match in _OF_YAML.finditer(text):
+            if int(match[2]) == size and not _OF_TRAINING.search(match[1].lower()):
+                named[f"{match[1]} in {value.name}"] = None
+    return list(named)
+
+
+def settings_places(case: Case) -> list[str]:
+    """The places of the settings in a file, the outermost ones."""
+    found: dict[str, None] = {}
+    for value in case.survey.checkpoint.values:
+        match = _OF_SETTINGS.search(f"{_above(value.name)}.")
+        if match is not None:
+            found[value.name[: match.end()].rstrip("._")] = None
+    return list(found)
+
+
+def _above(name: str) -> str:
+    """The name of what holds a value."""
+    return name.rpartition(".")[0]

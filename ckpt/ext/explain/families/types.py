@@ -1,0 +1,159 @@
+"""Errors about element types in a product: weights of one type, and an input of another."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from ckpt.ext.explain.case import Case, Statement, are
+from ckpt.ext.explain.family import Family, stating
+from ckpt.ext.explain.message import Message
+from ckpt.model.tensors import parts_of
+from ckpt.model.text import and_more, pasted_path, plural, show
+
+
+def _answer(message: Message, case: Case) -> Iterator[Statement]:
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for section in case.survey.main or case.survey.candidates:
+        for entry in section.entries:
+            if entry.tensor.dtype.kind == "float":
+                counts[entry.tensor.dtype.name] += 1
+                examples.setdefault(entry.tensor.dtype.name, entry.name)
+    if not counts:
+        return
+    texts = [f"{plural(count, 'tensor')} of {name}" for name, count in counts.most_common()]
+    yield Statement(f"The weights of this file are {and_more(texts, 6)}.")
+    if len(counts) > 1:
+        names = [f"{show(examples[name], 120)} ({name})" for name in counts]
+        yield Statement(
+            f"They are mixed: {and_more(names, 4)}. Where two of them meet in a product, cast one, or the whole model."
+        )
+    elif "float32" in counts:
+        yield Statement(
+            "They are all float32: the input, or a cast in the program (model.half(), autocast), has the other type."
+        )
+    else:
+        (only,) = counts
+        yield Statement(
+            f"A model that was built in float32 stays float32 when load_state_dict copies into it. One that is {only} needs inputs"
+            f" of {only}: model.float(), or input.to(torch.{only})."
+        )
+    if "Half" in message.text and "not implemented" in message.text:
+        yield Statement("The CPU lacks this operation for float16: use float32 or bfloat16 there.")
+    if set(counts) != {"float32"}:
+        way = case.plan(("convert", "--dtype", "float32"))
+        if way.command is not None:
+            yield Statement("The same weights in float32:", (), way.command)
+
+
+def _not_finite(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a sampler that gets NaN: are there any in the weights?"""
+    del message
+    path = pasted_path(case.survey.path)
+    text = "NaN or Inf in the weights give this, and so do activations that leave the range of float16. This reads all weights, and names both:"
+    yield Statement(text, (), None if path is None else f"ckpt stats {path}")
+    counts = Counter(entry.tensor.dtype.name for section in case.survey.main for entry in section.entries)
+    if counts["float16"]:
+        yield Statement(
+            "The weights are float16. A model that was trained in bfloat16 leaves its range: use bfloat16 or float32."
+        )
+
+
+def _float64(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a device without float64: which tensors have it?"""
+    del message
+    wide = {entry.name: entry.tensor.dtype.name for entry in case.survey.tensors}
+    wide = {name: dtype for name, dtype in wide.items() if dtype in ("float64", "complex128")}
+    names = list(wide)
+    if not names:
+        yield Statement(
+            "No tensor of this file is float64: the program makes one, of a number or of an array of NumPy. Give it dtype=torch.float32."
+        )
+        return
+    yield Statement(
+        f"{plural(len(names), 'tensor')} of this file {are(names)} {' or '.join(sorted(set(wide.values())))}, which the GPUs of Apple do not have:"
+        f" {and_more([show(name, 120) for name in names], 4)}."
+    )
+    way = case.plan(("convert", "--dtype", "float32"))
+    if way.command is not None and "complex128" not in wide.values():
+        yield Statement("The same file in float32:", (), way.command)
+
+
+_OF_RANDOM = re.compile(r"(?:^|[._])(?:rng|random|generator)(?:[._]|$)|rng_?state", re.IGNORECASE)
+
+
+def _random(message: Message, case: Case) -> Iterator[Statement]:
+    """Answer a generator of random numbers that gets no bytes on the CPU."""
+    del message
+    states = [entry for entry in case.survey.tensors if _OF_RANDOM.search(entry.name)]
+    for entry in states[:4]:
+        device = parts_of(entry.tensor)[0].storage.device or "cpu"
+        name = entry.tensor.dtype.name
+        label = show(entry.name, 120)
+        if name == "uint8" and device == "cpu":
+            yield Statement(
+                f"In this file {label} is as a generator takes it: uint8, on the CPU. map_location has moved it to another device, or"
+                ' the program has cast it. Load with map_location="cpu" and move the model, or hand over state.cpu().'
+            )
+        elif name == "uint8":
+            yield Statement(
+                f"In this file {label} lies on {show(device, 40)}, and a generator takes it from the CPU: state.cpu()."
+            )
+        else:
+            yield Statement(
+                f"In this file {label} is {name}, and a generator takes uint8: state.cpu().byte()."
+            )
+    if not states:
+        yield Statement(
+            "No tensor of this file has the name of a state of random numbers: the program keeps it in another file, or under another name."
+        )
+
+
+FAMILIES = (
+    Family(
+        "float64",
+        (
+            r"MPS framework doesn't support float64",
+            r"Cannot convert a (?:float64|MPS) Tensor to (?:MPS|float64)",
+        ),
+        stating(_float64),
+        needs_open=True,
+    ),
+    Family(
+        "random",
+        (
+            r"RNG state must be a torch\.ByteTensor",
+            r"expected a torch\.ByteTensor, but got ",
+        ),
+        stating(_random),
+        needs_open=True,
+    ),
+    Family(
+        "not-finite",
+        (
+            r"probability tensor contains either `inf`, `nan` or element < 0",
+            r"(?i:\b(?:weights?|state[_ ]dict|checkpoint|model|parameters?|EMA|tensors?) contains? (?:an? )?(?:NaN|inf))",
+            r"[Ll]oss (?:became|is) (?:infinite or )?(?:NaN|nan)\b",
+        ),
+        stating(_not_finite),
+        needs_open=True,
+    ),
+    Family(
+        "types",
+        (
+            r"expected scalar type \w{3,20} but found \w{3,20}",
+            r"mat1 and mat2 must have the same dtype",
+            r"expected m1 and m2 to have the same dtype",
+            r"Input type \([\w.]{1,60}\) and (?:weight|bias) type \([\w.]{1,60}\) should be the same",
+            r"not implemented for '(?:Half|BFloat16)'",
+            r"Expected (?:object|tensor) (?:of|to have) scalar type \w{3,20}",
+            r"self and mat2 must have the same dtype",
+            r"dtype mismatch between source and target",
+            r"Found dtype \w{3,20} but expected \w{3,20}",
+        ),
+        stating(_answer),
+        needs_open=True,
+    ),
+)

@@ -1,0 +1,154 @@
+"""`ckpt explain` as text: a page wrapped at words, and the list of pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ckpt.commands.inspect.numbering import numbering_lines
+from ckpt.ext.explain import Explanation, Page
+from ckpt.ext.explain.case import Answer, Shapes, Statement
+from ckpt.model.text import and_more, show
+from ckpt.surface.text.lines import Line, hung, lined_up, pasted_line, wrapped
+
+_WIDEST = 100
+"""Columns beyond which a paragraph is hard to read."""
+_PIPE = 80
+_MOST_NAMES = 40
+"""Names below a statement that are shown."""
+_NO_PAGE = "No page knows this error. The file itself says:"
+
+
+def page_lines(page: Page, width: int | None) -> list[Line]:
+    """One page: what it is, its paragraphs, and commands on lines of their own."""
+    width = min(width or _PIPE, _WIDEST)
+    out: list[Line] = []
+    if page.code is not None:
+        commands = and_more(page.code.by, len(page.code.by))
+        out.append([(page.code.code, page.code.level), (f"  {page.code.level}, made by ckpt {commands}", "")])
+    else:
+        out.append([(page.title, "head")])
+        for message in page.messages:
+            out.append([])
+            out += [
+                [(f"  {line}", "")]
+                for text in message.splitlines()
+                for line in _hung(text.strip(), width - 2)
+            ]
+    return [*out, *_body(page, width)]
+
+
+def _body(page: Page, width: int, *, commands: bool = True) -> list[Line]:
+    """The paragraphs of a page, with or without its commands."""
+    out: list[Line] = []
+    last = ""
+    for block in page.body:
+        if not commands:
+            if block.kind == "command":
+                continue
+            if block.text.endswith(":"):  # the command that it introduces is not shown
+                block = block._replace(text=block.text[: block.text.rfind(". ") + 1])
+            if not block.text:
+                continue
+        if last != "item" or block.kind != "item":
+            out.append([])
+        if block.kind == "command":
+            out.append([(f"  {block.text}", "command")])
+        else:
+            lead = "- " if block.kind == "item" else ""
+            first, *more = wrapped(lead + block.text, width, len(lead))
+            out.append([(first, "")])
+            out += [[(" " * len(lead) + line, "")] for line in more]
+        last = block.kind
+    return out
+
+
+def answer_lines(found: Explanation, width: int | None) -> list[Line]:
+    """The answer of a checkpoint to an error first, then the cause as the page tells it.
+
+    Without a checkpoint the page has the commands, and what the names of the error say stands before them.
+    """
+    answer = found.answer
+    assert answer is not None
+    narrow = min(width or _PIPE, _WIDEST)
+    head = f"{answer.path}: " if answer.path else ""
+    title = _NO_PAGE if found.page is None else found.page.title
+    out: list[Line] = [[(f"{show(head, None)}{title}", "head")]]
+    if answer.numbering is not None:
+        out += [[], *numbering_lines(answer.numbering, width)]
+    if answer.shapes:
+        out += [[], *_shape_lines(answer, width)]
+    for statement in answer.statements:
+        out += [[], *_statement_lines(statement, narrow, width)]
+    if found.page is not None and found.page.code is None:
+        has_own = bool(answer.path) or any(row.command for row in answer.statements)
+        out += _body(found.page, narrow, commands=not has_own)
+    return out
+
+
+def _shape_lines(answer: Answer, width: int | None) -> list[Line]:
+    rows = [["NAME", "CHECKPOINT", "MODEL"]]
+    for row in _folded(answer.shapes):
+        in_file = "not there" if row.file is None else str(list(row.file))
+        rows.append([show(row.name, None), in_file, str(list(row.model))])
+    return lined_up(rows, 0, width=width)
+
+
+_NUMBER = re.compile(r"(?<=\.)\d{1,6}(?=\.)")
+"""The number of a layer between the dots of a name."""
+
+
+def _folded(shapes: Sequence[Shapes]) -> list[Shapes]:
+    """Shapes with the layers that differ in their number alone as one row: `layers.0-17.norm.weight`."""
+    groups: dict[tuple[object, ...], list[Shapes]] = {}
+    for row in shapes:
+        groups.setdefault((_NUMBER.sub("#", row.name), row.file, row.model), []).append(row)
+    out: list[Shapes] = []
+    for rows in groups.values():
+        name = _name_of_layers([row.name for row in rows])
+        out += rows if name is None else [rows[0]._replace(name=name)]
+    return out
+
+
+def _name_of_layers(names: Sequence[str]) -> str | None:
+    """One name for layers whose numbers follow each other at one place of their names, or None."""
+    numbers = [[int(match[0]) for match in _NUMBER.finditer(name)] for name in names]
+    varying = [place for place, values in enumerate(zip(*numbers, strict=True)) if len(set(values)) > 1]
+    if len(varying) != 1:
+        return None
+    values = [row[varying[0]] for row in numbers]
+    if values != list(range(values[0], values[0] + len(values))):
+        return None
+    match = [*_NUMBER.finditer(names[0])][varying[0]]
+    return f"{names[0][: match.start()]}{values[0]}-{values[-1]}{names[0][match.end() :]}"
+
+
+def _statement_lines(statement: Statement, narrow: int, width: int | None) -> list[Line]:
+    """A statement, its names one per line, and its command."""
+    out = [[(line, "")] for line in wrapped(statement.text, narrow, 0)] if statement.text else []
+    out += [[(f"  {show(name, None)}", "")] for name in statement.names[:_MOST_NAMES]]
+    if len(statement.names) > _MOST_NAMES:
+        out.append([(f"  and {len(statement.names) - _MOST_NAMES:,} more (--json lists all)", "")])
+    if statement.command is not None:
+        out.append(pasted_line(statement.command, width))
+    return out
+
+
+def _hung(text: str, width: int) -> list[str]:
+    first, *more = wrapped(text, width)
+    return [first, *(f"  {line}" for line in more)]
+
+
+def list_lines(pages: Sequence[Page], width: int | None) -> list[Line]:
+    """Every page: the codes with their levels, then the errors."""
+    codes = [page.code for page in pages if page.code is not None]
+    size = max((len(row.code) for row in codes), default=4) + 2
+    out: list[Line] = [[(f"{'CODE':<{size}}{'LEVEL':<9}FINDING", "head")]]
+    for row in codes:
+        head: Line = [(row.code, row.level), (" " * (size - len(row.code)), ""), (f"{row.level:<9}", "")]
+        out += hung(head, row.title, width)
+    out += [[], [("ERRORS OF PYTORCH", "head")]]
+    for page in pages:
+        if page.code is None:
+            out += hung([], page.word, width, 2)
+    return out

@@ -1,0 +1,198 @@
+"""The files of a folder that are read as one checkpoint, and the key of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ckpt.bytes.location import Location, is_plain_name, read_file
+from ckpt.ext.dcp.files import is_part, is_tag, weights_in
+from ckpt.ext.folders.distributed import place_of, plan_in, shards_in
+from ckpt.ext.folders.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, Part, Plan
+from ckpt.formats.common.sets import ShardSet, sets_in
+from ckpt.formats.format import Probe
+from ckpt.model.errors import FolderError, NotOpenedError, UnreadableError
+from ckpt.model.limits import parse_json
+from ckpt.model.names import natural
+from ckpt.model.text import Json, and_more, show
+
+DIFFUSERS = "model_index.json"
+SENTENCE_TRANSFORMERS = "modules.json"
+
+
+def plan_of(probe: Probe) -> Plan | None:
+    """Return the plan of a folder, or None for a file or a folder without weights in a known layout.
+
+    Raises UnreadableError for a folder with two files that are as good, or with a broken list of its parts.
+    """
+    folder = place_of(probe)
+    if folder is None:
+        return None
+    names = _names(folder)
+    plan = plan_in(folder, names)
+    if plan is not None or not probe.is_folder or any(map(is_part, names)):
+        return plan  # a distributed checkpoint, whatever lies beside it
+    files = [name for name in names if not name.endswith("/")]
+    if SPEECHBRAIN.is_in(files):
+        return Plan(SPEECHBRAIN.name, tuple(_by_rules(folder, names, SPEECHBRAIN)))
+    for name, keys_in, layout, facts in (
+        (DIFFUSERS, _pipeline, "diffusers pipeline", (Fact("pipeline", ("model_index", "_class_name")),)),
+        (SENTENCE_TRANSFORMERS, _modules, "sentence-transformers model", ()),
+    ):
+        if name in files:
+            keys = keys_in(_json(probe, name), names)
+            plan = None if keys is None else _in_folders(probe, keys)
+            if plan is not None:
+                index = [Part(name, folder.child(name), "model_index", "json")] if facts else []
+                return plan._replace(layout=layout, parts=(*plan.parts, *index), facts=facts)
+    plan = _flat(probe, names, shards_in(folder, names))
+    if plan is None or "latest" not in files:
+        return plan
+    below = [name.rstrip("/") for name in names if is_tag(name)]
+    return plan._replace(unread=(*plan.unread, *((name, plan.parts[0].file) for name in below)))
+
+
+def _flat(probe: Probe, names: list[str], shards: list[Part]) -> Plan | None:
+    """The plan of one folder with one model, or with the numbered models of accelerate.
+
+    `shards` are the models and optimizers that it saved as distributed checkpoints.
+    """
+    folder = probe.location
+    files = [name for name in names if not name.endswith("/")]
+    parts, unread = _weights(probe, folder, files, "")
+    if parts:
+        unread += [(part.file, parts[0].file) for part in shards if part.is_model]
+        parts += [part for part in shards if not part.is_model]
+    elif any(part.is_model for part in shards):
+        parts = list(shards)
+    else:
+        return None
+    facts: list[Fact] = []
+    label = ""
+    for layout in (layout for layout in LAYOUTS if layout.is_in(files)):
+        facts_of = [
+            part for part in _by_rules(folder, names, layout) if part.file not in {p.file for p in parts}
+        ]
+        for part in facts_of:
+            same = next((other for other in parts if other.key == part.key), None)
+            if same is None:
+                parts.append(part)
+            else:
+                unread.append((part.file, same.file))
+        label = label or (layout.name if facts_of else "")
+        facts += layout.facts
+    label = label or ("accelerate checkpoint" if shards else LAYOUTS[-1].name)
+    return Plan(label, tuple(parts), tuple(facts), tuple(unread))
+
+
+def _weights(
+    probe: Probe, folder: Location, files: list[str], key: str
+) -> tuple[list[Part], list[tuple[str, str]]]:
+    """The files of weights of one folder, and those that are not read, each with the one that is read instead.
+
+    Shards without an index come last: no loader finds them beside another file of weights. Raises UnreadableError.
+    """
+    chosen = weights_in(files)
+    if chosen is not None:
+        rows = chosen.files if not key else [(chosen.files[0][0], key)]
+        parts = [Part(name, folder.child(name), own, is_model=True) for name, own in rows]
+        return parts, [(name, parts[0].file) for name in chosen.unread]
+    shards = _unindexed(probe, folder, files)
+    if shards is None:
+        return [], []
+    return [Part(shards.label, folder, key, "shards", is_model=True, shards=shards)], []
+
+
+def _unindexed(probe: Probe, folder: Location, files: list[str]) -> ShardSet | None:
+    """The shards of one model without an index, or None. Raises FolderError where there are several models.
+
+    Of two sets of one model, the one that lacks no shard is meant.
+    """
+    sets = [row for row in sets_in(files) if row.is_sound]
+    if not sets:
+        return None
+    from ckpt.formats.sharded.index import is_one  # here: few folders hold shards without an index
+
+    whole = [row for row in sets if not row.gone]
+    one_model = len({(row.stem, row.ending) for row in sets}) == 1
+    if len(sets) > 1 and (not one_model or len(whole) != 1):
+        listed = and_more([show(row.label, 80) for row in sets], 3)
+        problem = f"the directory holds {len(sets)} sets of shards without an index: {listed}"
+        raise FolderError(problem, hint="give each a folder of its own")
+    shards = whole[0] if whole else sets[0]
+    return shards if is_one(folder, shards, probe.limits) else None
+
+
+def _by_rules(folder: Location, names: Iterable[str], layout: Layout) -> list[Part]:
+    """The files that a layout names. A folder in the place of one is a part that cannot be read."""
+    parts: list[Part] = []
+    for rule in layout.rules:
+        for name in sorted(names, key=natural):
+            file = name.rstrip("/")
+            match = re.fullmatch(rule.pattern, file)
+            if match is not None and all(part.file != file for part in parts):
+                kind = rule.kind if file == name else "folder"
+                parts.append(Part(file, folder.child(file), match.expand(rule.key), kind))
+    return parts
+
+
+# --- models in folders of their own -----------------------------------------------------------------------------------
+
+
+def _in_folders(probe: Probe, keys: dict[str, str]) -> Plan | None:
+    """The weights in folders right below, by the keys; the empty name is the folder itself. One model has no key."""
+    folder = probe.location
+    parts: list[Part] = []
+    unread: list[tuple[str, str]] = []
+    for name, key in keys.items():
+        below = folder.child(name, "no") if name else folder
+        files = [file for file in _names(below) if not file.endswith("/")]
+        own, others = _weights(probe, below, files, key)
+        prefix = f"{name}/" if name else ""
+        parts += [part._replace(file=prefix + part.file) for part in own[:1]]
+        unread += [(prefix + other, prefix + file) for other, file in others]
+    if len(parts) == 1:
+        parts = [parts[0]._replace(key="")]
+    return Plan("", tuple(parts), unread=tuple(unread)) if parts else None
+
+
+def _pipeline(index: Json, names: list[str]) -> dict[str, str] | None:
+    """The folders of the parts that `model_index.json` names: each part has the class that loads it."""
+    if not isinstance(index, dict):
+        return None
+    return {name: name for name in index if is_plain_name(name) and f"{name}/" in names}
+
+
+def _modules(modules: Json, names: list[str]) -> dict[str, str] | None:
+    """Return the folders that `modules.json` names, or None for a file of another program with this name.
+
+    The first module may lie in the folder itself. Its key is what its own folder was called in earlier versions:
+    `0_Transformer`.
+    """
+    rows = modules if isinstance(modules, list) else []
+    keys: dict[str, str] = {}
+    for number, row in enumerate(rows):
+        path = row.get("path") if isinstance(row, dict) else None
+        kind = row.get("type") if isinstance(row, dict) else None
+        if not isinstance(path, str) or not isinstance(kind, str):
+            return None
+        if path and not is_plain_name(path):
+            raise UnreadableError(
+                f"{SENTENCE_TRANSFORMERS} names {show(path, 80)}, which is not a folder beside it"
+            )
+        if not path or f"{path}/" in names:
+            keys.setdefault(path, path or f"{number}_{kind.rpartition('.')[2]}")
+    return keys or None
+
+
+def _json(probe: Probe, name: str) -> Json:
+    data = read_file(probe.location.child(name), probe.limits, name)
+    return parse_json(data, name, probe.budget, constants=True)
+
+
+def _names(folder: Location) -> list[str]:
+    """The names in a folder; an empty list when it cannot be read."""
+    try:
+        return folder.names()
+    except NotOpenedError:
+        return []

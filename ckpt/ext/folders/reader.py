@@ -1,0 +1,413 @@
+"""A folder as one checkpoint. Only files in it are opened, and those in folders right below.
+
+A damaged file of weights makes the folder unreadable. Any other damaged file is a notice, and the rest is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+
+from ckpt.bytes.executor import Executor
+from ckpt.bytes.location import Location, read_file
+from ckpt.ext.dcp import reader as dcp
+from ckpt.ext.folders import FORMAT, distributed
+from ckpt.ext.folders.layouts import Fact, Part, Plan
+from ckpt.ext.folders.plan import plan_of
+from ckpt.formats.common.file_set import FileSet, is_damage, not_read
+from ckpt.formats.common.merge import merged
+from ckpt.formats.common.mixed_steps import find_difference, refuse_mixed
+from ckpt.formats.common.parallel import llama_in, notice_of
+from ckpt.formats.format import INDEXES, Check, ChecksumReport, List, Probe
+from ckpt.model.account import Absence, Notice
+from ckpt.model.checkpoint import Checkpoint, Member, RecordedFile, Traits
+from ckpt.model.errors import CkptError, LimitError, NotOpenedError, UnreadableError
+from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.names import Path
+from ckpt.model.nodes import Node, dict_of
+from ckpt.model.rows import replace
+from ckpt.model.text import Json, and_more, show
+from ckpt.tree.view import SCALARS, look
+from ckpt.tree.walk import flatten
+
+_SHOWN = 8
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    plan = plan_of(probe)
+    assert plan is not None
+    parts = {part.file: part for part in plan.parts}
+    files = FileSet(probe.location, lambda file: _open_part(parts[file], plan, probe, limits), is_damage)
+    members: list[Member] = []
+    lost: list[Absence] = []
+    notices = [
+        Notice("unread-file", f"{show(name, 80)} is beside {show(chosen, 80)} and was not read")
+        for name, chosen in plan.unread
+    ]
+    with files.closing_on_errors():
+        for part in plan.parts:
+            checkpoint = files.open(part.file)
+            if checkpoint is not None:
+                key = _key_of(part, plan, checkpoint, members)
+                members.append(Member(part.file, key, checkpoint, part.is_model))
+                continue
+            error = files.unread[part.file]
+            if part.is_model and not probe.partial:
+                raise error
+            notice = not_read(part.file, error)
+            if part.is_model:
+                text = f"{notice.message}: all of its tensors are lost"
+                notices.append(Notice("incomplete", text))
+                continue
+            notices.append(notice)
+            lost.append(Absence(part.key or part.file, notice.message))
+        whole = _whole(probe, plan, members, notices)
+        return replace(whole, account=whole.account.without_values(lost)) if lost else whole
+
+
+def _open_part(part: Part, plan: Plan, probe: Probe, limits: Limits) -> Checkpoint:
+    """Open one file. Raises CkptError."""
+    if part.kind == "folder":
+        raise UnreadableError("a folder, not a file")
+    if part.kind == "dcp":
+        checkpoint = dcp.read(_inner(part, plan, probe), limits, plan.tree)
+        if plan.tree is not None:
+            checkpoint = replace(checkpoint, not_loadable="only the loader of Megatron puts it into a model")
+        return checkpoint
+    if part.shards is not None:
+        from ckpt.formats.sharded.reader import read_set  # here: few folders hold shards without an index
+
+        return read_set(_inner(part, plan, probe), part.shards, limits)
+    if part.kind == "json":
+        return read_json(part.at, part.file, limits, probe.budget)
+    text = None
+    if part.kind in ("text", "any"):
+        text = read_text(part.at, part.file, limits, probe.budget)
+    if part.kind == "text" and text is None:
+        raise UnreadableError("not a small text")
+    return probe.open(part.at, plan.mark(part)) if text is None else text
+
+
+def _key_of(part: Part, plan: Plan, checkpoint: Checkpoint, before: Sequence[Member]) -> str:
+    """The key of a file, after the files `before` it."""
+    if part.kind != "dcp":
+        return part.key if checkpoint.traits in (_JSON, _TEXT) else _free_key(part, plan, checkpoint)
+    held = {str(key) for member in before if not member.key for key in look(member.checkpoint.root).keys}
+    held |= {other.key for other in plan.parts if other.kind != "dcp"}
+    own = set(map(str, look(checkpoint.root).keys))
+    return "" if look(checkpoint.root).kind == "mapping" and held.isdisjoint(own) else part.key
+
+
+def _inner(part: Part, plan: Plan, probe: Probe) -> Probe:
+    """The probe of a part that is a folder."""
+    return Probe(part.at, probe.limits, probe.open, plan.mark(part), probe.budget, probe.partial)
+
+
+def _free_key(part: Part, plan: Plan, checkpoint: Checkpoint) -> str:
+    """The key of a file: none where its own keys stand at the root, and no other file has one of them."""
+    if part.key:
+        return part.key
+    view = look(checkpoint.root)
+    taken = {other.key for other in plan.parts}
+    if len(plan.parts) > 1 and (view.kind != "mapping" or not taken.isdisjoint(map(str, view.keys))):
+        return "model"  # a pickled module, or a dict with keys that other files have
+    return ""
+
+
+def _whole(probe: Probe, plan: Plan, members: Sequence[Member], notices: Sequence[Notice]) -> Checkpoint:
+    if not any(member.checkpoint.sources for member in members):
+        problem = notices[0].message if notices else "no checkpoint in this folder"
+        raise UnreadableError(problem)
+    if len(members) == 1 and not members[0].key:
+        only = members[0].checkpoint
+        # A folder with one file is that file; an index stands for its folder.
+        path = probe.path if members[0].file.endswith(INDEXES) or plan.parts[0].shards else only.path
+        result = replace(only, path=path, account=only.account.with_notices(*notices))
+        if plan.path:
+            result = replace(result, layout=plan.layout, facts=tuple(_facts(only.root, plan.facts)))
+        return result
+    whole = merged(plan.path or probe.path, FORMAT.name, members)
+    facts = [*_facts(whole.root, plan.facts)]
+    # Only the states of random numbers are told apart here: those of a run with more ranks may have been left.
+    difference = find_difference(
+        _headers([row for row in members if row.key.startswith("random_states")], "step")
+    )
+    if difference is not None:
+        notices = [*notices, Notice("mixed-steps", difference)]
+    if plan.is_ranks:
+        refuse_mixed(_headers(members, "iteration"))
+        notices = [*notices, *_missing_ranks(members), *_parallel(plan, members, probe)]
+        facts += _ranks(members)
+    return replace(
+        whole,
+        traits=whole.traits._replace(is_set=whole.traits.is_set or plan.is_ranks),
+        layout=_layout(plan, whole.root),
+        parts=tuple(_files(members)),
+        facts=tuple(facts),
+        account=whole.account.after(notices),
+    )
+
+
+def _layout(plan: Plan, root: Node) -> str:
+    """The name of the layout. Other programs than Lightning may have a `meta.pt`."""
+    is_lightning = isinstance(_at(root, ("meta", "pytorch-lightning_version")), str)
+    return "Lightning checkpoint, DCP" if is_lightning else plan.layout
+
+
+def _ranks(members: Sequence[Member]) -> Iterator[tuple[str, Node]]:
+    """Yield the rank of each file."""
+    for member in members[:_SHOWN]:
+        if _folder(member) == member.key:
+            experts = _at(member.checkpoint.root, ("args", distributed.SIZES[2]))
+            pipeline = _at(member.checkpoint.root, ("args", distributed.SIZES[1]))
+            is_of_experts = isinstance(experts, int) and experts > 1 and pipeline == 1
+            yield member.key, distributed.rank_of(member.key, is_of_experts)
+
+
+def _headers(members: Sequence[Member], key: str) -> Iterator[tuple[str, dict[str, Node]]]:
+    """The counter of each file that has one."""
+    for member in members:
+        node = _at(member.checkpoint.root, (key,))
+        if node is not None:
+            yield show(member.file, 80), {key: node}
+
+
+def _missing_ranks(members: Sequence[Member]) -> list[Notice]:
+    """Return a notice about missing ranks, by the sizes in the arguments of the first rank."""
+    sizes = [_at(members[0].checkpoint.root, ("args", name)) for name in distributed.SIZES[:2]]
+    counts = [size for size in sizes if type(size) is int and size > 0]
+    if len(counts) < len(sizes):
+        return []
+    lost = distributed.missing([_folder(member) for member in members], counts)
+    if not lost:
+        return []
+    listed = and_more(lost, _SHOWN)
+    return [Notice("incomplete", f"files of {len(lost):,} of {prod(counts):,} ranks are missing: {listed}")]
+
+
+def _parallel(plan: Plan, members: Sequence[Member], probe: Probe) -> Iterator[Notice]:
+    """Yield a notice about ranks of tensor parallelism, and one about the files of Llama that are not there."""
+    files = distributed.parallel_of([member.file for member in members])
+    ranks = [(member.file, member.checkpoint) for member in members if member.file in files]
+    if len(ranks) > 1:
+        notice = notice_of(ranks, plan.parts[0].at.parent(), probe.limits)
+        if notice is not None:
+            yield notice
+    numbers = list(llama_in(files))
+    lost = [number for number in range(max(numbers, default=-1) + 1) if number not in numbers]
+    if lost:
+        listed = and_more([f"consolidated.{number:02d}" for number in lost], _SHOWN)
+        yield Notice(
+            "incomplete", f"files of {len(lost):,} of {numbers[-1] + 1:,} ranks are missing: {listed}"
+        )
+
+
+def _folder(member: Member) -> str:
+    """The folder that a file lies in, without those above it."""
+    return member.file.rpartition("/")[0].rpartition("/")[2]
+
+
+def _files(members: Sequence[Member]) -> Iterator[str]:
+    """The files that were read: of an index its shards."""
+    for member in members:
+        folder, slash, _ = member.file.rpartition("/")
+        yield from (f"{folder}{slash}{part}" for part in member.checkpoint.parts)
+        if not member.checkpoint.parts:
+            yield member.file
+
+
+def _facts(root: Node, facts: Sequence[Fact]) -> Iterator[tuple[str, Node]]:
+    for fact in facts:
+        node = _at(root, fact.path)
+        if type(node) not in SCALARS or node is None:
+            continue
+        default = look(_at(root, (fact.path[0], fact.unless))).keys if fact.unless else ()
+        yield f"{fact.label} by default" if default else fact.label, node
+
+
+def _at(root: Node, path: Path) -> Node:
+    """Return the node at a path below dicts, lists and objects, or None."""
+    for key in path:
+        view = look(root)
+        if view.kind not in ("mapping", "sequence", "object"):
+            return None
+        named = view.kind in ("mapping", "object")
+        below = dict(zip(view.keys, view.children, strict=True)) if named else None
+        if below is not None:
+            root = below.get(key)
+        else:
+            root = view.children[key] if isinstance(key, int) and key < len(view.children) else None
+    return root
+
+
+def checksums(
+    probe: Probe,
+    limits: Limits,
+    executor: Executor,
+    progress: Callable[[int], None] | None,
+    check: Check,
+) -> ChecksumReport:
+    plan = plan_of(probe)
+    assert plan is not None
+    reports: list[ChecksumReport] = []
+    for part in plan.parts:
+        if part.kind in ("json", "text"):
+            continue
+        if part.kind == "any" and read_text(part.at, part.file, limits, probe.budget) is not None:
+            continue
+        try:
+            if part.shards is not None:
+                from ckpt.formats.sharded.index import unindexed  # here: as in `_member`
+                from ckpt.formats.sharded.reader import checksums_of
+
+                inner = _inner(part, plan, probe)
+                report = checksums_of(inner, unindexed(inner, part.shards, limits), check)
+            elif part.kind == "dcp":
+                inner = _inner(part, plan, probe)
+                from ckpt.ext.dcp.verifier import checksums as checked  # here: only who checks pays for it
+
+                report = checked(inner, limits, executor, progress, check)
+            else:
+                report = check(part.at, plan.mark(part))
+        except (LimitError, NotOpenedError):
+            raise
+        except CkptError:
+            if part.is_model:
+                raise
+            continue  # the reader has said that it is damaged
+        reports.append(report.about(part.file) if len(plan.parts) > 1 else report)
+    return ChecksumReport.together(reports)
+
+
+def recorded(probe: Probe, limits: Limits, executor: Executor, inner: List) -> list[RecordedFile]:
+    from ckpt.formats.common.recorded import of_text  # here: who reads the tensors pays nothing for it
+
+    plan = plan_of(probe)
+    assert plan is not None
+    files: list[RecordedFile] = []
+    for part in plan.parts:
+        is_text = part.kind == "any" and read_text(part.at, part.file, limits, probe.budget) is not None
+        try:
+            if part.kind in ("json", "text") or is_text:
+                files.append(of_text(part.at, part.file, limits))
+            elif part.shards is not None:
+                before = part.file.removesuffix(part.shards.label)
+                for name in part.shards.files.values():
+                    files += inner(part.at.child(name), before + name)
+            elif part.kind == "dcp":
+                from ckpt.ext.dcp.verifier import recorded as listed  # here: as in `checksums`
+
+                own = Probe(part.at, limits, probe.open, plan.mark(part), probe.budget)
+                rows = listed(own, limits, executor, inner)
+                files += [row._replace(name=f"{part.file}/{row.name}") for row in rows]
+            else:  # of an index the shards beside it
+                name = part.file.rpartition("/")[0] if part.file.endswith(INDEXES) else part.file
+                files += inner(part.at, name)
+        except LimitError:
+            raise
+        except CkptError as error:
+            files.append(RecordedFile(part.file, 0, problem=error.problem))
+    return files
+
+
+TEXT_BYTES = 1 << 16
+"""A text beside checkpoints is smaller: `counter.ckpt` has one number."""
+
+_JSON = Traits("JSON")
+_TEXT = Traits("text")
+
+
+def read_json(location: Location, name: str, limits: Limits, budget: Budget) -> Checkpoint:
+    """A JSON document as values. Python's own writer puts NaN and Infinity into it, so these are read too.
+
+    Raises UnreadableError, LimitError.
+    """
+    data = read_file(location, limits, name)
+    return _document(
+        location, len(data), _JSON, parse_json(data, "JSON", budget, constants=True), limits, budget
+    )
+
+
+def read_text(location: Location, name: str, limits: Limits, budget: Budget) -> Checkpoint | None:
+    """A small text as a value; None when the file is not one.
+
+    A number is a number. Lines of `name: value` are a mapping, as SpeechBrain writes them with YAML. Any other text
+    stays one text: no YAML is interpreted.
+    """
+    source = location.open()
+    try:
+        if source.size > TEXT_BYTES:
+            return None
+        data = source.read(0, source.size)
+    finally:
+        source.close()
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not text.strip() or any(ord(letter) < 0x20 and letter not in "\t\r\n" for letter in text):
+        return None
+    budget.charge(10 * len(data), name)
+    return _document(location, len(data), _TEXT, _values(text), limits, budget)
+
+
+def _document(
+    location: Location, nbytes: int, traits: Traits, value: Json, limits: Limits, budget: Budget
+) -> Checkpoint:
+    root = _node(value, limits, 0)
+    # Without containers: a document is never a section, whatever its keys are.
+    values = tuple(flatten(_node(_shown(value), limits, 0), limits, budget).values)
+    return Checkpoint(location.name, traits.label, traits, nbytes, root, (), (), values)
+
+
+def _node(value: Json, limits: Limits, depth: int) -> Node:
+    if depth > limits.depth:
+        raise LimitError("the document is nested too deep", "depth", limits.depth)
+    if isinstance(value, dict):
+        return dict_of((key, _node(child, limits, depth + 1)) for key, child in value.items())
+    if isinstance(value, list):
+        return [_node(child, limits, depth + 1) for child in value]
+    assert value is None or isinstance(value, (str, int, float))  # nothing else is in JSON
+    return value
+
+
+def _shown(value: Json) -> Json:
+    """A document without its tables: `log_history` has a row for each step. `ckpt get` finds them in the tree."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: child
+        for key, child in value.items()
+        if not isinstance(child, list) or not any(isinstance(row, (dict, list)) for row in child)
+    }
+
+
+_LINE = re.compile(r"([A-Za-z_][\w.-]{0,99}): +(\S.*)")
+_WHOLE = re.compile(r"-?(?:0|[1-9]\d{0,17})")
+_FRACTION = re.compile(r"-?(?:0|[1-9]\d{0,30})\.\d{0,30}(?:[eE][-+]?\d{1,3})?")
+_WORDS: dict[str, Json] = {"true": True, "false": False, "null": None}
+
+
+def _values(text: str) -> Json:
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    rows = [_LINE.fullmatch(line.rstrip()) for line in lines]
+    pairs = {row[1]: _scalar(row[2]) for row in rows if row is not None and _is_plain(row[2])}
+    if lines and len(pairs) == len(lines):
+        return pairs
+    return _scalar(lines[0].strip()) if len(lines) == 1 else text
+
+
+def _is_plain(text: str) -> bool:
+    """Tell whether YAML reads a text as it stands: no quotes, no brackets, no comment."""
+    return (text[0] not in "'\"[]{}&*!|>%@`,?#-" and " #" not in text) or isinstance(
+        _scalar(text), (int, float)
+    )
+
+
+def _scalar(text: str) -> Json:
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _FRACTION.fullmatch(text):
+        return float(text)
+    return _WORDS.get(text, text)

@@ -1,0 +1,238 @@
+"""`ckpt lint`: every finding about one file or one live model, and values that name people, hosts or tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ckpt.commands.inspect.inspect import inspect
+from ckpt.commands.inspect.unused import loose_findings
+from ckpt.commands.stats.stats import stats
+from ckpt.evidence.modules import Hook
+from ckpt.evidence.record import ModelRecord
+from ckpt.evidence.survey import Survey
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import Failure
+from ckpt.model.findings import Finding, Gate, Plan, Rules, order
+from ckpt.model.names import endings
+from ckpt.model.nodes import Node
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, and_more, listed, plural, show
+from ckpt.surface.reports import document_head, shown_as_html
+from ckpt.tree.view import look
+
+_HOME = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\Users\\)[^/\\\s'\"]+")
+_TOKENS = (
+    ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")),
+    ("a GitHub token", re.compile(r"\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bgithub_pat_\w{22,}\b")),
+    ("an AWS key", re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    ("an API key", re.compile(r"\bsk-(?:proj-|ant-)?(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}")),
+    ("a Slack token", re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10,}")),
+    ("a private key", re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")),
+    ("a password in an address", re.compile(r"(?<=[a-z0-9+.-])://[^/\s:@]+:[^/\s:@]+@")),
+)
+_SECRET = re.compile(r"(?:^|[_.])(?:api_?key|secret(?:_key)?|password|passwd|access_token|auth_token)$", re.I)
+_INNER = re.compile(r"(?:\.(?:internal|corp|lan|intranet)\b)+", re.I)
+"""The end of a host name, which few texts have. Only then the letters before it are looked at."""
+_LABELS = re.compile(r"[a-z0-9.-]*", re.I)
+_NAME = 253
+"""The most letters of a host name before its end."""
+_MOST = 10_000
+"""Characters of one text that are looked through, and items of one list."""
+
+
+def private_values(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Values that name a machine or hold a secret, by kind, with their places. A secret is never shown."""
+    by_kind: dict[str, list[str]] = {}
+    example: dict[str, str] = {}
+    for value in checkpoint.values:
+        if value.same_as is not None or value.fields is not None:
+            continue
+        for text in _texts(value.node):
+            for kind, shown in _kinds(value.name, text):
+                places = by_kind.setdefault(kind, [])
+                if value.name not in places:
+                    places.append(value.name)
+                example.setdefault(kind, shown)
+    for kind, places in by_kind.items():
+        example_text = f": {show(example[kind], 60)}" if example[kind] else ""
+        yield Finding("private", f"{kind} at {listed(places, 1)}{example_text}", where=tuple(places))
+
+
+def _texts(node: Node) -> Iterator[str]:
+    """The texts of a value: itself, or the items of a list."""
+    view = look(node)
+    if view.kind == "scalar":
+        if isinstance(view.value, str):
+            yield str(view.value)[:_MOST]
+    elif view.kind in ("sequence", "mapping"):
+        for child in view.children[:_MOST]:
+            inner = look(child)
+            if inner.kind == "scalar" and isinstance(inner.value, str):
+                yield str(inner.value)[:_MOST]
+
+
+def _kinds(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """(what a text gives away, what of it may be shown)."""
+    home = _HOME.search(text)
+    if home is not None:
+        yield "a home path", home[0]
+    token = next((kind for kind, pattern in _TOKENS if pattern.search(text)), None)
+    if token is not None:
+        yield token, ""
+    elif _SECRET.search(name) and len(text) >= 8 and any(char.isdigit() for char in text):
+        yield "a secret by its name", ""
+    host = _host(text)
+    if host is not None:
+        yield "a host name", host
+
+
+def _host(text: str) -> str | None:
+    """Return the first host name of an inner network with three labels or more, or None."""
+    for end in _INNER.finditer(text):
+        backwards = _LABELS.match(text[max(0, end.start() - _NAME) : end.start()][::-1])
+        name = "" if backwards is None else backwards[0][::-1].rpartition("..")[2].lstrip(".-")
+        if name and not name.endswith(".") and f"{name}{end[0]}".count(".") > 1:
+            return name + end[0]
+    return None
+
+
+DEAD = 1e-3
+"""The share of the largest channel of its layer below which one is dead."""
+
+
+class FileReport(NamedTuple):
+    """The findings of one file, or the error if it cannot be read, or why it was `skipped`."""
+
+    path: str
+    findings: tuple[Finding, ...]
+    error: Failure | None = None
+    switched_off: tuple[Finding, ...] = ()
+    """Findings that only the rules of a file left out."""
+    skipped: str | None = None
+    is_model: bool = False
+    """A flag: it is about a live model, and `path` is the name of that."""
+
+    def to_json(self) -> dict[str, Json]:
+        """An entry of `files[]` of the document `ckpt.lint`."""
+        return {
+            "path": self.path,
+            "error": None if self.error is None else self.error._asdict(),
+            "skipped": self.skipped,
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+@shown_as_html("html_lint")
+class LintReport(NamedTuple):
+    """The report of `ckpt lint`: the findings of each file. `others` are the files of folders that were not looked at."""
+
+    files: tuple[FileReport, ...]
+    others: tuple[str, ...] = ()
+    gate: Gate = Gate()
+    skip_unreadable: bool = False
+    config: str = ""
+    """The file whose table of settings counted, or ``."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<ckpt.LintReport: {plural(len(self.findings), 'finding')} in {plural(len(self.files), 'file')}>"
+        )
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all files, in their order."""
+        return tuple(finding for row in self.files for finding in row.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 2 where a file cannot be read, 1 where the gate closes."""
+        return max(map(self._code, self.files), default=0)
+
+    def _code(self, row: FileReport) -> int:
+        if row.error is not None:
+            return 0 if self.skip_unreadable else 2
+        if self.gate.fails:
+            return self.gate.code(row.findings)
+        return int(any(finding.level != "info" for finding in row.findings))
+
+    def to_json(self) -> dict[str, Json]:
+        """The document `ckpt.lint`; docs/json.md is its contract. It counts by ending what was not looked at."""
+        counts = endings(self.others)
+        return {
+            **document_head("ckpt.lint", 2),
+            "files": [row.to_json() for row in self.files],
+            "not_looked_at": [{"ending": ending, "files": count} for ending, count in counts.items()],
+        }
+
+
+class FileGate(NamedTuple):
+    """The rules of the command line together with the rules of a file, and the rules without the file.
+
+    A file can lie beside the checkpoints that it judges, so it never switches off a finding of level error.
+    """
+
+    rules: Rules
+    asked: Rules
+
+    def kept(self, findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+        """The findings that count, and those that count no longer because of the file."""
+        every = list(findings)
+        kept = self.rules.kept(every)
+        ids = set(map(id, kept))
+        lost = [finding for finding in self.asked.kept(every) if id(finding) not in ids]
+        errors = [finding for finding in lost if finding.level == "error"]
+        return order([*kept, *errors]), tuple(finding for finding in lost if finding.level != "error")
+
+
+def lint(
+    survey: Survey,
+    *,
+    values: bool = False,
+    plan: Plan | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Finding]:
+    """Every finding of a checkpoint; with `values` those in the numbers of its models too, which reads them.
+
+    `plan` finds the commands of the hints; without it findings have none.
+    """
+    findings = list(inspect(survey, plan=plan).findings)
+    hidden = survey.unseen
+    if survey.record is not None:  # else `inspect` has looked
+        findings += loose_findings(hidden.loose)
+    findings += _plain(hidden.plain_tensors)
+    findings += _twice(hidden.twice)
+    findings += _hooks(hidden.hooks)
+    findings += private_values(survey.checkpoint)
+    if values:
+        for part in survey.models:
+            report = stats(survey, section=part.name, threshold=DEAD, progress=progress, checksums=False)
+            findings += [row for row in report.findings if row.code != "scaled"]  # `inspect` has named them
+    return findings
+
+
+def lint_model(record: ModelRecord) -> list[Finding]:
+    """Every finding of a live model."""
+    return [*loose_findings(record.loose), *_plain(record.plain_tensors), *_twice(record.twice)]
+
+
+def _plain(names: Sequence[str]) -> Iterable[Finding]:
+    if names:
+        verb = "is a plain attribute" if len(names) == 1 else "are plain attributes"
+        text = f"{listed(names)} {verb}."
+        follows = "state_dict and .to() miss them. Use register_buffer."
+        yield Finding("plain-tensor", text, where=tuple(names), consequence=follows)
+
+
+def _twice(pairs: Sequence[tuple[str, str]]) -> Iterable[Finding]:
+    if pairs:
+        both = and_more([f"{show(name, 60)} = {show(other_name, 60)}" for name, other_name in pairs], 4)
+        text = f"{plural(len(pairs), 'module')} have two names: {both}."
+        yield Finding("registered-twice", text, where=tuple(name for name, _ in pairs))
+
+
+def _hooks(hooks: Sequence[Hook]) -> Iterable[Finding]:
+    if hooks:
+        texts = [f"{show(hook.function, 60)} of {show(hook.module, 60) or 'the root'}" for hook in hooks]
+        text = f"Loading needs the code of {plural(len(hooks), 'hook')}: {and_more(texts, 4)}."
+        yield Finding("hooks", text, where=tuple(hook.module for hook in hooks))

@@ -1,0 +1,174 @@
+"""`ckpt lint` as text, and in the forms that CI systems read: annotations for GitHub, SARIF 2.1.0, JUnit XML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from xml.sax.saxutils import quoteattr
+
+from ckpt import __version__
+from ckpt.ext.lint.lint import FileReport
+from ckpt.model.findings import CATALOGUE, LEVELS, Finding
+from ckpt.model.text import Json, plural, show, show_line
+from ckpt.surface.text.lines import Line, hung, safe, wrapped
+
+_MARKS = {"error": "error", "warning": "warning", "info": "notice"}
+"""The levels of findings -> the levels of GitHub."""
+_PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/"
+"""Bytes that stand for themselves in a URI (RFC 3986), and the slash."""
+_SARIF = {"error": "error", "warning": "warning", "info": "note"}
+
+
+def lint_lines(reports: Iterable[FileReport], width: int | None) -> list[Line]:
+    """The findings under the name of their file: level, code, sentence. What follows is said the first time."""
+    out: list[Line] = []
+    explained: set[str] = set()
+    for report in reports:
+        if not report.findings:
+            continue
+        out.append([(show(report.path, None), "head")])
+        for finding in report.findings:
+            head = f"  {finding.level.ljust(7)}  {finding.code}  "
+            room = None if width is None else max(width - len(head), 30)
+            first, *more = wrapped(safe(finding.message), room, 0)
+            out.append(
+                [(f"  {finding.level.ljust(7)}  ", ""), (finding.code, finding.level), (f"  {first}", "")]
+            )
+            if finding.consequence and finding.consequence not in explained:
+                explained.add(finding.consequence)
+                more += wrapped(safe(finding.consequence), room, 0)
+            out += [[(" " * len(head) + line, "")] for line in more]
+    return out
+
+
+def statistics_lines(reports: Sequence[FileReport], width: int | None) -> list[Line]:
+    """Return how often each code was found, and in how many files, the most serious first."""
+    counts = Counter(finding.code for report in reports for finding in report.findings)
+    files = Counter(
+        code
+        for report in reports
+        for code in {finding.code for finding in report.findings}
+        if not report.is_model
+    )
+    in_model = {finding.code for report in reports if report.is_model for finding in report.findings}
+    size = max((len(f"{count:,}") for count in counts.values()), default=0)
+    out: list[Line] = []
+    for code, row in CATALOGUE.items():
+        if counts[code]:
+            head: Line = [(f"{counts[code]:>{size},}  ", ""), (code, row.level), ("  ", "")]
+            places = [plural(files[code], "file")] if files[code] else []
+            places += ["the model"] if code in in_model else []
+            out += hung(head, f"in {' and '.join(places)}: {row.title}", width, size + 4)
+    return out
+
+
+def summary(reports: Sequence[FileReport]) -> str:
+    """Return the sum of all findings: `3 findings (1 error, 2 warnings) in 2 of 5 files · 1 unreadable`."""
+    levels = Counter(finding.level for report in reports for finding in report.findings)
+    parts = [_counted(levels[level], level) for level in LEVELS if levels[level]]
+    checked = [report for report in reports if report.error is None and report.skipped is None]
+    files = [report for report in checked if not report.is_model]
+    models = [report for report in checked if report.is_model]
+    everywhere = [plural(len(files), "file")] if files or not models else []
+    text = f"no finding in {' and '.join([*everywhere, *(['the model'] if models else [])])}"
+    if parts:
+        hit = sum(bool(report.findings) for report in files)
+        places = [f"{hit:,} of {plural(len(files), 'file')}"] if files else []
+        places += ["the model"] if any(report.findings for report in models) else []
+        text = f"{plural(sum(levels.values()), 'finding')} ({', '.join(parts)}) in {' and '.join(places)}"
+    unread = sum(report.error is not None for report in reports)
+    return text + (f" · {unread:,} unreadable" if unread else "")
+
+
+def _counted(count: int, level: str) -> str:
+    return f"{count:,} info" if level == "info" else plural(count, level)
+
+
+def github(reports: Iterable[FileReport]) -> list[str]:
+    """Workflow commands of GitHub, with line ends and percent signs escaped."""
+    out = []
+    for report in reports:
+        name = show_line(show(report.path, None)).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
+        rows = [
+            (_MARKS[finding.level], f"{finding.code} {safe(finding.message)}") for finding in report.findings
+        ]
+        if report.error is not None:
+            rows.append(("error", f"unreadable {safe(str(report.error))}"))
+        for mark, text in rows:
+            out.append(f"::{mark} file={name}::{show_line(text).replace('%', '%25')}")
+    return out
+
+
+def sarif(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> dict[str, Json]:
+    """A SARIF log (OASIS, version 2.1.0). Files that cannot be read are notifications of the run."""
+    codes = list(dict.fromkeys(finding.code for report in reports for finding in report.findings))
+    rules: list[Json] = [
+        {
+            "id": code,
+            "shortDescription": {"text": CATALOGUE[code].title},
+            "defaultConfiguration": {"level": _SARIF[CATALOGUE[code].level]},
+        }
+        for code in codes
+    ]
+    results: list[Json] = [
+        {
+            "ruleId": finding.code,
+            "ruleIndex": codes.index(finding.code),
+            "level": _SARIF[finding.level],
+            "message": {"text": safe(finding.message)},
+            "locations": [_place(report.path)],
+        }
+        for report in reports
+        for finding in report.findings
+    ]
+    unread: list[Json] = [
+        {"level": "error", "message": {"text": safe(str(report.error))}, "locations": [_place(report.path)]}
+        for report in reports
+        if report.error is not None
+    ]
+    run: dict[str, Json] = {
+        "tool": {"driver": {"name": "ckpt", "version": __version__, "rules": rules}},
+        "invocations": [{"executionSuccessful": not unread, "toolExecutionNotifications": unread}],
+        "results": results,
+    }
+    if others:
+        run["properties"] = {"notLookedAt": dict(others)}
+    return {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": [run]}
+
+
+def _place(path: str) -> dict[str, Json]:
+    data = path.encode("utf-8", "surrogateescape")
+    uri = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in data)
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}}}
+
+
+def junit(reports: Sequence[FileReport], others: Mapping[str, int] | None = None) -> list[str]:
+    """A JUnit report: a test for each file, which fails with the first finding of level error or warning."""
+    checked = [report for report in reports if report.skipped is None]
+    failed = sum(bool(_failures(report)) for report in checked)
+    errors = sum(report.error is not None for report in checked)
+    out = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>"]
+    out.append(f'<testsuite name="ckpt lint" tests="{len(checked)}" failures="{failed}" errors="{errors}">')
+    if others:
+        counts = [
+            f'<property name={quoteattr(f"not looked at: *{show(ending, 20)}")} value="{count}"/>'
+            for ending, count in others.items()
+        ]
+        out += ["<properties>", *counts, "</properties>"]
+    for report in checked:
+        opening = f"<testcase classname={quoteattr('ckpt.lint')} name={quoteattr(show(report.path, None))}"
+        failures = _failures(report)
+        if report.error is not None:
+            out += [f"{opening}>", f"<error message={quoteattr(safe(str(report.error)))}/>", "</testcase>"]
+        elif failures:
+            texts = [f"{finding.level} {finding.code} {safe(finding.message)}" for finding in failures]
+            kind, message = quoteattr(failures[0].code), quoteattr(" | ".join(texts))
+            out += [f"{opening}>", f"<failure type={kind} message={message}/>", "</testcase>"]
+        else:
+            out.append(f"{opening}/>")
+    out += ["</testsuite>", "</testsuites>"]
+    return [line.replace("##", "#&#35;") for line in out]  # `##[` is a command to GitHub Actions
+
+
+def _failures(report: FileReport) -> list[Finding]:
+    return [finding for finding in report.findings if finding.level != "info"]

@@ -1,0 +1,358 @@
+"""The record of a live model: its tensors, its parameters in order, its modules, and modules in plain lists.
+
+It calls no collective and does not change the model.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
+from typing import Any
+
+from ckpt.evidence.record import LooseModule, ModelRecord, OptimizerRecord, TensorRecord
+from ckpt.ext.live import require_torch
+from ckpt.ext.live.state import State, is_fsdp, state_of
+from ckpt.model.errors import UsageError
+from ckpt.model.text import show
+from ckpt.tree.find import REGISTERED
+
+_WRAPPERS = frozenset(
+    ("DataParallel", "DistributedDataParallel", "OptimizedModule", "FullyShardedDataParallel")
+)
+"""Classes of torch that wrap a model."""
+NAME = "the model"
+"""The path of a live model in errors."""
+_DEPTH = 8
+"""The depth to which nested containers are searched for modules."""
+_STATE_KEYS = 50
+
+
+def refuse_other(model: Any) -> None:
+    """Raise UsageError for what is no torch.nn.Module."""
+    if not isinstance(model, require_torch().nn.Module):
+        raise UsageError(f"{type(model).__name__} is no torch.nn.Module", path=NAME)
+
+
+def unwrapped(model: Any) -> tuple[Any, tuple[str, ...]]:
+    """The model inside its wrappers, and their classes, the outermost first."""
+    classes: list[str] = []
+    while _class(model).startswith("torch.") and type(model).__name__ in _WRAPPERS:
+        classes.append(_class(model))
+        model = model._orig_mod if type(model).__name__ == "OptimizedModule" else model.module
+    return model, tuple(classes)
+
+
+def describe(
+    model: Any, optimizers: Sequence[Any] = (), *, state: State | None = None, gradients: bool = False
+) -> ModelRecord:
+    """The record of a model. `state` is the result of `state_of`. Gradients are read only with `gradients`."""
+    torch = require_torch()
+    ignored = _ignored(model)
+    inner, wrappers = unwrapped(model)
+    state = state_of(inner) if state is None else state
+    tensors = {name: value for name, value in state.values.items() if isinstance(value, torch.Tensor)}
+    # A hook may have renamed, copied or left out what it saves: match by the tensor itself, else by its name.
+    held = {id(value): name for name, value in reversed(tensors.items())}
+    own = {state.name_of(name): p for name, p in inner.named_parameters(remove_duplicate=False)}
+    parameters = {
+        id(parameter): held.get(id(parameter), state.name_of(name))
+        for name, parameter in inner.named_parameters()
+    }
+    for name, tensor in tensors.items():
+        twin = own.get(name)
+        if id(tensor) not in parameters and twin is not None and twin.shape == tensor.shape:
+            tensors[name] = twin
+    for name, parameter in own.items():
+        if parameters.get(id(parameter)) == name:
+            tensors.setdefault(name, parameter)
+    norms = _norms(torch, {id(t): t for t in tensors.values() if id(t) in parameters}) if gradients else {}
+    is_sharded = any(map(is_fsdp, model.modules()))
+    records = {
+        name: TensorRecord(
+            "parameter" if id(tensor) in parameters or isinstance(tensor, torch.nn.Parameter) else "buffer",
+            str(tensor.device),
+            bool(tensor.requires_grad),
+            norms.get(id(tensor)),
+            is_sharded or hasattr(tensor, "to_local"),
+        )
+        for name, tensor in tensors.items()
+    }
+    is_lazy = torch.nn.parameter.is_lazy
+    return ModelRecord(
+        "snapshot" if gradients else "model",
+        records,
+        tuple(parameters.values()),
+        {state.name_of(name): _class(module) for name, module in inner.named_modules()},
+        frozenset(map(state.name_of, ignored)),
+        wrappers,
+        tuple(_handed(torch, optimizer, parameters) for optimizer in optimizers),
+        tuple(loose(inner)),
+        training=bool(inner.training),
+        torch=str(torch.__version__),
+        plain_tensors=tuple(_plain_tensors(inner)),
+        twice=tuple(_twice(inner)),
+        shapes={name: tuple(tensor.shape) for name, tensor in tensors.items() if not is_lazy(tensor)},
+    )
+
+
+def _class(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def _ignored(model: Any) -> set[str]:
+    """The names of the parameters that DDP ignores."""
+    while type(model).__name__ == "OptimizedModule":
+        model = model._orig_mod
+    return (
+        set(getattr(model, "parameters_to_ignore", ()))
+        if "DistributedDataParallel" in _class(model)
+        else set()
+    )
+
+
+def _norms(torch: Any, parameters: dict[int, Any]) -> dict[int, float]:
+    """The norm of each gradient, by the id of its parameter, in one transfer per device."""
+    waiting: dict[Any, list[tuple[int, Any, Any]]] = {}
+    with torch.no_grad():
+        for marker, parameter in parameters.items():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            gradient = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+            if gradient.layout is not torch.strided:
+                gradient = gradient.coalesce().values() if gradient.is_sparse else gradient.to_dense()
+            # The squares of narrow floats would underflow, and a small gradient would count as zero.
+            wide = None if gradient.device.type == "mps" else torch.float64
+            if gradient.is_complex():
+                gradient = torch.view_as_real(gradient.resolve_conj())
+            norm = torch.linalg.vector_norm(gradient, dtype=wide) if gradient.numel() else None
+            waiting.setdefault(gradient.device, []).append((marker, norm, gradient))
+        norms: dict[int, float] = {}
+        for rows in waiting.values():
+            computed = [norm for _, norm, _ in rows if norm is not None]
+            values = iter(
+                torch.stack(computed).tolist() if computed and computed[0].device.type != "meta" else ()
+            )
+            for marker, norm, gradient in rows:
+                value = 0.0 if norm is None else next(values, 0.0)
+                if (
+                    value == 0.0
+                    and norm is not None
+                    and gradient.device.type != "meta"
+                    and bool(gradient.any())
+                ):
+                    value = float(gradient.abs().max())  # too small to square
+                norms[marker] = value
+    return norms
+
+
+def _handed(torch: Any, optimizer: Any, names: dict[int, str]) -> OptimizerRecord:
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        raise UsageError(f"{_class(optimizer)} is not an optimizer: it has no param_groups")
+    states = [optimizer.state.get(parameter) or {} for group in groups for parameter in group["params"]]
+    fields = tuple(dict.fromkeys(str(key) for state in states for key in list(state)[:_STATE_KEYS]))
+    return OptimizerRecord(
+        _class(optimizer),
+        tuple(names.get(id(parameter)) for group in groups for parameter in group["params"]),
+        tuple(bool(state) for state in states),
+        tuple(_steps(torch, [state.get("step") for state in states])),
+        fields,
+        tuple(
+            not set(fields) <= {"momentum_buffer"} or bool(group.get("momentum", True))
+            for group in groups
+            for _ in group["params"]
+        ),
+    )
+
+
+def _steps(torch: Any, counters: list[Any]) -> Iterator[float | None]:
+    """Step counters as numbers, in one transfer per device."""
+    by_device: dict[Any, list[Any]] = {}
+    for step in counters:
+        if isinstance(step, torch.Tensor) and step.numel() == 1 and step.device.type != "meta":
+            by_device.setdefault(step.device, []).append(step)
+    numbers = {
+        id(step): value
+        for steps in by_device.values()
+        for step, value in zip(
+            steps, torch.stack([s.detach().reshape(()).float() for s in steps]).tolist(), strict=True
+        )
+    }
+    for step in counters:
+        is_number = isinstance(step, (int, float)) and not isinstance(step, bool)
+        yield numbers.get(id(step), float(step) if is_number else None)
+
+
+# --- modules in plain containers --------------------------------------------------------------------------------------
+
+
+def loose(model: Any) -> Iterator[LooseModule]:
+    """The modules and Parameters in plain containers of a model's modules, which torch does not search."""
+    torch = require_torch()
+    modules = {id(module): name for name, module in model.named_modules()}
+    parameters = {id(parameter) for _, parameter in model.named_parameters()}
+    seen: set[int] = set()
+    for name, module in list(model.named_modules()):
+        if type(module).__module__.startswith("torch.nn"):
+            continue  # its lists are torch's own: the flat weights of an LSTM
+        for attribute, value in vars(module).items():
+            if attribute in REGISTERED or not isinstance(value, _CONTAINERS):
+                continue
+            start = f"{name}.{attribute}" if name else attribute
+            for place, item in _below(value, start, 0):
+                if id(item) in seen:
+                    continue
+                if isinstance(item, torch.nn.Module):
+                    seen.add(id(item))
+                    row = _loose_module(item, place, modules, parameters)
+                    if row is not None:
+                        yield row
+                elif isinstance(item, torch.nn.Parameter) and id(item) not in parameters:
+                    seen.add(id(item))
+                    yield LooseModule(place, "parameter", _class(item), 1, None)
+
+
+def _plain_tensors(model: Any) -> Iterator[str]:
+    """The tensors that are plain attributes of a model's modules. state_dict() and .to() do not see them."""
+    torch = require_torch()
+    for name, module in model.named_modules():
+        if not type(module).__module__.startswith("torch.nn"):
+            for attribute, value in vars(module).items():
+                if isinstance(value, torch.Tensor):
+                    yield f"{name}.{attribute}" if name else attribute
+
+
+def _twice(model: Any) -> Iterator[tuple[str, str]]:
+    """The modules that are registered under two names."""
+    seen: dict[int, str] = {}
+    again: set[str] = set()
+    for name, module in model.named_modules(remove_duplicate=False):
+        first = seen.setdefault(id(module), name)
+        if first != name:
+            if name.rpartition(".")[0] not in again:  # not the modules inside a repeated one
+                yield name, first
+            again.add(name)
+
+
+def _loose_module(item: Any, place: str, modules: dict[int, str], parameters: set[int]) -> LooseModule | None:
+    """Return a module in a plain container, or None if it has no parameters and no buffers."""
+    inside = next((modules[id(child)] for child in item.modules() if id(child) in modules), None)
+    lost = sum(id(parameter) not in parameters for parameter in item.parameters())
+    if not any(True for _ in item.parameters()) and not any(True for _ in item.buffers()):
+        return None  # an activation
+    return LooseModule(place, "module", _class(item), lost, None if lost else inside)
+
+
+_CONTAINERS = (list, tuple, set, frozenset, dict, deque)
+
+
+def _below(container: Any, place: str, depth: int) -> Iterable[tuple[str, Any]]:
+    """The items of a container and of the containers inside it, each with the Python text of its place."""
+    if depth > _DEPTH:
+        return
+    pairs = container.items() if isinstance(container, dict) else enumerate(container)
+    for key, item in list(pairs):
+        inner = f"{place}[{key!r}]" if not isinstance(container, (set, frozenset)) else f"{place}{{{key}}}"
+        if isinstance(item, _CONTAINERS):
+            yield from _below(item, inner, depth + 1)
+        else:
+            yield inner, item
+
+
+def record(spec: str, arguments: Sequence[str] = ()) -> ModelRecord:
+    """The record of the model that a callable makes on the meta device. Raises UsageError."""
+    return describe(build(spec, arguments, device="meta"))
+
+
+def build(spec: str, arguments: Sequence[str] = (), *, device: str, option: str = "--model") -> Any:
+    """The nn.Module that `FILE.py:FACTORY` makes, with `name=value` arguments. `option` is the one that gave it.
+
+    FACTORY is one name, and FILE a Python file: no name of a checkpoint is both. Output of the user's code goes to
+    stderr. Its errors become a UsageError.
+    """
+    torch = require_torch()
+    file, _, name = spec.rpartition(":")
+    given = f"{option} {show(spec, 80)}"
+    if not file.endswith(".py") or not name.isidentifier():
+        raise UsageError(f"{given}: expected FILE.py:FACTORY")
+    if not os.path.isfile(file):
+        raise UsageError(f"{given}: {show(file, 80)} is no file")
+    with redirect_stdout(sys.stderr):
+        keywords = _keywords(arguments)
+        factory: Any = getattr(_module(given, file), name, None)
+        if factory is None:
+            raise UsageError(f"{given}: {show(file, 60)} has no {show(name, 60)}")
+        if isinstance(factory, torch.nn.Module):
+            return factory
+        if not callable(factory):
+            raise UsageError(f"{given}: '{type(factory).__name__}' object is not callable")
+        model = _made(torch, given, factory, keywords, device)
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"{given}: returned a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _made(torch: Any, given: str, factory: Any, arguments: dict[str, Any], device: str) -> Any:
+    try:
+        with torch.device(device):
+            return factory(**arguments)
+    except BaseException as error:
+        _let_through(error)
+        if device == "meta" and "meta" in str(
+            error
+        ):  # the model reads values: `torch.linspace(...).tolist()`
+            return _made(torch, given, factory, arguments, "cpu")
+        raise _failed(given, error) from error
+
+
+def _keywords(arguments: Sequence[str]) -> dict[str, Any]:
+    """`width=64` as a keyword. The value is a Python literal if it reads as one, else text. Raises UsageError."""
+    from ast import literal_eval
+
+    keywords: dict[str, Any] = {}
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--arg {show(argument, 80)}: expected NAME=VALUE")
+        try:
+            keywords[name] = literal_eval(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            keywords[name] = text
+    return keywords
+
+
+def _module(given: str, file: str) -> Any:
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    try:
+        # As with `python file.py`, modules beside the file can be imported.
+        sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
+        name = os.path.splitext(os.path.basename(file))[0]
+        name = f"_{name}_of_model" if name in sys.modules else name
+        spec = spec_from_file_location(name, file)
+        assert spec is not None and spec.loader is not None  # the ending is .py
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+    except SystemExit as error:  # argparse at the top of a training script
+        hint = 'put what the script runs below if __name__ == "__main__":'
+        raise UsageError(f"{given}: the script ends when it is imported", hint=hint) from error
+    except BaseException as error:
+        _let_through(error)
+        raise _failed(given, error) from error
+
+
+def _let_through(error: BaseException) -> None:
+    """Raise again what is not a failure of the user's code: an interrupt, a signal."""
+    if isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("ckpt."):
+        raise error
+
+
+def _failed(given: str, error: BaseException) -> UsageError:
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return UsageError(f"{given}: {show(what.partition(chr(10))[0], 200)}", hint="CKPT_DEBUG=1 shows where")

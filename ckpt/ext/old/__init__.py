@@ -1,0 +1,1 @@
+"""The formats of torch before 1.0."""

@@ -1,0 +1,279 @@
+"""torch.save of torch 0.1: storages and tensors beside the pickle, which names them by their numbers.
+
+Layout: torch/serialization.py of torch 2.13, `_legacy_load.legacy_load`. No member is unpacked.
+"""
+
+from __future__ import annotations
+
+from struct import unpack_from
+
+from ckpt.bytes.source import Source, Window, grounded
+from ckpt.formats.common.pickled import Contents, checkpoint, interpret, is_pickle, run
+from ckpt.formats.common.safetensors import is_usual
+from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.swap import Swap
+from ckpt.formats.common.tar import read_tar, walk_tar
+from ckpt.formats.common.two_files import refuse_end
+from ckpt.formats.format import Format, Probe
+from ckpt.model.checkpoint import Checkpoint, Refusal, Traits
+from ckpt.model.dtypes import UINT8
+from ckpt.model.errors import CkptError, CutOffError, UnreadableError
+from ckpt.model.limits import Budget, Limits
+from ckpt.model.nodes import Global, Node, PersistentId, is_tuple
+from ckpt.model.places import Range
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import DIMENSIONS, Storage, TensorRef, tensor_ref
+from ckpt.model.text import show
+from ckpt.pickle.machine import Pickle, TruncatedPickleError
+from ckpt.pickle.rebuild import make_storage, storage_bytes, storage_type
+
+
+def sniff(probe: Probe) -> bool:
+    return probe.source is not None and probe.is_tar and (is_known(probe) or _other(probe) is not None)
+
+
+FORMAT = Format(
+    "torch-tar",
+    Traits("PyTorch 0.1 tar", "torch.load({path}, {options})", is_pickle=True, keeps_devices=True),
+    sniff,
+    reader=__name__,
+    suffixes=(".pth", ".pt", ".tar"),
+)
+MEMBERS = ("storages", "tensors", "pickle")
+
+
+_FIRST_READ = 1 << 10
+_ROW = 500
+_MOST = 2**63
+
+
+def is_known(probe: Probe) -> bool:
+    """Tell whether a tar archive holds two of torch's three members. `read` finds what is wrong with them."""
+    members: set[str] = set()
+    try:
+        for name, _ in walk_tar(probe.file, probe.limits, Budget(probe.limits, probe.size)):
+            members.add(name)
+    except CkptError:
+        pass
+    return len(members.intersection(MEMBERS)) > 1
+
+
+def _other(probe: Probe) -> str | None:
+    """Return the other kind of a file whose first bytes are the header of a tar archive as well, or None."""
+    if is_usual(probe.head):
+        return "a safetensors file"
+    from ckpt.formats.common.early import is_early  # here: few archives have three members of torch
+
+    if is_pickle(probe.head) or is_early(probe.head, probe.file, probe.limits):
+        return "a pickle"
+    from ckpt.formats.common.packed import is_packed
+
+    return "a compressed pickle" if is_packed(probe.head, probe.file, probe.limits) else None
+
+
+def read(probe: Probe, limits: Limits) -> Checkpoint:
+    other = _other(probe)
+    if other is not None:
+        raise UnreadableError(f"two files in one: torch.load reads a tar archive, other loaders {other}")
+    refuse_end(probe.file)
+    members = read_tar(probe.file, limits, probe.budget)
+    missing = next((name for name in MEMBERS if name not in members), None)
+    if missing is not None:
+        raise UnreadableError(f"the tar archive of torch lacks {missing}")
+    contents = Contents((), read_nested, probe.mark, probe.budget)
+    rows = [members[name] for name in MEMBERS]
+    cursors = [
+        _Cursor(Window(probe.file, row.offset, row.size, probe.path), contents, limits) for row in rows
+    ]
+    objects = _Objects(contents)
+    objects.read_storages(cursors[0])
+    objects.read_tensors(cursors[1])
+    main = cursors[2].pickle()
+    nodes: dict[int, Node] = {}
+    for persistent in main.persistent:
+        tensor = objects.tensors.get(_key(persistent.pid))
+        if tensor is not None:
+            nodes[id(persistent)] = tensor
+    root = Swap(lambda node: nodes.get(id(node))).copy(main.root)
+    interpret(main, contents, limits, objects.resolve, 0)
+    return checkpoint(
+        probe.path,
+        FORMAT.name,
+        FORMAT.traits,
+        root,
+        contents,
+        limits,
+        source=probe.file,
+        refusals=(Refusal("the tar format of torch 0.1", ()),),
+    )
+
+
+class _Cursor:
+    """A member, read front to back."""
+
+    def __init__(self, source: Source, contents: Contents, limits: Limits) -> None:
+        self.source = source
+        self.at = 0
+        self._contents = contents
+        self._limits = limits
+
+    def pickle(self) -> Pickle:
+        """The pickle at this position. Its length is unknown before it was read."""
+        size = _FIRST_READ
+        budget = self._contents.budget
+        assert budget is not None
+        while True:
+            have = min(size, self.source.size - self.at, self._limits.pickle_bytes)
+            budget.hold(have)
+            data = self.source.read(self.at, have)
+            try:
+                pickle = run(data, self._limits, budget)
+            except TruncatedPickleError as error:
+                if have < size:
+                    raise CutOffError(
+                        "cut off: a member of the tar archive ends inside a pickle", hint=error.hint
+                    ) from None
+                size *= 4
+                continue
+            self._contents.pickles.append(pickle)
+            self.at += pickle.end
+            return pickle
+
+    def value(self) -> Node:
+        return self.pickle().root
+
+    def take(self, count: int) -> bytes:
+        """The next bytes. Raises CutOffError."""
+        if self.at + count > self.source.size:
+            raise CutOffError(f"cut off: a member of the tar archive needs {count:,} more bytes")
+        data = self.source.read(self.at, count)
+        self.at += count
+        return data
+
+    def count(self) -> int:
+        """A number of rows, each of which takes at least one byte of the member."""
+        number = self.value()
+        if type(number) is not int or not 0 <= number <= self.source.size:
+            raise UnreadableError("a member of the tar archive begins with an invalid number")
+        return number
+
+
+class _View(NamedTuple):
+    """A storage, or a part of one: its first element, and its elements."""
+
+    storage: Storage
+    first: int
+    numel: int
+
+
+class _Objects:
+    """The storages and tensors of the archive, by their numbers."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self.storages: dict[str, _View] = {}
+        self.tensors: dict[str, TensorRef] = {}
+
+    def read_storages(self, cursor: _Cursor) -> None:
+        for _ in range(cursor.count()):
+            row = cursor.value()
+            if not is_tuple(row) or len(row) != 3:
+                raise UnreadableError("a storage of the tar archive has no key, device and class")
+            key = self._new(row[0])
+            dtype = storage_type(row[2])
+            numel = int.from_bytes(cursor.take(8), "little")
+            nbytes = storage_bytes(dtype, numel)
+            if cursor.at + nbytes > cursor.source.size:
+                raise CutOffError(
+                    f"cut off: storage {show(key, 80)} needs {nbytes:,} bytes, "
+                    f"{cursor.source.size - cursor.at:,} are left"
+                )
+            place = Range(*grounded(cursor.source, cursor.at), nbytes)
+            cursor.at += nbytes
+            storage = make_storage(f"{self._contents.mark}{key}", row[1], dtype, nbytes, place)
+            self._contents.storages[storage.id] = storage
+            self.storages[key] = _View(storage, 0, numel)
+        views = cursor.value()
+        if type(views) is not list:
+            raise UnreadableError("the tar archive lacks its list of views of storages")
+        for view in views:
+            self._view(view)
+
+    def _view(self, row: Node) -> None:
+        if not is_tuple(row) or len(row) != 4:
+            raise UnreadableError("a view of a storage has not four fields")
+        root = self.storages.get(_key(row[1]))
+        first, numel = row[2], row[3]
+        if root is None or type(first) is not int or type(numel) is not int:
+            raise UnreadableError("a view of a storage names none, or has no place in it")
+        if min(first, numel) < 0 or first + numel > root.numel:
+            raise UnreadableError(f"a view reaches past the {root.numel:,} elements of its storage")
+        self.storages[self._new(row[0])] = _View(root.storage, root.first + first, numel)
+
+    def read_tensors(self, cursor: _Cursor) -> None:
+        for _ in range(cursor.count()):
+            row = cursor.value()
+            if not is_tuple(row) or len(row) != 3:
+                raise UnreadableError("a tensor of the tar archive has no key, storage and class")
+            key = self._new(row[0])
+            ndim = unpack_from("<i", cursor.take(8))[0]
+            if not 0 <= ndim <= DIMENSIONS:
+                raise UnreadableError(
+                    f"tensor {show(key, 80)} has {ndim:,} dimensions, at most {DIMENSIONS} are read"
+                )
+            numbers = unpack_from(f"<{2 * ndim + 1}q", cursor.take(8 * (2 * ndim + 1)))
+            view = self.storages.get(_key(row[1]))
+            if view is None:
+                raise UnreadableError(f"tensor {show(key, 80)} names a storage that is not there")
+            self.tensors[key] = _tensor(key, view, numbers[:ndim], numbers[ndim:-1], numbers[-1])
+
+    def _new(self, node: Node) -> str:
+        key = _key(node)
+        if not key or key in self.storages or key in self.tensors:
+            raise UnreadableError(f"the tar archive has an invalid or repeated key: {show(key, 80)}")
+        budget = self._contents.budget
+        assert budget is not None
+        budget.charge(_ROW, "the tar archive")
+        return key
+
+    def resolve(self, persistent: PersistentId) -> Storage | Global:
+        """Return what a persistent id means: a storage, a tensor's storage, or a class with its source."""
+        pid = persistent.pid
+        if is_tuple(pid) and len(pid) == 3 and type(pid[0]) is Global:
+            return pid[0]
+        key = _key(pid)
+        if key in self.tensors:
+            return self.tensors[key].storage
+        view = self.storages.get(key)
+        if view is None:
+            raise UnreadableError(
+                f"the persistent id at byte {persistent.offset:,} of the pickle names nothing"
+            )
+        if view.first or view.numel * _width(view.storage) != view.storage.nbytes:
+            persistent.shift = view.first
+        return view.storage
+
+
+def _tensor(key: str, view: _View, shape: tuple[int, ...], stride: tuple[int, ...], offset: int) -> TensorRef:
+    """A tensor that surely lies within its storage. Raises UnreadableError."""
+    storage = view.storage
+    if min((*shape, *stride, offset), default=0) < 0:
+        raise UnreadableError(f"tensor {show(key, 80)} has a negative size, stride or offset")
+    ref = tensor_ref(storage, storage.dtype or UINT8, shape, stride, view.first + offset)
+    end = (view.first + view.numel) * _width(storage)
+    if ref.numel >= _MOST or ref.extent[1] > end:
+        raise UnreadableError(
+            f"tensor {show(key, 80)} reaches past the {view.numel:,} elements of its storage"
+        )
+    return ref
+
+
+def _width(storage: Storage) -> int:
+    return max(1, storage.dtype.bits // 8) if storage.dtype else 1
+
+
+def _key(node: Node) -> str:
+    """A key as text. Torch makes an int of the text in the pickle, so 1 and "1" are one."""
+    if type(node) is int and 0 <= node < _MOST:
+        return str(node)
+    return str(node) if isinstance(node, str) and len(node) <= 64 else ""

@@ -1,0 +1,1 @@
+"""`ckpt report`: the page of HTML."""

@@ -1,0 +1,577 @@
+"""The content of a page: one view for each checkpoint, comparison, series or folder, in one payload."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from types import MappingProxyType
+from typing import TypeAlias
+
+from ckpt.bytes.far import is_url
+from ckpt.commands.ls.ls import LsRow, in_order
+from ckpt.evidence.survey import Survey
+from ckpt.model.errors import CkptError, UnreadableError
+from ckpt.model.names import labels, natural
+from ckpt.model.text import Json, plural, show
+from ckpt.surface.reports import document_head
+from ckpt.tree.find import counter
+from ckpt.tree.view import look
+
+_LONGEST = 2000
+"""Characters of one value that a page shows."""
+_NUMBERS = ("differing", "other_bytes", "numel", "max_abs", "rms", "rel_l2")
+_PAIRS = ("nan", "inf", "at")
+_SIDES = ("before", "after")
+_KIN = 20
+"""Two files are of one model if at least one tensor of so many is in both."""
+
+Document = Mapping[str, Json]
+
+
+Numbers = Mapping[str, Mapping[str, float]]
+"""PATH -> the numbers that its checkpoint records, by their names."""
+
+
+def payload(
+    documents: Iterable[Document], version: str, numbers: Numbers = MappingProxyType({})
+) -> dict[str, Json]:
+    """Return the data that the script of a page draws: `views`, and the PATHs that are `unreadable`.
+
+    The documents come from `inspect`, `diff`, `stats` and `ls --json`, and from errors. `numbers` become the curves of a
+    series; a file that has none there shows its counters. Raises UnreadableError.
+    """
+    views: dict[str, list[dict[str, Json]]] = {name: [] for name in ROWS}
+    unreadable: list[Json] = []
+    for document in documents:
+        name = schema_of(document)
+        if is_error(document):
+            unreadable.append(_failure(document))
+        else:
+            views[name].append(_DRAWN[name](document, name))
+    if not any(views.values()) and not unreadable:
+        raise UnreadableError("no document to draw")
+    return {"ckpt": version, "views": list(_views(views, numbers)), "unreadable": unreadable}
+
+
+def checkpoints(documents: Iterable[Document]) -> list[str]:
+    """The PATHs of the checkpoints that some documents are about, each once, without what cannot be read."""
+    paths: dict[str, None] = {}
+    for document in documents:
+        if not is_error(document):
+            sides = [document, *(document.get(name) for name in ("file", "before", "after"))]
+            found = [side.get("path") for side in sides if isinstance(side, Mapping)]
+            paths |= {path: None for path in found if isinstance(path, str)}
+    return list(paths)
+
+
+def in_series(rows: Iterable[LsRow]) -> list[LsRow]:
+    """Return the rows of a series in the order of the epochs and steps that they record, if all of them do.
+
+    Else they are in the order of `ls`. Where folders hold several files, a series is one folder after the other.
+    """
+    out = in_order(rows)
+    folders = [natural(os.path.dirname(row.path)) for row in out]
+    is_run = len(set(folders)) < len(out)
+    places = [row.reached for row in out]
+    if None in places:
+        return out
+    keyed = [
+        (folder if is_run else (), place or (), row)
+        for folder, place, row in zip(folders, places, out, strict=True)
+    ]
+    return [row for _, _, row in sorted(keyed, key=lambda each: each[:2])]
+
+
+def error_document(path: str, schema: str, error: CkptError) -> dict[str, Json]:
+    """The document of an error about a PATH, as `--json` prints it."""
+    return {
+        **document_head(schema, 1),
+        "file": {"path": path},
+        "error": error.failure(path)._asdict(),
+    }
+
+
+def is_series(rows: Sequence[LsRow]) -> bool:
+    """Tell whether the checkpoints of a folder are saves of one run: of as many parameters, and counted.
+
+    They record epochs or steps that differ, or their paths differ in numbers alone. The files of ranks are no series.
+    """
+    if len(rows) < 2 or any("rank" in os.path.basename(row.path) for row in rows):
+        return False
+    sizes = {(row.parameters, row.unknown) for row in rows}
+    if len(sizes) > 1 or sizes == {(0, 0)}:
+        return False
+    patterns = {re.sub("[0-9]+", "0", row.path) for row in rows}
+    reached = {row.reached for row in rows}
+    in_one_folder = len({os.path.dirname(row.path) for row in rows}) == 1
+    return len(patterns) == 1 or (in_one_folder and None not in reached and len(reached) > 1)
+
+
+_MOST_NUMBERS = 2000
+"""Numbers of one file that may become curves."""
+_MOST_SINGLE = 64
+"""Tensors of one element in a section that are read for it."""
+
+
+def numbers_of(survey: Survey) -> dict[str, float]:
+    """Return the finite numbers that a checkpoint records beside its tensors, by their names.
+
+    Tensors with one element outside of models and optimizers are such numbers too: `loss`. They are read, so not behind
+    a URL. Random states are none.
+    """
+    others = [section for section in survey.sections if section.kind == "other"]
+    single = [
+        (entry.name, entry.tensor)
+        for section in others
+        for entry in section.entries[:_MOST_SINGLE]
+        if entry.tensor.numel == 1 and not is_url(survey.checkpoint.path)
+    ]
+    values = [(value.name, value.node) for value in survey.checkpoint.values if value.node is not None]
+    found: dict[str, float] = {}
+    for name, node in (*values, *single):
+        if len(found) >= _MOST_NUMBERS:
+            break
+        if re.search("rng|random", name, re.IGNORECASE) is None:
+            number = counter(node)
+            if number is not None and isfinite(number) and not isinstance(look(node).value, bool):
+                found[name] = number
+    return found
+
+
+_FIRST = ("loss", "lr", "learning_rate")
+"""Words of the names of the curves that come first."""
+
+
+def _curves(paths: Sequence[str], numbers: Numbers, listed: Sequence[Document]) -> list[Json]:
+    """Return the numbers that all files record, in their order: `[{names, values}]`, equal ones together."""
+    counted = {row["path"]: row["counters"] for row in listed if isinstance(row["counters"], Mapping)}
+    tables = [numbers[path] if path in numbers else counted.get(path, {}) for path in paths]
+    if not tables:
+        return []
+    by_values: dict[tuple[float, ...], list[str]] = {}
+    for name in tables[0]:
+        column = [table.get(name) for table in tables]
+        values = tuple(
+            value for value in column if isinstance(value, (int, float)) and not isinstance(value, bool)
+        )
+        if len(values) == len(paths):
+            by_values.setdefault(values, []).append(name)
+    curves: list[Json] = []
+    for values, names in sorted(by_values.items(), key=lambda item: min(map(_rank, item[1]))):
+        curves.append({"names": [*sorted(names, key=len)], "values": [*values]})
+    return curves
+
+
+def _rank(name: str) -> tuple[int, int]:
+    """The place of a curve: loss and lr first, then metrics, and counters last."""
+    last = name.rpartition(".")[2].lower()
+    first = next((place for place, word in enumerate(_FIRST) if word in last.split("_") or word == last), 3)
+    is_counter = any(word in last for word in ("epoch", "step", "iter"))
+    return (first + is_counter, len(name))
+
+
+def _views(by_schema: dict[str, list[dict[str, Json]]], numbers: Numbers) -> Iterable[Json]:
+    """The views in the order of the page: what is about all files first."""
+    inspected, compared = by_schema["ckpt.inspect"], by_schema["ckpt.diff"]
+    measured, listed = by_schema["ckpt.stats"], by_schema["ckpt.ls"]
+    files = {"files": listed} if listed else {}
+    strangers = [document["strangers"] for document in compared if document["strangers"] is not None]
+    if len(listed) > 1 and 0 < len(compared) == len(strangers):
+        note = (
+            f"These files have {strangers[0]}."
+            if len(listed) == 2
+            else "These files have next to no tensor in common."
+        )
+        yield {"kind": "folder", "title": "Files", "note": note, **_labelled(listed, by_schema), **files}
+        measured, compared, listed = [], [], []
+    elif len(measured) > 1 or len(compared) > 1:
+        yield {
+            "kind": "series",
+            "title": "Series",
+            "stats": measured,
+            "diffs": compared,
+            "curves": _curves(_in_order(measured, compared), numbers, listed),
+            **_labelled(listed, by_schema),
+            **files,
+        }
+        measured, compared, listed = [], [], []
+    is_pair = len(compared) == 1 and {_path(compared[0], side) for side in _SIDES} == {
+        row["path"] for row in listed
+    }
+    if listed and not is_pair:
+        yield {"kind": "folder", "title": "Files", "note": None, **_labelled(listed, by_schema), **files}
+    for document in compared:
+        title = " → ".join(_path(document, side) for side in _SIDES)
+        yield {"kind": "diff", "title": title, **document, **(files if is_pair else {})}
+    unpaired = list(measured)
+    for document in inspected:
+        path = _path(document, "file")
+        own = next((candidate for candidate in unpaired if _path(candidate, "file") == path), None)
+        if own is not None:
+            unpaired.remove(own)
+        yield {"kind": "checkpoint", "title": path, **document, **({"stats": own} if own is not None else {})}
+    for document in unpaired:
+        yield {"kind": "stats", "title": _path(document, "file"), "stats": document}
+
+
+def _in_order(measured: Sequence[Document], compared: Sequence[Document]) -> list[str]:
+    """The files of a series, as the page takes them: the measured ones, else all that were compared."""
+    if measured:
+        return [_path(document, "file") for document in measured]
+    return list(dict.fromkeys(_path(document, side) for document in compared for side in _SIDES))
+
+
+def _labelled(listed: Sequence[Document], by_schema: dict[str, list[dict[str, Json]]]) -> dict[str, Json]:
+    """`labels`: pairs of a path and the label that tells its file from the others of the view."""
+    compared, measured = by_schema["ckpt.diff"], by_schema["ckpt.stats"]
+    paths = checkpoints([*listed, *measured, *compared])
+    return {"labels": [[path, label] for path, label in zip(paths, labels(paths), strict=True)]}
+
+
+def _path(document: Document, name: str) -> str:
+    side = document[name]
+    path = side.get("path") if isinstance(side, dict) else None
+    if not isinstance(path, str):
+        raise UnreadableError(f"invalid document: {name} has no path")
+    return path
+
+
+def _failure(document: Document) -> dict[str, Json]:
+    """A PATH that cannot be read, and why."""
+    file, error = document.get("file"), document["error"]
+    assert isinstance(error, dict)  # `is_error` looked at it
+    path = file.get("path") if isinstance(file, dict) else None
+    texts = {name: error.get(name) for name in ("code", "message", "hint")}
+    return {
+        "path": path if isinstance(path, str) else "",
+        **{name: text if isinstance(text, str) else None for name, text in texts.items()},
+    }
+
+
+def _drawn(document: Document, schema: str, **rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
+    """The fields that a page takes of a document, its lists as columns, in place of which some `rows` may stand."""
+    tables = {
+        name: rows[name] if name in rows else rows_of(document, name, columns)
+        for name, columns in ROWS[schema].items()
+    }
+    return {
+        **taken(document, HEADS[schema]),
+        **{name: items if name == "findings" else packed(list(items)) for name, items in tables.items()},
+    }
+
+
+def _inspected(document: Document, schema: str) -> dict[str, Json]:
+    columns = ROWS[schema]
+    storages: list[dict[str, Json]] = [
+        {**row, "tensors": _length(row["tensors"])}
+        for row in rows_of(document, "storages", columns["storages"])
+    ]
+    values = [_value(row) for row in rows_of(document, "values", columns["values"])]
+    return _drawn(document, schema, storages=storages, values=values)
+
+
+def _length(value: Json) -> int:
+    return len(value) if isinstance(value, (list, tuple)) else 0
+
+
+def _value(row: dict[str, Json]) -> dict[str, Json]:
+    """A value as text: JSON, cut where it is long."""
+    if row["value_is"] is not None:
+        text: Json = row["value_is"]
+    elif row["same_as"] is not None:
+        text = f"as {row['same_as']}"
+    elif row["fields"] is not None:
+        text = None
+    else:
+        text = _text(row["value"])
+    return {"name": row["name"], "type": row["type"], "text": text, "fields": row["fields"]}
+
+
+def _text(value: Json) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _compared(document: Document, schema: str) -> dict[str, Json]:
+    columns = ROWS[schema]
+    tensors = [_change(row) for row in rows_of(document, "tensors", columns["tensors"])]
+    values: list[dict[str, Json]] = [
+        {**row, "before": _text(row["before"]), "after": _text(row["after"])}
+        for row in rows_of(document, "values", columns["values"])
+    ]
+    view = _drawn(document, schema, tensors=tensors, values=values)
+    for side in _SIDES:
+        _path(view, side)
+    view["strangers"] = _strangers(tensors)
+    return view
+
+
+def _strangers(rows: Sequence[Document]) -> str | None:
+    """Say that two files have next to no tensor in common. State of an optimizer is numbered alike in all files."""
+    rows = [row for row in rows if row["role"] != "optimizer"] or rows
+    met = sum(row["before"] is not None and row["after"] is not None for row in rows)
+    least = min((sum(row[side] is not None for row in rows) for side in _SIDES), default=0)
+    if met * _KIN >= least:
+        return None
+    return f"{met:,} of {plural(least, 'tensor')} in common" if met else "no tensor in common"
+
+
+def _change(row: dict[str, Json]) -> dict[str, Json]:
+    """A tensor of a comparison, its change flat: a number that is not finite is its name."""
+    change = row.pop("change")
+    fields = change if isinstance(change, dict) else {}
+    for name in _NUMBERS:
+        number = fields.get(name)
+        kind = fields.get(f"{name}_is")
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        row[name] = number if is_number else kind if isinstance(kind, str) else None
+    for name in _PAIRS:
+        pair = fields.get(name)
+        row[name] = pair if isinstance(pair, (list, tuple)) else None
+    row["histogram"] = histogram(fields.get("histogram"))
+    return row
+
+
+def histogram(value: Json) -> Json:
+    """`{low, high, counts}` as it stands in a document, or null where it is anything else."""
+    if not isinstance(value, dict):
+        return None
+    low, high, counts = (value.get(name) for name in ("low", "high", "counts"))
+    numbers = [low, high, *(counts if isinstance(counts, (list, tuple)) else [None])]
+    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers):
+        return None
+    return {"low": low, "high": high, "counts": counts}
+
+
+def _measured(document: Document, schema: str) -> dict[str, Json]:
+    rows = rows_of(document, "tensors", ROWS[schema]["tensors"])
+    view = _drawn(
+        document, schema, tensors=[{**row, "histogram": histogram(row["histogram"])} for row in rows]
+    )
+    _path(view, "file")
+    return view
+
+
+def _listed(document: Document, schema: str) -> dict[str, Json]:
+    return _drawn(document, schema)
+
+
+_DRAWN = {
+    "ckpt.inspect": _inspected,
+    "ckpt.diff": _compared,
+    "ckpt.stats": _measured,
+    "ckpt.ls": _listed,
+}
+
+
+_SHARE = 2
+"""Values are numbered where there are this many times more rows than different values."""
+
+
+def packed(rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
+    """Rows of equal keys as `{count, columns}`.
+
+    A column is `{"all": value}`, `{"of": values, "at": numbers}` with the number of the value of each row, or
+    `{"is": values}`.
+    """
+    if not rows:
+        return {"count": 0, "columns": {}}
+    return {
+        "count": len(rows),
+        "columns": {name: _column([row[name] for row in rows]) for name in rows[0]},
+    }
+
+
+def _column(values: list[Json]) -> dict[str, Json]:
+    numbers: dict[tuple[type, object], int] = {}
+    indices: list[int] = []
+    of: list[Json] = []
+    for value in values:
+        key = (type(value), _key(value))
+        number = numbers.setdefault(key, len(numbers))
+        if number == len(of):
+            of.append(value)
+        indices.append(number)
+    if len(of) == 1:
+        return {"all": of[0]}
+    if len(of) * _SHARE <= len(values):
+        return {"of": of, "at": indices}
+    return {"is": values}
+
+
+def _key(value: Json) -> object:
+    """Return a key that is equal if two values are written alike. 0.0 and -0.0 are not."""
+    return repr(value) if isinstance(value, (float, list, tuple, dict)) else value
+
+
+Kinds: TypeAlias = tuple[type, ...]
+Columns: TypeAlias = dict[str, Kinds]
+
+_NONE = type(None)
+TEXT, COUNT, FLAG, LIST, OBJECT = (str,), (int,), (bool,), (list, tuple), (dict,)
+NUMBER: Kinds = (int, float)
+ANY: Kinds = (str, int, float, bool, list, tuple, dict, _NONE)
+
+
+def maybe(kinds: Kinds) -> Kinds:
+    """The kinds, or null, or a field that is not there."""
+    return (*kinds, _NONE)
+
+
+_FINDINGS: Columns = {
+    "code": TEXT,
+    "level": TEXT,
+    "message": TEXT,
+    "consequence": maybe(TEXT),
+    "tensors": LIST,
+    "where": LIST,
+    "hint": maybe(TEXT),
+}
+_STATS: Columns = {
+    "name": TEXT,
+    "dtype": TEXT,
+    "shape": LIST,
+    "why_not": maybe(TEXT),
+    **{name: maybe(NUMBER) for name in ("min", "max", "mean", "std", "rms")},
+    **{name: maybe(COUNT) for name in ("numel", "zeros", "nan", "inf")},
+    "channels": maybe(OBJECT),
+    "histogram": maybe(OBJECT),
+}
+ROWS: dict[str, dict[str, Columns]] = {
+    "ckpt.inspect": {
+        "tensors": {
+            "name": TEXT,
+            "section": maybe(TEXT),
+            "dtype": TEXT,
+            "shape": LIST,
+            "numel": COUNT,
+            "bytes": COUNT,
+            "device": maybe(TEXT),
+            "storage": maybe(TEXT),
+            "layout": TEXT,
+            "requires_grad": maybe(FLAG),
+            "role": TEXT,
+            "evidence": OBJECT,
+            "in_optimizer": maybe(FLAG),
+            "parameter": maybe(TEXT),
+            "optimizer_state": maybe(OBJECT),
+            "sharding": maybe(OBJECT),
+        },
+        "storages": {
+            "id": TEXT,
+            "device": maybe(TEXT),
+            "bytes": COUNT,
+            "used_bytes": COUNT,
+            "kind": TEXT,
+            "tensors": LIST,
+        },
+        "sections": {"name": TEXT, "kind": TEXT, "tensors": COUNT, "numel": COUNT, "bytes": COUNT},
+        "prefixes": {"prefix": TEXT, "writer": TEXT, "section": TEXT, "tensors": COUNT, "of": COUNT},
+        "values": {
+            "name": TEXT,
+            "type": TEXT,
+            "value": ANY,
+            "value_is": maybe(TEXT),
+            "fields": maybe(COUNT),
+            "same_as": maybe(TEXT),
+        },
+        "imports": {"module": TEXT, "name": TEXT, "group": TEXT, "where": LIST, "calls": LIST},
+        "findings": _FINDINGS,
+    },
+    "ckpt.diff": {
+        "tensors": {
+            "status": TEXT,
+            "before": maybe(TEXT),
+            "after": maybe(TEXT),
+            "role": TEXT,
+            "dtype": LIST,
+            "shape": LIST,
+            "device": LIST,
+            "reason": maybe(TEXT),
+            "cause": maybe(TEXT),
+            "parameter": maybe(TEXT),
+            "change": maybe(OBJECT),
+        },
+        "values": {"name": TEXT, "status": TEXT, "before": ANY, "after": ANY},
+        "findings": _FINDINGS,
+    },
+    "ckpt.stats": {"tensors": _STATS, "findings": _FINDINGS},
+    "ckpt.ls": {"findings": _FINDINGS},
+}
+"""Schema -> list of the document -> the columns that a page takes of it. An optional one may be null or missing."""
+HEADS: dict[str, Columns] = {
+    "ckpt.inspect": {
+        "file": OBJECT,
+        "totals": OBJECT,
+        "weights_only": maybe(OBJECT),
+        "load": maybe(TEXT),
+        "load_note": maybe(TEXT),
+        "load_command": maybe(TEXT),
+    },
+    "ckpt.diff": {
+        "before": OBJECT,
+        "after": OBJECT,
+        "same": FLAG,
+        "structure_only": maybe(FLAG),
+        "quick": maybe(FLAG),
+        "damaged": maybe(LIST),
+        "not_compared": LIST,
+        "totals": OBJECT,
+        "notes": LIST,
+    },
+    "ckpt.stats": {"file": OBJECT, "section": TEXT, "totals": OBJECT, "threshold": maybe(NUMBER)},
+    "ckpt.ls": {
+        "path": TEXT,
+        "format": maybe(TEXT),
+        "bytes": maybe(COUNT),
+        "tensors": maybe(COUNT),
+        "parameters": maybe(COUNT),
+        "dtypes": LIST,
+        "devices": LIST,
+        "loads": maybe(TEXT),
+        "counters": maybe(OBJECT),
+    },
+}
+"""The same for what is no list of rows."""
+VERSIONS = {"ckpt.inspect": 1, "ckpt.diff": 1, "ckpt.stats": 1, "ckpt.ls": 2}
+
+
+def schema_of(document: Mapping[str, Json]) -> str:
+    """The name of the schema of a document that a page can draw. Raises UnreadableError for any other."""
+    schema = document.get("schema")
+    name = schema.get("name") if isinstance(schema, dict) else None
+    if not isinstance(schema, dict) or name not in VERSIONS:
+        raise UnreadableError(
+            "not a document that a page draws", hint="expected what inspect, diff, stats or ls --json printed"
+        )
+    if schema.get("version") != VERSIONS[str(name)] and not is_error(document):
+        raise UnreadableError(f"unknown version of {name}: {show(str(schema.get('version')), 20)}")
+    return str(name)
+
+
+def is_error(document: Mapping[str, Json]) -> bool:
+    """Tell whether a document says why a PATH cannot be read."""
+    return isinstance(document.get("error"), dict)
+
+
+def taken(source: Mapping[str, Json], columns: Columns, of: str = "") -> dict[str, Json]:
+    """The fields that a page takes of an object. Raises UnreadableError where one is of another kind."""
+    fields: dict[str, Json] = {}
+    for name, kinds in columns.items():
+        value = source.get(name)
+        # A flag is an int to Python, and no count.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise UnreadableError(f"invalid document: {of}{name} is not as docs/json.md describes it")
+        fields[name] = value
+    return fields
+
+
+def rows_of(document: Mapping[str, Json], name: str, columns: Columns) -> list[dict[str, Json]]:
+    """The rows of a list of a document. Raises UnreadableError where they are not as expected."""
+    rows = document.get(name)
+    if not isinstance(rows, Sequence) or not all(isinstance(row, dict) for row in rows):
+        raise UnreadableError(f"invalid document: {name} is not as docs/json.md describes it")
+    return [taken(row, columns, f"{name}[].") for row in rows if isinstance(row, dict)]

@@ -1,0 +1,1 @@
+"""PT2 archives of torch.export."""

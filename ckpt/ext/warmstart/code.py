@@ -1,0 +1,135 @@
+"""The lines of Python that load into a model what `ckpt warmstart` would load: plain torch, without ckpt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ckpt.bytes.location import beside
+from ckpt.commands.rewriting.report import LOADED, Coverage, Pairing
+from ckpt.evidence.loading import literal, load_of
+from ckpt.evidence.mapping import begin_pattern
+from ckpt.evidence.survey import Survey
+from ckpt.ext.warmstart.warmstart import Options
+from ckpt.model.errors import UnsupportedError
+from ckpt.model.text import percent, plural, show
+
+Pairs = Mapping[str, str]
+"""Name in the model -> name in the pretrained state dict."""
+
+_FILLS = ".load(state,"
+"""A call that fills a state dict that is there already, and makes none."""
+_STATE = ".state_dict()"
+_MODULES = r"\b(safetensors\.torch|torch\.package|pickle|gzip|bz2|lzma|joblib|tarfile|zipfile)\.\w+\("
+"""The modules of an expression that are imported, with the function that follows."""
+
+
+def code_lines(coverage: Coverage, given: Survey, wanted: Survey, options: Options) -> list[str]:
+    """The lines of a script that has a `model`: load, rename, report.
+
+    Rules are written where they say the same as the plan, else every name. Raises UnsupportedError for a file that no line of
+    Python loads.
+    """
+    theirs = given.only_model(options.section)
+    mine = wanted.only_model(options.into_section, "--into-section")
+    load = load_of(given.checkpoint, [theirs])
+    if load.expression is None:
+        raise UnsupportedError(
+            f"no line of Python loads it: {load.reason}", path=given.path, way=("weights",)
+        )
+    if _FILLS in load.expression:
+        out = beside(given.path, ".slim", (".pth",), other=False)
+        raise UnsupportedError(
+            "no line of Python loads it: torch fills a state dict that has its names already",
+            path=given.path,
+            way=("weights",) if out is None else ("slim", "-o", out),
+        )
+    expression = load.expression
+    if (given.checkpoint.traits.names_are_code or theirs.is_module) and not expression.endswith(_STATE):
+        expression += _STATE
+
+    def names(row: Pairing) -> tuple[str, str]:
+        assert row.target is not None and row.source is not None
+        return mine.relative(row.target.name), theirs.relative(row.source.name)
+
+    rows = [row for row in coverage.of(*LOADED) if row.source is not None and row.status != "tied"]
+    whole = dict(names(row) for row in rows if row.rows is None and row.status != "sliced")
+    shapes = {theirs.relative(entry.name): tuple(entry.tensor.shape) for entry in theirs.entries}
+    own = {mine.relative(entry.name): tuple(entry.tensor.shape) for entry in mine.entries}
+    rules = next((rules for rules in _rules(coverage) if _renamed(rules, shapes, own) == whole), None)
+    modules = {"torch", *re.findall(_MODULES, expression)} | ({"re"} if rules else set())
+    some, number = coverage.tensors
+    what = f"{some:,} of {plural(number, 'tensor')}, {percent(*coverage.elements)} of the model"
+    note = f"  # {show(load.note, 200)}" if load.note else ""
+    return [
+        *(f"import {module}" for module in sorted(modules)),
+        *re.findall(r"from [\w.]+ import \w+", load.note or ""),
+        "",
+        f"state = {expression}{note}",
+        "own = model.state_dict()",
+        *(_by_name(whole) if rules is None else _by_rules(rules)),
+        *(line for row in rows for line in _part(row, *names(row))),
+        f"# {what}",
+        "print(model.load_state_dict(chosen, strict=False))",
+    ]
+
+
+def _rules(coverage: Coverage) -> Iterator[list[tuple[str, str]]]:
+    """Yield substitutions that may give each tensor its new name."""
+    words = [rename.pattern for rename in coverage.renames if rename.kind == "words"]
+    first, second = coverage.aligned
+    start = [begin_pattern(first, second)] if first or second else []
+    yield [*start, *words]
+    if first and second:
+        yield [begin_pattern(first, ""), *words, begin_pattern("", second)]
+
+
+def _renamed(
+    rules: Sequence[tuple[str, str]],
+    shapes: Mapping[str, tuple[int, ...]],
+    own: Mapping[str, tuple[int, ...]],
+) -> Pairs | None:
+    """The names that the lines of `_by_rules` would choose, or None where two tensors would get one name."""
+    chosen: dict[str, str] = {}
+    for name, shape in shapes.items():
+        new = name
+        for pattern, text in rules:
+            new = re.sub(pattern, text, new)
+        if own.get(new) == shape:
+            if new in chosen:
+                return None
+            chosen[new] = name
+    return chosen
+
+
+def _by_rules(rules: Sequence[tuple[str, str]]) -> list[str]:
+    lines = ["chosen = {}", "for name, value in state.items():"]
+    lines += [f"    name = re.sub({_raw(pattern)}, {_raw(text)}, name)" for pattern, text in rules]
+    return [*lines, "    if name in own and own[name].shape == value.shape:", "        chosen[name] = value"]
+
+
+def _raw(text: str) -> str:
+    """A literal of a regular expression, raw where that is the same text."""
+    is_raw = text.isascii() and text.isprintable() and '"' not in text and not text.endswith("\\")
+    return f'r"{text}"' if is_raw and "\\" in text else literal(text)
+
+
+def _by_name(pairs: Pairs) -> list[str]:
+    rows = [f"    {literal(own)}: {literal(name)}," for own, name in pairs.items()]
+    return ["names = {", *rows, "}", "chosen = {own_name: state[name] for own_name, name in names.items()}"]
+
+
+def _part(row: Pairing, own: str, name: str) -> list[str]:
+    """The lines for a tensor of which a part is loaded, or that is loaded from a part."""
+    assert row.target is not None and row.source is not None
+    mine, other = literal(own), literal(name)
+    if row.status == "sliced":
+        sizes = zip(row.target.tensor.shape, row.source.tensor.shape, strict=True)
+        block = ", ".join(f":{min(pair)}" for pair in sizes)
+        return [f"own[{mine}][{block}] = state[{other}][{block}]"]
+    if row.rows is None:
+        return []
+    side, first, last = row.rows
+    if side == "pretrained":
+        return [f"chosen[{mine}] = state[{other}][{first}:{last}]"]
+    return [f"own[{mine}][{first}:{last}] = state[{other}]"]

@@ -1,0 +1,80 @@
+"""`ckpt warmstart`: pretrained weights into another model, as far as they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.model.errors import UsageError
+from ckpt.model.text import pasted, pasted_path, show, show_literal
+from ckpt.surface.api.writing import warmstart
+from ckpt.surface.cli import output
+from ckpt.surface.cli.inputs import documented, opened, refuse_factory
+from ckpt.surface.cli.options import typed_options
+from ckpt.surface.cli.results import reporting, rewrite, split_options
+
+
+def command(
+    pretrained: str,
+    *,
+    into: str | None,
+    into_model: str | None,
+    print_code: bool,
+    **keywords: Any,
+) -> int:
+    """Load pretrained weights into a model as far as they fit.
+
+    The mapping of the names is found: prefixes on either side, renamed words, the names of other packages.
+    It is printed first. OUT has the structure, dtypes and devices of TARGET; only values come from PRETRAINED.
+    The optimizer and the counters of TARGET's old weights are left out.
+
+    \b
+    ckpt warmstart resnet50.pth --into mine.pth -o start.pth
+    ckpt warmstart resnet50.pth --into-model train.py:build_model --arg classes=10 --dry-run
+    ckpt warmstart resnet50.pth --into mine.pth --print-code
+    """
+    if into is None and into_model is None:
+        raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
+    refuse_factory(into or "", "--into-model")
+    asked = {"into": into, "into_model": into_model, "print_code": print_code, **keywords}
+    options, own = split_options("warmstart", [pretrained, into, into_model], keywords)
+
+    def write(path: str, **written: Any) -> RewriteReport:
+        return warmstart(
+            given,
+            into=into,
+            into_model=into_model,
+            print_code=print_code,
+            check=False,
+            **own,
+            **written,
+        )
+
+    def report(done: RewriteReport) -> None:
+        if print_code:
+            for line in done.code:
+                output.write_text(line)
+        else:
+            reporting(options)(done)
+        plan = done.coverage
+        if plan is not None and plan.refusal:
+            command = None if plan.way is None else _again(pretrained, asked, plan.way)
+            text = f"{show(done.source.path, None)}: {show_literal(plan.refusal)}: nothing was written"
+            output.talk(f"ckpt: {text}", command)
+
+    with documented(pretrained, "ckpt.rewrite" if options.json else None):
+        source = opened(pretrained, options.places.limits, tell=False)
+    with source as given:
+        return rewrite([into_model or into or ""], write, options, report=report)
+
+
+def _again(pretrained: str, asked: dict[str, Any], way: Sequence[str]) -> str | None:
+    """The command as it was typed, with further options, to paste, or None where no shell takes it."""
+    words = typed_options("warmstart", asked)
+    out = words.index("-o") if "-o" in words else len(words)
+    path = pasted_path(pretrained)
+    rest = [pasted(word) for word in (*words[:out], *way, *words[out:])]
+    if path is None or None in rest:
+        return None
+    return " ".join(["ckpt warmstart", path, *(word for word in rest if word is not None)])

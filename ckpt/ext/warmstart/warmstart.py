@@ -1,0 +1,779 @@
+"""`ckpt warmstart`: the values of a pretrained model in another one: planned by name, reported, written as bytes.
+
+What is written keeps the target's structure, order, dtypes, devices and `_metadata`. Nothing is guessed by shape, and what belongs
+to the old weights is left out: the optimizer, the scheduler, the average, the counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from math import prod
+from typing import Literal
+
+from ckpt.commands.rewriting.filling import Filling, lies_close
+from ckpt.commands.rewriting.report import (
+    LOADED,
+    Change,
+    Coverage,
+    Leftover,
+    Pairing,
+    RewriteReport,
+    edited,
+    head_of,
+    refuse_script,
+    rest_of,
+    with_ties,
+)
+from ckpt.commands.rewriting.sets import refuse_incomplete
+from ckpt.elements.blocks import elements, memory_order, permuted, same_bytes
+from ckpt.elements.cast import can_cast
+from ckpt.elements.computed import Overlaid, place_of
+from ckpt.evidence.adapters import piece_of, scales_of
+from ckpt.evidence.alignment import Alignment, Paired, in_turn, paired
+from ckpt.evidence.mapping import Shift, shift_of
+from ckpt.evidence.sections import Section, kind_of_key
+from ckpt.evidence.survey import Survey
+from ckpt.evidence.weights import refuse_emptied
+from ckpt.model.checkpoint import Checkpoint, Entry
+from ckpt.model.errors import UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.names import Path, dotted
+from ckpt.model.nodes import Dict, Node, Opaque, tensor_of
+from ckpt.model.places import Place
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref, unwrapped
+from ckpt.model.text import and_more, folded, plural, show
+from ckpt.tree.find import children, node_at
+from ckpt.tree.literals import brief
+
+LEAST = 0.1
+"""The share of the target's elements below which a warm start is refused, unless it was asked for."""
+_NOTES = 20
+"""Lines about tensors that share memory."""
+HALF = 0.5
+"""The share below which it is refused where more is known to fit."""
+
+
+class Options(NamedTuple):
+    """The options of a warm start. `mismatch` says what becomes of a tensor that has another shape.
+
+    `rules` rename the tensors of the pretrained model. Without `align` names are compared as they are; with `by_shape` tensors
+    are paired by shapes and order too. `fuse` and `split` put query, key and value together or apart.
+    """
+
+    mismatch: Literal["keep", "slice", "error"] = "keep"
+    rules: Sequence[Callable[[str], str]] = ()
+    section: str | None = None
+    into_section: str | None = None
+    align: bool = True
+    by_shape: bool = False
+    fuse: bool = False
+    split: bool = False
+    count_sliced: bool = False
+    """A flag: what is sliced of the last layer counts as loaded."""
+    ignore_layout: bool = False
+    keep_optimizer: bool = False
+    min_coverage: float | None = None
+    """The share of the model that must be loaded. None refuses less than a tenth, and less than a half where more is known to fit."""
+
+
+def warmstart(given: Survey, wanted: Survey, limits: Limits, options: Options | None = None) -> RewriteReport:
+    """The target with the values of the pretrained model where names and shapes agree, and the report of it.
+
+    Raises UsageError when a section is not there, when two names would become one, or for a tensor of another shape
+    where that is an error.
+    """
+    options = options or Options()
+    source = wanted.checkpoint
+    given, wanted, coverage = _planned(given, wanted, limits, options)
+    target = wanted.checkpoint
+    mine = wanted.only_model(options.into_section, "--into-section")
+    taken = coverage.of("loaded", "cast", "sliced")
+    old = [] if options.keep_optimizer or target.traits.is_live else old_state(wanted, mine)
+    result = target
+    if taken or target.traits.is_live:
+        result = _result(target, taken, [row.path for row in old], limits)
+    changes = [
+        Change(
+            kind,
+            label,
+            None,
+            len(rows),
+            "tensor",
+            sum(row.target.tensor.nbytes for row in rows if row.target),
+        )
+        for kind, label in (("loaded", "loaded"), ("cast", "cast"), ("sliced", "in part"))
+        if (rows := coverage.of(kind))  # type: ignore[arg-type]
+    ]
+    here = {entry.name for entry in result.tensors}
+    lost = [entry for entry in target.tensors if target.traits.is_live and entry.name not in here]
+    if lost:
+        text = (
+            f"{len(lost):,} of {plural(len(target.tensors), 'tensor')} of the model {'is' if len(lost) == 1 else 'are'} not in"
+            " the result: load_state_dict takes it with strict=False only (--init writes all)"
+        )
+        absent = tuple(entry.name for entry in lost)
+        coverage = coverage._replace(absent=absent, notes=(*coverage.notes, text))
+    odd = [Leftover(name, why) for name, why in target.account.left_out]
+    hints = ["--keep-optimizer", *[None] * len(old)]
+    dropped = [Leftover(row.name, row.what, None, hint) for row, hint in zip(old, hints, strict=False)]
+    gone = tuple(f"{row.name}." for row in old)
+    rest = [] if target.traits.is_live else rest_of(wanted, mine)
+    stays = [row for row in rest if not f"{row.name}.".startswith(gone)]
+    return RewriteReport(
+        "warmstart",
+        source,
+        result,
+        tuple(changes),
+        tuple(Leftover(entry.name, "the model has no value for it") for entry in lost)
+        + tuple(odd)
+        + tuple(dropped),
+        tuple(stays),
+        unchanged_bytes=False,
+        nothing="nothing to load",
+        coverage=coverage,
+    )
+
+
+def coverage_of(given: Survey, wanted: Survey, limits: Limits, options: Options) -> Coverage:
+    """The plan of a warm start. Raises UsageError as `warmstart` does."""
+    return _planned(given, wanted, limits, options)[2]
+
+
+def _planned(
+    given: Survey, wanted: Survey, limits: Limits, options: Options
+) -> tuple[Survey, Survey, Coverage]:
+    """Both sides, with the tensors that are tied, and the plan. Raises UsageError for tensors that may not differ in shape."""
+    refuse_script(wanted.checkpoint)
+    given, wanted = with_ties(given, limits), with_ties(wanted, limits)
+    theirs = given.only_model(options.section)
+    mine = wanted.only_model(options.into_section, "--into-section")
+    refuse_incomplete(given.checkpoint, theirs.name, "--section")
+    refuse_incomplete(wanted.checkpoint)
+    refuse_emptied(given, theirs)
+    refuse_emptied(wanted, mine)
+    coverage = _checked(_plan(given, theirs, wanted, mine, options), options)
+    wrong = [row for row in coverage.of("kept") if row.source is not None]
+    if options.mismatch == "error" and wrong:
+        rows = and_more([f"{show(row.name, 60)}: {row.why}" for row in wrong], 5, "; ")
+        raise UsageError(f"does not fit: {rows}", path=given.path, hint="--on-mismatch keep or slice")
+    return given, wanted, coverage
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(source: Survey, theirs: Section, wished: Survey, mine: Section, options: Options) -> Coverage:
+    pretrained, target = source.checkpoint, wished.checkpoint
+    sides = (
+        Alignment(theirs, pretrained.path, in_turn(options.rules), _is_saved),
+        Alignment(mine, target.path, keep=_is_saved),
+    )
+    suggest = not options.rules
+    names = paired(*sides, align=options.align, suggest=suggest, by_shape=options.by_shape, layouts=True)
+    given, wanted = _entries(pretrained, names.one), _entries(target, names.two)
+    joins = names.match.joins if options.fuse else {}
+    cuts = names.match.cuts if options.split else {}
+    rows = []
+    for name, entry in wanted.items():
+        partner = names.partners.get(name)
+        if name in joins:
+            rows += _joined(name, entry, [given[part] for part in joins[name]], options)
+        elif name in cuts:
+            rows += _cut(name, entry, given[cuts[name][0]], cuts[name][1], options)
+        elif partner is None:
+            rows.append(Pairing("missing", name, entry, None))
+        else:
+            rows.append(_pairing(name, entry, given[partner], options, target.traits.is_live))
+    taken = set(names.partners.values())
+    taken |= {part for parts in joins.values() for part in parts} | {whole for whole, _ in cuts.values()}
+    rows += [Pairing("unexpected", name, None, entry) for name, entry in given.items() if name not in taken]
+    rows, unscaled = _with_scales(rows, source, wished)
+    rows = _with_ties(rows)
+    notes = [*_shared(rows), *_strength(rows), *(rename.note for rename in names.renames if rename.note)]
+    head = head_of([row for row in rows if row.target is not None])
+    if not options.count_sliced:
+        rows = [
+            row._replace(copied=0) if row.status == "sliced" and row.name in head else row for row in rows
+        ]
+        sliced = [row for row in rows if row.status == "sliced" and row.name in head]
+        if sliced:
+            notes.append(
+                f"{folded([row.name for row in sliced], 4)} is sliced from the last layer of another task "
+                "and does not count as loaded (--count-sliced counts it)."
+            )
+    coverage = Coverage(
+        tuple(rows),
+        pretrained.path,
+        names.prefixes,
+        tuple(notes),
+        names.renames,
+        names.suggested,
+        head,
+        layout=_layout(pretrained, names, rows),
+        unscaled=unscaled,
+        shift=_shift(names, sides) if options.align else None,
+    )
+    return coverage._replace(ways=tuple(_ways(coverage, names, sides, options)))
+
+
+def _ways(
+    coverage: Coverage, names: Paired, sides: tuple[Alignment, Alignment], options: Options
+) -> Iterator[tuple[str, ...]]:
+    """Yield the options by which more would be loaded, the best first. Each was planned."""
+    if options.align and names.match.joins and not options.fuse:
+        yield ("--fuse",)
+    if options.align and names.match.cuts and not options.split:
+        yield ("--split",)
+    loaded = max(
+        coverage.elements[0], _met(names, sides)
+    )  # a tensor of another dtype meets and is not loaded
+    found: list[tuple[int, tuple[str, ...]]] = []
+    if not options.align:
+        found.append((_met(paired(*sides, suggest=False, layouts=True), sides), ()))
+    for rename in coverage.suggested:
+        renamed = sides[0].then(rename.rule)
+        other = paired(renamed, sides[1], suggest=False)
+        found.append((_met(other, (renamed, sides[1])), ("--sub", rename.substitution)))
+    if options.align and not options.by_shape and 2 * coverage.elements[0] < coverage.elements[1]:
+        other = paired(*sides, suggest=False, by_shape=True, layouts=True)
+        found.append((_met(other, sides), ("--by-shape",)))
+    yield from (way for met, way in sorted(found, key=lambda row: -row[0]) if met > loaded)
+
+
+def _shift(names: Paired, sides: tuple[Alignment, Alignment]) -> Shift | None:
+    """The modules that are probably counted from another number on."""
+    return shift_of(sides[0].shapes_of(names.one), sides[1].shapes_of(names.two), names.partners)
+
+
+def _met(names: Paired, sides: tuple[Alignment, Alignment]) -> int:
+    """The elements that meet, with equal shapes."""
+    one, two = sides[0].shapes_of(names.one), sides[1].shapes_of(names.two)
+    return sum(prod(two[name]) for name, other in names.partners.items() if one[other] == two[name])
+
+
+def _checked(coverage: Coverage, options: Options) -> Coverage:
+    """The plan with the reason why nothing should be written, if there is one."""
+    way = coverage.ways[0] if coverage.ways else None
+    least = options.min_coverage
+    halves = any(way in (("--fuse",), ("--split",)) for way in coverage.ways)
+    if coverage.layout and not options.ignore_layout:
+        return coverage._replace(
+            refusal=f"same shapes, other layout: {coverage.layout}; --recipe RECIPE lays it out, as ckpt recipe finds it",
+            way=("--ignore-layout",),
+        )
+    if coverage.shift is not None and not options.ignore_layout:
+        subs = [word for text in coverage.shift.substitutions for word in ("--sub", text)]
+        return coverage._replace(refusal=coverage.shift.reason, way=tuple(subs) or ("--ignore-layout",))
+    if coverage.unscaled and least is None:
+        way = ("--min-coverage", "0") if coverage.of(*LOADED) else None
+        return coverage._replace(refusal=coverage.unscaled, way=way)
+    lost = _left_layers(coverage)
+    if lost and least is None:
+        why = (
+            f"PRETRAINED holds an adapter of {plural(lost, 'layer')}, which TARGET has no place for: what was trained would be left"
+            " out; ckpt merge adds an adapter to its base"
+        )
+        return coverage._replace(refusal=why, way=("--min-coverage", "0") if coverage.of(*LOADED) else None)
+    if not coverage.of(*LOADED):
+        return coverage._replace(refusal="no tensor of PRETRAINED fits", way=way)
+    if least is not None:
+        few = coverage.share < least
+        why = f"less than --min-coverage {least:g} of the model"
+        return coverage._replace(refusal=why, way=way) if few else coverage
+    if halves:
+        why = "query, key and value are one tensor on one side, three on the other"
+        return coverage._replace(refusal=why, way=way)
+    if way is not None and coverage.share < HALF:
+        return coverage._replace(refusal="less than half of the model, and more would fit", way=way)
+    if coverage.share < LEAST:
+        why = f"less than {LEAST:.0%} of the model"
+        return coverage._replace(refusal=why, way=("--min-coverage", "0"))
+    return coverage
+
+
+def _left_layers(coverage: Coverage) -> int:
+    """The number of layers whose adapter (LoRA, LoHa, LoKr) finds no place in the target."""
+    names = [row.source.name for row in coverage.of("unexpected") if row.source is not None]
+    pieces = [piece_of(name) for name in names]
+    return len(
+        {piece.module for piece in pieces if piece is not None and piece.part not in ("alpha", "magnitude")}
+    )
+
+
+def _strength(rows: Sequence[Pairing]) -> Iterator[str]:
+    """Yield the scale of an adapter that only one side keeps: the same tensors act stronger or weaker without it."""
+    loaded = [
+        (row, piece_of(row.source.name)) for row in rows if row.status in LOADED and row.source is not None
+    ]
+    ranks: dict[str, int] = {}
+    theirs: set[str] = set()
+    for row, piece in loaded:
+        if piece is not None and piece.part == "down" and row.source is not None and row.source.tensor.shape:
+            ranks[piece.module] = row.source.tensor.shape[0]
+            other = piece_of(row.target.name) if row.target is not None else None
+            theirs |= {other.module} if other is not None else set()
+    if not ranks:
+        return
+    for status, modules in (("unexpected", ranks.keys()), ("missing", theirs)):
+        found = [row for row in rows if row.status == status]
+        alphas = [
+            entry.tensor
+            for row in found
+            if (entry := row.source or row.target) is not None
+            and (piece := piece_of(entry.name)) is not None
+            and piece.part == "alpha"
+            and piece.module in modules
+        ]
+        if not alphas:
+            continue
+        text = scales_of(alphas, tuple(sorted(set(ranks.values())))).text or "alpha"
+        if status == "unexpected":
+            yield (
+                f"PRETRAINED scales its layers by alpha / rank: {text}. The target has no alpha, so its strength differs"
+                " unless its configuration has this lora_alpha."
+            )
+        else:
+            yield (
+                f"The target keeps its own {text}. PRETRAINED has no alpha: its scale is in its configuration"
+                " (lora_alpha), and the strength differs where that is another one."
+            )
+
+
+# --- the layout of values ---------------------------------------------------------------------------------------------
+
+
+def _layout(pretrained: Checkpoint, names: Paired, rows: Sequence[Pairing]) -> str:
+    """The reason why tensors of equal names and shapes hold other values than the target's code expects, or ``."""
+    if names.match.layout:
+        return names.match.layout
+    return _caffe(pretrained, rows) or _transposed(rows)
+
+
+def _caffe(pretrained: Checkpoint, rows: Sequence[Pairing]) -> str:
+    """The reason why the first convolution sees the channels of its image in reverse, or ``.
+
+    Files of detectron2 say that Caffe2 wrote them; model zoos have `caffe` in the name of the file.
+    """
+    first = next((row for row in rows if row.source is not None and len(row.source.tensor.shape) == 4), None)
+    if (
+        first is None
+        or first.status not in LOADED
+        or first.source is None
+        or first.source.tensor.shape[1] != 3
+    ):
+        return ""
+    keys = {str(key): child for key, child in children(pretrained.root)}
+    author = keys.get("__author__")
+    name = pretrained.path.replace("\\", "/").rpartition("/")[2].lower()
+    if "caffe" in str(author).lower() or "matching_heuristics" in keys or "caffe" in name:
+        return f"a model of Caffe reads images as BGR, so the channels of {show(first.name, 60)} are reversed"
+    return ""
+
+
+def _transposed(rows: Sequence[Pairing]) -> str:
+    """The reason why square matrices are probably transposed, or ``: their neighbours are, as Conv1D of GPT-2 keeps them."""
+    turned: dict[str, str] = {}
+    for row in rows:
+        if row.status == "kept" and row.source is not None and row.target is not None:
+            shape = row.target.tensor.shape
+            if len(shape) == 2 and shape[0] != shape[1] and row.source.tensor.shape == shape[::-1]:
+                for module in row.name.rsplit(".", 3)[:-1][1:]:
+                    turned.setdefault(module, row.name)
+    for row in rows:
+        shape = row.target.tensor.shape if row.target is not None else ()
+        if row.status in LOADED and len(shape) == 2 and shape[0] == shape[1]:
+            other = next((turned[part] for part in row.name.rsplit(".", 3)[:-1][1:] if part in turned), None)
+            if other is not None:
+                return (
+                    f"{show(other, 60)} is transposed, as Conv1D of transformers keeps it, "
+                    f"so {show(row.name, 60)} is too"
+                )
+    return ""
+
+
+# --- query, key and value ---------------------------------------------------------------------------------------------
+
+
+def _joined(name: str, target: Entry, parts: Sequence[Entry], options: Options) -> list[Pairing]:
+    """The rows of a tensor that holds query, key and value one after the other."""
+    rows = [len_of(part) for part in parts]
+    if not _fits(target, sum(rows), parts):
+        shapes = " + ".join(str(list(part.tensor.shape)) for part in parts)
+        why = f"{shapes} → {list(target.tensor.shape)}"
+        return [Pairing("kept", name, target, parts[0], why=why)]
+    starts = [0, rows[0], rows[0] + rows[1]]
+    return [
+        _third(
+            _pairing(name, _rows_of(target, start, count), part, options, is_live=True),
+            "target",
+            start,
+            count,
+        )
+        for part, start, count in zip(parts, starts, rows, strict=True)
+    ]
+
+
+def _cut(name: str, target: Entry, whole: Entry, third: int, options: Options) -> list[Pairing]:
+    """The row of a tensor that is a third of another one."""
+    count = len_of(target)
+    if not _fits(whole, 3 * count, [target] * 3):
+        why = f"a third of {list(whole.tensor.shape)} → {list(target.tensor.shape)}"
+        return [Pairing("kept", name, target, whole, why=why)]
+    part = _rows_of(whole, third * count, count)
+    return [_third(_pairing(name, target, part, options, is_live=True), "pretrained", third * count, count)]
+
+
+def _third(row: Pairing, side: Literal["target", "pretrained"], start: int, count: int) -> Pairing:
+    return row._replace(rows=(side, start, start + count))
+
+
+def len_of(entry: Entry) -> int:
+    """The rows of a tensor; 0 for a number."""
+    return entry.tensor.shape[0] if entry.tensor.shape else 0
+
+
+def _fits(whole: Entry, rows: int, parts: Sequence[Entry]) -> bool:
+    """Tell whether the parts, one below the other, have the shape of the whole."""
+    shapes = {part.tensor.shape[1:] for part in parts}
+    strided = all(isinstance(entry.tensor, TensorRef) for entry in (whole, *parts))
+    return strided and len_of(whole) == rows > 0 and shapes == {whole.tensor.shape[1:]}
+
+
+def _rows_of(entry: Entry, start: int, count: int) -> Entry:
+    """Some rows of a tensor."""
+    ref = entry.tensor
+    assert isinstance(ref, TensorRef)
+    shape = (count, *ref.shape[1:])
+    view = tensor_ref(ref.storage, ref.dtype, shape, ref.stride, ref.offset + start * ref.stride[0])
+    return entry._replace(tensor=view._replace(conj=ref.conj, neg=ref.neg))
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------------
+
+
+def _is_saved(entry: Entry) -> bool:
+    """Tell whether a state dict holds the tensor."""
+    return entry.registered and entry.persistent
+
+
+def _entries(checkpoint: Checkpoint, indices: dict[str, int]) -> dict[str, Entry]:
+    found = {name: checkpoint.tensors[index] for name, index in indices.items()}
+    for name, entry in found.items():
+        tensor = unwrapped(entry.tensor)
+        if tensor is not entry.tensor:
+            found[name] = entry._replace(tensor=tensor)
+    return found
+
+
+def _pairing(name: str, target: Entry, source: Entry, options: Options, is_live: bool) -> Pairing:
+    """Decide what becomes of a tensor of the target that has a namesake."""
+    mine, other = target.tensor, source.tensor
+    for side, entry in (("the pretrained", source), ("the target's", target)):
+        tensor = entry.tensor
+        if not isinstance(tensor, TensorRef):
+            return Pairing("kept", name, target, source, why=f"{side} tensor is {tensor.layout}")
+    assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
+    if other.numel and other.storage.place is None:
+        return Pairing("kept", name, target, source, why="the pretrained tensor is on meta, without data")
+    if mine.numel and mine.storage.place is None and not is_live:
+        return Pairing("kept", name, target, source, why="the target's tensor is on meta, without data")
+    if mine.numel and (mine.conj or mine.neg or not lies_close(mine)):
+        return Pairing("kept", name, target, source, why="the target's tensor is not contiguous")
+    if mine.dtype != other.dtype and not can_cast(other.dtype, mine.dtype):
+        return Pairing(
+            "kept", name, target, source, why=f"ckpt does not cast {other.dtype.name} to {mine.dtype.name}"
+        )
+    if mine.shape == other.shape:
+        return Pairing("loaded" if mine.dtype == other.dtype else "cast", name, target, source, mine.numel)
+    shapes = f"{list(other.shape)} → {list(mine.shape)}"
+    if options.mismatch == "slice" and len(mine.shape) == len(other.shape) and mine.storage.place is not None:
+        copied = 1
+        for one, two in zip(mine.shape, other.shape, strict=True):
+            copied *= min(one, two)
+        if copied and mine.dtype.bits >= 8:
+            return Pairing("sliced", name, target, source, copied, shapes)
+    return Pairing("kept", name, target, source, why=shapes)
+
+
+def _with_ties(rows: list[Pairing]) -> list[Pairing]:
+    """The rows, those tied that get their values under another name: they look at the same memory."""
+    loaded: dict[tuple[object, ...], Pairing] = {}
+    for row in rows:
+        if row.status in ("loaded", "cast", "sliced"):
+            loaded.setdefault(_memory(row), row)
+    out = []
+    for row in rows:
+        twin = loaded.get(_memory(row)) if row.status in ("missing", "kept") else None
+        if twin is not None and row.target is not None and _memory(row):
+            why = f"tied to {twin.name}"
+            row = row._replace(status="tied", copied=min(twin.copied, row.target.tensor.numel), why=why)
+        out.append(row)
+    return out
+
+
+def _with_scales(rows: Sequence[Pairing], given: Survey, wanted: Survey) -> tuple[list[Pairing], str]:
+    """The rows, where codes come with the scales beside them or stay; and why codes of one side meet values of the other.
+
+    A cast of codes gives other weights, and so do the codes of one model with the scales of another.
+    """
+    sides = [(survey.scaled, survey) for survey in (given, wanted)]
+    if not any(scaled.codes or scaled.unpaired or scaled.beside for scaled, _ in sides):
+        return list(rows), ""
+    places = [{entry.name: index for index, entry in enumerate(survey.tensors)} for _, survey in sides]
+    whats: list[list[str | None]] = []
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number, row in enumerate(rows):
+        labels: list[str | None] = []
+        for side, entry in enumerate((row.source, row.target)):
+            index = places[side].get(entry.name) if entry is not None else None
+            scaled = sides[side][0]
+            labels.append(None if index is None else scaled.what(index))
+            owner = None if index is None else scaled.group_of(index)
+            if owner is not None:
+                groups.setdefault((side, owner), []).append(number)
+        whats.append(labels)
+    stays: dict[int, str] = {}
+    met: dict[str, list[str]] = {}
+    for number, row in enumerate(rows):
+        theirs, mine = whats[number]
+        meets = row.status in LOADED or (row.status == "kept" and _has_one_shape(row))
+        if meets and (theirs is None) != (mine is None):
+            holder = "PRETRAINED" if mine is None else "the target"
+            stays[number] = f"{theirs or mine} in {holder}, values in the other"
+            met.setdefault(stays[number], []).append(row.name)
+        elif row.status in LOADED and theirs is not None and row.status != "loaded":
+            stays[number] = f"{theirs}, which are not cast or cut"
+    todo = [*stays]
+    todo += [number for numbers in groups.values() for number in numbers if rows[number].status not in LOADED]
+    of_row: dict[int, list[list[int]]] = {}
+    for numbers in groups.values():
+        for number in numbers:
+            of_row.setdefault(number, []).append(numbers)
+    while todo:  # what belongs to a tensor that stays does so too
+        for numbers in of_row.pop(todo.pop(), ()):
+            for other in numbers:
+                if other not in stays and rows[other].status in LOADED:
+                    stays[other] = "codes and scales are loaded together or not at all"
+                    todo.append(other)
+    kept = [
+        row._replace(status="kept", copied=0, why=stays[number]) if number in stays else row
+        for number, row in enumerate(rows)
+    ]
+    texts = [f"{why}: {folded(names)}" for why, names in met.items()]
+    return kept, texts[0] if texts else ""
+
+
+def _has_one_shape(row: Pairing) -> bool:
+    """Tell whether the tensors of both sides have the same shape."""
+    sides = (row.source, row.target)
+    return len({entry.tensor.shape if entry is not None else None for entry in sides}) == 1
+
+
+def _memory(row: Pairing) -> tuple[object, ...]:
+    """The memory that a tensor of the target looks at: equal of those that are tied."""
+    ref = row.target.tensor if row.target is not None else None
+    return (ref.storage, ref.extent) if isinstance(ref, TensorRef) and ref.numel else ()
+
+
+def _shared(rows: Sequence[Pairing]) -> list[str]:
+    """Tensors that share memory in the target and get values of their own: the last one wins, as in load_state_dict."""
+    by_storage: dict[Storage, list[tuple[tuple[int, int], int]]] = {}
+    for number, row in enumerate(rows):
+        ref = row.target.tensor if row.target is not None else None
+        if row.status in ("loaded", "cast", "sliced") and isinstance(ref, TensorRef) and ref.numel:
+            by_storage.setdefault(ref.storage, []).append((ref.extent, number))
+    notes = []
+    for views in by_storage.values():
+        views.sort()
+        far, last = views[0]  # the view that reaches farthest so far
+        for extent, number in views[1:]:
+            if extent[0] < far[1]:
+                first, second = (rows[index] for index in sorted((last, number)))
+                if not _same_values(first, second):
+                    what = "are tied" if extent == far else "share memory in part"
+                    notes.append(
+                        f"{show(first.name, 60)} and {show(second.name, 60)} {what} in the target; the second one wins."
+                    )
+            if extent[1] >= far[1]:
+                far, last = extent, number
+    more = f"{len(notes) - _NOTES:,} more tensors share memory in the target; the last one wins."
+    return notes if len(notes) <= _NOTES else [*notes[:_NOTES], more]
+
+
+def _same_values(one: Pairing, two: Pairing) -> bool:
+    """Tell whether two tensors of one memory get the same bytes."""
+    if (
+        one.source is None
+        or two.source is None
+        or "sliced" in (one.status, two.status)
+        or _memory(one) != _memory(two)
+    ):
+        return False
+    first, second = one.source.tensor, two.source.tensor
+    assert isinstance(first, TensorRef) and isinstance(second, TensorRef)
+    alike = first.shape == second.shape and first.dtype == second.dtype
+    return alike and same_bytes(elements(first), elements(second))
+
+
+# --- the result -------------------------------------------------------------------------------------------------------
+
+
+def _content(row: Pairing, mine: TensorRef, other: TensorRef) -> Place:
+    """The bytes that a tensor of the target gets, in the order in which they lie there."""
+    order = memory_order(mine)
+    if row.status == "sliced":
+        return Overlaid(permuted(mine, order), permuted(other, order))
+    return place_of(permuted(other, order), mine.dtype)
+
+
+def _filling(taken: Sequence[Pairing]) -> Filling:
+    """The storages of the target that change."""
+    filling = Filling()
+    for row in taken:
+        assert row.target is not None and row.source is not None
+        mine, other = row.target.tensor, row.source.tensor
+        assert isinstance(mine, TensorRef) and isinstance(other, TensorRef)
+        if mine.numel:  # a block is put over what is there by then
+            base = filling.current(mine) if row.status == "sliced" else mine
+            filling.put(mine, _content(row, base, other))
+    return filling
+
+
+def _result(target: Checkpoint, taken: Sequence[Pairing], gone: Sequence[Path], limits: Limits) -> Checkpoint:
+    filling = _filling(taken)
+    if target.traits.is_live:
+        return _from_live(target, filling, limits)
+    return edited(target, without_paths(filling.root_of(target), gone), limits)
+
+
+# --- what belongs to the old weights ----------------------------------------------------------------------------------
+
+
+class OldState(NamedTuple):
+    """A part of the target that was made with its old weights, and its place in the tree."""
+
+    name: str
+    what: str
+    path: Path
+
+
+_OLD_KINDS = ("optimizer", "scheduler", "scaler", "ema")
+_COUNTERS = frozenset(
+    [
+        "epoch",
+        "epochs",
+        "step",
+        "steps",
+        "global_step",
+        "iteration",
+        "iterations",
+        "iter",
+        "iters",
+        "last_epoch",
+        "current_epoch",
+        "cur_epoch",
+        "start_epoch",
+        "global_epoch",
+        "train_steps",
+        "num_updates",
+        "loops",
+        "best",
+    ]
+)
+"""Keys whose numbers count the training of the old weights; `loops` is where Lightning counts."""
+_STATES = {
+    "scheduler": frozenset(("last_epoch", "_step_count")),
+    "scaler": frozenset(("scale", "growth_factor", "backoff_factor")),
+}
+"""Keys that the state of a scheduler and of a scaler have, whatever it is called."""
+
+
+def old_state(wanted: Survey, mine: Section) -> list[OldState]:
+    """List what of the target belongs to its old weights: optimizers, schedulers, scalers, averages, counters, the best result."""
+    rows: list[OldState] = []
+    root = wanted.checkpoint.root
+    parts = [part for part in wanted.sections if part is not mine and part.kind in _OLD_KINDS and part.path]
+    levels = [mine.path[:depth] for depth in range(max(len(mine.path), 1))]
+    for part in parts:  # what lies beside an optimizer goes with it
+        levels += [part.path[:depth] for depth in range(len(part.path)) if part.kind != "ema"]
+    for above in dict.fromkeys(levels):
+        if any(row.path == above[: len(row.path)] for row in rows):
+            continue
+        for key, child in children(node_at(root, above)):
+            path = (*above, key)
+            if mine.path and path == mine.path[: len(path)]:
+                continue
+            name = str(key).lower()
+            is_number = type(child) in (int, float) or name == "loops"
+            is_number = is_number or (tensor_of(child) is not None and bool(mine.path))
+            kind = _kind_of(key, child)
+            if (name in _COUNTERS or name.startswith("best_")) and is_number:
+                rows.append(OldState(dotted(path), f"{brief(child, 40)}, of the old weights", path))
+            elif kind is not None:
+                inside = sum(part.tensors for part in parts if part.path[: len(path)] == path)
+                rows.append(OldState(dotted(path), _kind_text(kind, name, inside), path))
+    covered = [row.path for row in rows]
+    rest = [part for part in parts if not any(part.path[: len(path)] == path for path in covered)]
+    return [
+        OldState(part.name, _kind_text(part.kind, part.name, part.tensors), part.path) for part in rest
+    ] + rows
+
+
+def _kind_of(key: object, node: Node) -> str | None:
+    """The kind of a part that belongs to the old weights, by its key or by the keys of a state in it, or None."""
+    if type(node) not in (list, Dict, Opaque):
+        return None
+    if isinstance(key, (str, int)) and kind_of_key((key,)) in _OLD_KINDS:
+        return kind_of_key((key,))
+    first = node[0] if type(node) is list and node else node
+    keys = set(first.keys) if isinstance(first, Dict) else set()
+    return next((kind for kind, words in _STATES.items() if words <= keys), None)
+
+
+def _kind_text(kind: str, name: str, tensors: int) -> str:
+    what = "of the old weights" if kind == name else f"{kind} of the old weights"
+    return f"{what}, {plural(tensors, 'tensor')}" if tensors else what
+
+
+def without_paths(root: Node, gone: Sequence[Path]) -> Node:
+    """The tree without the nodes at some paths."""
+    here = {path[0] for path in gone if len(path) == 1}
+    below: dict[object, list[Path]] = {}
+    for path in gone:
+        if len(path) > 1:
+            below.setdefault(path[0], []).append(path[1:])
+    if not gone or type(root) not in (list, Dict, Opaque):
+        return root
+    if type(root) is list:
+        return [
+            without_paths(item, below.get(index, [])) for index, item in enumerate(root) if index not in here
+        ]
+    assert isinstance(root, (Dict, Opaque))
+    tree = copy(root)
+    pairs = [pair for pair in zip(root.keys, root.values, strict=True) if pair[0] not in here]
+    tree.keys = [key for key, _ in pairs]
+    tree.values = [without_paths(value, below.get(key, [])) for key, value in pairs]
+    return tree
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def _from_live(target: Checkpoint, filling: Filling, limits: Limits) -> Checkpoint:
+    """The state dict of a live model: of one without memory (on meta) only what was loaded."""
+    old = target.root
+    assert type(old) is Opaque
+    state = Opaque(old.how, old.func, old.args, None, old.offset)
+    for key, node in zip(old.keys, old.values, strict=True):
+        ref = tensor_of(node)
+        if isinstance(ref, TensorRef):
+            new = filling.current(ref)
+            if new.storage.place is None and ref.numel:
+                continue
+            node = new._replace(storage=new.storage)
+        state.set([key], [node])
+    for each in old.states:
+        state.build(each)
+    return edited(target, state, limits, traits=target.traits._replace(is_live=False))

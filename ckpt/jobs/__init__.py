@@ -1,1 +1,0 @@
-"""The work of the commands: checkpoints in, a report out. No job opens a file, prints, or knows a format."""

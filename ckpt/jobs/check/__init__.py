@@ -1,1 +1,0 @@
-"""`ckpt verify`, `sum`, `stats` and `lint`."""

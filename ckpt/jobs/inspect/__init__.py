@@ -1,1 +1,0 @@
-"""`ckpt inspect` and `ckpt get`."""

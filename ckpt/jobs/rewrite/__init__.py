@@ -1,1 +1,0 @@
-"""The commands that write: each is an edit of the tree."""

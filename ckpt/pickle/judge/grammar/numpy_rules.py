@@ -1,0 +1,399 @@
+"""The rules of numpy: arrays, whose dtype, shape and data must fit each other, scalars, and generators."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ckpt.model.nodes import Dict, Node, Opaque, is_tuple
+from ckpt.pickle.judge.grammar.forms import (
+    Grammar,
+    Rule,
+    either,
+    free_attributes,
+    holds_flag,
+    holds_text,
+    is_count,
+    is_none,
+    is_plain,
+    is_raw,
+    is_short,
+    is_short_text,
+    matching,
+    much,
+    named,
+    result_of,
+    takes,
+    takes_nothing,
+    tuple_of,
+)
+from ckpt.tree.arrays import as_bytes
+
+# --- numpy --------------------------------------------------------------------------------------------------------------
+
+_ARRAYS = named(
+    "numpy.ndarray",
+    "numpy.matrix",
+    "numpy.recarray",
+    "numpy.rec.recarray",
+    "numpy.core.records.recarray",
+    "numpy.ma.MaskedArray",
+    "numpy.ma.core.MaskedArray",
+)
+_DTYPE = result_of("numpy.dtype")
+_RECORD = named("numpy.record")
+_SIZES = {
+    **dict.fromkeys(("b1", "i1", "u1", "?", "b", "B"), 1),
+    **dict.fromkeys(("f2", "i2", "u2"), 2),
+    **dict.fromkeys(("f4", "i4", "u4"), 4),
+    **dict.fromkeys(("f8", "i8", "u8", "c8"), 8),
+    **dict.fromkeys(("f12",), 12),
+    **dict.fromkeys(("f16", "c16"), 16),
+    **dict.fromkeys(("c24",), 24),
+    **dict.fromkeys(("c32",), 32),
+}
+"""Bytes of an element of the dtypes of numbers, by the codes that numpy writes."""
+_TIME_CODES = ("M8", "m8")
+_OBJECT_CODES = ("O8", "O4", "O")
+_LONGEST_ELEMENT = 2**31
+_LONGEST_RECORD = 1 << 20
+_OBJECTS_FLAGS = 63
+"""The flags of a dtype of objects. With others, raw bytes would be taken as addresses of objects."""
+_OF_OBJECTS = 0x07
+"""The flags of elements that are objects or addresses. The others say how numpy reads an element."""
+
+
+def _is_zero(grammar: Grammar, node: Node) -> bool:
+    return is_tuple(node) and node in ((0,), ())
+
+
+def _is_letter(grammar: Grammar, node: Node) -> bool:
+    """The type code `b` of the empty array that a state fills. Another one could make objects of any size."""
+    return node in ("b", b"b") or (type(node) is Opaque and as_bytes(node) == b"b")
+
+
+def _dtype_code(grammar: Grammar, node: Node) -> bool:
+    if _RECORD(grammar, node):
+        return True
+    if not holds_text(node):
+        return False
+    code = str(node)
+    return code in _SIZES or code in _TIME_CODES or code in _OBJECT_CODES or _flexible(code) is not None
+
+
+def _flexible(code: str) -> int | None:
+    """The bytes of a dtype of texts, bytes or records by its code, such as `U6`. None for any other code."""
+    digits = code[1:]
+    if code[:1] not in ("S", "U", "V") or not (digits.isascii() and digits.isdigit() and len(digits) < 10):
+        return None
+    size = int(digits) * (4 if code[0] == "U" else 1)
+    return size if size < _LONGEST_ELEMENT else None
+
+
+def _dtype_state(grammar: Grammar, node: Node) -> bool:
+    """A state of a dtype. `_dtype` has judged it, with the code that it belongs to."""
+    return True
+
+
+def _dtype(grammar: Grammar, args: tuple[Node, ...], call: Opaque) -> bool:
+    """A dtype as numpy writes it: a code, and a state that says no more of it than the code allows."""
+    if not (1 <= len(args) <= 3 and _dtype_code(grammar, args[0]) and all(map(holds_flag, args[1:]))):
+        return False
+    return len(call.states) <= 1 and all(_dtype_call(grammar, call) for _ in call.states)
+
+
+def _dtype_call(grammar: Grammar, call: Node) -> bool:
+    """Tell whether the state of a dtype fits its code: (version, order, parts of an array, names, fields, bytes, alignment,
+    flags, and times or metadata).
+    """
+    assert type(call) is Opaque
+    state = call.states[0]
+    if not is_tuple(state) or not 8 <= len(state) <= 9:
+        return False
+    version, order, parts, names, fields, size, alignment, flags = state[:8]
+    numbers = (version, size, alignment, flags)
+    if (
+        not all(type(number) is int for number in numbers)
+        or not holds_text(order)
+        or str(order) not in "<>|="
+    ):
+        return False
+    assert type(flags) is int and type(size) is int
+    code = "V0" if _RECORD(grammar, call.args[0]) else str(call.args[0])
+    if len(state) == 9 and not _dtype_metadata(grammar, code, state[8]):
+        return False
+    if (
+        len(state) == 8 and code in _TIME_CODES
+    ):  # numpy reads the unit of a time where there is none, and dies
+        return False
+    if code in _OBJECT_CODES:
+        return (parts, names, fields) == (None, None, None) and flags == _OBJECTS_FLAGS and size == -1
+    if flags & _OF_OBJECTS or not -128 <= flags < 256:  # numpy before 1.24 wrote a signed byte
+        return False
+    if code[0] != "V":
+        is_plain = (parts, names, fields) == (None, None, None) and flags in (
+            (0, 8) if code[0] == "U" else (0,)
+        )
+        return is_plain and size == (-1 if _flexible(code) is None else _flexible(code))
+    is_sized = 0 <= size < _LONGEST_ELEMENT and (_RECORD(grammar, call.args[0]) or size == _flexible(code))
+    if parts is not None:
+        return is_sized and names is None and fields is None and _dtype_of_parts(grammar, parts, size)
+    return is_sized and grammar.once(_dtype_fields, state)
+
+
+def _dtype_metadata(grammar: Grammar, code: str, node: Node) -> bool:
+    if code not in _TIME_CODES:
+        return node is None or (type(node) is Dict and grammar.is_plain(node))
+    return _TIME_METADATA(grammar, node)
+
+
+_TIME_METADATA = tuple_of(
+    either(is_none, lambda grammar, node: type(node) is Dict and not node.keys),
+    tuple_of(either(is_raw, is_short_text), is_count, is_count, is_count),
+)
+
+
+def _dtype_of_parts(grammar: Grammar, node: Node, size: int) -> bool:
+    """`(dtype, shape)` of a field that is an array."""
+    if not is_tuple(node) or len(node) != 2:
+        return False
+    shape = (node[1],) if type(node[1]) is int else node[1]
+    if not is_tuple(shape) or len(shape) > 32 or not all(is_count(grammar, number) for number in shape):
+        return False
+    inner = _element_size(grammar, node[0])
+    return inner is not None and inner * prod(shape) == size  # type: ignore[arg-type]
+
+
+def _dtype_fields(grammar: Grammar, state: Node) -> bool:
+    """The fields of a record, each of which lies inside of it: `{name: (dtype, offset)}`."""
+    assert is_tuple(state)
+    names, fields, size = state[3:6]
+    assert type(size) is int
+    if names is None:
+        return fields is None
+    if not is_tuple(names) or type(fields) is not Dict or not all(map(holds_text, (*names, *fields.keys))):
+        return False
+    keys = list(map(str, fields.keys))
+    if len(set(keys)) < len(keys) or not set(map(str, names)).issubset(keys):
+        return False
+    total = 0
+    named = set(map(str, names))
+    for key, field in zip(keys, fields.values, strict=True):
+        if not is_tuple(field) or not 2 <= len(field) <= 3 or not is_count(grammar, field[1]):
+            return False
+        if len(field) == 3 and not holds_text(field[2]):
+            return False
+        inner, offset = _element_size(grammar, field[0]), field[1]
+        assert type(offset) is int
+        total += (inner or 0) if key in named else 0  # a title names a field again
+        if not inner or inner + offset > size or size > _LONGEST_RECORD:
+            return False
+    return total <= size  # fields over each other could be many in few bytes
+
+
+def _any_dtype(grammar: Grammar, node: Node) -> bool:
+    assert type(node) is Opaque
+    return _dtype(grammar, node.args, node)
+
+
+def _element_size(grammar: Grammar, node: Node) -> int | None:
+    """The bytes of an element of a dtype inside another one. None for one of objects, or one that is not allowed.
+
+    A loader changes a dtype in place when it sets a state, so one that others have seen before is none.
+    """
+    if type(node) is not Opaque or not _DTYPE(grammar, node) or grammar.is_refilled(node):
+        return None
+    if node.items or node.keys or not grammar.once_nested(_any_dtype, node):
+        return None
+    code = str(node.args[0]) if holds_text(node.args[0]) else "V0"
+    if code in _OBJECT_CODES:
+        return None
+    if code[0] == "V" and node.states:
+        state = node.states[0]
+        return state[5] if is_tuple(state) and type(state[5]) is int else None
+    return _SIZES.get(code, 8 if code in _TIME_CODES else _flexible(code))
+
+
+def _array_state(grammar: Grammar, node: Node) -> bool:
+    """(version, shape, dtype, order, data), where an array of objects has a list as its data."""
+    if not is_tuple(node) or not 4 <= len(node) <= 5:
+        return False
+    version, (shape, dtype, order, data) = node[:-4], node[-4:]
+    if not is_tuple(shape) or len(shape) > _DIMENSIONS or not all(is_count(grammar, size) for size in shape):
+        return False
+    if (
+        not all(map(holds_flag, version))
+        or type(order) not in (bool, int)
+        or order not in (0, 1)
+        or not _DTYPE(grammar, dtype)
+        or grammar.is_refilled(dtype)
+    ):
+        return False
+    if type(data) is list:
+        is_full = prod(shape) == len(data) and not grammar.is_refilled(data)  # type: ignore[arg-type]
+        return is_full and _is_of_objects(dtype) and _is_shallow(data)
+    return not _is_of_objects(dtype) and is_raw(grammar, data)
+
+
+def _steps_of_mask(grammar: Grammar, call: Opaque) -> int:
+    """The mask of a record is made anew of all of its fields, each of which takes some bytes.
+
+    Its fill value is made of the size of an element, one for each that is given.
+    """
+    work = 0
+    for state in call.states:
+        size = _size_of(state[2]) if is_tuple(state) and len(state) == 7 else 0
+        work += size * _elements_of(state[6]) if size else 0  # type: ignore[index]
+    dtypes = [part for state in call.states if is_tuple(state) for part in state]
+    for dtype in (*call.args, *dtypes):
+        if type(dtype) is Opaque and dtype.states and _DTYPE(grammar, dtype):
+            state = dtype.states[0]
+            if is_tuple(state) and len(state) > 5 and type(state[5]) is int and state[3] is not None:
+                work += _FIELD * state[5]
+    return work
+
+
+def _size_of(dtype: Node) -> int:
+    """The bytes of an element of text or of a record, 0 for one of another dtype."""
+    if type(dtype) is not Opaque or not dtype.args:
+        return 0
+    if dtype.states and is_tuple(dtype.states[0]) and len(dtype.states[0]) > 5:
+        size = dtype.states[0][5]
+        return max(size, 0) if type(size) is int else 0
+    return _flexible(str(dtype.args[0])) or 0
+
+
+def _elements_of(fill: Node) -> int:
+    """The elements of a fill value."""
+    count = 1
+    for state in fill.states if type(fill) is Opaque else ():
+        for part in state[:2] if is_tuple(state) else ():
+            if is_tuple(part) and all(type(number) is int for number in part):
+                count *= prod(part)  # type: ignore[arg-type]
+    return count
+
+
+_FIELD = 16
+
+
+def _is_shallow(items: list[Node]) -> bool:
+    """Tell whether arrays of objects lie in each other a few times at most: numpy frees them one inside the other."""
+    level: list[Node] = [items]
+    for _ in range(_NESTED_ARRAYS):
+        seen: dict[int, Node] = {}
+        for node in level:
+            parts = node if type(node) is list or is_tuple(node) else ()
+            for part in parts:
+                inner = _lists_of(part) if type(part) is Opaque else [part]
+                seen.update((id(data), data) for data in inner if type(data) in (list, tuple))
+        level = list(seen.values())
+        if not level:
+            return True
+    return False
+
+
+def _lists_of(call: Opaque) -> list[Node]:
+    return [part for state in call.states if is_tuple(state) for part in state if type(part) is list]
+
+
+_NESTED_ARRAYS = 32
+"""The most arrays and lists of objects inside each other, from an array of objects on."""
+_DIMENSIONS = 64
+"""The most dimensions of an array of numpy 2."""
+
+
+def _is_of_objects(dtype: Node) -> bool:
+    return type(dtype) is Opaque and bool(dtype.args) and dtype.args[0] in _OBJECT_CODES
+
+
+def _masked_state(grammar: Grammar, node: Node) -> bool:
+    """(version, shape, dtype, order, data, mask, fill value) of a masked array of numbers, texts or records."""
+    if not is_tuple(node) or len(node) != 7 or type(node[4]) is list:
+        return False
+    fill = node[6]
+    is_filled = fill is None or type(fill) in (int, float, bool, str) or _is_fill(grammar, fill)
+    return _array_state(grammar, node[:5]) and is_raw(grammar, node[5]) and is_filled
+
+
+_FILL = result_of("numpy.core.multiarray._reconstruct", "numpy.core.multiarray.scalar")
+
+
+def _is_fill(grammar: Grammar, node: Node) -> bool:
+    """A scalar, or an array of numbers, texts or records. Objects would be asked for their numbers and texts."""
+    return type(node) is Opaque and _FILL(grammar, node) and not _lists_of(node)
+
+
+_BIT_GENERATOR = "numpy.random._pickle.__bit_generator_ctor"
+_BIT_GENERATORS = tuple(
+    f"numpy.random._{module}.{name}"
+    for module, name in (
+        ("mt19937", "MT19937"),
+        ("pcg64", "PCG64"),
+        ("pcg64", "PCG64DXSM"),
+        ("philox", "Philox"),
+        ("sfc64", "SFC64"),
+    )
+)
+_BITS = either(matching("[A-Z0-9a-z]{1,20}"), named(*_BIT_GENERATORS))
+_SEEDS = result_of(
+    "numpy.random.bit_generator.SeedSequence", "numpy.random.bit_generator.__pyx_unpickle_SeedSequence"
+)
+_BITS_STATE = either(is_plain, tuple_of(is_plain, either(is_none, is_plain, _SEEDS)))
+_FROM_BITS = Rule(
+    takes(either(_BITS, result_of(_BIT_GENERATOR)), named(_BIT_GENERATOR), least=0),
+    "instance",
+    _BITS_STATE,
+    work=much,
+)
+
+
+def _is_short_bytes(grammar: Grammar, node: Node) -> bool:
+    """Bytes as protocol 2 writes them."""
+    data = as_bytes(node) if type(node) is Opaque else None
+    return data is not None and is_short(grammar, data)
+
+
+NUMPY = {
+    "numpy.dtype": Rule(_dtype, "value", _dtype_state),
+    "numpy.core.multiarray._reconstruct": Rule(
+        takes(_ARRAYS, _is_zero, _is_letter), "container", _array_state
+    ),
+    "numpy.core.multiarray.scalar": Rule(takes(_DTYPE, either(is_raw, is_short))),
+    "numpy.core.numeric._frombuffer": Rule(
+        takes(is_raw, _DTYPE, is_plain, matching("[CFK]"), either(is_none, is_plain), least=4)
+    ),
+    "numpy.ma.core._mareconstruct": Rule(
+        takes(_ARRAYS, _ARRAYS, _is_zero, _is_letter), "value", _masked_state, work=_steps_of_mask
+    ),
+    _BIT_GENERATOR: Rule(takes(_BITS, least=0), "instance", _BITS_STATE, work=much),
+    "numpy.random._pickle.__generator_ctor": _FROM_BITS,
+    "numpy.random._pickle.__randomstate_ctor": _FROM_BITS,
+    "numpy.random.bit_generator.SeedSequence": Rule(takes_nothing, "instance", is_plain),
+    "numpy.random.bit_generator.__pyx_unpickle_SeedSequence": Rule(
+        takes(named("numpy.random.bit_generator.SeedSequence"), is_count, either(is_none, is_plain)),
+        "instance",
+        is_plain,
+    ),
+    **{
+        f"numpy.{name}": Rule(takes(either(is_short, _is_short_bytes), least=0))
+        for name in (
+            "bool_",
+            "float16",
+            "float32",
+            "float64",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "str_",
+        )
+    },
+    "joblib.numpy_pickle.NumpyArrayWrapper": Rule(
+        takes_nothing,
+        "instance",
+        free_attributes(subclass=_ARRAYS, shape=is_plain, order=is_plain, dtype=_DTYPE),
+    ),
+}

@@ -1,0 +1,164 @@
+"""The state dict of a pickled module: what `state_dict()` of the live module would give."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ckpt.model.nodes import Dict, Global, Node, Opaque, tensor_of
+from ckpt.model.rows import replace
+from ckpt.model.tensors import Composite, TensorRef, is_same_view
+from ckpt.pickle.calls import ordered_dict
+from ckpt.tree.find import module_steps
+from ckpt.tree.quantized import number, packed, state_version, unpacked
+from ckpt.tree.view import View, look
+
+_DEPTH = 200
+_LOOKS = 3
+"""The depth to which the attributes of a tensor are searched for tensors."""
+
+
+def state_dict(view: View) -> Opaque:
+    """The state dict of a pickled module: an OrderedDict of what `state_dict()` would give.
+
+    Packed parameters of quantized modules come as their content. What Python code keeps on a tensor and holds
+    tensors itself (the scales of bitsandbytes) follows the tensor: `weight.SCB`.
+    """
+    state = ordered_dict()
+    versions = ordered_dict()
+    _note_version(versions, "", view)
+    todo = [iter(list(module_steps(view, (), "", None)))]
+    prefixes = [""]
+    while todo:
+        step = next(todo[-1], None)
+        if step is None:
+            todo.pop()
+            prefixes.pop()
+            continue
+        path, name, node, kind, registered, persistent = step
+        if not registered or not persistent:
+            continue
+        inner = look(node)
+        full = f"{prefixes[-1]}{name}"
+        if len(path) == 1:  # an attribute that a quantized module saves
+            state.set([full], [_saved(name, node)])
+        elif inner.kind == "module" and kind is None and len(todo) < _DEPTH:
+            prefixes.append(f"{full}.")
+            _note_version(versions, full, inner)
+            todo.append(iter(list(module_steps(inner, (), "", None))))
+        elif inner.kind == "tensor":
+            kept = tensor_attributes(node)
+            state.set([full, *(f"{full}.{key}" for key in kept)], [_detached(node), *kept.values()])
+    if versions.keys:
+        attributes = Dict()
+        attributes.set(["_metadata"], [versions])
+        state.build(attributes)
+    return state
+
+
+def _note_version(versions: Opaque, name: str, view: View) -> None:
+    """Note the version of a quantized module: without it, load_state_dict expects what torch 1.0 to 1.4 saved."""
+    version = state_version(view.type)
+    if version is not None:
+        fields = Dict()
+        fields.set(["version"], [version])
+        versions.set([name], [fields])
+
+
+def _saved(name: str, node: Node) -> Node:
+    inside = packed(node)
+    if inside is not None:
+        return unpacked(name, inside[1])
+    return number(node) if name in ("scale", "zero_point") else _detached(node)
+
+
+def tensor_attributes(node: Node) -> dict[str, Node]:
+    """Return the attributes that Python code keeps on a Parameter, without modules and the data itself.
+
+    They are empty when none of them holds a tensor.
+    """
+    attributes: dict[str, Node] = {}
+    own = tensor_of(node)
+    while _is_parameter(node):
+        assert type(node) is Opaque
+        state = node.args[3] if len(node.args) > 3 else None
+        for part in state if type(state) is tuple else (state,):
+            if type(part) is Dict:
+                for key, value in zip(part.keys, part.values, strict=True):
+                    if (
+                        isinstance(key, str)
+                        and key != "requires_grad"
+                        and not is_same_view(tensor_of(value), own)
+                    ):
+                        attributes[str(key)] = value
+        node = node.args[0]
+    kept = {key: value for key, value in attributes.items() if look(value).kind != "module"}
+    return kept if any(_holds_tensor(value, _LOOKS) for value in kept.values()) else {}
+
+
+def _holds_tensor(node: Node, depth: int) -> bool:
+    view = look(node)
+    if view.kind == "tensor" or depth == 0:
+        return view.kind == "tensor"
+    return view.kind in ("object", "mapping", "sequence") and any(
+        _holds_tensor(child, depth - 1) for child in view.children[:100]
+    )
+
+
+def _is_parameter(node: Node) -> bool:
+    return (
+        type(node) is Opaque and type(node.func) is Global and node.func.name.startswith("_rebuild_parameter")
+    )
+
+
+def _detached(node: Node) -> Node:
+    """The tensor of a Parameter: state_dict() gives no Parameters."""
+    while _is_parameter(node):
+        assert type(node) is Opaque
+        node = node.args[0]
+    return node
+
+
+_REQUIRES_GRAD = {"_rebuild_tensor_v2": 4, "_rebuild_tensor_v3": 4, "_rebuild_qtensor": 5}
+
+
+def without_gradient(node: Node) -> Node:
+    """A tensor as `state_dict()` gives it: it requires no gradient."""
+    if type(node) is TensorRef:
+        return node._replace(requires_grad=False) if node.requires_grad else node
+    if type(node) is not Opaque or type(node.func) is not Global:
+        return node
+    index = _REQUIRES_GRAD.get(node.func.name)
+    if index is None or len(node.args) <= index or not isinstance(node.meaning, (TensorRef, Composite)):
+        return node
+    call = Opaque(
+        node.how, node.func, (*node.args[:index], False, *node.args[index + 1 :]), None, node.offset
+    )
+    ref = node.meaning
+    call.meaning = (
+        ref._replace(requires_grad=False) if isinstance(ref, TensorRef) else replace(ref, requires_grad=False)
+    )
+    return call
+
+
+def without(node: Node, names: Collection[str], prefix: str = "") -> Node:
+    """A state dict without the tensors of these names. What is beside tensors stays; dicts that become empty go."""
+    view = look(node)
+    state: Dict | Opaque = Dict()
+    if type(node) is Opaque:
+        state = Opaque(node.how, node.func, (), None, node.offset)
+        state.states = node.states
+    keys: list[Node] = []
+    values: list[Node] = []
+    for key, child in zip(view.keys, view.children, strict=True):
+        name = f"{prefix}{key!s}"
+        if name in names:
+            continue
+        inner = look(child)
+        if inner.kind == "mapping" and inner.keys:
+            child = without(child, names, f"{name}.")
+            if not look(child).keys:
+                continue
+        keys.append(key)
+        values.append(child)
+    state.set(keys, values)
+    return state

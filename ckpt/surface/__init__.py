@@ -1,0 +1,1 @@
+"""What all commands share, and what `import ckpt` gives: options, output, the objects of Python."""

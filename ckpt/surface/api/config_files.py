@@ -1,0 +1,135 @@
+"""`--with-config`: config.json, the tokenizer and their like go along with the weights, so that a folder loads as a model.
+
+They are texts and tables of a tokenizer. Code is never carried along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from ckpt.bytes import target
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import Location, locate, read_file
+from ckpt.commands.rewriting.report import Leftover, RewriteReport
+from ckpt.formats import save
+from ckpt.model.errors import UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import show
+
+_CARRIED = re.compile(
+    r"""
+      (.+_)?config\.json                # config.json, generation_config.json, tokenizer_config.json …
+    | (tokenizer|added_tokens|special_tokens_map|normalizer|vocab|chat_template)\.json
+    | .+\.(model|tiktoken|jinja)        # SentencePiece, tiktoken, templates of a chat
+    | (vocab|merges)\.(txt|bpe)
+    | (README|LICENSE|NOTICE)(\..{1,4})?
+    """,
+    re.VERBOSE,
+)
+"""The files that the loaders of Hugging Face look for beside the weights, and those that say who made them and what is allowed."""
+_STEMS = ("adapter_model", "diffusion_pytorch_model")
+"""Names of weights files that loaders look for, other than `model`."""
+
+
+class ConfigFile(NamedTuple):
+    """A small file that is carried along."""
+
+    name: str
+    content: bytes
+    to: target.Target
+
+    def write(self) -> None:
+        """Write it to its place. Raises WriteError."""
+        with target.writing(self.to, len(self.content)) as sink:
+            sink.write(self.content)
+
+
+def weights_place(path: str, out: str | None, format: str) -> str:
+    """Return the place of the weights in the folder `out`, under the name that loaders look for. Raises UsageError.
+
+    `path` is the checkpoint that is read.
+    """
+    if out is None:
+        raise UsageError("--with-config: where to write?", path=path, hint="-o FOLDER")
+    if is_url(out):
+        raise UsageError("--with-config writes local files only", path=out)
+    if format != save.SHARD_FORMAT:
+        raise UsageError(f"--with-config goes with {save.SHARD_FORMAT}, not with {format}", path=path)
+    is_file = os.path.lexists(out) or out.endswith((*save.ENDINGS, ".json"))
+    if is_file and not os.path.isdir(out):
+        raise UsageError("--with-config: OUT is a folder", path=out, hint="-o FOLDER")
+    names = _folder_of(path).names()
+    stem = next((stem for stem in _STEMS if any(name.startswith(stem) for name in names)), "model")
+    return os.path.join(out, f"{stem}.{save.SHARD_FORMAT}")
+
+
+def config_files(
+    path: str, folder: str, limits: Limits, *, force: bool
+) -> tuple[list[ConfigFile], list[Leftover]]:
+    """Read the files that are carried from beside `path` into `folder`, and list the code, which is not carried along.
+
+    Raises UsageError, CkptError. A link is followed only inside of one Hugging Face cache: a folder from strangers cannot name a file of yours.
+    """
+    beside = _folder_of(path)
+    every = beside.names()
+    names = _carried_names(every)
+    if not _has_config(names):
+        problem = "--with-config finds no config.json beside the weights"
+        raise UsageError(problem, path=show(beside.name, None))
+    files: list[ConfigFile] = []
+    for name in names:
+        content = read_file(beside.child(name, "cache"), limits, name)
+        to = target.target(os.path.join(folder, name), force=force, parents=True)
+        files.append(ConfigFile(name, content, to))
+    code = [Leftover(name, "code, which is not carried along") for name in every if name.endswith(".py")]
+    return files, code
+
+
+def other_dtypes(files: Sequence[ConfigFile], report: RewriteReport) -> list[Leftover]:
+    """The configs that name another dtype than the weights were cast to: loaders cast them back to it."""
+    cast = [change.after for change in report.changes if change.kind == "dtype"]
+    if not cast:
+        return []
+    now = {entry.tensor.dtype.name for entry in report.result.tensors}
+    rows: list[Leftover] = []
+    for file in files:
+        dtype = _dtype_of(file.content) if file.name == "config.json" else None
+        if dtype is not None and dtype not in now:
+            text = f"says dtype {dtype}, so transformers casts the weights of {cast[0]} to that"
+            rows.append(Leftover(file.name, text, hint=f"set its dtype to {cast[0]}"))
+    return rows
+
+
+def _dtype_of(content: bytes) -> str | None:
+    """The dtype that a config.json names, as torch calls it; `torch_dtype` is the older word."""
+    try:
+        config = json.loads(content)
+    except (ValueError, RecursionError):
+        return None  # the loader says so
+    for key in ("dtype", "torch_dtype"):
+        value = config.get(key) if isinstance(config, dict) else None
+        if isinstance(value, str):
+            return value.removeprefix("torch.")
+    return None
+
+
+def has_config(path: str) -> bool:
+    """Tell whether a folder of this machine has a config.json, which loaders read together with the weights."""
+    return _has_config(_carried_names(locate(path).names()))
+
+
+def _carried_names(names: Iterable[str]) -> list[str]:
+    return [name for name in names if _CARRIED.fullmatch(name)]
+
+
+def _has_config(names: Iterable[str]) -> bool:
+    return any(name.endswith("config.json") for name in names)
+
+
+def _folder_of(path: str) -> Location:
+    place = locate(path)
+    return place if place.is_folder() else place.parent()

@@ -1,0 +1,172 @@
+"""The keywords that several functions share: selections, the gate, a live model, progress."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from ckpt.evidence.record import ModelRecord
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import UsageError
+from ckpt.model.findings import CATALOGUE, DOUBTS, LEVEL_WORDS, LEVELS, Gate, Level, Rules
+from ckpt.model.limits import Limits
+from ckpt.model.names import Globs
+from ckpt.model.text import show, show_literal
+
+Texts = str | Iterable[str] | None
+"""One text, or several, of a keyword whose option can be repeated."""
+Path = str | os.PathLike[str]
+
+
+def texts(given: Texts) -> list[str]:
+    """Return the texts of a keyword. Raises TypeError for what are none."""
+    if given is None:
+        return []
+    several = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    wrong = [given] if isinstance(given, (bytes, bytearray)) else several
+    for text in wrong:
+        if not isinstance(text, str):
+            raise TypeError(f"a text or several are taken here, not {type(text).__name__}")
+    return several
+
+
+def text_only(**keywords: object) -> None:
+    """Raise TypeError for a keyword that is neither text nor None: a torch.device or a torch.dtype is not its name."""
+    for name, given in keywords.items():
+        if given is not None and not isinstance(given, str):
+            raise TypeError(f"{name}= takes text, not {type(given).__name__}")
+
+
+def limits_only(limits: Limits | None) -> None:
+    """Raise TypeError for what are no limits."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise TypeError(f"limits= takes ckpt.Limits, not {type(limits).__name__}")
+
+
+def several_of(given: Any, *kinds: type, what: str = "paths") -> list[Any]:
+    """Return the one that is given, or each of several. Raises TypeError for what is of no such kind.
+
+    An open checkpoint and bytes are iterable too, but neither is a list of paths.
+    """
+    every = [given] if isinstance(given, (bytes, bytearray, memoryview, Mapping, *kinds)) else list(given)
+    for one in every:
+        if not isinstance(one, kinds):
+            raise TypeError(f"{what} are taken here, not {type(one).__name__}")
+    return every
+
+
+def globs_of(include: Texts, exclude: Texts) -> Globs:
+    """Return the selection of tensors by name."""
+    return Globs(texts(include), texts(exclude))
+
+
+def model_of(model: Any, arguments: Texts = (), option: str = "--model") -> ModelRecord | None:
+    """Return the record of a live model, of which `FILE.py:FACTORY` makes one too, or None. Raises UsageError.
+
+    Without a model no torch is imported.
+    """
+    if model is None:
+        if texts(arguments):
+            raise UsageError(f"--arg goes with {option}")
+        return None
+    from ckpt.ext.live.model import describe, record, refuse_other
+
+    if isinstance(model, ModelRecord):
+        return model
+    if isinstance(model, str):
+        return record(model, texts(arguments))
+    refuse_other(model)
+    return describe(model)
+
+
+def doubts(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
+    """A line for each damaged file of a folder, which a command does without, and for each doubt about the others.
+
+    Or for each notice with one of the `codes`.
+    """
+    return [
+        f"{show(checkpoint.path, None)}: {show_literal(message)}"
+        for message in checkpoint.account.messages(codes)
+    ]
+
+
+Progress = Callable[[int, int], None]
+"""A function that gets the bytes that are done, and all bytes."""
+
+
+class Meter:
+    """Counts the bytes that are done, for a function that gets them and the total. Any thread may call it."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            self._done = min(self._done + count, self._total)
+            self._progress(self._done, self._total)
+
+    def end(self) -> None:
+        """Tell that all is done: a file has bytes that no tensor asks for."""
+        self(self._total)
+
+
+_MAKERS = {"lint": ("lint", "inspect"), "ls": ("inspect",)}
+"""Commands that report what others make -> those that make it."""
+
+
+def gate_of(
+    command: str,
+    select: Texts,
+    ignore: Texts,
+    level: str | None,
+    fail_on: Texts,
+    *,
+    also: Iterable[str] = (),
+    default: Level | None = "info",
+) -> Gate:
+    """The gate of a command; `also` are further words of `--fail-on`, `default` is the level without options.
+
+    Raises UsageError for a code that the command does not make: it would never be found.
+    """
+    text_only(level=level)
+    words = codes_of("--fail-on", fail_on, command, (*LEVEL_WORDS, *also))
+    return Gate(rules_of(command, select, ignore, level, default), words)
+
+
+def rules_of(
+    command: str,
+    select: Texts,
+    ignore: Texts,
+    level: str | None,
+    default: Level | None = "info",
+    *,
+    origin: str = "--",
+) -> Rules:
+    """Return the rules for the findings that count. Raises UsageError.
+
+    `origin` stands before the names of the settings.
+    """
+    lowest = next((name for name in LEVELS if name == level), None)
+    if lowest is None and level is not None:
+        raise UsageError(f"--level {show(level, 40)}: not one of {' '.join(LEVELS)}")
+    chosen = codes_of(f"{origin}select", select, command)
+    ignored = codes_of(f"{origin}ignore", ignore, command)
+    return Rules(chosen, ignored, lowest or (None if chosen else default))
+
+
+def codes_of(option: str, values: Texts, command: str, also: Iterable[str] = ()) -> frozenset[str]:
+    """The codes in the values of an option, and the words that it takes `also`. Raises UsageError for others."""
+    codes = [code.strip() for value in texts(values) for code in value.split(",") if code.strip()]
+    makers = _MAKERS.get(command, (command,))
+    possible = [row.code for row in CATALOGUE.values() if not set(makers).isdisjoint(row.by)]
+    possible += also
+    for code in codes:
+        if code not in possible:
+            problem = f"{option} {show(code, 40)}: not a finding of {command}"
+            raise UsageError(problem, hint="codes: " + " ".join(possible))
+    return frozenset(codes)

@@ -1,0 +1,128 @@
+"""Planning a command: all that it does before it writes, so that only commands that work are printed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.commands.rewriting.sets import weights_file
+from ckpt.evidence.survey import Survey
+from ckpt.formats import save, writer_of
+from ckpt.formats.common.writing import Keys, to_bytes
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import CodeError, LossError, UnsupportedError
+from ckpt.model.limits import Limits
+from ckpt.model.names import Globs
+from ckpt.pickle.calls import code_of
+from ckpt.pickle.emit import emit
+from ckpt.pickle.judge.weights_only import impossible_call, refusals
+from ckpt.pickle.machine import run
+
+_MANY = 2_000
+"""Tensors up to which the pickle of a result is written in memory and read again."""
+
+_OF_THE_WEIGHTS = ("rehome", "strip", "rename")
+"""Commands that change the file of the weights, where they get a folder."""
+
+
+def changed_by(survey: Survey, words: tuple[str, ...], out: str, limits: Limits) -> set[str]:
+    """The sections that `ckpt WORDS -o OUT` changes, after all that it does before it writes.
+
+    Raises CkptError where it would refuse.
+    """
+    if words[0] in _OF_THE_WEIGHTS and survey.checkpoint.members:
+        survey = Survey(weights_file(survey.checkpoint))
+    checkpoint = survey.checkpoint
+    is_convert = words[0] == "convert"
+    if is_convert:
+        format = save.format_for(out, _option(words, "--format"))
+    elif "--with-config" in words:
+        format = save.SHARD_FORMAT
+    else:
+        format = save.same_format(out, checkpoint)
+    report = _report(survey, words, format, limits)
+    if not report.changes and words[0] not in ("slim", "salvage"):
+        raise UnsupportedError(report.nothing)
+    _check(report, format, limits, is_plain=words[0] == "slim" or "--plain" in words)
+    return {change.section for change in report.changes}
+
+
+def _option(words: tuple[str, ...], name: str) -> str | None:
+    """The value of an option among the words of a command."""
+    return words[words.index(name) + 1] if name in words else None
+
+
+def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits) -> RewriteReport:
+    section = _option(words, "--section")
+    # Each job is imported where it is planned: most files need one command or none.
+    if words[0] == "slim":
+        from ckpt.commands.slim.slim import slim
+
+        exclude = [text for option, text in pairwise(words) if option == "--exclude"]
+        keep = [text for option, text in pairwise(words) if option == "--keep"]
+        select = Globs((), exclude) if exclude else None
+        if "--strip" in words:
+            from ckpt.commands.strip.strip import strip
+
+            survey = Survey(strip(survey, limits, section=section).result)
+        return slim(survey, limits, section=section, select=select, keep=keep)
+    if words[0] == "strip":
+        from ckpt.commands.strip.strip import strip
+
+        return strip(survey, limits, section=section)
+    if words[0] == "rehome":
+        from ckpt.commands.rehome.rehome import moves, rehome
+
+        return rehome(survey, moves(None, []), limits)
+    if words[0] == "rename":
+        from ckpt.commands.rename.rename import rename, substitution
+
+        subs = [substitution(text) for option, text in pairwise(words) if option == "--sub"]
+        return rename(survey, subs, limits, section=section)
+    if words[0] == "salvage":
+        from ckpt.commands.convert.convert import as_format
+        from ckpt.ext.salvage.salvage import salvage
+
+        report = salvage(survey, limits)
+        return as_format(report, format, save.traits_of(format), limits, writer_of(format).unfit)
+    from ckpt.commands.convert.convert import convert
+
+    to = _option(words, "--to")
+    if to is not None:
+        from ckpt.commands.rehome.rehome import moves, rehome
+
+        survey = Survey(rehome(survey, moves(to, []), limits).result)
+    return convert(
+        survey,
+        format,
+        save.traits_of(format),
+        limits,
+        writer_of(format).unfit,
+        plain="--plain" in words,
+        dtype=_option(words, "--dtype"),
+        encoding=_option(words, "--encoding"),
+        optimizer_keys=_option(words, "--optimizer-keys"),
+        complete_optimizer="--complete-optimizer" in words,
+    )
+
+
+def _check(report: RewriteReport, format: str, limits: Limits, *, is_plain: bool) -> None:
+    """Check the result of a plan. Raises CodeError, LossError, LimitError."""
+    result = report.result
+    pickled = save.traits_of(format).is_pickle
+    if pickled and (runs := code_of(report.source, result).runs):
+        raise CodeError(f"loading the result would run {runs[0]}")
+    save.refuse_losses(result, format)
+    if pickled and len(result.tensors) <= _MANY:
+        why = _refused(result, limits)
+        if why is not None and is_plain:
+            raise LossError(f"weights_only refuses {why}")
+
+
+def _refused(checkpoint: Checkpoint, limits: Limits) -> str | None:
+    """Return the reason why weights_only refuses the pickle of a checkpoint, or None. Raises LimitError."""
+    pickle = run(emit(checkpoint.root, Keys(checkpoint.storages), to_bytes, limits), limits)
+    reasons = [reason for reason, _ in refusals(pickle)]
+    if impossible_call(pickle.globals.values(), pickle.calls) is not None:
+        reasons.append("a call that cannot succeed")
+    return reasons[0] if reasons else None

@@ -1,0 +1,445 @@
+"""The files that paths lead to: folders walked, each file judged by its first bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpt import formats
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import SNAPSHOTS, is_cached_model, locate, read_file
+from ckpt.bytes.source import beginning, irregular_text
+from ckpt.ext.dcp.files import DATA
+from ckpt.formats.common.sets import is_shard
+from ckpt.formats.common.zip_layout import LOCAL_MAGIC
+from ckpt.formats.format import CHECKPOINTS, PERHAPS
+from ckpt.model.errors import (
+    CkptError,
+    FolderError,
+    NotOpenedError,
+    UnreadableError,
+    UnsupportedError,
+    is_stopped,
+)
+from ckpt.model.limits import Budget, Limits, json_object, parse_json
+from ckpt.model.names import endings, natural
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import plural, show
+
+if TYPE_CHECKING:
+    from ckpt.bytes.executor import Each, R, Task
+
+
+MOST = 200_000
+"""The most regular files of a folder that are looked at."""
+MOST_FAR = 1_000
+"""The most objects behind a URL of which the first bytes are read."""
+_DEEPEST = 200
+"""The most folders inside of each other that are entered: Python calls itself for each."""
+_SHARD = r"-\d{5,}-of-\d{5,}\.(?:safetensors|bin)"
+_GIT = ".git"
+"""The folder of git, which no checkout can bring along. It is not entered, and named where it is not the one of the PATH.
+
+Folders of other version control are folders like any other: git commits them.
+"""
+_LEFTOVER = r"\..*\.ckpt-tmp"
+
+
+class Found(NamedTuple):
+    """A path to look at. `named` is set when the user typed it.
+
+    `error` says why a folder cannot be looked at, `skipped` why a name in it is not. `is_other` marks a file in a folder
+    whose first bytes are of no checkpoint. `folder` is the folder, as it was typed, in which `looked` found it.
+    """
+
+    path: str
+    named: bool = True
+    error: CkptError | None = None
+    skipped: str | None = None
+    is_other: bool = False
+    folder: str | None = None
+
+
+def is_concern(item: Found, code: str) -> bool:
+    """Tell whether a path is an error that cannot be read, by the code of its error.
+
+    A `.bin` in a folder that never was a checkpoint is none: many are something else.
+    """
+    is_foreign = code in (UnsupportedError.code, FolderError.code)
+    return item.named or not is_foreign or not item.path.lower().endswith(".bin")
+
+
+def found(paths: Sequence[str], *, picked: bool = False, plugins: bool = False) -> Iterator[Found]:
+    """Yield what the paths lead to, folders in natural order.
+
+    The first bytes of a file in a folder say what it is. A folder that is one checkpoint is one item; a file
+    in it that does not belong to it is another. Links to folders are skipped, the folder of git and virtual environments are
+    not entered. With `picked` a path to a file is looked at as if it were
+    found in a folder. With `plugins` formats of other distributions are asked too.
+    """
+    for path in paths:
+        if os.path.isdir(path):
+            yield from _walked(path, plugins)
+        elif is_url(path):
+            yield from _at_url(path, plugins)
+        else:
+            yield _of_file(path, os.path.basename(path), plugins, typed=True) if picked else Found(path)
+
+
+def looked(paths: Sequence[str], limits: Limits, *, plugins: bool = False) -> list[Found]:
+    """As `found`, for commands that open each item: a folder that one of them can open stands for itself.
+
+    A folder in which nothing is found has the `error` that opening it gives.
+    """
+    items: list[Found] = []
+    for path in paths:
+        is_far = is_url(path)
+        try:
+            is_folder = locate(path).is_folder() if is_far else os.path.isdir(path)
+        except CkptError as failure:
+            items.append(Found(path, error=failure))
+            continue
+        error = formats.refusal(path, limits, plugins=plugins) if is_folder else None
+        inside = [Found(path)]
+        if error is not None:
+            walked = _walked_far(path, plugins) if is_far else _walked(path, plugins)
+            in_order = sorted(walked, key=lambda item: natural(item.path))  # as ls lists them
+            inside = [item._replace(folder=path) for item in in_order]
+        items += inside
+        if all(item.skipped is not None or item.is_other for item in inside):
+            items.append(Found(path, error=error))
+    return items
+
+
+def _at_url(path: str, plugins: bool) -> Iterator[Found]:
+    try:
+        is_folder = locate(path).is_folder()
+    except CkptError as error:
+        yield Found(path, error=error)
+        return
+    if is_folder:
+        yield from _walked_far(path, plugins, named=True)
+    else:
+        yield Found(path)
+
+
+def parted(items: Iterable[Found]) -> tuple[list[Found], list[str]]:
+    """Return the items that are to be looked at, and the paths of the other files."""
+    ours: list[Found] = []
+    others: list[str] = []
+    for item in items:
+        if item.is_other:
+            others.append(item.path)
+        else:
+            ours.append(item)
+    return ours, others
+
+
+def others_text(paths: Sequence[str]) -> str:
+    """Return how many files were not looked at: `21 files not looked at: 9 *.json, 4 *.md and 8 others`."""
+    counts = [
+        (count, f"{count:,} {f'*{show(ending, 20)}' if ending else 'without an ending'}")
+        for ending, count in endings(paths).items()
+    ]
+    rest = sum(count for count, _ in counts[3:])
+    shown = ", ".join(text for _, text in counts[:3]) + (f" and {plural(rest, 'other')}" if rest else "")
+    return f"{plural(len(paths), 'file')} not looked at: {shown}"
+
+
+def _walked(folder: str, plugins: bool) -> Iterator[Found]:
+    """Yield what lies in a folder."""
+    if is_cached_model(folder):
+        yield from _walked_cache(folder, plugins)
+        return
+    refused: list[Found] = []
+    taken: dict[str, list[str]] = {}
+    count = 0
+
+    for current_folder, folders, names in os.walk(
+        folder, onerror=lambda error: refused.append(_unreadable(error))
+    ):
+        is_top = current_folder == folder
+        if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
+            folders[:] = []
+            yield Found(os.path.normpath(current_folder), error=_nested(current_folder))
+        every = sorted((name for name in folders if name != _GIT or not is_top), key=natural)
+        folders[:] = []
+        cached: list[str] = []
+        for name in every:
+            inner = os.path.join(current_folder, name)
+            if os.path.islink(inner):
+                yield Found(os.path.normpath(inner), skipped="a link to a folder")
+            elif name == _GIT:
+                yield Found(os.path.normpath(inner), skipped="a folder of git")
+            elif os.path.lexists(os.path.join(inner, "pyvenv.cfg")):
+                yield Found(os.path.normpath(inner), skipped="a virtual environment of Python")
+            elif is_cached_model(inner):
+                cached.append(inner)
+            else:
+                folders.append(name)
+        for inner in cached:
+            yield from _walked_cache(inner, plugins)
+        own: Sequence[str] = taken.pop(current_folder, ())
+        is_taken = len(own) > 0
+        if not is_taken:
+            own = formats.files_of_folder(current_folder, Limits(), plugins=plugins) or ()
+        if is_taken or _is_one(own):
+            if not is_taken:
+                yield Found(os.path.normpath(current_folder), named=False)
+            files = set(own)
+            names = [name for name in names if name not in files]
+            for name, inside in _below_each(own).items():
+                taken[os.path.join(current_folder, name)] = inside
+        for name in _unindexed(current_folder, names, own):
+            count += 1
+            if count > MOST:
+                problem = f"the folder holds over {MOST:,} files"
+                yield Found(
+                    folder, error=UnreadableError(problem, path=folder, hint="name its parts one by one")
+                )
+                return
+            yield _of_file(os.path.normpath(os.path.join(current_folder, name)), name, plugins)
+    yield from refused
+
+
+def _nested(folder: str) -> CkptError:
+    """Return the error for a folder whose folders are not entered."""
+    problem = f"folders are nested more than {_DEEPEST} deep"
+    return UnreadableError(problem, path=os.path.normpath(folder), hint="name the inner one")
+
+
+def _unreadable(error: OSError) -> Found:
+    """Return the folder that cannot be listed. Raises the error where the command is stopped."""
+    if is_stopped(error):
+        raise error
+    path = os.path.normpath(os.fsdecode(error.filename))
+    problem = f"cannot be read: {(error.strerror or '').lower()}"
+    return Found(path, error=NotOpenedError(problem, path=path))
+
+
+def _walked_cache(folder: str, plugins: bool) -> Iterator[Found]:
+    """As `_walked`, for the folder of a model in a Hugging Face cache. Its path stands for the snapshot that opening it opens.
+
+    A blob that was looked at through the link of a snapshot is not looked at again.
+    """
+    main = _main_snapshot(folder)
+    snapshots = os.path.join(folder, SNAPSHOTS)
+    seen: set[str] = set()
+    for item in () if os.path.islink(snapshots) else _walked(snapshots, plugins):
+        seen.update(_files_behind(item, plugins))
+        is_main = main is not None and item.path == main
+        yield item._replace(path=os.path.normpath(folder)) if is_main else item
+    try:
+        names = sorted(os.listdir(folder), key=natural)
+    except OSError as error:
+        yield _unreadable(error)
+        return
+    for name in names:
+        inner = os.path.join(folder, name)
+        if not os.path.isdir(inner):
+            yield _of_file(os.path.normpath(inner), name, plugins)
+        elif os.path.islink(inner):
+            yield Found(os.path.normpath(inner), skipped="a link to a folder")
+        elif name != SNAPSHOTS:
+            yield from (item for item in _walked(inner, plugins) if os.path.realpath(item.path) not in seen)
+
+
+def _main_snapshot(folder: str) -> str | None:
+    """The path of the snapshot that the folder of a cached model stands for, or None."""
+    from ckpt.formats.common.cached import snapshot_of  # here: few folders lie in a cache
+
+    try:
+        return os.path.normpath(snapshot_of(locate(folder), Limits()).name)
+    except CkptError:
+        return None
+
+
+def _files_behind(item: Found, plugins: bool) -> Iterator[str]:
+    """Yield the real paths of the files that are looked at with an item."""
+    if item.skipped is not None or item.error is not None:
+        return
+    is_folder = os.path.isdir(item.path)
+    folder = item.path if is_folder else os.path.dirname(item.path)
+    if not is_folder:
+        yield os.path.realpath(item.path)
+    own = (formats.files_of_folder(folder, Limits(), plugins=plugins) or ()) if is_folder else ()
+    names = os.listdir(folder) if is_folder or item.path.endswith(".index.json") else []
+    shards = set(names).difference(_unindexed(folder, names, own))
+    for name in shards.union(own):
+        yield os.path.realpath(os.path.join(folder, name))
+
+
+def _below_each(own: Iterable[str]) -> dict[str, list[str]]:
+    """Return the files of a checkpoint in each folder right below it, as paths from there.
+
+    Only these files are looked at with it: any other file in such a folder is one of its own.
+    """
+    files: dict[str, list[str]] = {}
+    for file in own:
+        folder, slash, rest = file.partition("/")
+        if slash:
+            files.setdefault(folder, []).append(rest)
+    return files
+
+
+def _is_one(own: Sequence[str]) -> bool:
+    """Tell whether a folder is one checkpoint by the files of it that belong together, or a save that was interrupted."""
+    return len(own) > 1 or any(
+        name.startswith(".") or name.endswith(DATA) or is_shard(name.rpartition("/")[2]) for name in own
+    )
+
+
+def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:
+    """The names in a folder, in natural order, without the shards that an index names: these are looked at with it."""
+    has_shards = any(re.search(f"{_SHARD}$", name) for name in names)
+    indices = [name for name in {*names, *own} if name.endswith(".index.json")] if has_shards else []
+    indexed: set[str] = set()
+    for index in indices:
+        try:
+            text = read_file(locate(f"{folder.rstrip('/')}/{index}"), Limits(), "the index")
+            content = parse_json(text, "index", Budget(Limits(), len(text)))
+        except CkptError:
+            continue  # opening it says why it cannot be read
+        # Only what the index is opened with: a name elsewhere in it would hide its file.
+        weight_map = json_object(content).get("weight_map") if isinstance(content, dict) else None
+        if isinstance(weight_map, dict):
+            files = {file for file in weight_map.values() if isinstance(file, str)}
+            indexed.update(file for file in files if re.search(f"{_SHARD}$", file))
+    return sorted((name for name in names if name not in indexed), key=natural)
+
+
+def _of_file(path: str, name: str, plugins: bool, *, typed: bool = False) -> Found:
+    """A file in a folder, or one whose path was `typed`: one to look at, or another one."""
+    is_leftover = not typed and re.fullmatch(_LEFTOVER, name) is not None
+    is_named_so = name.lower().endswith(CHECKPOINTS)
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        item = Found(path, named=False, is_other=not is_named_so)  # a link that leads nowhere
+    except OSError:  # opening it says why it cannot be read
+        item = Found(path, named=False)
+    else:
+        if is_named_so and not stat.S_ISREG(mode):
+            return Found(path, named=False, skipped=irregular_text(mode))
+        item = Found(path, named=False, is_other=not stat.S_ISREG(mode))
+        if not is_named_so and not item.is_other:
+            item = _by_bytes(item, plugins)
+    if is_leftover and item.is_other:
+        # What a loader would take is judged: a name alone hides no file.
+        return item._replace(is_other=False, skipped="a leftover of a write that was interrupted")
+    return item
+
+
+def _by_bytes(item: Found, plugins: bool) -> Found:
+    """A file in a folder whose name does not say what it is: one to look at or another one, by its first bytes."""
+    try:
+        return item._replace(is_other=not formats.recognises(item.path, Limits(), plugins=plugins))
+    except NotOpenedError as error:
+        return item._replace(error=error)
+
+
+def _walked_far(path: str, plugins: bool, *, named: bool = False) -> Iterator[Found]:
+    """As `_walked`, for a folder behind a URL."""
+    from ckpt.bytes.executor import Task, Waiting  # here: as in `many`
+
+    objects = list(_objects(path, plugins, named, is_top=True))
+    files = [item for item in objects if item.error is None and not item.path.endswith("/")]
+    is_looked_into = len(files) <= MOST_FAR
+
+    def judged(item: Found) -> Found:
+        is_named_so = item.path.lower().endswith((*CHECKPOINTS, *PERHAPS))
+        if item.error is not None or item.named or item.folder is not None or is_named_so:
+            return item._replace(folder=None)
+        return _by_bytes(item, plugins) if is_looked_into else item._replace(is_other=True)
+
+    yield from Waiting().each([Task(judged, (item,)) for item in objects])
+    if not is_looked_into:
+        yield Found(
+            path, named=False, skipped=f"it holds over {MOST_FAR:,} objects: only names were looked at"
+        )
+
+
+def _objects(
+    path: str, plugins: bool, named: bool = False, taken: Sequence[str] = (), *, is_top: bool = False
+) -> Iterator[Found]:
+    """The objects behind a URL. One that is a checkpoint of several has a `folder`.
+
+    `taken` are the files in it that the checkpoint above holds.
+    """
+    try:
+        names = locate(path).names()
+    except CkptError as error:
+        yield Found(path, named=named, error=error)
+        return
+    own = taken or formats.files_of_folder(path, Limits(), plugins=plugins) or ()
+    below: dict[str, list[str]] = {}
+    if taken or _is_one(own):
+        if not taken:
+            yield Found(path, named=named, folder=path)
+        files, below = set(own), _below_each(own)
+        names = [name for name in names if name not in files]
+    for name in _unindexed(path, names, own):
+        inner = f"{path.rstrip('/')}/{name}"
+        if not name.endswith("/"):
+            yield Found(inner, named=False)
+        elif name[:-1] != _GIT:
+            yield from _objects(inner, plugins, taken=below.get(name[:-1], ()))
+        elif not is_top:
+            yield Found(inner, skipped="a folder of git")
+
+
+def archives(folder: str) -> list[str]:
+    """The zip archives below a folder, whatever they are called, in natural order. Links are skipped."""
+    archive_paths = []
+    for current_folder, folders, names in os.walk(folder):
+        if os.path.normpath(current_folder).count(os.sep) > _DEEPEST and folders:
+            raise _nested(current_folder)
+        folders.sort(key=natural)
+        paths = (os.path.normpath(os.path.join(current_folder, name)) for name in sorted(names, key=natural))
+        archive_paths += [path for path in paths if _is_archive(path)]
+    return archive_paths
+
+
+def _is_archive(path: str) -> bool:
+    is_file = os.path.isfile(path) and not os.path.islink(path)
+    return is_file and beginning(path, len(LOCAL_MAGIC)) == LOCAL_MAGIC
+
+
+FEW = 8
+"""Files for which no process is started: they are read before it is."""
+
+
+def many(tasks: Sequence[Task[R]], jobs: int | None = None) -> Each:
+    """Return the processes that run a task for each file, `jobs` of them.
+
+    For files behind URLs, and in a process that has threads, they are threads. Without a number this one runs a few
+    tasks, and copies of it run many.
+    """
+    from ckpt.bytes.executor import Forks, Waiting, is_alone  # here: one file needs no others
+
+    if any(isinstance(item, Found) and is_url(item.path) for task in tasks for item in task.arguments[:1]):
+        return Waiting(jobs)
+    if not is_alone():
+        return Waiting(jobs or 1)
+    return Forks(jobs) if jobs is not None or len(tasks) >= FEW else Forks(1)
+
+
+def empty(paths: Sequence[str], seen: Iterable[str]) -> list[str]:
+    """The folders among the paths below which none of the `seen` ones lies."""
+    names = set(map(os.path.normpath, seen))
+    return [path for path in paths if os.path.isdir(path) and not _below(path, names)]
+
+
+def nothing_in(folder: str) -> CkptError:
+    """The error for a folder without a checkpoint."""
+    return UnsupportedError("no checkpoint in this folder", path=folder)
+
+
+def _below(folder: str, paths: Iterable[str]) -> bool:
+    """Tell whether one of the paths is the folder or lies in it."""
+    folder = os.path.normpath(folder)
+    start = "" if folder == os.curdir else os.path.join(folder, "")
+    return any(path == folder or path.startswith(start) for path in paths)

@@ -1,0 +1,351 @@
+"""The files that a command looks at: the PATHs as typed, folders walked, names of a list; and one answer about each.
+
+A command goes on after an error, and the worst exit code wins.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeAlias
+
+from ckpt.bytes.location import locate, shown
+from ckpt.bytes.source import read_limited, read_pipe
+from ckpt.model.errors import CkptError, UsageError, about
+from ckpt.model.findings import DOUBTS, Gate
+from ckpt.model.limits import Limits
+from ckpt.model.names import labels
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import Json, and_more, listed, show, show_literal
+from ckpt.surface.api.checkpoint import Checkpoint
+from ckpt.surface.api.keywords import doubts, gate_of
+from ckpt.surface.api.opening import open_side
+from ckpt.surface.api.walk import FEW, Found, empty, is_concern, many, nothing_in, others_text, parted
+from ckpt.surface.cli import output
+from ckpt.surface.cli.start import NothingListedError, Signal
+from ckpt.surface.reports import document_head
+from ckpt.surface.text.lines import Line
+
+STDIN = "-"
+"""The name that stands for stdin."""
+_LONGEST = 1 << 24
+"""Bytes of a list of names."""
+
+
+def is_skipped(item: Found, error: CkptError) -> bool:
+    """Tell whether a file in a folder never was a checkpoint, and say so on stderr."""
+    if is_concern(item, error.code):
+        return False
+    output.skip(item.path, error.problem)
+    return True
+
+
+def unskipped(items: Iterable[Found]) -> list[Found]:
+    """The items that are opened. Those that are not are named on stderr."""
+    kept = []
+    for item in items:
+        if item.skipped is None:
+            kept.append(item)
+        else:
+            output.skip(item.path, item.skipped)
+    return kept
+
+
+def named_paths(
+    paths: Sequence[str], lists: Sequence[str] | None, what: str = "look at", *, require: bool = False
+) -> list[str]:
+    """The PATHs, and the names in lists, each a file, or stdin for `-`: one a line, or with a NUL after each.
+
+    Raises UsageError when there is neither, and with `require` for an empty list. Else that raises NothingListedError.
+    """
+    lists = lists or ()
+    if lists.count(STDIN) > 1:
+        raise UsageError("--files-from -: given twice, and stdin is read once")
+    names = [*paths]
+    for path in lists:
+        names += _names_in(path)
+    if names:
+        return names
+    if not lists:
+        raise UsageError(f"nothing to {what}", hint="PATH..., or --files-from FILE")
+    place = ", ".join("stdin" if path == STDIN else show(path, None) for path in lists)
+    if require:
+        raise UsageError(f"{place}: an empty list, and --require asks for a checkpoint")
+    raise NothingListedError(f"{place}: an empty list, nothing to {what}")
+
+
+def _names_in(path: str) -> list[str]:
+    """The names in a list."""
+    if path == STDIN:
+        data = stdin_bytes("--files-from")
+    else:
+        with about(path):
+            data = _list_bytes(path)
+    mark = b"\0" if b"\0" in data else b"\n"
+    # A file may be called like a blank line.
+    return [shown(os.fsdecode(name)) for name in data.split(mark) if name.strip() or os.path.lexists(name)]
+
+
+def may_be_many(names: Sequence[str], jobs: int | None) -> bool:
+    """Tell whether the PATHs may lead to files that copies of this process read."""
+    return len(names) > 1 or jobs is not None or any(map(os.path.isdir, names))
+
+
+def stdin_bytes(option: str, limit: int = _LONGEST) -> bytes:
+    """Return all that is on stdin. Raises UsageError where it is more than `limit` bytes."""
+    data = sys.stdin.buffer.read(limit + 1)
+    if len(data) > limit:
+        raise UsageError(f"{option} -: the list has over {limit:,} bytes")
+    return data
+
+
+def _list_bytes(path: str) -> bytes:
+    """All that is in a list. `<(find …)` of a shell is a pipe, which is read to its end."""
+    piped = read_pipe(path, _LONGEST + 1)
+    if piped is not None:
+        if len(piped) > _LONGEST:
+            raise UsageError(f"the list has over {_LONGEST:,} bytes")
+        return piped
+    source = locate(path).open()
+    try:
+        return read_limited(source, _LONGEST, "", f"the list {show(path, 80)}")
+    finally:
+        source.close()
+
+
+TROUBLE = 2
+
+Document: TypeAlias = Callable[[str, CkptError], dict[str, Json]]
+"""The document of an error about a PATH."""
+
+
+def gate_given(command: str, keywords: Mapping[str, Any], **more: Any) -> Gate:
+    """The gate of a command, from the keywords that it hands on. Raises UsageError."""
+    return gate_of(command, *(keywords[name] for name in ("select", "ignore", "level", "fail_on")), **more)
+
+
+def worst(codes: Iterable[int]) -> int:
+    """Return a command's exit code from its files' codes: 2 (trouble) over 1 (found something) over 0."""
+    return max(codes, default=0)
+
+
+def each(
+    paths: Sequence[str], one: Callable[[str], int], *, json: str | None = None, tell_rest: bool = False
+) -> int:
+    """Run a command for each PATH and print what fails; the exit code of all.
+
+    With `json`, the name of the command's schema, what fails is a document too. With `tell_rest`, an interrupt says
+    which PATHs were not begun.
+    """
+    codes: list[int] = []
+    try:
+        for path in paths:
+            try:
+                with about(path), documented(path, json):
+                    codes.append(one(path))
+            except CkptError as error:
+                output.fail(error)
+                codes.append(TROUBLE)
+    except Signal:
+        if tell_rest and len(paths) > 1:
+            sys.stdout.flush()  # the reports on what is done
+            index = len(codes)
+            rest = [show(path, 80) for path in paths[index + 1 :]]
+            begun = f"stopped at {show(paths[index], 80)}, {index:,} of {len(paths):,} before it are through"
+            output.complain(f"ckpt: {begun}" + (f"; not begun: {and_more(rest, 3)}" if rest else ""))
+        raise
+    return worst(codes)
+
+
+class Answer(NamedTuple):
+    """The answer of a command about one file. It pickles: another process may make it, this one writes it.
+
+    `texts` are exact lines, `rows` a table whose first row is the header, `talk` is for stderr.
+    """
+
+    code: int = 0
+    lines: Sequence[Line] = ()
+    texts: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] | None = None
+    document: dict[str, Json] | None = None
+    talk: Sequence[str] = ()
+    is_loud: bool = False
+    """True where `--quiet` does not drop what is for stderr."""
+
+
+def look(
+    names: Sequence[str],
+    items: Sequence[Found],
+    answer: Callable[[Found], Answer],
+    *,
+    json: Document | None = None,
+    jobs: int | None = None,
+    doing: str = "reading",
+    tables: output.Tables | None = None,
+    apart: bool = False,
+) -> list[int]:
+    """Write the answer about each of the `items` that the `names` lead to, in their order; the exit codes.
+
+    Many answers are made in several processes, which changes nothing in what is written. With `apart` there are empty
+    lines between the texts. A folder without a checkpoint is an error, of which `json` makes the document.
+    """
+    from ckpt.bytes.executor import Task  # here: who reads one file needs none
+
+    items, others = parted(items)
+    tasks = [Task(_answered, (item, answer), 1) for item in items]
+    codes, seen = [], []
+    several = len(tasks) >= FEW
+    with (
+        output.progress(doing, len(tasks), "files", labels([item.path for item in items]))
+        if several
+        else nullcontext()
+    ) as progress:
+        for item, outcome in zip(items, many(tasks, jobs).each(tasks), strict=True):
+            if progress is not None:
+                progress(1)
+            if isinstance(outcome, str):
+                output.skip(item.path, outcome)
+                continue
+            seen.append(item.path)
+            codes.append(_written(item.path, outcome, json, tables, apart))
+    for name in empty(names, seen):
+        codes.append(_written(name, nothing_in(name), json, tables, apart))
+    if others:
+        output.conclude(others_text(others))
+    return codes
+
+
+def _answered(item: Found, answer: Callable[[Found], Answer]) -> Answer | CkptError | str:
+    """The answer about a file, its error, or why it is skipped: it never was a checkpoint."""
+    if item.skipped is not None:
+        return item.skipped
+    try:
+        with about(item.path):
+            return answer(item)
+    except CkptError as error:
+        return error if is_concern(item, error.code) else error.problem
+
+
+def _written(
+    path: str, outcome: Answer | CkptError, json: Document | None, tables: output.Tables | None, apart: bool
+) -> int:
+    """Write an answer or an error; the exit code."""
+    if isinstance(outcome, CkptError):
+        if json is not None:
+            output.write_json(json(path, outcome))
+        output.fail(outcome)
+        return TROUBLE
+    say = output.complain if outcome.code == TROUBLE or outcome.is_loud else output.talk
+    for text in outcome.talk:
+        say(text)
+    if outcome.document is not None:
+        output.write_json(outcome.document)
+    elif outcome.rows is not None and tables is not None:
+        tables.write(path, outcome.rows)
+    elif outcome.lines:
+        if apart:
+            output.between()
+        output.write_lines(outcome.lines)
+    for text in outcome.texts:
+        output.write_text(text)
+    return outcome.code
+
+
+@contextmanager
+def working(where: str | None, names: Iterable[str]) -> Iterator[bool]:
+    """Give the work on the PATHs to a cluster, as `--cluster` says; tell whether there is one.
+
+    Raises UsageError for a URL with a secret, CkptError without a cluster.
+    """
+    if where is None:
+        yield False
+        return
+    from ckpt.bytes.executor import working as given_to
+    from ckpt.ext.cluster.connect import connected  # here: only a cluster pays for it
+
+    with connected(where, names, output.talk) as executor, given_to(executor):
+        yield True
+
+
+@contextmanager
+def documented(path: str, schema: str | None) -> Iterator[None]:
+    """Write the document of an error about a PATH, where JSON is asked for; docs/json.md is its contract."""
+    try:
+        yield
+    except CkptError as error:
+        if schema is not None:
+            output.write_json(failure(schema)(path, error))
+        raise
+
+
+def failure(schema: str) -> Document:
+    """Return the maker of the document of an error about a PATH.
+
+    It is for a command whose own documents hold no errors.
+    """
+    return lambda path, error: {
+        **document_head(schema, 1),
+        "file": {"path": path},
+        "error": error.failure(path)._asdict(),
+    }
+
+
+# --- one checkpoint ---------------------------------------------------------------------------------------------------
+
+
+def refuse_factory(path: str, option: str) -> None:
+    """Raise UsageError for FILE.py:FACTORY where a checkpoint is expected: only an option may run code."""
+    file, _, name = path.rpartition(":")
+    if file.endswith(".py") and name.isidentifier() and not os.path.lexists(path):
+        raise UsageError("not a checkpoint", path=path, hint=f"{option} {show(path, 80)} builds a live model")
+
+
+def plugins_allowed() -> bool:
+    """Tell whether formats of other distributions may be asked. CKPT_NO_PLUGINS=1 says no."""
+    return os.environ.get("CKPT_NO_PLUGINS", "") in ("", "0")
+
+
+def opened(
+    path: str, limits: Limits, *, tell: bool = True, structure: bool = False, partial: bool = False
+) -> Checkpoint:
+    """The checkpoint at a path, as the command line and the environment say. Raises CkptError.
+
+    With `tell`, stderr names the damaged files of a folder, which the command then does without. With `structure`, a
+    stored listing is one too; with `partial`, what is left of one that is damaged.
+    """
+    checkpoint = open_side(
+        path, structure=structure, partial=partial, limits=limits, plugins=plugins_allowed()
+    )
+    for text in notices(checkpoint) if tell else ():
+        output.talk(text)
+    return checkpoint
+
+
+def notices(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
+    """The lines about each doubt, or each notice with one of the `codes`, for stderr."""
+    return [f"ckpt: {text}" for text in doubts(checkpoint.checkpoint, codes)]
+
+
+def tell(line: str) -> None:
+    """Write a warning to stderr, in red where a result runs code."""
+    (output.alarm if ": DANGER: " in line else output.talk)(f"ckpt: {line}")
+
+
+def unread(path: str, what: str, rows: Sequence[tuple[str, str]]) -> list[str]:
+    """A line about the tensors that `what` ("measured") does not hold for, (name, why); none where all were read."""
+    if not rows:
+        return []
+    names = listed([name for name, _ in rows], 5)
+    return [f"ckpt: {show(path, None)}: not {what}: {names}: {show_literal(rows[0][1])}"]
+
+
+def check_table(name: str | None) -> None:
+    """Raise UsageError for a `--table` that tabulate does not know."""
+    if name is None:
+        return
+    from tabulate import tabulate_formats
+
+    if name not in tabulate_formats:
+        raise UsageError(f"--table {name}: no such format", hint="formats: " + " ".join(tabulate_formats))

@@ -1,0 +1,267 @@
+"""The common work of the commands that write: which files, where each result goes, and the report.
+
+Each place is checked before anything is written. The functions of `ckpt.surface.api.writing` do the work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ckpt import formats
+from ckpt.bytes.far import is_url
+from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.commands.rewriting.text import coverage_lines, rewrite_lines
+from ckpt.model.errors import CkptError, FolderError, UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import pasted_path, show
+from ckpt.surface.api.rewriting import (
+    COMMANDS,
+    WriteOptions,
+    can_stay,
+    check,
+    opened,
+    place_named,
+    place_of,
+    target_of,
+)
+from ckpt.surface.api.steps import step_of
+from ckpt.surface.api.walk import Found, looked, others_text, parted
+from ckpt.surface.cli import output
+from ckpt.surface.cli.inputs import each, is_skipped, named_paths, plugins_allowed, tell, unskipped
+
+Write = Callable[..., RewriteReport]
+"""A function of `ckpt.surface.api.writing` with the command's own keywords."""
+Report = Callable[[RewriteReport], None]
+"""Writes a report to stdout."""
+
+
+class ResultOptions(NamedTuple):
+    """The options of a writing command. `keywords` are those that its function takes."""
+
+    keywords: dict[str, Any]
+    places: WriteOptions
+    """The options that decide on the places of the results."""
+    json: bool = False
+    recursive: bool = False
+    files_from: list[str] | None = None
+
+
+class Job(NamedTuple):
+    """A checkpoint that is changed, and the path of its result: None where OUT says nothing of it."""
+
+    item: Found
+    out: str | None
+
+    @property
+    def path(self) -> str:
+        return self.item.path
+
+
+def split_options(
+    command: str, paths: Sequence[str | None], keywords: dict[str, Any]
+) -> tuple[ResultOptions, dict[str, Any]]:
+    """The options of all writers, and what is left of the keywords of one of them. `paths` are what it reads.
+
+    Raises UsageError.
+    """
+    row = COMMANDS[command]
+    out = keywords.pop("output")
+    parents = keywords.pop("parents")
+    json = keywords.pop("json")
+    recursive = keywords.pop("recursive", False)
+    files_from = keywords.pop("files_from", None)
+    written = {name: keywords.pop(name, default) for name, default in _WRITTEN.items()}
+    written |= {"limits": keywords.pop("limits"), "plugins": plugins_allowed()}
+    places = WriteOptions(
+        **written,
+        out=place_named(out),
+        command=row,
+        in_folder=recursive,
+        parents=recursive or parents,
+    )
+    given = [
+        value for value in keywords.values() for value in (value if isinstance(value, list) else [value])
+    ]
+    check(places, *paths, *given)
+    return ResultOptions(written, places, json, recursive, files_from), keywords
+
+
+_WRITTEN: dict[str, bool | None] = {
+    "in_place": False,
+    "copy": False,
+    "force": False,
+    "dry_run": False,
+    "verify": None,
+    "keep_damaged": False,
+    "keep_code": False,
+    "partial": False,
+}
+"""The keywords that every function of `ckpt.surface.api.writing` takes, with their defaults."""
+
+
+def rewrite(
+    paths: list[str] | None, write: Write, options: ResultOptions, *, report: Report | None = None
+) -> int:
+    """Each PATH: read, change, write, report. The exit code of the command."""
+    jobs = jobs_of(paths or (), options)
+    turns = iter(jobs)
+    try:
+        return each(
+            [job.path for job in jobs],
+            lambda _: _one(next(turns), write, options, report),
+            json="ckpt.rewrite" if options.json else None,
+            tell_rest=True,
+        )
+    except _RequestError as error:
+        raise error.error from None
+
+
+class _RequestError(Exception):
+    """An error of the options, which is about no PATH and ends the command."""
+
+    def __init__(self, error: UsageError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def jobs_of(paths: Sequence[str], options: ResultOptions) -> list[Job]:
+    """The checkpoints that the PATHs lead to, each with its own place for the result.
+
+    Raises UsageError where only the user can say where to write, and CkptError for a place that cannot take it.
+    """
+    places = options.places
+    items = items_of(paths, options)
+    several = len(items) > 1 or options.recursive
+    if places.out is None and not places.in_place and not places.dry_run and several:
+        raise _where_to_write(items, places)
+    if several and places.with_config:
+        raise UsageError("--with-config takes one PATH: all results would have the same name")
+    if several and places.out is not None and not places.is_folder:
+        raise UsageError("not a folder, and there are several PATHs", path=places.out)
+    if options.recursive and places.out is not None and not _may_be_folder(places.out):
+        raise UsageError("not a folder, which -r asks for", path=places.out)
+    if several and places.shard_bytes:
+        raise UsageError("--shard-size takes one PATH: all shards would have the same names")
+    if not several:
+        return [Job(item, places.out) for item in items]
+    jobs = [Job(item, place_of(item.path, places, _below(item))) for item in items]
+    _refuse_collisions(jobs, places)
+    return jobs
+
+
+def items_of(paths: Sequence[str], options: ResultOptions) -> list[Found]:
+    """The checkpoints that the PATHs and the list lead to; folders of them only with `-r`."""
+    names = named_paths(paths, options.files_from, "change")
+    places = options.places
+    if not options.recursive:
+        if options.places.command.many and not places.in_place:
+            names = [
+                step_of(name, places.limits, partial=places.partial, plugins=places.plugins, tell=tell)
+                for name in names
+            ]
+        return [Found(name) for name in names]
+    items, others = parted(looked(names, places.limits, plugins=places.plugins))
+    if others:
+        output.talk(f"ckpt: {others_text(others)}")
+    return [item for item in unskipped(items) if not _is_result(item, names, places.out)]
+
+
+def _below(item: Found) -> str | None:
+    """Return the path of an item below the folder in which it was found, or None for one that was typed."""
+    return None if item.folder is None else _relative(item.path, item.folder)
+
+
+def _is_result(item: Found, names: Sequence[str], out: str | None) -> bool:
+    """Tell whether a file lies in OUT, which lies in the folder that is searched: an earlier result."""
+    if out is None or item.named:
+        return False
+    folder = os.path.realpath(out)
+    return (
+        folder not in map(os.path.realpath, names)
+        and _relative(os.path.realpath(item.path), folder) is not None
+    )
+
+
+def _relative(path: str, folder: str) -> str | None:
+    """Return a path as it is below a folder, or None for another one."""
+    folder = os.path.normpath(folder)
+    start = "" if folder == os.curdir else os.path.join(folder, "")
+    path = os.path.normpath(path)
+    return path[len(start) :] if path.startswith(start) and path != folder else None
+
+
+def _may_be_folder(out: str) -> bool:
+    return os.path.isdir(out) or not os.path.lexists(out)
+
+
+def _where_to_write(items: Sequence[Found], places: WriteOptions) -> UsageError:
+    """The error that names where the results of several PATHs could go."""
+    path = items[0].path
+    if (
+        len(items) == 2 and not is_url(items[1].path) and not os.path.lexists(items[1].path)
+    ):  # IN OUT, as cp takes them
+        out = pasted_path(items[1].path)
+        return UsageError("where to write?", path=path, hint=out and f"-o {out}")
+    if items[0].error is not None:
+        raise items[0].error
+    with opened(path, places) as checkpoint:
+        ways = "-o DIR, or --in-place" if places.command.in_place and can_stay(checkpoint) else "-o DIR"
+    return UsageError("where to write?", path=path, hint=ways)
+
+
+def _refuse_collisions(jobs: Sequence[Job], places: WriteOptions) -> None:
+    """Raise CkptError where a result would take the place of another one, before any is written."""
+    taken: dict[str, str] = {}
+    for job in jobs:
+        to = target_of(job.path, job.out, places)
+        if to is None:
+            continue
+        other = taken.setdefault(to.real, job.path)
+        if other is not job.path:
+            raise UsageError(f"{show(other, 80)} would be written there too", path=to.path)
+
+
+def _one(job: Job, write: Write, options: ResultOptions, report: Report | None) -> int:
+    """Change one checkpoint, and report; the exit code."""
+    if job.item.error is not None:
+        raise job.item.error
+    keywords = {**options.keywords, "out": job.out, "parents": options.places.parents}
+    try:
+        with output.meter("copying") as progress:
+            done = write(job.path, **keywords, progress=progress, tell=tell)
+    except CkptError as error:
+        if isinstance(error, UsageError) and error.path is None:
+            raise _RequestError(error) from None
+        if _is_no_checkpoint(job, error, options.places.limits):
+            return 0
+        if isinstance(error, FolderError) and options.places.command.many and error.path in (None, job.path):
+            error.hint = "-r takes them all"
+        raise
+    (report or reporting(options))(done)
+    return done.exit_code
+
+
+def _is_no_checkpoint(job: Job, error: CkptError, limits: Limits) -> bool:
+    """Tell whether a file in a folder never was a checkpoint, and say so on stderr."""
+    if job.item.named:
+        return False
+    refusal = formats.refusal(job.path, limits, plugins=plugins_allowed())
+    return refusal is not None and is_skipped(job.item, refusal)
+
+
+def reporting(options: ResultOptions) -> Report:
+    """Return what writes a report as the options say."""
+
+    def write(report: RewriteReport) -> None:
+        if options.json:
+            output.write_json(report.to_json())
+            return
+        width = output.screen_width()
+        if report.coverage is not None:
+            output.write_lines(coverage_lines(report.coverage, width=width))
+        output.write_lines(rewrite_lines(report, width=width))
+
+    return write

@@ -1,0 +1,98 @@
+"""The meaning of a wrong command line, as one line that says what to type."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from ckpt.formats.format import CHECKPOINTS, PERHAPS
+from ckpt.model.errors import CkptError, UsageError
+from ckpt.model.text import pasted_path, show
+from ckpt.surface.api.missing import ALIKE, missing
+
+_ALIASES = {
+    **dict.fromkeys(("info", "show", "print", "summary", "head", "view"), "inspect"),
+    **dict.fromkeys(("cat", "extract", "read"), "get"),
+    **dict.fromkeys(("hash", "sha256", "sha256sum", "checksum"), "sum"),
+    **dict.fromkeys(("check", "validate", "test"), "verify"),
+    **dict.fromkeys(("list", "dir", "find"), "ls"),
+    **dict.fromkeys(("compare", "cmp"), "diff"),
+    **dict.fromkeys(("cpu", "to", "map"), "rehome"),
+    "version": "--version",
+    "load": "warmstart",
+    **dict.fromkeys(("mean", "avg", "swa", "soup"), "average"),
+}
+"""Words that are no commands -> the command that does this."""
+_RENAMED = {"--values": "--read-values", "--annotate": "--output-format", "--to": "--format"}
+"""The former options -> their names now, in a command that knows the new name and not the old one."""
+_NO_NUMBER = re.compile(r"is not a valid (?:int(?:eger)?|float)(?: range)?")
+"""The words of the releases of click for it."""
+
+
+def usage_error(error: Any, commands: Sequence[str]) -> CkptError:
+    """An error of the parser of the command line, which typer has no public class for, as one of ours."""
+    context = getattr(error, "ctx", None)
+    command = "" if context is None or context.parent is None else str(context.info_name)
+    place = f"{command}: " if command else ""
+    problem, hint = _explained(error, context, command, commands)
+    return UsageError(f"{place}{problem}", hint=hint or f"ckpt {command} --help".replace("  ", " "))
+
+
+def _explained(error: Any, context: Any, command: str, commands: Sequence[str]) -> tuple[str, str | None]:
+    kind = type(error).__name__
+    if kind == "NoSuchOption":
+        return _option(str(error.option_name), context)
+    if kind == "MissingParameter":
+        param = error.param
+        metavar = str(getattr(param, "metavar", None) or getattr(param, "name", "")).strip("{}[]")
+        return f"{metavar} is missing", None
+    if kind == "BadParameter":
+        param = getattr(error, "param", None)
+        option = next((name for name in getattr(param, "opts", ()) if name.startswith("--")), "")
+        text = _sentence(_NO_NUMBER.sub("is not a number that fits", str(error.message)))
+        return f"{option}: {text}" if option else text, None
+    text = str(error.format_message())
+    name = re.match(r"No such command '(.*)'\.", text, re.DOTALL)
+    if name:
+        return _command(name[1], commands)
+    extra = re.match(r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", text, re.DOTALL)
+    if extra:
+        takes_output = any("-o" in param.opts for param in context.command.params)
+        out = pasted_path(extra[1]) if takes_output and " " not in extra[1] else None
+        hint = out and f"-o {out} writes there"
+        return f"{show(extra[1], 80)} is too much", hint
+    return _sentence(text), None
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split()).rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _option(name: str, context: Any) -> tuple[str, str | None]:
+    """An option that there is not: one dash too few, an old name, or a typing error."""
+    options = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]
+    options += ["--help"]
+    typed = next((word for word in sys.argv[1:] if word.startswith(name) and not word.startswith("--")), name)
+    doubled = f"-{typed}".partition("=")[0]
+    if doubled in options and len(typed) > 2:
+        return f"no option {show(typed, 60)}", f"did you mean {doubled}?"
+    renamed = _RENAMED.get(name)
+    if renamed in options:
+        return f"no option {name}", f"{name} is {renamed} now"
+    near = get_close_matches(name, [option for option in options if option.startswith("--")], 1, ALIKE)
+    return f"no option {show(name, 60)}", f"did you mean {near[0]}?" if near else None
+
+
+def _command(name: str, commands: Sequence[str]) -> tuple[str, str | None]:
+    meant = _ALIASES.get(name.lower()) or next(iter(get_close_matches(name.lower(), commands, 1)), None)
+    if meant is None and (os.sep in name or name.endswith((*CHECKPOINTS, *PERHAPS))):
+        return f"{show(name, 80)}: no such file, and no command", missing(name) or "ckpt inspect FILE"
+    return (
+        f"no command {show(name, 60)}",
+        f"did you mean ckpt {meant}?" if meant else None,
+    )
