@@ -63,8 +63,8 @@ test-slow: .venv/.dev
 THOROUGH := CKPT_TEST_THOROUGH=1 $(BIN)/python -m pytest -n 2 -o faulthandler_timeout=1800 $(ARGS)
 test-thorough: .venv/.dev
 	$(THOROUGH)
-	CKPT_TEST_PATHS=fast $(THOROUGH) tests/tree tests/evidence tests/jobs tests/formats tests/pickle
-	CKPT_TEST_PATHS=slow $(THOROUGH) tests/tree tests/evidence tests/jobs tests/formats tests/pickle
+	CKPT_TEST_PATHS=fast $(THOROUGH) tests/tree tests/evidence tests/commands tests/ext tests/formats tests/pickle
+	CKPT_TEST_PATHS=slow $(THOROUGH) tests/tree tests/evidence tests/commands tests/ext tests/formats tests/pickle
 
 # The suite on every Python that is there. The tests pin the torch of .venv, which must have a build for each.
 PYTHONS ?= 3.10 3.11 3.12 3.13 3.14

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # that of `typing`, whose import would be the longest part of importing this package
 if TYPE_CHECKING:
+    from ckpt.commands.convert.api import convert
+    from ckpt.commands.diff.api import diff
     from ckpt.commands.diff.diff import DiffReport
     from ckpt.commands.inspect.api import InspectReport, TensorSummary, inspect
+    from ckpt.commands.ls.api import ls
     from ckpt.commands.ls.ls import LsReport, LsRow
+    from ckpt.commands.rehome.api import rehome
+    from ckpt.commands.rename.api import rename
     from ckpt.commands.rewriting.report import Coverage, RewriteReport
+    from ckpt.commands.slim.api import slim
+    from ckpt.commands.stats.api import stats
     from ckpt.commands.stats.stats import StatsReport
+    from ckpt.commands.strip.api import strip
+    from ckpt.commands.sum.api import sum
     from ckpt.commands.sum.recorded import SumReport
+    from ckpt.commands.verify.api import verify
     from ckpt.commands.verify.verify import VerifyReport
     from ckpt.ext.adapters.api import merge
+    from ckpt.ext.average.api import average
     from ckpt.ext.layouts.recipe import recipe
     from ckpt.ext.layouts.report import RecipeReport
+    from ckpt.ext.lint.api import lint
     from ckpt.ext.lint.lint import FileReport, LintReport
     from ckpt.ext.live.snapshot import snapshot
+    from ckpt.ext.salvage.api import salvage
     from ckpt.ext.values.api import set
+    from ckpt.ext.warmstart.api import warmstart
     from ckpt.model.errors import (
         CkptError,
         CodeError,
@@ -39,34 +53,30 @@ if TYPE_CHECKING:
     from ckpt.model.findings import Finding
     from ckpt.model.limits import Limits
     from ckpt.surface.api.checkpoint import Checkpoint
-    from ckpt.surface.api.listing import lint, ls
     from ckpt.surface.api.opening import open
-    from ckpt.surface.api.reading import diff, stats, sum, verify
     from ckpt.surface.api.reference import MissingNameError, Ref
     from ckpt.surface.api.sections import Section, Shard
-    from ckpt.surface.api.writing import average, convert, rehome, rename, salvage, slim, strip, warmstart
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "ckpt.surface.api.checkpoint": ("Checkpoint",),
+_HOMES: dict[str, tuple[str, ...]] = {
+    "ckpt.commands.convert.api": ("convert",),
+    "ckpt.commands.diff.api": ("diff",),
+    "ckpt.commands.diff.diff": ("DiffReport",),
     "ckpt.commands.inspect.api": ("InspectReport", "TensorSummary", "inspect"),
-    "ckpt.surface.api.listing": ("lint", "ls"),
-    "ckpt.surface.api.opening": ("open",),
-    "ckpt.surface.api.reading": ("diff", "stats", "sum", "verify"),
-    "ckpt.surface.api.reference": ("MissingNameError", "Ref"),
-    "ckpt.surface.api.sections": ("Section", "Shard"),
-    "ckpt.surface.api.writing": (
-        "average",
-        "convert",
-        "rehome",
-        "rename",
-        "set",
-        "salvage",
-        "slim",
-        "strip",
-        "warmstart",
-    ),
+    "ckpt.commands.ls.api": ("ls",),
+    "ckpt.commands.ls.ls": ("LsReport", "LsRow"),
+    "ckpt.commands.rehome.api": ("rehome",),
+    "ckpt.commands.rename.api": ("rename",),
+    "ckpt.commands.rewriting.report": ("Coverage", "RewriteReport"),
+    "ckpt.commands.slim.api": ("slim",),
+    "ckpt.commands.stats.api": ("stats",),
+    "ckpt.commands.stats.stats": ("StatsReport",),
+    "ckpt.commands.strip.api": ("strip",),
+    "ckpt.commands.sum.api": ("sum",),
+    "ckpt.commands.sum.recorded": ("SumReport",),
+    "ckpt.commands.verify.api": ("verify",),
+    "ckpt.commands.verify.verify": ("VerifyReport",),
     "ckpt.model.errors": (
         "CkptError",
         "CodeError",
@@ -86,20 +96,22 @@ _HOMES = {
         "UsageError",
         "WriteError",
     ),
-    "ckpt.ext.values.api": ("set",),
+    "ckpt.model.findings": ("Finding",),
+    "ckpt.model.limits": ("Limits",),
+    "ckpt.surface.api.checkpoint": ("Checkpoint",),
+    "ckpt.surface.api.opening": ("open",),
+    "ckpt.surface.api.reference": ("MissingNameError", "Ref"),
+    "ckpt.surface.api.sections": ("Section", "Shard"),
     "ckpt.ext.adapters.api": ("merge",),
+    "ckpt.ext.average.api": ("average",),
     "ckpt.ext.layouts.recipe": ("recipe",),
     "ckpt.ext.layouts.report": ("RecipeReport",),
-    "ckpt.model.findings": ("Finding",),
+    "ckpt.ext.lint.api": ("lint",),
     "ckpt.ext.lint.lint": ("FileReport", "LintReport"),
-    "ckpt.commands.sum.recorded": ("SumReport",),
-    "ckpt.commands.stats.stats": ("StatsReport",),
-    "ckpt.commands.verify.verify": ("VerifyReport",),
-    "ckpt.commands.diff.diff": ("DiffReport",),
-    "ckpt.commands.ls.ls": ("LsReport", "LsRow"),
-    "ckpt.commands.rewriting.report": ("Coverage", "RewriteReport"),
-    "ckpt.model.limits": ("Limits",),
     "ckpt.ext.live.snapshot": ("snapshot",),
+    "ckpt.ext.salvage.api": ("salvage",),
+    "ckpt.ext.values.api": ("set",),
+    "ckpt.ext.warmstart.api": ("warmstart",),
 }
 """Module -> the public names that it has."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -49,7 +49,6 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ckpt.live import snapshot as snapshots
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -58,6 +57,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import ckpt
+from ckpt.ext.live import snapshot as snapshots
 
 SAMPLES: list[Callable[[Path], None]] = []
 

@@ -202,7 +202,7 @@ def commands() -> dict[str, set[str]]:
     sys.path.insert(0, str(HERE / "tests" / "lib"))
     import house
 
-    doors = [name for name in house.NAMES if name.startswith("commands.")]
+    doors = [name for name in house.NAMES if name.endswith(".command")]
     return {door: {door, *house.reached_from(door)} for door in doors}
 
 
@@ -213,8 +213,6 @@ def rings(path: str) -> tuple[tuple[str, ...], ...]:
     folder, stem = HERE / "tests" / module.parent, module.stem.strip("_")
     name = ".".join(module.with_suffix("").parts).removesuffix(".__init__")
     mirror = [folder / f"test_{stem}.py"]
-    if module.parts[:2] == ("cli", "commands"):
-        mirror.append(HERE / "tests" / "cli" / f"test_{stem}.py")
     while not folder.is_dir():
         folder = folder.parent
     beside = sorted(folder.glob("test_*.py")) if folder != HERE / "tests" else []
@@ -226,9 +224,7 @@ def rings(path: str) -> tuple[tuple[str, ...], ...]:
         rf"\b{re.escape('ckpt.' + name)}\b|from {re.escape('ckpt.' + name).rpartition('.')[0]} import .*\b{stem}\b"
     )
     doors = [door for door, needed in commands().items() if name in needed]
-    words = (
-        [door.rpartition(".")[2].replace("_", "-") for door in doors] if len(doors) <= MOST_COMMANDS else []
-    )
+    words = [door.split(".")[1].replace("_", "-") for door in doors] if len(doors) <= MOST_COMMANDS else []
     using = re.compile("|".join(rf"[\"' ]{re.escape(word)}[\"' ]" for word in words) or r"\Z.")
     second = [
         *beside,
@@ -236,7 +232,7 @@ def rings(path: str) -> tuple[tuple[str, ...], ...]:
         *(
             test
             for test, text in tests().items()
-            if HERE / "tests" / "cli" in test.parents and using.search(text)
+            if test.parent.name in ("cli", *(word.replace("-", "_") for word in words)) and using.search(text)
         ),
         HERE / "tests" / "test_accounts.py",
     ]

@@ -34,7 +34,7 @@ _HOSTS = re.compile(
 _WANTED = ("ckpt/__init__.py", "ckpt/__main__.py", "ckpt/py.typed", "ckpt/surface/cli/app.py")
 _KINDS = (".py", ".fields", "/py.typed", *(f"ckpt/ext/explain/{name}.md" for name in ("findings", "errors")))
 """The ends of what the package holds."""
-_ASSETS = "ckpt/render/html/assets/"
+_ASSETS = "ckpt/ext/page/html/assets/"
 """The folder of what a page of HTML is made of."""
 _MOST = 2 << 20
 """Bytes that a wheel may have."""

@@ -82,9 +82,7 @@ def documents(root: Path = ROOT) -> dict[str, Document]:
     for path, rows in files.items():
         for document in rows:
             if isinstance(document, Document):
-                document.scope |= scopes.get(
-                    root / "ckpt" / "jobs", {}
-                )  # what all documents share, of extensions too
+                document.scope |= scopes.get(root / "ckpt" / "surface", {})  # what all documents share
                 for folder in reversed(path.parents):
                     document.scope |= scopes.get(folder, {})
                 by_name[document.name] = document

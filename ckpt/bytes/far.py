@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from ckpt.hooks import load_hook
 from ckpt.model.rows import NamedTuple
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class _Ahead(Turns, Protocol):
 
 
 class _Module(Protocol):
-    """The part of `ckpt.ext.remote.ahead` that is used here."""
+    """The part of the hook "reading ahead" that is used here."""
 
     def Ahead(self, groups: Iterable[Iterable[Reading]]) -> _Ahead: ...  # noqa: N802
 
@@ -140,7 +140,7 @@ class _Module(Protocol):
 
 
 def _ahead() -> _Module:
-    return cast("_Module", import_module("ckpt.ext.remote.ahead"))  # named as text: only a URL pays for it
+    return cast("_Module", load_hook("reading ahead"))  # only a URL pays for it
 
 
 class Scheme(NamedTuple):
@@ -195,5 +195,5 @@ class Writer(Protocol):
 
 
 def writer() -> Writer:
-    """Return the writer to a URL. Its module is named as text: only a URL pays for it."""
-    return cast("Writer", import_module("ckpt.ext.remote.target"))
+    """Return the writer to a URL. Only a URL pays for its module."""
+    return cast("Writer", load_hook("url target"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import import_module
 from itertools import pairwise
 from typing import Literal, Protocol, cast
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.source import File, Source, read_limited, reason
+from ckpt.hooks import load_hook
 from ckpt.model.errors import LinkError, NotOpenedError, UnreadableError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
@@ -219,7 +219,7 @@ def locate(path: str) -> Location:
     """The location of a path or URL. Raises UsageError for a URL that lacks a part."""
     if not is_url(path):
         return LocalPath(path)
-    locate_url = import_module("ckpt.ext.remote.location").locate_url  # named as text: only a URL pays for it
+    locate_url = load_hook("url location").locate_url  # only a URL pays for it
     return cast("Callable[[str], Location]", locate_url)(path)
 
 
@@ -228,7 +228,7 @@ def opening(folder: Location, names: Iterable[str]) -> Iterator[str]:
     if not is_url(folder.name):
         yield from names
         return
-    begun = import_module("ckpt.ext.remote.location").begun
+    begun = load_hook("url location").begun
     yield from cast("Callable[[Location, Iterable[str]], Iterator[str]]", begun)(folder, names)
 
 
@@ -236,7 +236,7 @@ def shown(text: str) -> str:
     """A path as it is; a URL without its password and query, which `locate` finds again in this process."""
     if not is_url(text):
         return text
-    return cast("Callable[[str], str]", import_module("ckpt.ext.remote.url").shown)(text)
+    return cast("Callable[[str], str]", load_hook("url").shown)(text)
 
 
 def with_home(path: str) -> str:

@@ -14,13 +14,13 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib import import_module
 from itertools import accumulate
 from itertools import count as numbers
 from threading import RLock
 from typing import BinaryIO, Protocol, cast
 
 from ckpt.bytes.far import Far, is_url
+from ckpt.hooks import load_hook
 from ckpt.model.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError, is_stopped
 
 MOST = 1 << 30
@@ -485,7 +485,7 @@ def open_address(address: str) -> Source:
     """The source with this address. Raises NotOpenedError."""
     if not is_url(address):
         return File(address)
-    opened = import_module("ckpt.ext.remote.location").open_url  # named as text: only a URL pays for it
+    opened = load_hook("url location").open_url  # only a URL pays for it
     return cast("Callable[[str], Source]", opened)(address)
 
 

@@ -32,6 +32,10 @@ class Part(Protocol):
         """The file that holds it. Raises UnreadableError, NotOpenedError."""
         ...
 
+    def find_file(self) -> str:
+        """The name of the file that holds it. Raises UnreadableError where the file is missing."""
+        ...
+
     def tensor(self) -> TensorRef:
         """The tensor. Raises UnreadableError, NotOpenedError."""
         ...

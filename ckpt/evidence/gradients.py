@@ -236,15 +236,14 @@ def _file_of(node: Node) -> str | None:
         return None
     from ckpt.elements.boxes import boxes_in  # here: few files have counters of steps in tensors
     from ckpt.elements.computed import lacks_bytes
-    from ckpt.ext.dcp.items import TensorItem  # here: only distributed checkpoints have such items
 
     if lacks_bytes(tensor):
         return None
     parts = [box.part for box in boxes_in(tensor.storage)]
-    if len(parts) != 1 or not isinstance(parts[0], TensorItem):
+    if len(parts) != 1 or isinstance(parts[0], TensorRef):
         return None
     try:
-        name = parts[0].find().source.name
+        name = parts[0].find_file()
     except UnreadableError:  # its file is missing, which is a finding of its own
         return None
     return name.replace("\\", "/").rpartition("/")[2]

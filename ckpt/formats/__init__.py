@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from ckpt.bytes.location import Location, beside, is_cached_model, locate
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import Format, Probe
+from ckpt.hooks import is_installed
 from ckpt.model.account import Notice
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import (
@@ -35,14 +36,18 @@ if TYPE_CHECKING:
 
 
 class _Table:
-    """Formats by the names of their modules, each imported when it is reached: most files are one of the first."""
+    """Formats by their modules, each imported when it is reached: most files are one of the first.
 
-    def __init__(self, *names: str) -> None:
-        self.names = names
+    A format whose extension was taken out is passed over.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self.modules = modules
 
     def __iter__(self) -> Iterator[Format]:
-        for name in self.names:
-            yield cast("_Holder", import_module(f"ckpt.formats.{name}")).FORMAT
+        for module in self.modules:
+            if is_installed(module):
+                yield cast("_Holder", import_module(module)).FORMAT
 
 
 class _Holder(Protocol):
@@ -50,24 +55,24 @@ class _Holder(Protocol):
 
 
 FORMATS = _Table(
-    "dcp",
-    "deepspeed",
-    "folder",
-    "dcp.hf",
-    "fsdp",
-    "sharded",
-    "torch_zip.unpacked",
-    "torchscript",
-    "torch_zip",
-    "torch_zip.opt_in",
-    "torch_legacy",
-    "safetensors",
-    "torchscript_1_0",
-    "pt2",
-    "torch_package",
-    "torch_tar",
-    "contained",
-    "plain_pickle",
+    "ckpt.ext.dcp",
+    "ckpt.ext.deepspeed",
+    "ckpt.ext.folders",
+    "ckpt.ext.dcp.hf",
+    "ckpt.ext.fsdp",
+    "ckpt.formats.sharded",
+    "ckpt.formats.torch_zip.unpacked",
+    "ckpt.ext.torchscript",
+    "ckpt.formats.torch_zip",
+    "ckpt.formats.torch_zip.opt_in",
+    "ckpt.formats.torch_legacy",
+    "ckpt.formats.safetensors",
+    "ckpt.ext.torchscript.torchscript_1_0",
+    "ckpt.ext.pt2.reader",
+    "ckpt.ext.archives.torch_package",
+    "ckpt.ext.old.torch_tar",
+    "ckpt.ext.archives",
+    "ckpt.ext.pickles",
 )
 """Formats of several files come first: they also take a file that points to them, such as `latest`."""
 

@@ -6,13 +6,13 @@ import os
 import re
 
 from ckpt.bytes.location import Location
-from ckpt.ext.dcp.files import AS_DIST, ZARR, has_arrays
 from ckpt.formats.common.archive import FLATBUFFERS, Archive
 from ckpt.formats.common.refused import COMPRESSED, compressed_error, repacked_error, tar_error
 from ckpt.formats.common.steps import steps_in
 from ckpt.formats.common.tar import names_seen
 from ckpt.formats.format import HEAD_BYTES, PICKLE, WEIGHTS, Format, Probe
 from ckpt.formats.programs import folder_of, keras_of, program_of
+from ckpt.formats.zarr import AS_DIST, ZARR, has_arrays
 from ckpt.model.checkpoint import Checkpoint, Traits
 from ckpt.model.errors import (
     CkptError,

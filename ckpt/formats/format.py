@@ -213,6 +213,8 @@ SAFETENSORS = (".safetensors", ".sft")
 PICKLE = (".pkl", ".pickle", ".joblib")
 INDEXES = (".safetensors.index.json", ".bin.index.json")
 """Endings of an index of shards."""
+DISTRIBUTED = ".distcp"
+"""The ending of the data files of a distributed checkpoint: none of them is a checkpoint of its own."""
 
 WEIGHTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors")
 """Endings of files that a folder is searched for."""

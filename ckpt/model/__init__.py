@@ -1,1 +1,1 @@
-"""What a checkpoint is: its nodes, tensors, places and names, its limits and its errors."""
+"""The model of a checkpoint: nodes, tensors and places, names, limits and errors."""

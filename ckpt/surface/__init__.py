@@ -1,1 +1,1 @@
-"""What all commands share, and what `import ckpt` gives: options, output, the objects of Python."""
+"""The common parts of all commands, and the objects of `import ckpt`: options, output, text."""

@@ -23,12 +23,12 @@ from ckpt.model.text import Json
 Report = TypeVar("Report")
 
 
-def shown_as_html(function: str) -> Callable[[type[Report]], type[Report]]:
-    """Give a class of reports the HTML that notebooks show, by the name of the function of `ckpt.surface.text.notebook`."""
+def shown_as_html(module: str, function: str) -> Callable[[type[Report]], type[Report]]:
+    """Give a class of reports the HTML that notebooks show: what a function makes of a report, in the room of its command."""
 
     def _repr_html_(self: Report) -> str:
         # Named as text: only a notebook loads what it shows.
-        html: str = getattr(import_module("ckpt.surface.text.notebook"), function)(self)
+        html: str = getattr(import_module(module), function)(self)
         return html
 
     def decorate(kind: type[Report]) -> type[Report]:

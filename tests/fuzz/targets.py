@@ -37,6 +37,7 @@ from ckpt.evidence.numbering import Numbers, numbering, numbers
 from ckpt.evidence.survey import Survey
 from ckpt.ext.dcp.metadata import metadata_of
 from ckpt.ext.dcp.skim import read_metadata
+from ckpt.ext.lint import api as lint_functions
 from ckpt.ext.lint import lint, settings
 from ckpt.ext.lint.text import lint_lines
 from ckpt.ext.live import model as factory
@@ -61,7 +62,6 @@ from ckpt.model.tensors import TensorRef
 from ckpt.pickle.emit import emit
 from ckpt.pickle.judge.imports import judge, reached
 from ckpt.surface.api import keywords
-from ckpt.surface.api import listing as listing_functions
 from ckpt.surface.api.rewriting import WriteOptions
 from ckpt.surface.api.writing import with_format
 from ckpt.surface.cli import inputs
@@ -572,7 +572,7 @@ def _format(text: str) -> None:
 def _settings(text: str) -> None:
     place = {"pyproject.toml": text.encode("utf-8", "surrogatepass")}
     with mock.patch.object(settings, "locate", lambda path: InMemory(path, place)):
-        listing_functions._with_settings(Rules(), settings.settings_at("pyproject.toml"), None)
+        lint_functions._with_settings(Rules(), settings.settings_at("pyproject.toml"), None)
 
 
 def _codes(text: str) -> None:

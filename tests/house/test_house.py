@@ -12,12 +12,14 @@ from pathlib import Path
 
 import house
 import pytest
-from house import MODULES, NAMES, ROOT, floor_of, imports_of, parsed, reached_from
+from house import MODULES, NAMES, ROOT, floor_of, imports_of, layer_of, parsed, reached_from
 from process import TIMEOUT, environment
 
 import ckpt
 from ckpt.formats import FORMATS
+from ckpt.hooks import NEEDS
 from ckpt.model.findings import CATALOGUE, Finding, order
+from ckpt.surface.cli import app
 
 
 def test_the_top_is_a_table_of_contents() -> None:
@@ -50,16 +52,72 @@ def test_every_module_says_what_it_is_for() -> None:
     assert [path for path in MODULES if not ast.get_docstring(parsed(path))] == []
 
 
-def test_jobs_know_no_format() -> None:
+def test_the_parts_of_a_room_go_down() -> None:
+    """The work of a command knows nothing of its text, and the text nothing of the command line."""
+    rooms = ("commands.", "surface.", "ext.")
+    upward = {
+        (name, other)
+        for name in NAMES
+        for other in imports_of(name)
+        if name.startswith(rooms) and other.startswith(rooms) and layer_of(other) > layer_of(name)
+    }
+
+    assert {name for name, _ in upward} == {
+        "ext.adapters.account",  # lines of text for the account of a merge
+        "ext.adapters.config",
+        "ext.adapters.hooks",
+        "ext.adapters.verdicts",
+        "ext.layouts.recipe",
+    }
+
+
+def test_the_work_of_commands_knows_no_format() -> None:
+    rooms = ("commands.", *(f"ext.{name}." for name in WITHOUT_FORMATS))
     knowing = {
         name
         for name in NAMES
-        if name.startswith("jobs.")
+        if name.startswith(rooms) and layer_of(name) == 0
         for other in imports_of(name)
         if other.startswith("formats")
     }
 
     assert knowing == set()
+
+
+WITHOUT_FORMATS = ("average", "explain", "lint", "page", "salvage", "warmstart")
+"""Extensions whose work is given checkpoints."""
+TABLES = {"__init__.py", "hooks.py", "formats/__init__.py", "surface/cli/app.py"}
+"""The modules of the core that name extensions, in tables: public names, hooks, formats, commands."""
+
+
+def test_the_core_names_no_extension() -> None:
+    core = [path for path in MODULES if path.relative_to(ROOT).parts[0] != "ext"]
+    naming = {
+        path.relative_to(ROOT).as_posix() for path in core if "ckpt.ext" in path.read_text(encoding="utf-8")
+    }
+    arrows = [
+        (name, other)
+        for name in NAMES
+        for other in imports_of(name)
+        if not name.startswith("ext") and other.startswith("ext")
+    ]
+
+    assert naming | {"__init__.py"} == TABLES
+    assert arrows == []
+
+
+def test_extensions_name_the_others_that_they_need() -> None:
+    found: dict[str, set[str]] = {}
+    for name in NAMES:
+        for other in imports_of(name):
+            if (
+                name.startswith("ext.")
+                and other.startswith("ext.")
+                and other.split(".")[1] != name.split(".")[1]
+            ):
+                found.setdefault(name.split(".")[1], set()).add(other.split(".")[1])
+
+    assert found == {name: set(others) for name, others in NEEDS.items()}
 
 
 def test_reading_never_loads_what_writes() -> None:
@@ -87,24 +145,37 @@ def test_reading_never_loads_what_writes() -> None:
 def test_a_command_calls_the_function_of_its_name() -> None:
     """A program can do all that these commands do: none has a job of its own."""
     names = [name for names in ckpt._HOMES.values() for name in names]
-    commands = {path.stem: path for path in (ROOT / "cli" / "commands").glob("*.py")}
+    commands = {
+        name: ROOT / app.module_of(name).removeprefix("ckpt.").replace(".", "/") for name in app.COMMANDS
+    }
     both = sorted(set(names) & commands.keys())
     found = {}
     for name in both:
-        nodes = [node for node in ast.walk(parsed(commands[name])) if isinstance(node, ast.ImportFrom)]
+        path = commands[name].with_suffix(".py")
+        nodes = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.ImportFrom)]
         imported = [(node.module or "", alias.name) for node in nodes for alias in node.names]
+        doors = ("api", "recipe")
         assert any(
-            module.startswith("ckpt.surface.api.") and what in (name, "Listing") for module, what in imported
+            module.rpartition(".")[2] in doors and what in (name, "Listing", "assign")
+            for module, what in imported
         ), name
         jobs = [
-            what for module, what in imported if module.startswith("ckpt.commands.") and what[0].islower()
+            what
+            for module, what in imported
+            if module.startswith(("ckpt.commands.", "ckpt.ext."))
+            and layer_of(module.removeprefix("ckpt.")) == 0
+            and module.rpartition(".")[2] not in doors
+            and what[0].islower()
+            and f"{module}.{what}".removeprefix("ckpt.") not in NAMES
         ]
         if jobs:
             found[name] = sorted(jobs)
 
-    assert len(both) == 15
+    assert len(both) == 18
     assert found == {
         "inspect": ["digests"],  # of the text for git
+        "lint": ["settings_at"],  # which file they are of
+        "set": ["parse_assignment"],
         "verify": [
             "listed_path",
             "unreadable",
@@ -113,25 +184,19 @@ def test_a_command_calls_the_function_of_its_name() -> None:
     }
 
 
-PACKAGES = {name.split(".")[0] for name in FORMATS.names}
-COMMON = frozenset(["__init__", "common", "endings", "format", "probe"])
-"""The modules that formats share."""
-INSIDE = {
-    ("folder", "dcp"): "a folder holds a distributed checkpoint, whose tensors get names of its own",
-    ("folder", "sharded"): "a folder holds shards without an index, so no file of it leads to them",
-}
-"""A format that reads another by its name, and why."""
+FOLDERS = {".".join(module.split(".")[1:3]) for module in FORMATS.modules}
+"""The folders of formats: `formats.sharded`, `ext.dcp`."""
 
 
-def test_a_format_imports_no_other() -> None:
+def test_a_format_of_the_core_imports_no_other() -> None:
     siblings = set()
     for name in NAMES:
-        for other in imports_of(name):
-            pair = (name.split(".")[1:2] or [""])[0], (other.split(".")[1:2] or ["__init__"])[0]
-            if name.startswith("formats.") and other.startswith("formats") and pair[0] in PACKAGES:
-                siblings.add(pair) if pair[1] not in COMMON | {pair[0]} else None
+        own = ".".join(name.split(".")[:2])
+        others = {".".join(other.split(".")[:2]) for other in imports_of(name)}
+        if own in FOLDERS and own.startswith("formats."):
+            siblings |= {(own, other) for other in others & FOLDERS - {own}}
 
-    assert siblings == INSIDE.keys()
+    assert siblings == set()
 
 
 def test_formats_are_named_in_formats_only() -> None:
@@ -139,6 +204,8 @@ def test_formats_are_named_in_formats_only() -> None:
     names = {format.name for format in FORMATS}
     found = []
     for path in MODULES:
+        if ".".join(path.relative_to(ROOT).with_suffix("").parts[:2]) in FOLDERS:
+            continue
         if path.relative_to(ROOT).parts[0] == "formats":
             continue
         for node in ast.walk(parsed(path)):

@@ -102,7 +102,7 @@ def test_the_tests_of_a_module_run_before_the_tests_that_import_it() -> None:
     assert first == ("tests/bytes/test_executor.py",)
     assert "tests/test_one_answer.py" in second or "tests/test_accounts.py" in second
     assert rings("ckpt/commands/ls/command.py")[0] == ("tests/commands/ls/test_command.py",)
-    assert "tests/commands/ls/test_command.py" in rings("ckpt/commands/ls/text.py")[1]
+    assert "tests/commands/ls/test_command.py" in rings("ckpt/commands/ls/text.py")[0]
     assert "tests/ext/pt2/test_read.py" in rings("ckpt/ext/pt2/reader.py")[0]
     for path in (
         "ckpt/surface/api/checkpoint.py",
@@ -123,7 +123,7 @@ def test_a_change_is_noticed_where_a_test_fails_with_it_alone(
 ) -> None:
     copied = Tree(tmp_path, 600)
     monkeypatch.setattr(mutants, "rings", lambda path: (("tests/model/test_text.py",), ()))
-    original = (ROOT / "ckpt" / "text.py").read_bytes()
+    original = (ROOT / "ckpt" / "model" / "text.py").read_bytes()
     broken = Change("ckpt/model/text.py", 1, "", "", "", original + b"\ndef plural(*_): return ''\n")
     same = broken._replace(data=original + b"\n_UNUSED = 1\n")
 
@@ -133,9 +133,11 @@ def test_a_change_is_noticed_where_a_test_fails_with_it_alone(
     for _ in range(2):
         assert copied.notices(of_one_size) and copied.run(("tests/model/test_text.py",)) is None
     assert (
-        (tmp_path / "ckpt" / "text.py").read_bytes() == original == (ROOT / "ckpt" / "text.py").read_bytes()
+        (tmp_path / "ckpt" / "model" / "text.py").read_bytes()
+        == original
+        == (ROOT / "ckpt" / "model" / "text.py").read_bytes()
     )
-    (tmp_path / "tests" / "test_text.py").write_text("def test_it() -> None:\n    assert 0\n")
+    (tmp_path / "tests" / "model" / "test_text.py").write_text("def test_it() -> None:\n    assert 0\n")
     assert not copied.notices(broken), "the test fails without the change too"
 
 

@@ -104,7 +104,7 @@ GOOD = {
         for kind in ("*.py", "*.md", "*.fields")
         for path in (ROOT / "ckpt").rglob(kind)
     },
-    **{path.relative_to(ROOT).as_posix(): b"" for path in (ROOT / "ckpt/render/html/assets").iterdir()},
+    **{path.relative_to(ROOT).as_posix(): b"" for path in (ROOT / "ckpt/ext/page/html/assets").iterdir()},
     "ckpt/py.typed": b"",
     "torch_ckpt-1.dist-info/METADATA": b"Name: torch-ckpt\n",
     "torch_ckpt-1.dist-info/entry_points.txt": b"",
@@ -131,7 +131,7 @@ def test_a_wheel_is_the_package_and_nothing_else(tmp_path: Path) -> None:
         {**GOOD, "evil.pth": b"import os"},
         {name: data for name, data in GOOD.items() if name != "ckpt/py.typed"},
         {name: data for name, data in GOOD.items() if name != "ckpt/model/nodes.py"},
-        {name: data for name, data in GOOD.items() if name != "ckpt/render/html/assets/echarts.NOTICE"},
+        {name: data for name, data in GOOD.items() if name != "ckpt/ext/page/html/assets/echarts.NOTICE"},
         {**GOOD, "ckpt/large.py": os.urandom(2 << 20)},
         {name: data for name, data in GOOD.items() if not name.endswith("LICENSE")},
         {**GOOD, "ckpt/model/errors.py": b"# from https://files.python" + b"hosted" + b".org/x"},

@@ -13,70 +13,47 @@ ROOT = Path(__file__).resolve().parents[2] / "ckpt"
 
 # From the ground up: modules and folders that may import each other, without a circle, and whatever lies below.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("rows",),
-    ("columns",),
-    ("errors",),
-    ("text", "dtypes", "limits"),
-    ("names", "findings"),
+    ("model.rows",),
+    ("model.columns",),
+    ("model.errors",),
+    ("hooks", "model.text", "model.dtypes", "model.limits"),
+    ("model.names", "model.findings"),
     ("bytes.far", "bytes.source", "bytes.location"),
-    ("places",),
-    ("tensors",),
-    ("nodes",),
-    ("account",),
-    ("checkpoint",),
-    ("reports",),
-    (
-        "bytes.disk",
-        "bytes.target",
-        "bytes.inplace",
-        "bytes.executor",
-        "bytes.syscalls",
-        "bytes.fence",
-        "ext.remote",
-        "ext.cluster",
-    ),
+    ("model.places",),
+    ("model.tensors",),
+    ("model.nodes",),
+    ("model.account",),
+    ("model.checkpoint",),
+    ("bytes.disk", "bytes.target", "bytes.inplace", "bytes.executor", "bytes.syscalls", "bytes.fence"),
     ("elements",),
     ("tree",),
-    ("pickles",),
+    ("pickle",),
     ("formats",),
     ("evidence",),
-    ("jobs", "live"),
-    ("api",),
-    ("render",),
-    ("cli",),
+    ("commands", "surface"),
     ("ext",),
 )
 TOP = frozenset(
     [
-        "account",
-        "api",
-        "checkpoint",
-        "cli",
-        "columns",
-        "dtypes",
+        "bytes",
+        "commands",
         "elements",
-        "errors",
         "evidence",
         "ext",
-        "findings",
         "formats",
-        "io",
-        "jobs",
-        "limits",
-        "live",
-        "names",
-        "nodes",
-        "pickles",
-        "places",
-        "render",
-        "reports",
-        "rows",
-        "tensors",
-        "text",
+        "hooks",
+        "model",
+        "pickle",
+        "surface",
         "tree",
     ]
 )
 """What `ls ckpt` shows, besides `__init__`, `__main__` and `py.typed`."""
+LAYERS = ("work", "api", "text", "command")
+"""The parts of a room, from the ground up: the work, its function of Python, its text, its command."""
+_LAYERS_OF_THE_SURFACE = {"surface.api": "api", "surface.text": "text", "surface.cli": "command"}
+_TEXTS = frozenset(["bars", "notebook", "numbering", "tables"])
+"""Modules that are text by other names."""
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or not path.name.startswith("__"))
 
 
@@ -108,6 +85,17 @@ def floor_of(name: str) -> int:
     return min(number for number, row in enumerate(FLOORS) for entry in row if entry.startswith(f"{name}."))
 
 
+def layer_of(name: str) -> int:
+    """The number of the layer that a module is, in the room of its command or in `surface`."""
+    for folder, layer in _LAYERS_OF_THE_SURFACE.items():
+        if name == folder or name.startswith(f"{folder}."):
+            return LAYERS.index(layer)
+    last = name.rpartition(".")[2]
+    if last in _TEXTS and name.startswith("commands."):
+        return LAYERS.index("text")
+    return LAYERS.index(last) if last in LAYERS else 0
+
+
 @cache
 def imports_of(name: str) -> frozenset[str]:
     """The modules that one imports, in functions and by a table of names too, but for what only a type checker reads."""
@@ -124,7 +112,10 @@ def imports_of(name: str) -> frozenset[str]:
                 inner = f"{module}.{alias.name}" if module else alias.name
                 found.add(inner if inner in NAMES else module)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_Table":
-            found |= {f"formats.{name.value}" for name in node.args if isinstance(name, ast.Constant)}
+            modules = [name.value for name in node.args if isinstance(name, ast.Constant)]
+            found |= {
+                module.removeprefix("ckpt.") for module in modules if not module.startswith("ckpt.ext.")
+            }
         todo += ast.iter_child_nodes(node)
     return frozenset(found & NAMES.keys())
 
@@ -181,7 +172,7 @@ def text_map() -> str:
                 continue
             purpose = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
             where = f"{entry.replace('.', '/')}{'/' if path.name == '__init__.py' else '.py'}"
-            lines.append(f"{where:<16} {purpose}")
+            lines.append(f"{where:<19} {purpose}")
     return "\n".join([*lines, "", *folders()])
 
 

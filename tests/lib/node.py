@@ -13,7 +13,7 @@ from process import ROOT
 
 from ckpt.ext.page.html import SCRIPTS
 
-ASSETS = ROOT / "ckpt" / "render" / "html" / "assets"
+ASSETS = ROOT / "ckpt" / "ext" / "page" / "html" / "assets"
 _DOCUMENT = """
 class Node {
   constructor(tag, text = null) { Object.assign(this, { tag, text, children: [], dataset: {}, style: {} }); }

@@ -12,7 +12,7 @@ from typing import Any
 
 from ckpt.pickle.judge import known
 
-TARGET = Path(__file__).resolve().parents[2] / "ckpt" / "pickles" / "attributes.py"
+TARGET = Path(__file__).resolve().parents[2] / "ckpt" / "pickle" / "attributes.py"
 PLAIN_CLASSES = ("torch.distributions.", "torch.utils.data.dataset.", "torch.utils.data.sampler.")
 """Modules whose classes are values with attributes: each class that somebody has written is known."""
 OF_MODULES = frozenset(

@@ -14,7 +14,7 @@ from pathlib import Path
 from ckpt.pickle.judge import known
 
 HERE = Path(__file__).resolve().parent
-TARGET = HERE.parents[1] / "ckpt" / "pickles" / "names_of_torch.py"
+TARGET = HERE.parents[1] / "ckpt" / "pickle" / "judge" / "names_of_torch.py"
 DICTS = (
     dict,
     list,

@@ -1,1 +1,1 @@
-"""`ckpt convert`."""
+"""`ckpt convert`: another format, plain classes, another dtype."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ckpt.commands.convert.api import convert
 from ckpt.surface.api.keywords import model_of
-from ckpt.surface.api.writing import convert, with_format
+from ckpt.surface.api.writing import with_format
 from ckpt.surface.cli.results import rewrite, split_options
 
 

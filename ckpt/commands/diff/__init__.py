@@ -1,1 +1,1 @@
-"""`ckpt diff`."""
+"""`ckpt diff`: two checkpoints, compared."""

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ckpt.commands.diff.api import diff
 from ckpt.commands.diff.diff import DIFFER
 from ckpt.commands.diff.text import diff_lines, diff_table, name_lines
+from ckpt.hooks import load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import show as shown
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.keywords import model_of
-from ckpt.surface.api.reading import diff
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import documented, gate_given, opened, refuse_factory, working
-
-if TYPE_CHECKING:
-    from ckpt.ext.page.command import Page
-
 
 _SHOW = ("auto", "changed", "unchanged", "buffers", "all")
 _REASONS = "frozen"
@@ -118,7 +115,6 @@ def command(
     return report.exit_code
 
 
-def _page(out: str, force: bool) -> Page:
-    from ckpt.ext.page.command import Page  # here: only --html pays for what writes
-
-    return Page(out, force=force)
+def _page(out: str, force: bool) -> Any:
+    """The page of `ckpt report` that the comparison is drawn on."""
+    return load_hook("page").Page(out, force=force)  # here: only --html pays for what writes

@@ -98,7 +98,7 @@ class Explained(Protocol):
         ...
 
 
-@shown_as_html("html_diff")
+@shown_as_html("ckpt.commands.diff.text", "html_diff")
 class DiffReport(NamedTuple):
     """The differences between two checkpoints. `differs` is the answer of the exit code."""
 

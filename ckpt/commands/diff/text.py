@@ -828,3 +828,10 @@ def name_lines(report: DiffReport) -> Sequence[Line]:
     """The names of what differs, one per line."""
     names = [row.name for row in report.rows if row.status not in ("same", "unchecked")]
     return [[(show(name, None), "")] for name in (*names, *(row.name for row in report.values))]
+
+
+def html_diff(report: DiffReport) -> str:
+    """Return the lines of `ckpt diff`."""
+    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+
+    return html_of(diff_lines(report, width=WIDTH))

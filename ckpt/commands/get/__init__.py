@@ -1,1 +1,1 @@
-"""`ckpt get`."""
+"""`ckpt get`: one value of a checkpoint."""

@@ -1,1 +1,1 @@
-"""`ckpt inspect`."""
+"""`ckpt inspect`: what a checkpoint holds, and how to load it."""

@@ -113,7 +113,7 @@ class InspectReport(Shown[TensorSummary]):
     def _repr_html_(self) -> str:
         """Return the lines of `ckpt inspect` as HTML."""
         # Named as text: only a notebook loads what it shows.
-        html: str = import_module("ckpt.surface.text.notebook").html_inspect(self.report)
+        html: str = import_module("ckpt.commands.inspect.notebook").html_inspect(self.report)
         return html
 
     def to_json(self) -> dict[str, Json]:
@@ -180,9 +180,9 @@ def with_description(
     """Return the report with what an adapter is, and whether it fits a base. Any other report stays as it is."""
     if base is None and not _is_adapter(report):
         return report
-    from ckpt.surface.api.extensions import adapters  # here: few files are adapters
+    from ckpt.hooks import load_hook
 
-    described = adapters().description_of(report.survey, limits, base, plugins=plugins)
+    described = load_hook("adapters").description_of(report.survey, limits, base, plugins=plugins)
     return report._replace(described=described)
 
 

@@ -1,1 +1,1 @@
-"""`ckpt ls`."""
+"""`ckpt ls`: checkpoints, one row each."""

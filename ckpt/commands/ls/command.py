@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ckpt.commands.ls.api import Listing
 from ckpt.commands.ls.ls import LsReport
 from ckpt.commands.ls.text import gate_hint, ls_lines, ls_table, summary
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import Gate, Rules
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
-from ckpt.surface.api.listing import Listing
 from ckpt.surface.cli import output
 from ckpt.surface.cli.fencing import fence_in
 from ckpt.surface.cli.inputs import check_table, gate_given, may_be_many, named_paths, plugins_allowed

@@ -131,7 +131,7 @@ def _by_values(rows: list[LsRow]) -> list[LsRow]:
     return [*(row for _, row in sorted([*numbered, *named], key=lambda pair: pair[0])), *rest]
 
 
-@shown_as_html("html_ls")
+@shown_as_html("ckpt.commands.ls.text", "html_ls")
 class LsReport(Sequence[LsRow]):
     """The report of `ckpt ls`: a row for each checkpoint.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ckpt.commands.ls.ls import RUNS_CODE, UNREADABLE, LsRow
+from ckpt.commands.ls.ls import RUNS_CODE, UNREADABLE, LsReport, LsRow
 from ckpt.model.names import are_series, labels, pattern
 from ckpt.model.text import count_text, pasted_path, plural, show, show_literal, shown_apart, size_text
 from ckpt.surface.text.lines import (
@@ -211,3 +211,13 @@ def ls_table(rows: Sequence[LsRow]) -> list[list[str]]:
             ]
         )
     return table
+
+
+def html_ls(report: LsReport) -> str:
+    """Return the table of `ckpt ls` and its closing line."""
+    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+
+    rows = report.rows
+    folders = {os.path.dirname(row.path) for row in rows}
+    lines = ls_lines(rows, WIDTH, folders.pop() if len(folders) == 1 else "") if rows else []
+    return html_of([*lines, [(summary(rows), "head")]])

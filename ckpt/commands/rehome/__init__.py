@@ -1,1 +1,1 @@
-"""`ckpt rehome`."""
+"""`ckpt rehome`: tensors on other devices."""

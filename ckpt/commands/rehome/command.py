@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from ckpt.bytes.far import is_url
+from ckpt.commands.rehome.api import rehome
 from ckpt.commands.rewriting.text import DRY_RUN
 from ckpt.formats import is_folder_format, save
 from ckpt.model.errors import NoRewriteError, UsageError
 from ckpt.model.text import plural, show, show_literal, size_text
 from ckpt.surface.api.walk import archives
-from ckpt.surface.api.writing import rehome
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import each, named_paths, tell
 from ckpt.surface.cli.results import ResultOptions, rewrite, split_options

@@ -1,1 +1,1 @@
-"""`ckpt rename`."""
+"""`ckpt rename`: names by substitutions."""

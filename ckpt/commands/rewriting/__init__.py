@@ -1,1 +1,1 @@
-"""What the commands that write share: the edited checkpoint, its names, its files, and the report."""
+"""The common work of the commands that write: the edited checkpoint, its names, its files, and the report."""

@@ -143,7 +143,7 @@ class InputAccount(Protocol):
         ...
 
 
-@shown_as_html("html_rewrite")
+@shown_as_html("ckpt.commands.rewriting.text", "html_rewrite")
 class RewriteReport(NamedTuple):
     """The changes of a command to a checkpoint. `source` was read, `result` will be written."""
 
@@ -654,7 +654,7 @@ def head_of(rows: Sequence[Pairing]) -> frozenset[str]:
     return frozenset(row.name for row in own) if misfits else frozenset()
 
 
-@shown_as_html("html_coverage")
+@shown_as_html("ckpt.commands.rewriting.text", "html_coverage")
 class Coverage(NamedTuple):
     """The tensors that a warm start loads, one pairing each. `source` is the path of the pretrained model."""
 

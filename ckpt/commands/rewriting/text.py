@@ -339,3 +339,17 @@ def _listed(title: str, rows: Sequence[Pairing], width: int | None) -> list[Line
     if width is not None:
         names = [shortened(name, max(width - 3, 16)) for name in names]  # the indent, and a comma
     return hung([], f"{title}: {and_more(list(map(whole, names)), _LISTED)}", width, 2)
+
+
+def html_coverage(coverage: Coverage) -> str:
+    """Return the lines of `ckpt warmstart` on what is loaded into a model."""
+    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+
+    return html_of(coverage_lines(coverage, width=WIDTH))
+
+
+def html_rewrite(report: RewriteReport) -> str:
+    """Return the lines of a command that writes."""
+    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+
+    return html_of(rewrite_lines(report, WIDTH))

@@ -1,1 +1,1 @@
-"""`ckpt slim`."""
+"""`ckpt slim`: the weights, and nothing else."""

@@ -1,1 +1,1 @@
-"""`ckpt stats`."""
+"""`ckpt stats`: the numbers of tensors, and dead channels."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ckpt.commands.stats.api import stats
 from ckpt.commands.stats.text import stats_lines, stats_table
 from ckpt.model.limits import Limits
 from ckpt.model.text import plural
-from ckpt.surface.api.reading import stats
 from ckpt.surface.api.walk import Found, looked
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import (

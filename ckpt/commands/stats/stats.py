@@ -188,7 +188,7 @@ class Row(NamedTuple):
         }[key]
 
 
-@shown_as_html("html_stats")
+@shown_as_html("ckpt.commands.stats.text", "html_stats")
 class StatsReport(NamedTuple):
     """The numbers of the tensors of one section."""
 

@@ -141,3 +141,10 @@ def stats_table(report: StatsReport) -> list[list[str]]:
         dead = row.channels.dead if row.channels is not None and row.channels.axis is not None else None
         rows.append([*texts, "" if dead is None else str(len(dead))])
     return rows
+
+
+def html_stats(report: StatsReport) -> str:
+    """Return the table of `ckpt stats`."""
+    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+
+    return html_of(stats_lines(report, width=WIDTH, modules=False))

@@ -1,1 +1,1 @@
-"""`ckpt strip`."""
+"""`ckpt strip`: names without the prefixes of wrappers."""

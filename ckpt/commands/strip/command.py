@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ckpt.surface.api.writing import strip
+from ckpt.commands.strip.api import strip
 from ckpt.surface.cli.results import rewrite, split_options
 
 

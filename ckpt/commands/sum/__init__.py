@@ -1,1 +1,1 @@
-"""`ckpt sum`."""
+"""`ckpt sum`: the SHA-256 of each tensor."""

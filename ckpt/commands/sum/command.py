@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ckpt.commands.sum.api import sum
 from ckpt.commands.sum.recorded import SumReport
 from ckpt.model.limits import Limits
 from ckpt.model.text import plural, show
-from ckpt.surface.api.reading import sum
 from ckpt.surface.api.walk import Found, looked
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import (

@@ -238,7 +238,7 @@ def _named(items: Sequence[RecordedItem]) -> Mapping[tuple[str, int], RecordedIt
     return rows
 
 
-@shown_as_html("html_sum")
+@shown_as_html("ckpt.commands.sum.text", "html_sum")
 class SumReport(NamedTuple):
     """The report of `ckpt sum`: the SHA-256 of each tensor, or what the files record of their items."""
 

@@ -1,1 +1,1 @@
-"""`ckpt verify`."""
+"""`ckpt verify`: whether files are intact."""

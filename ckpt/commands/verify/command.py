@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckpt.commands.sum.sums import listed_path
+from ckpt.commands.verify.api import verify
 from ckpt.commands.verify.text import verify_lines
 from ckpt.commands.verify.verify import EXIT_CODES, Problem, unreadable, with_recorded
 from ckpt.model.errors import CkptError, UnsupportedError, UsageError
@@ -12,7 +13,6 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import Globs
 from ckpt.model.text import Json as JsonValue
 from ckpt.model.text import and_more, plural, show
-from ckpt.surface.api.reading import verify
 from ckpt.surface.api.stored import Stored, checked_with, piped_sums
 from ckpt.surface.api.walk import Found, is_concern, looked
 from ckpt.surface.cli import output

@@ -43,3 +43,10 @@ def _text(report: VerifyReport) -> str:
 def _problem(problem: Problem, *, is_cut: bool) -> str:
     names = "" if is_cut else listed(problem.tensors, _LISTED, 60)
     return f"{problem.what} ({names})" if names else problem.what
+
+
+def html_verify(report: VerifyReport) -> str:
+    """Return the lines of `ckpt verify`."""
+    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+
+    return html_of(verify_lines(report, WIDTH))

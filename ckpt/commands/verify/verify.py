@@ -30,7 +30,7 @@ class Problem(NamedTuple):
     tensors: tuple[str, ...] = ()
 
 
-@shown_as_html("html_verify")
+@shown_as_html("ckpt.commands.verify.text", "html_verify")
 class VerifyReport(NamedTuple):
     """The verdict on one file. `checked` says what was compared, `not_checked` what could not be."""
 

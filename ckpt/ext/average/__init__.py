@@ -1,1 +1,1 @@
-"""`ckpt average`."""
+"""`ckpt average`: the mean of models."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.ext.average.api import average
 from ckpt.model.errors import UsageError
 from ckpt.model.text import show
-from ckpt.surface.api.writing import average
 from ckpt.surface.cli.results import rewrite, split_options
 
 

@@ -210,6 +210,9 @@ class TensorItem:
     def source(self) -> Source:
         return self._find().source
 
+    def find_file(self) -> str:
+        return self._find().source.name
+
     def reads(self) -> Iterator[Reading]:
         """The bytes of the item; once it is open, of its elements alone."""
         yield from self._find().reads() if self._ref is None else self._ref.reads()

@@ -10,6 +10,8 @@ from typing import cast
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate, read_file
+from ckpt.commands.diff.api import diff
+from ckpt.commands.verify.api import verify
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.evidence.record import ModelRecord
 from ckpt.evidence.survey import Survey
@@ -39,7 +41,6 @@ from ckpt.model.rows import NamedTuple
 from ckpt.surface.api.advice import planning
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.api.opening import with_model
-from ckpt.surface.api.reading import diff, verify
 from ckpt.surface.api.walk import found as walked
 from ckpt.surface.api.walk import parted
 from ckpt.surface.cli import output

@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING
 
 from ckpt.bytes.location import Location
 from ckpt.bytes.source import read_limited
-from ckpt.ext.dcp.files import (
-    AS_DIST,
+from ckpt.ext.dcp.file_names import (
     BACKEND,
     COMMON,
     LIGHTNING,
     companion,
-    has_arrays,
     is_of_accelerate,
     is_part,
     of_zarr,
@@ -34,6 +32,7 @@ from ckpt.ext.dcp.files import (
 from ckpt.ext.folders.layouts import Fact, Part, Plan
 from ckpt.formats.common.parallel import LLAMA, PARAMS, llama_in
 from ckpt.formats.format import Probe
+from ckpt.formats.zarr import AS_DIST, has_arrays
 from ckpt.model.errors import LimitError, UnreadableError, UnsupportedError
 from ckpt.model.names import Path, natural
 from ckpt.model.text import and_more, show

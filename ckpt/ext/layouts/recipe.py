@@ -17,9 +17,9 @@ from ckpt.ext.layouts.sides import Side, side_of
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
-from ckpt.surface.api.keywords import Path, Progress, Texts, limits_only, text_only, texts
+from ckpt.surface.api.keywords import Path, Texts, limits_only, text_only, texts
 from ckpt.surface.api.opening import Input, at_hand
-from ckpt.surface.api.reading import metered
+from ckpt.surface.api.progress import Progress, metered
 
 
 def recipe(

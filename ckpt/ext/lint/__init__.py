@@ -1,1 +1,1 @@
-"""`ckpt lint`."""
+"""`ckpt lint`: a gate for files."""

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from typing import Any
 
+from ckpt.ext.lint.api import lint
 from ckpt.ext.lint.lint import LintReport
 from ckpt.ext.lint.settings import LintSettings, settings_at
 from ckpt.ext.lint.text import github, junit, lint_lines, sarif, statistics_lines, summary
@@ -16,7 +17,6 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import endings
 from ckpt.model.text import show
 from ckpt.surface.api.keywords import model_of
-from ckpt.surface.api.listing import lint
 from ckpt.surface.api.walk import others_text
 from ckpt.surface.cli import output
 from ckpt.surface.cli.fencing import fence_in

@@ -123,7 +123,7 @@ class FileReport(NamedTuple):
         }
 
 
-@shown_as_html("html_lint")
+@shown_as_html("ckpt.ext.lint.text", "html_lint")
 class LintReport(NamedTuple):
     """The report of `ckpt lint`: the findings of each file. `others` are the files of folders that were not looked at."""
 

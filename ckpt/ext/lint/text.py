@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from xml.sax.saxutils import quoteattr
 
 from ckpt import __version__
-from ckpt.ext.lint.lint import FileReport
+from ckpt.ext.lint.lint import FileReport, LintReport
 from ckpt.model.findings import CATALOGUE, LEVELS, Finding
 from ckpt.model.text import Json, plural, show, show_line
-from ckpt.surface.text.lines import Line, hung, safe, wrapped
+from ckpt.surface.text.lines import Line, findings_lines, hung, safe, wrapped
 
 _MARKS = {"error": "error", "warning": "warning", "info": "notice"}
 """The levels of findings -> the levels of GitHub."""
@@ -172,3 +172,16 @@ def junit(reports: Sequence[FileReport], others: Mapping[str, int] | None = None
 
 def _failures(report: FileReport) -> list[Finding]:
     return [finding for finding in report.findings if finding.level != "info"]
+
+
+def html_lint(report: LintReport) -> str:
+    """Return the findings of each file with their commands, the files that cannot be read, and the sum."""
+    from ckpt.surface.text.notebook import WIDTH, html_of  # here: only a notebook pays for it
+
+    lines: list[Line] = []
+    for file in report.files:
+        if file.findings:
+            lines += [[(safe(file.path), "name")], *findings_lines(file.findings, WIDTH), []]
+        if file.error is not None:
+            lines += [*hung([(safe(file.path), "name"), (": ", "")], safe(str(file.error)), WIDTH), []]
+    return html_of([*lines, [(summary(report.files), "head")]])

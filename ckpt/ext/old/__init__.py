@@ -1,1 +1,1 @@
-"""The formats of torch before 1.0."""
+"""The format of torch 0.1: a tar archive."""

@@ -1,1 +1,1 @@
-"""`ckpt report`: the page of HTML."""
+"""`ckpt report`: checkpoints as one page of HTML."""

@@ -11,8 +11,11 @@ from typing import Any
 from ckpt import __version__
 from ckpt.bytes import target
 from ckpt.bytes.far import is_url
+from ckpt.commands.diff.api import diff
 from ckpt.commands.inspect.api import inspect
+from ckpt.commands.ls.api import ls
 from ckpt.commands.ls.ls import LsRow
+from ckpt.commands.stats.api import stats
 from ckpt.ext.page.html import html_page
 from ckpt.ext.page.views import (
     Numbers,
@@ -32,9 +35,7 @@ from ckpt.model.limits import Limits
 from ckpt.model.names import natural
 from ckpt.model.text import Json, plural, show, size_text
 from ckpt.surface.api.checkpoint import Checkpoint
-from ckpt.surface.api.keywords import Progress
-from ckpt.surface.api.listing import ls
-from ckpt.surface.api.reading import diff, stats
+from ckpt.surface.api.progress import Progress
 from ckpt.surface.api.walk import Found, empty, looked, nothing_in, others_text, parted
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import (

@@ -1,1 +1,1 @@
-"""PT2 archives of torch.export."""
+"""PT2 archives: programs of torch.export."""

@@ -1,1 +1,1 @@
-"""`ckpt salvage`."""
+"""`ckpt salvage`: what is whole of a damaged checkpoint."""

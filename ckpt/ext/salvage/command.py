@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ckpt.ext.salvage.api import salvage
 from ckpt.model.errors import UsageError
-from ckpt.surface.api.writing import salvage
 from ckpt.surface.cli.results import rewrite, split_options
 
 

@@ -1,1 +1,1 @@
-"""`ckpt warmstart`."""
+"""`ckpt warmstart`: pretrained weights into another model."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.ext.warmstart.api import warmstart
 from ckpt.model.errors import UsageError
 from ckpt.model.text import pasted, pasted_path, show, show_literal
-from ckpt.surface.api.writing import warmstart
 from ckpt.surface.cli import output
 from ckpt.surface.cli.inputs import documented, opened, refuse_factory
 from ckpt.surface.cli.options import typed_options

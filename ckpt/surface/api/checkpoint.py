@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from ckpt.bytes.source import grounded
 from ckpt.evidence.wrappers import unwrapping
+from ckpt.hooks import load_hook
 from ckpt.model import checkpoint as contents
 from ckpt.model.errors import CkptError, UnsupportedError, UsageError, about
 from ckpt.model.limits import Limits
@@ -245,11 +246,9 @@ class Checkpoint(Shown[Ref]):
         without a model gives all its tensors. Raises UsageError for several models and for names that would become one,
         UnsupportedError for tensors that are not plain.
         """
-        from ckpt.ext.live import require_torch
-        from ckpt.ext.live.memory import dtype_of, tensors
-
         self.check_open()
-        require_torch()
+        load_hook("torch").require_torch()
+        memory = load_hook("live memory")
         chosen = self._chosen(section)
         names = chosen.names()
         if strip:
@@ -263,9 +262,10 @@ class Checkpoint(Shown[Ref]):
             for name, entry in zip(names, chosen.entries, strict=True):
                 ref = unwrapped(entry.tensor)
                 assert isinstance(ref, TensorRef)
-                dtype_of(ref)
+                memory.dtype_of(ref)
                 refs[name] = ref
-        return self._handle.read(lambda sources: tensors(refs, sources))
+        weights: dict[str, Any] = self._handle.read(lambda sources: memory.tensors(refs, sources))
+        return weights
 
     def load_into(
         self,
@@ -289,8 +289,7 @@ class Checkpoint(Shown[Ref]):
         left over. An error leaves the model as it was, unless the file changes between the check and the copy. Raises
         LossError where less fits than was asked for, UsageError.
         """
-        # Named as text: opening a checkpoint needs nothing that plans a warm start.
-        filling = import_module("ckpt.ext.live.warmstart")
+        filling = load_hook("live warm start")
         load: Callable[..., Coverage] = filling.load
         survey = self.survey
         filling.refuse_other(model)
@@ -363,7 +362,7 @@ class Checkpoint(Shown[Ref]):
         if self._handle.is_closed:
             return None
         # Named as text: only a notebook loads what it shows.
-        html: str | None = import_module("ckpt.surface.text.notebook").html_checkpoint(self.survey)
+        html: str | None = import_module("ckpt.commands.inspect.notebook").html_checkpoint(self.survey)
         return html
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ckpt.evidence.record import ModelRecord
+from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE, DOUBTS, LEVEL_WORDS, LEVELS, Gate, Level, Rules
@@ -71,14 +71,15 @@ def model_of(model: Any, arguments: Texts = (), option: str = "--model") -> Mode
         if texts(arguments):
             raise UsageError(f"--arg goes with {option}")
         return None
-    from ckpt.ext.live.model import describe, record, refuse_other
-
     if isinstance(model, ModelRecord):
         return model
+    live = load_hook("live model")
     if isinstance(model, str):
-        return record(model, texts(arguments))
-    refuse_other(model)
-    return describe(model)
+        built: ModelRecord = live.record(model, texts(arguments))
+        return built
+    live.refuse_other(model)
+    described: ModelRecord = live.describe(model)
+    return described
 
 
 def doubts(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]:
@@ -90,29 +91,6 @@ def doubts(checkpoint: Checkpoint, codes: Collection[str] = DOUBTS) -> list[str]
         f"{show(checkpoint.path, None)}: {show_literal(message)}"
         for message in checkpoint.account.messages(codes)
     ]
-
-
-Progress = Callable[[int, int], None]
-"""A function that gets the bytes that are done, and all bytes."""
-
-
-class Meter:
-    """Counts the bytes that are done, for a function that gets them and the total. Any thread may call it."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-        self._lock = threading.Lock()
-
-    def __call__(self, count: int) -> None:
-        with self._lock:
-            self._done = min(self._done + count, self._total)
-            self._progress(self._done, self._total)
-
-    def end(self) -> None:
-        """Tell that all is done: a file has bytes that no tensor asks for."""
-        self(self._total)
 
 
 _MAKERS = {"lint": ("lint", "inspect"), "ls": ("inspect",)}

@@ -9,6 +9,7 @@ from ckpt.commands.rewriting.sets import weights_file
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save, writer_of
 from ckpt.formats.common.writing import Keys, to_bytes
+from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import CodeError, LossError, UnsupportedError
 from ckpt.model.limits import Limits
@@ -81,9 +82,8 @@ def _report(survey: Survey, words: tuple[str, ...], format: str, limits: Limits)
         return rename(survey, subs, limits, section=section)
     if words[0] == "salvage":
         from ckpt.commands.convert.convert import as_format
-        from ckpt.ext.salvage.salvage import salvage
 
-        report = salvage(survey, limits)
+        report = load_hook("salvage").salvage(survey, limits)
         return as_format(report, format, save.traits_of(format), limits, writer_of(format).unfit)
     from ckpt.commands.convert.convert import convert
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ckpt.bytes.source import Source
 from ckpt.elements import cast
+from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UnsupportedError, lines_in_notebook
 from ckpt.model.names import nearest
@@ -156,13 +157,10 @@ class Ref:
 
     def torch(self) -> Any:
         """The values as a new torch.Tensor on the CPU. Raises UsageError where torch is not installed."""
-        from ckpt.ext.live import require_torch
-        from ckpt.ext.live.memory import tensor
-
-        require_torch()
+        load_hook("torch").require_torch()
+        memory = load_hook("live memory")
         ref = self._strided()
-        require_torch()
-        return self._read(lambda sources: tensor(ref, sources))
+        return self._read(lambda sources: memory.tensor(ref, sources))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:

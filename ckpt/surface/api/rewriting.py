@@ -24,6 +24,7 @@ from ckpt.evidence.weights import emptied_findings
 from ckpt.formats import save
 from ckpt.formats.save import Check, SavedFile, check_bytes, check_weights_only
 from ckpt.formats.sharded.writer import set_pattern
+from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import (
     CkptError,
@@ -41,8 +42,9 @@ from ckpt.model.text import and_more, pasted_path, show, show_literal, size_text
 from ckpt.pickle.calls import Code, code_of
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
 from ckpt.surface.api.handle import read
-from ckpt.surface.api.keywords import Meter, Path, doubts
+from ckpt.surface.api.keywords import Path, doubts
 from ckpt.surface.api.opening import NAMELESS, Input, at_hand, path_of
+from ckpt.surface.api.progress import Meter
 from ckpt.surface.api.steps import step_of
 
 if TYPE_CHECKING:
@@ -620,9 +622,7 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
     if options.verify == "crc":
         further["crc"] = check_bytes
     elif options.verify == "torch":
-        from ckpt.ext.live.check import check_by_torch
-
-        further["torch"] = check_by_torch
+        further["torch"] = load_hook("live check").check_by_torch
     if options.plain and save.traits_of(format).is_pickle:
         further["weights_only"] = check_weights_only
     if options.shard_bytes and options.out is not None:
@@ -659,9 +659,8 @@ def _write(report: RewriteReport, to: target.Target | None, options: WriteOption
         to, format = target.target(checkpoint.source.name, force=True), checkpoint.format
     else:
         if save.traits_of(format).is_folder:
-            from ckpt.ext.dcp.items import placed  # here: most files pay nothing for it
-
-            checkpoint = placed(checkpoint, options.ranks, link=options.link)
+            items = load_hook("distributed items")  # here: most files pay nothing for it
+            checkpoint = items.placed(checkpoint, options.ranks, link=options.link)
         if options.parents:
             make_parents(to)
     return save.save(

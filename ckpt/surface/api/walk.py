@@ -12,10 +12,9 @@ from ckpt import formats
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import SNAPSHOTS, is_cached_model, locate, read_file
 from ckpt.bytes.source import beginning, irregular_text
-from ckpt.ext.dcp.files import DATA
 from ckpt.formats.common.sets import is_shard
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
-from ckpt.formats.format import CHECKPOINTS, PERHAPS
+from ckpt.formats.format import CHECKPOINTS, DISTRIBUTED, PERHAPS
 from ckpt.model.errors import (
     CkptError,
     FolderError,
@@ -288,7 +287,8 @@ def _below_each(own: Iterable[str]) -> dict[str, list[str]]:
 def _is_one(own: Sequence[str]) -> bool:
     """Tell whether a folder is one checkpoint by the files of it that belong together, or a save that was interrupted."""
     return len(own) > 1 or any(
-        name.startswith(".") or name.endswith(DATA) or is_shard(name.rpartition("/")[2]) for name in own
+        name.startswith(".") or name.endswith(DISTRIBUTED) or is_shard(name.rpartition("/")[2])
+        for name in own
     )
 
 

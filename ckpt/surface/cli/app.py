@@ -19,6 +19,7 @@ from ckpt import __version__
 from ckpt.bytes.far import Told
 from ckpt.bytes.location import shown
 from ckpt.bytes.source import TOO_MANY, TOO_MANY_TEXT
+from ckpt.hooks import is_installed
 from ckpt.model.errors import CkptError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import pasted_path, show
@@ -171,7 +172,7 @@ def _answered(step: Callable[[], _R]) -> _R:
     raise typer.Exit(code)
 
 
-_GROUPS = {
+_ALL = {
     "Look": {
         "inspect": "Show what a checkpoint holds, and how to load it.",
         "ls": "List checkpoints, one row each.",
@@ -200,14 +201,29 @@ _GROUPS = {
         "merge": "Merge adapters (LoRA) into the weights of a base.",
     },
 }
-COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
-"""Name of the module of this package -> its line in the list of commands."""
 _EXTENSIONS = {
+    "average": "ckpt.ext.average.command",
+    "explain": "ckpt.ext.explain.command",
+    "lint": "ckpt.ext.lint.command",
     "merge": "ckpt.ext.adapters.command",
     "recipe": "ckpt.ext.layouts.command",
+    "report": "ckpt.ext.page.command",
+    "salvage": "ckpt.ext.salvage.command",
     "set": "ckpt.ext.values.command",
+    "warmstart": "ckpt.ext.warmstart.command",
 }
-"""The commands of extensions, and their modules."""
+"""The commands of extensions, and their modules. The others are in `ckpt.commands`."""
+_GROUPS = {
+    title: {name: line for name, line in group.items() if is_installed(_EXTENSIONS.get(name, "ckpt"))}
+    for title, group in _ALL.items()
+}
+COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
+"""The name of each command -> its line in the list of commands."""
+
+
+def module_of(command: str) -> str:
+    """Return the name of the module of a command."""
+    return _EXTENSIONS.get(command) or f"ckpt.commands.{command}.command"
 
 
 def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
@@ -222,7 +238,7 @@ def program(names: Iterable[str] = COMMANDS) -> typer.Typer:
     )
     app.callback()(_main)
     for name in names:
-        module = import_module(_EXTENSIONS.get(name) or f"ckpt.commands.{name}")
+        module = import_module(module_of(name))
         command = typer_function(name, module.command)
         if "_CKPT_COMPLETE" in os.environ:  # a shell asks what may come next
             command = import_module("ckpt.surface.cli.completion").completing(name, command)

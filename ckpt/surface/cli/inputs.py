@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from ckpt.bytes.location import locate, shown
 from ckpt.bytes.source import read_limited, read_pipe
+from ckpt.hooks import load_hook
 from ckpt.model.errors import CkptError, UsageError, about
 from ckpt.model.findings import DOUBTS, Gate
 from ckpt.model.limits import Limits
@@ -263,8 +264,8 @@ def working(where: str | None, names: Iterable[str]) -> Iterator[bool]:
         yield False
         return
     from ckpt.bytes.executor import working as given_to
-    from ckpt.ext.cluster.connect import connected  # here: only a cluster pays for it
 
+    connected = load_hook("cluster").connected  # here: only a cluster pays for it
     with connected(where, names, output.talk) as executor, given_to(executor):
         yield True
 

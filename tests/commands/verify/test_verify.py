@@ -29,11 +29,11 @@ from torch import nn
 
 from ckpt import formats
 from ckpt.commands.sum.sums import Sum, digest, lines, parse
+from ckpt.commands.verify.api import verify
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.formats.verify import remainder
 from ckpt.model.limits import Limits
 from ckpt.model.places import Range
-from ckpt.surface.api.reading import verify
 
 pytestmark = oracle.QUIET
 

@@ -17,8 +17,9 @@ from process import SAMPLES
 import ckpt
 from ckpt import formats
 from ckpt.bytes.executor import Serial, current, working
-from ckpt.surface.api.keywords import Meter, gate_of
-from ckpt.surface.api.listing import Listing
+from ckpt.commands.ls.api import Listing
+from ckpt.surface.api.keywords import gate_of
+from ckpt.surface.api.progress import Meter
 
 AFTER, BEFORE, CUDA = "ddp_after.pth", "ddp_before.pth", "train_cuda.pth"
 

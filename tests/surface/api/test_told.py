@@ -28,8 +28,8 @@ def doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
     def doubts(checkpoint: Checkpoint) -> list[str]:
         return [f"{Path(checkpoint.path).name} is in doubt"]
 
-    monkeypatch.setattr("ckpt.surface.api.writing.doubts", doubts)
-    monkeypatch.setattr("ckpt.surface.api.rewriting.doubts", doubts)
+    for module in ("surface.api.rewriting", "ext.average.api", "ext.salvage.api", "ext.warmstart.api"):
+        monkeypatch.setattr(f"ckpt.{module}.doubts", doubts)
 
 
 def saved(folder: Path, *names: str) -> list[Path]:

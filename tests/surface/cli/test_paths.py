@@ -108,6 +108,6 @@ def test_the_codes_of_errors_are_on_the_page() -> None:
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.CkptError) and kind is not errors.CkptError
     }
-    page = (Path(errors.__file__).parents[1] / "docs" / "json.md").read_text(encoding="utf-8")
+    page = (Path(errors.__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
     table = page.partition("| code | what |\n|---|---|\n")[2].partition("\n\n")[0]
     assert {row.split("`")[1] for row in table.splitlines()} == made and len(made) == 14

@@ -148,7 +148,7 @@ def test_a_file_that_is_gone_or_closed(tmp_path: Path, monkeypatch: pytest.Monke
     def unreadable(*arguments: object, **options: object) -> None:
         raise UnreadableError("gone")
 
-    monkeypatch.setattr(notebook, "inspect", unreadable)
+    monkeypatch.setattr("ckpt.commands.inspect.notebook.inspect", unreadable)
     assert opened._repr_html_() is None
 
 

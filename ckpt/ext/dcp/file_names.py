@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
 from ckpt.bytes.location import Location
-from ckpt.formats.format import INDEXES, Probe
+from ckpt.formats.format import DISTRIBUTED, INDEXES, Probe
 from ckpt.model.errors import NotOpenedError, UnreadableError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import and_more, show
 
-METADATA, DATA = ".metadata", ".distcp"
+METADATA, DATA = ".metadata", DISTRIBUTED
 _OF_A_RANK = r"__\d+\.metadata"
 """The name of the file that each rank writes if `save` uses no collectives."""
 
@@ -23,12 +22,6 @@ LIGHTNING, COMMON, BACKEND = "meta.pt", "common.pt", "metadata.json"
 """Files of torch.save and JSON that frameworks put into the folder: Lightning the first, Megatron the others."""
 BACKEND_KEY = b'"sharded_backend"'
 _HEAD = 4096
-
-ZARR = frozenset((".zarray", ".zgroup", ".zmetadata", ".zattrs", "zarr.json"))
-"""Files of an array or a group of zarr."""
-AS_DIST = "Megatron writes it as torch_dist: --ckpt-convert-format torch_dist --ckpt-convert-save DIR"
-_ARRAYS = 16
-"""The most folders in one that are searched for an array of zarr."""
 
 _ACCELERATE = r"(?:pytorch_model_fsdp|optimizer)_\d{1,4}"
 _BESIDE = (
@@ -117,17 +110,6 @@ def companion(folder: Location, names: Sequence[str]) -> str:
     return next(
         (name for name in (BACKEND, COMMON, LIGHTNING) if name in names and _is_one(folder, name)), ""
     )
-
-
-def has_arrays(folder: Location) -> bool:
-    """Tell whether one of the first folders in a folder is an array of zarr. No link is followed."""
-    for name in islice((name for name in folder.names() if name.endswith("/")), _ARRAYS):
-        try:
-            if not ZARR.isdisjoint(folder.child(name[:-1], "no").names()):
-                return True
-        except UnreadableError:
-            continue
-    return False
 
 
 def _is_one(folder: Location, name: str) -> bool:

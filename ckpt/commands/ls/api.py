@@ -1,49 +1,33 @@
-"""The functions that look at many files: `ls` and `lint`. Folders are walked, and each file is judged by its first bytes."""
+"""The function `ckpt.ls`: folders are walked, and each file is judged by its first bytes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckpt.bytes.executor import Task
 from ckpt.bytes.location import is_cached_model
 from ckpt.commands.ls.ls import RUNS_CODE, LsReport, LsRow, in_order
 from ckpt.evidence.survey import Survey
-from ckpt.ext.lint.lint import FileGate, FileReport, LintReport
 from ckpt.model.errors import CkptError, UsageError, about
-from ckpt.model.findings import LEVELS, Finding, Gate, Rules
+from ckpt.model.findings import LEVELS, Gate
 from ckpt.model.limits import Limits
-from ckpt.model.names import natural
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.handle import read
-from ckpt.surface.api.keywords import (
-    Path,
-    Progress,
-    Texts,
-    gate_of,
-    limits_only,
-    model_of,
-    rules_of,
-    several_of,
-    text_only,
-)
+from ckpt.surface.api.keywords import Path, Texts, gate_of, limits_only, several_of, text_only
 from ckpt.surface.api.opening import path_of
-from ckpt.surface.api.walk import Found, empty, found, is_concern, many, nothing_in, parted
+from ckpt.surface.api.progress import Progress
+from ckpt.surface.api.walk import Found, found, is_concern, many, parted
 
 if TYPE_CHECKING:
-    from ckpt.ext.lint.settings import LintSettings
     from ckpt.model.findings import Plan
 
 Sources = Path | Checkpoint | Sequence[Path | Checkpoint]
 """A path or an open checkpoint, or several."""
-
-
-# --- ls ---------------------------------------------------------------------------------------------------------------
-
 _ORDERS: dict[str, Callable[[LsRow], tuple[int, ...]] | None] = {
     "name": None,
     "size": lambda row: (-row.nbytes,),
@@ -121,7 +105,7 @@ class Listing:
         self._gate = gate
         self._order = _ORDERS[sort]
         self._skip_unreadable = skip_unreadable
-        self._looking = _Looking(limits or Limits(), hints, plugins)
+        self._looking = Looking(limits or Limits(), hints, plugins)
         self._rows: list[LsRow] = []
         self._others: list[str] = []
         self._skipped: list[tuple[str, str]] = []
@@ -164,7 +148,7 @@ class Listing:
         self._rows.append(row._replace(findings=self._gate.rules.kept(row.findings)))
 
 
-class _Looking(NamedTuple):
+class Looking(NamedTuple):
     """The settings for reading each file."""
 
     limits: Limits
@@ -188,7 +172,7 @@ class _Looking(NamedTuple):
         return row
 
 
-def _row(item: Found, looking: _Looking) -> LsRow | None:
+def _row(item: Found, looking: Looking) -> LsRow | None:
     """Return the row of one file, or None for a file in a folder that is no checkpoint."""
     if item.error is not None:
         return LsRow(item.path, error=item.error.failure(item.path))
@@ -200,112 +184,3 @@ def _row(item: Found, looking: _Looking) -> LsRow | None:
             return row._replace(path=item.path) if is_cached_model(item.path) else row
     except CkptError as error:
         return LsRow(item.path, error=error.failure(item.path)) if is_concern(item, error.code) else None
-
-
-# --- lint -------------------------------------------------------------------------------------------------------------
-
-
-def lint(
-    sources: Sources = (),
-    *,
-    select: Texts = (),
-    ignore: Texts = (),
-    level: str | None = None,
-    fail_on: Texts = (),
-    read_values: bool = False,
-    model: Any = None,
-    model_name: str | None = None,
-    arg: Texts = (),
-    skip_unreadable: bool = False,
-    skip_others: bool = False,
-    require: bool = False,
-    config: Path | LintSettings | None = None,
-    hints: bool = True,
-    jobs: int | None = 1,
-    progress: Progress | None = None,
-    limits: Limits | None = None,
-) -> LintReport:
-    """Return the findings of checkpoints, of level warning and above: the report of `ckpt lint`. Folders are searched.
-
-    `model` is a torch.nn.Module that is checked too, by the name `model_name`, or the text `FILE.py:FACTORY`, of which
-    `arg` are the arguments.
-    With `require` a folder without a checkpoint is an error, else it is skipped.
-    `config` is a pyproject.toml whose table [tool.ckpt.lint] counts. `jobs` and `progress` work as in `ls`. Raises
-    UsageError.
-    """
-    from ckpt.ext.lint.lint import lint_model
-    from ckpt.ext.lint.settings import LintSettings, settings_at
-
-    limits_only(limits)
-    asked = gate_of("lint", select, ignore, level, fail_on, default=None)
-    settings = config if isinstance(config, LintSettings) else LintSettings()
-    if config is not None and not isinstance(config, LintSettings):
-        settings = settings_at(os.fsdecode(config))
-    gate = FileGate(_with_settings(asked.rules, settings, level), asked.rules)
-    live = model_of(model, arg)
-    looking = _Looking(limits or Limits(), hints, plugins=False)
-    given = several_of(sources, str, os.PathLike, Checkpoint, what="paths and open checkpoints")
-    paths = [path_of(one) for one in given if not isinstance(one, Checkpoint)]
-    values = read_values or settings.values
-    rows = [_judged_open(one, looking, gate, values) for one in given if isinstance(one, Checkpoint)]
-    items, others = parted(found(paths, picked=skip_others))
-    tasks = [Task(_linted, (item, looking, gate, values), 1) for item in items]
-    for number, row in enumerate(many(tasks, jobs).each(tasks), 1):
-        if progress is not None:
-            progress(number, len(tasks))
-        rows.append(row)
-    bare = empty(paths, [row.path for row in rows])
-    for path in bare:
-        none = nothing_in(path)
-        rows.append(
-            FileReport(path, (), none.failure(path))
-            if require
-            else FileReport(path, (), skipped=none.problem)
-        )
-    if live is not None:
-        name = model_name or (model if isinstance(model, str) else type(model).__name__)
-        rows.append(_judged(name, gate, lint_model(live))._replace(is_model=True))
-    rows.sort(key=lambda row: natural(row.path))
-    return LintReport(tuple(rows), tuple(others), asked, skip_unreadable, settings.path)
-
-
-def _with_settings(rules: Rules, settings: LintSettings, level: str | None) -> Rules:
-    """Return the rules of the call, completed by the rules of a file."""
-    lowest = level or settings.level
-    own = rules_of("lint", settings.select, settings.ignore, lowest, None, origin="[tool.ckpt.lint] ")
-    return Rules(rules.select or own.select, rules.ignore or own.ignore, own.level)
-
-
-def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> FileReport:
-    kept, switched_off = gate.kept(findings)
-    return FileReport(path, kept, switched_off=switched_off)
-
-
-def _linted(item: Found, looking: _Looking, gate: FileGate, values: bool) -> FileReport:
-    """The findings of one file. A file in a folder that never was a checkpoint is skipped."""
-    if item.error is not None or item.skipped is not None:
-        error = None if item.error is None else item.error.failure(item.path)
-        return FileReport(item.path, (), error, skipped=item.skipped)
-    try:
-        with about(item.path), read(item.path, looking.limits) as checkpoint:
-            return _judged_survey(item.path, Survey(checkpoint), looking, gate, values)
-    except CkptError as error:
-        if is_concern(item, error.code):
-            return FileReport(item.path, (), error.failure(item.path))
-        return FileReport(item.path, (), skipped=error.problem)
-
-
-def _judged_open(opened: Checkpoint, looking: _Looking, gate: FileGate, values: bool) -> FileReport:
-    try:
-        return _judged_survey(opened.path, opened.survey, looking, gate, values)
-    except CkptError as error:
-        return FileReport(opened.path, (), error.failure(opened.path))
-
-
-def _judged_survey(path: str, survey: Survey, looking: _Looking, gate: FileGate, values: bool) -> FileReport:
-    """The findings of a checkpoint. Raises CkptError, also when it has changed meanwhile."""
-    from ckpt.ext.lint.lint import lint as job
-
-    report = _judged(path, gate, job(survey, values=values, plan=looking.plan(survey)))
-    survey.checkpoint.check_unchanged()
-    return report

@@ -1,0 +1,127 @@
+"""The function `ckpt.diff`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from ckpt.bytes.executor import current
+from ckpt.hooks import load_hook
+from ckpt.model.errors import UsageError
+from ckpt.model.limits import Limits
+from ckpt.surface.api.keywords import Path, Texts, gate_of, globs_of, model_of, text_only, texts
+from ckpt.surface.api.opening import Input, at_hand, open_side, path_of, with_model
+from ckpt.surface.api.progress import Progress, metered
+
+if TYPE_CHECKING:
+    from ckpt.commands.diff.diff import DiffReport
+    from ckpt.evidence.survey import Survey
+
+
+def diff(
+    before: Input,
+    after: Input,
+    *,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    align: bool = True,
+    sub: Texts = (),
+    recipe: Path | None = None,
+    atol: float | None = None,
+    rtol: float | None = None,
+    close: bool = False,
+    stat: bool = False,
+    structure: bool = False,
+    quick: bool = False,
+    strict: bool = False,
+    ignore_dtype: bool = False,
+    histogram: bool = False,
+    adapter: Input | None = None,
+    model: Any = None,
+    arg: Texts = (),
+    select: Texts = (),
+    ignore: Texts = (),
+    level: str | None = None,
+    fail_on: Texts = (),
+    check: bool = True,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    plugins: bool = False,
+) -> DiffReport:
+    """Compare two checkpoints, given as paths or open, and return the report of `ckpt diff`.
+
+    `recipe` is the path of a recipe, which brings `before`
+    into the layout of `after` first. `report.same` is the answer. `report.changed` and `report.frozen` are names of tensors, `report.findings` what stands
+    out, `report.rows` all tensors, `report.to_json()` the document. `adapter` is a LoRA that `after` should hold;
+    `report.account` says so pair by pair. Raises CkptError, also where a tensor cannot be
+    compared, unless `check` is False: then the report says so, and `report.check()` raises.
+    """
+    from ckpt.commands.diff.diff import DIFFER, Options, tolerance_of
+    from ckpt.commands.diff.diff import diff as job
+    from ckpt.commands.rename.rename import substitution
+    from ckpt.commands.rewriting.report import with_ties
+
+    text_only(section=section)
+    if close and not (atol is None and rtol is None):
+        raise UsageError("--close and --atol or --rtol exclude each other")
+    gate = gate_of("diff", select, ignore, level, fail_on, also=(DIFFER,))
+    options = Options(
+        globs_of(include, exclude),
+        section,
+        tolerance_of(atol, rtol, close=close),
+        structure=structure,
+        quick=quick,
+        strict=strict,
+        ignore_dtype=ignore_dtype,
+        norms=stat,
+        histogram=histogram,
+        align=align,
+        rules=[substitution(text).apply for text in texts(sub)],
+        executor=current(),
+    )
+    live = model_of(model, arg)
+    with ExitStack() as stack:
+        sides = []
+        for side in (before, after):
+            if structure and isinstance(side, (str, os.PathLike)):
+                side = stack.enter_context(
+                    open_side(path_of(side), structure=True, limits=limits, plugins=plugins)
+                )
+            sides.append(stack.enter_context(at_hand(side, limits, plugins=plugins)))
+        with metered(progress, *sides) as meter:
+            options = options._replace(progress=meter)
+            old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
+            if recipe is None:
+                report = job(old, new, options)
+            else:
+                relaid = load_hook("layouts").relaid_survey(old, recipe, sides[0].limits, section)
+                options = options._replace(section=None, align=False)
+                report = job(relaid, new, options)
+                names = [row.name for row in report.rows if row.status == "changed"]
+                notes = load_hook("layouts").wrong_notes(old, new, recipe, sides[0].limits, names)
+                report = report._replace(notes=(*report.notes, *notes))
+            if recipe is None and not (structure or quick or options.select):
+                report = _with_layout(report, old, new)
+        if adapter is not None:
+            report = load_hook("adapters").explained_by(report, adapter, limits, plugins=plugins)
+        for side in sides:
+            side.check_unchanged()
+    report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)
+    if check:
+        report.check()
+    return report
+
+
+def _with_layout(report: DiffReport, before: Survey, after: Survey) -> DiffReport:
+    """The report with a line where tensors of one side alone have values that the other side has in another layout."""
+    apart = [row for row in report.rows if row.kind in ("model", "ema", "other")]
+    removed = [row.before.name for row in apart if row.before is not None and row.status in _APART]
+    added = [row.after.name for row in apart if row.after is not None and row.status in _APART]
+    note = load_hook("layouts").layout_note(before, after, removed, added) if removed and added else None
+    return report if note is None else report._replace(notes=(*report.notes, note))
+
+
+_APART = ("added", "removed", "reshaped")
+"""The states of tensors whose values are not compared, because the other side has no such name or shape."""

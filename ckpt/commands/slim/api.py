@@ -1,0 +1,75 @@
+"""The function `ckpt.slim`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.evidence.survey import Survey
+from ckpt.formats import save
+from ckpt.model.limits import Limits
+from ckpt.surface.api.keywords import Texts, globs_of, text_only, texts
+from ckpt.surface.api.opening import Input
+from ckpt.surface.api.rewriting import rewrite
+from ckpt.surface.api.writing import (
+    as_format_of,
+    moved_report,
+    options_of,
+    refuse_format,
+    strip_stages,
+    with_like,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ckpt.surface.api.writing import Writing
+
+
+def slim(
+    source: Input,
+    *,
+    keep: Texts = (),
+    strip: bool = False,
+    prefix: str | None = None,
+    to: str | None = None,
+    like: Input | None = None,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    drop_other: bool = False,
+    with_config: bool = False,
+    **writing: Unpack[Writing],
+) -> RewriteReport:
+    """Keep the weights of the model, drop the optimizer and the rest, and pack storages.
+
+    `keep` names sections and values that stay too. Before that, `strip` takes the prefixes of wrappers off the names, or
+    `prefix`, and `to` moves the tensors to a device. The result loads with weights_only=True; where `out` ends with
+    .safetensors it is that. `with_config` makes `out` a folder with config.json and the tokenizer beside the weights.
+    The other keywords are in `Writing`. Raises CkptError.
+    """
+    from ckpt.commands.rewriting.stages import in_stages, with_kept_prefixes
+    from ckpt.commands.slim.slim import slim as job
+
+    text_only(section=section, prefix=prefix, to=to)
+    refuse_format(to)
+    globs = globs_of(include, exclude)
+    options = options_of(writing, source, "slim", plain=True)
+    options = with_like(options, like, section)
+    if with_config or (options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")):
+        options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
+
+    def make(survey: Survey, limits: Limits) -> RewriteReport:
+        stages = strip_stages(strip, prefix, section, limits)
+        stages.append(
+            lambda survey: job(
+                survey, limits, section=section, select=globs, keep=texts(keep), drop_other=drop_other
+            )
+        )
+        report = moved_report(in_stages(survey, stages), to, limits, options.format)
+        report = with_kept_prefixes(report, limits)
+        if options.format is None:
+            return report
+        return as_format_of(report, options.format, limits)
+
+    return rewrite(source, make, options)

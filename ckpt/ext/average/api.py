@@ -1,0 +1,144 @@
+"""The function `ckpt.average`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from io import IOBase
+from typing import TYPE_CHECKING, cast
+
+from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.evidence.survey import Survey
+from ckpt.model.errors import FolderError, UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.names import natural
+from ckpt.model.text import and_more, plural, show
+from ckpt.surface.api.checkpoint import Checkpoint as Opened
+from ckpt.surface.api.keywords import Texts, doubts, text_only, texts
+from ckpt.surface.api.opening import NAMELESS, Input, at_hand, path_of
+from ckpt.surface.api.rewriting import Talk, WriteOptions, rewrite
+from ckpt.surface.api.rewriting import check as check_options
+from ckpt.surface.api.walk import looked, parted
+from ckpt.surface.api.writing import as_format_of, options_of, with_last
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ckpt.surface.api.writing import Writing
+
+
+def average(
+    sources: Sequence[Input] | Input,
+    *,
+    ratios: Sequence[float] | None = None,
+    last: int | None = None,
+    align: bool = True,
+    drop_other: bool = False,
+    include: Texts = (),
+    exclude: Texts = (),
+    section: str | None = None,
+    **writing: Unpack[Writing],
+) -> RewriteReport:
+    """Average the models of checkpoints of one training, or of the `last` numbered ones of a folder.
+
+    The mean has the names, the order and the dtypes of the last one. `ratios` weigh them. The other keywords are in `Writing`. Raises CkptError.
+    """
+    from ckpt.ext.average.average import Options, shares_of
+    from ckpt.ext.average.average import average as job
+
+    text_only(section=section)
+    options = options_of(writing, None, "average", plain=True)
+    # An open checkpoint, bytes and a file are iterable too, and each is one checkpoint.
+    is_one = isinstance(sources, (str, os.PathLike, Opened, bytes, bytearray, memoryview, IOBase))
+    names: list[Input] = [cast("Input", sources)] if is_one else list(cast("Sequence[Input]", sources))
+    talk = Talk(options.tell)
+    check_options(options, *map(path_of, names))
+    if last is not None:
+        names = list(_last_of(names, last, options, talk))
+    if len(names) < 2:
+        problem = "a mean takes two checkpoints or more" if names else "nothing to average"
+        path = path_of(names[0]) if names else None
+        raise UsageError(problem, path=path, hint="PATH PATH..., or --last N FOLDER")
+    request = Options(ratios, section, texts(include), texts(exclude), align=align, drop_other=drop_other)
+    shares_of(request.ratios, len(names))
+    _tell_twice(names, talk)
+    with ExitStack() as stack:
+        given = []
+        for name in names:
+            try:
+                opened = at_hand(name, options.limits, plugins=options.plugins)
+                given.append(stack.enter_context(opened))
+            except FolderError as error:
+                error.hint = "--last N takes its last ones" if last is None and len(names) == 1 else None
+                raise
+        for other in given[:-1]:
+            for line in doubts(other.checkpoint):
+                talk(line)
+        options = with_last(options, given[-1].checkpoint)
+
+        def make(survey: Survey, limits: Limits) -> RewriteReport:
+            report = job([other.survey for other in given[:-1]], survey, limits, request)
+            return (
+                report
+                if options.format is None
+                else as_format_of(report, options.format, limits, options.ranks)
+            )
+
+        report = rewrite(given[-1], make, options)
+    return report._replace(warnings=(*talk.lines, *report.warnings))
+
+
+def _tell_twice(given: Sequence[Input], tell: Callable[[str], None]) -> None:
+    """Say which checkpoints were given more than once."""
+    names = list(map(path_of, given))
+    real: list[object] = [
+        id(one) if name in NAMELESS else os.path.realpath(name)
+        for one, name in zip(given, names, strict=True)
+    ]
+    for index, name in enumerate(names):
+        count = real.count(real[index])
+        if count > 1 and real.index(real[index]) == index:
+            tell(f"{show(name, None)}: given {count} times, and counts so often")
+
+
+def _last_of(
+    names: Sequence[Input], count: int, options: WriteOptions, tell: Callable[[str], None]
+) -> list[str]:
+    """The last checkpoints of the series in a folder: those whose names differ in numbers only. Raises CkptError."""
+    if len(names) != 1:
+        raise UsageError("--last takes one folder", hint="--last N FOLDER")
+    folder = path_of(names[0])
+    if not os.path.isdir(folder):
+        raise UsageError("not a folder, which --last takes", path=folder)
+    if count < 2:
+        raise UsageError(f"--last {count}: not a number from 2")
+    items, _ = parted(looked([folder], options.limits, plugins=options.plugins))
+    out = None if options.out is None else os.path.realpath(options.out)
+    found = [
+        item.path
+        for item in items
+        if item.folder is not None and item.skipped is None and os.path.realpath(item.path) != out
+    ]
+    series: dict[str, list[str]] = {}
+    for path in found:
+        series.setdefault(re.sub(r"\d+", "*", os.path.relpath(path, folder)), []).append(path)
+    numbered = {name: paths for name, paths in series.items() if "*" in name}
+    long = [name for name, paths in numbered.items() if len(paths) >= count]
+    if not long:
+        name = max(numbered, key=lambda name: len(numbered[name]), default=None)
+        most = 0 if name is None else len(numbered[name])
+        what = f" ({show(name, 80)})" if name is not None else ""
+        problem = f"has {plural(most, 'numbered checkpoint')}{what}, and --last asks for {count}"
+        raise UsageError(problem, path=folder)
+    if len(long) > 1:
+        listed = and_more([f"{show(name, 60)} ({len(numbered[name])})" for name in long], 4)
+        problem = f"has {len(long)} series of {count} checkpoints or more: {listed}"
+        raise UsageError(problem, path=folder, hint="name the checkpoints")
+    chosen = sorted(numbered[long[0]], key=natural)
+    rest = [show(os.path.relpath(path, folder), 60) for path in found if path not in chosen]
+    text = f"the last {count} of {len(chosen)} {show(long[0], 80)}"
+    beside = f"; not of this series: {and_more(rest, 4)}" if rest else ""
+    tell(f"{show(folder, None)}: {text}{beside}")
+    return chosen[-count:]

@@ -1,0 +1,147 @@
+"""The function `ckpt.warmstart`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from ckpt.commands.rewriting.report import RewriteReport
+from ckpt.evidence.survey import Survey
+from ckpt.formats import save
+from ckpt.hooks import load_hook
+from ckpt.model.checkpoint import Checkpoint
+from ckpt.model.errors import LossError, UnsupportedError, UsageError
+from ckpt.model.limits import Limits
+from ckpt.surface.api.keywords import Path, Texts, doubts, text_only, texts
+from ckpt.surface.api.opening import Input, at_hand, path_of
+from ckpt.surface.api.rewriting import Open, Talk, rewrite
+from ckpt.surface.api.rewriting import check as check_options
+from ckpt.surface.api.writing import options_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ckpt.commands.rewriting.report import Coverage
+    from ckpt.ext.warmstart.warmstart import Options
+    from ckpt.surface.api.writing import Writing
+
+_MISMATCH: tuple[Literal["keep", "slice", "error"], ...] = ("keep", "slice", "error")
+
+
+def warmstart(
+    pretrained: Input,
+    *,
+    into: Input | None = None,
+    into_model: str | None = None,
+    sub: Texts = (),
+    align: bool = True,
+    on_mismatch: str = "keep",
+    by_shape: bool = False,
+    fuse: bool = False,
+    split: bool = False,
+    count_sliced: bool = False,
+    ignore_layout: bool = False,
+    keep_optimizer: bool = False,
+    print_code: bool = False,
+    min_coverage: float | None = None,
+    recipe: Path | None = None,
+    section: str | None = None,
+    into_section: str | None = None,
+    arg: Texts = (),
+    init: bool = False,
+    check: bool = True,
+    **writing: Unpack[Writing],
+) -> RewriteReport:
+    """Load pretrained weights into the checkpoint `into`, or the model of `into_model`, as far as they fit.
+
+    `recipe` is the path of a recipe, which brings the pretrained weights into another layout first. `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
+    keywords are in `Writing`; `Checkpoint.load_into` fills a live model. Raises CkptError; LossError where too
+    little would be loaded and `check` is set. Without it the report says so.
+    """
+    from ckpt.commands.rename.rename import substitution
+    from ckpt.ext.warmstart.warmstart import Options
+    from ckpt.ext.warmstart.warmstart import warmstart as job
+
+    text_only(section=section, into_section=into_section, into_model=into_model)
+    way = next((way_name for way_name in _MISMATCH if way_name == on_mismatch), None)
+    if way is None:
+        raise UsageError(f"--on-mismatch {on_mismatch}: not one of {' '.join(_MISMATCH)}")
+    if into is None and into_model is None:
+        raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
+    if into is not None and into_model is not None:
+        raise UsageError("--into and --into-model exclude each other")
+    if print_code and recipe is not None:
+        raise UsageError("--print-code prints no recipe", hint="ckpt convert --recipe writes PRETRAINED anew")
+    if into_model is None and (texts(arg) or init):
+        raise UsageError(f"--{'init' if init else 'arg'} goes with --into-model FILE.py:FACTORY")
+    request = Options(
+        way,
+        [substitution(text).apply for text in texts(sub)],
+        None if recipe is not None else section,  # what a recipe makes is the model alone
+        into_section,
+        align=align,
+        by_shape=by_shape,
+        fuse=fuse,
+        split=split,
+        count_sliced=count_sliced,
+        ignore_layout=ignore_layout,
+        keep_optimizer=keep_optimizer,
+        min_coverage=min_coverage,
+    )
+    options = options_of(writing, pretrained, "warmstart")
+    options = options._replace(dry_run=options.dry_run or print_code)
+    check_options(options, path_of(pretrained), None if into is None else path_of(into))
+    if into_model is not None:
+        options = options._replace(open=_built(into_model, texts(arg), init=init))
+        if options.out is not None and not os.path.isdir(options.out):
+            options = options._replace(format=save.format_for(options.out, None, endings=save.ENDINGS))
+    talk = Talk(options.tell)
+    with at_hand(pretrained, options.limits, plugins=options.plugins) as given:
+        for line in doubts(given.checkpoint):
+            talk(line)
+        code: list[str] = []
+        weights = given.survey
+        if recipe is not None:
+            weights = load_hook("layouts").relaid_survey(weights, recipe, options.limits, section)
+
+        def make(survey: Survey, limits: Limits) -> RewriteReport:
+            report = job(weights, survey, limits, request)
+            if print_code and report.coverage is not None:
+                code.extend(_code(report.coverage, weights, survey, request, options.limits))
+            return report
+
+        report = rewrite(into_model or into or "", make, options)
+    if check and report.coverage is not None and report.coverage.refusal:
+        raise LossError(report.coverage.refusal, path=report.source.path, hint=_hint(report.coverage.way))
+    return report._replace(code=tuple(code), warnings=(*talk.lines, *report.warnings))
+
+
+def _built(into_model: str, arguments: list[str], *, init: bool) -> Open:
+    """Return the way to open the state of the model that a factory builds."""
+
+    def build_state(path: str, partial: bool) -> Checkpoint:
+        device = "cpu" if init else "meta"
+        model = load_hook("live model").build(into_model, arguments, device=device, option="--into-model")
+        state: Checkpoint = load_hook("live state").state_checkpoint(model, path)
+        return state
+
+    return build_state
+
+
+def _code(coverage: Coverage, given: Survey, wanted: Survey, request: Options, limits: Limits) -> list[str]:
+    """The lines of Python that load the same. Raises UnsupportedError with the command that leads around."""
+    from ckpt.ext.warmstart.code import code_lines
+    from ckpt.surface.api.advice import advise
+
+    try:
+        return code_lines(coverage, given, wanted, request)
+    except UnsupportedError as error:  # its way leads around PRETRAINED, not TARGET
+        advise(error, given, limits)
+        error.way = None
+        raise
+
+
+def _hint(way: Sequence[str] | None) -> str | None:
+    """The options with which more is loaded, as text, or None."""
+    return " ".join(way) or None if way is not None else None

@@ -1,0 +1,60 @@
+"""The hooks of extensions: modules that the core asks for by name, so that it works without any of them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+from ckpt.model.errors import UsageError
+
+HOOKS = {
+    "adapters": "ckpt.ext.adapters.hooks",
+    "cluster": "ckpt.ext.cluster.connect",
+    "distributed items": "ckpt.ext.dcp.items",
+    "layouts": "ckpt.ext.layouts.hooks",
+    "live check": "ckpt.ext.live.check",
+    "live memory": "ckpt.ext.live.memory",
+    "live model": "ckpt.ext.live.model",
+    "live state": "ckpt.ext.live.state",
+    "live warm start": "ckpt.ext.live.warmstart",
+    "page": "ckpt.ext.page.command",
+    "reading ahead": "ckpt.ext.remote.ahead",
+    "salvage": "ckpt.ext.salvage.salvage",
+    "torch": "ckpt.ext.live",
+    "url": "ckpt.ext.remote.url",
+    "url location": "ckpt.ext.remote.location",
+    "url target": "ckpt.ext.remote.target",
+}
+"""The names by which the core asks for modules of extensions. No other module of the core names one."""
+
+
+NEEDS = {
+    "archives": ("torchscript",),  # the code in a torch.package is the same language
+    "cluster": ("remote",),  # a worker opens URLs by itself
+    "deepspeed": ("dcp",),  # a universal checkpoint names its folders alike
+    "folders": ("dcp",),  # a folder holds a distributed checkpoint, whose tensors get names of its own
+    "live": ("warmstart",),  # `load_into` carries out its plan
+}
+"""Extensions, and the others without which they do not work."""
+
+
+def is_installed(module: str) -> bool:
+    """Tell whether the folder of the extension that a module lies in is there, and of those that it needs.
+
+    Nothing of them is imported.
+    """
+    names = module.split(".")
+    if names[:2] != ["ckpt", "ext"]:
+        return True
+    if find_spec(".".join(names[:3])) is None:
+        return False
+    return all(is_installed(f"ckpt.ext.{other}") for other in NEEDS.get(names[2], ()))
+
+
+def load_hook(name: str) -> ModuleType:
+    """Return the module of a row of `HOOKS`. Raises UsageError where its extension was taken out."""
+    module = HOOKS[name]
+    if not is_installed(module):
+        raise UsageError(f"this needs {module.rpartition('.')[0]}, which is not installed here")
+    return import_module(module)

@@ -1,0 +1,77 @@
+"""Whoever deletes the folder of an extension has a program that works without it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from house import ROOT
+from process import TIMEOUT, environment
+
+EXTENSIONS = sorted(path.name for path in (ROOT / "ext").iterdir() if (path / "__init__.py").is_file())
+COMMANDS = {
+    "adapters": ("merge",),
+    "average": ("average",),
+    "explain": ("explain",),
+    "layouts": ("recipe",),
+    "lint": ("lint",),
+    "page": ("report",),
+    "salvage": ("salvage",),
+    "values": ("set",),
+    "warmstart": ("warmstart",),
+}
+"""Extension -> the commands that go with it."""
+LINES = (
+    ("inspect", "train_cuda.pth"),
+    ("inspect", "sharded", "--json"),
+    ("inspect", "weights.safetensors", "--all"),
+    ("ls", "train_cuda.pth", "weights.safetensors"),
+    ("get", "train_cuda.pth", "epoch"),
+    ("stats", "weights.safetensors"),
+    ("sum", "weights.safetensors"),
+    ("verify", "train_cuda.pth", "sharded"),
+    ("rehome", "train_cuda.pth", "-o", "OUT/rehomed.pth"),
+    ("strip", "ddp_after.pth", "-o", "OUT/stripped.pth"),
+    ("rename", "weights.safetensors", "--sub", "s/^/model./", "-o", "OUT/renamed.safetensors"),
+    ("slim", "train_cuda.pth", "-o", "OUT/slim.safetensors"),
+    ("convert", "weights.safetensors", "-o", "OUT/converted.pth"),
+)
+"""Command lines of the core on samples that the core reads, each of which ends with 0."""
+DIFFER = ("diff", "ddp_before.pth", "ddp_after.pth")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_the_core_works_without(name: str, samples: Path, tmp_path: Path) -> None:
+    for folder in (ROOT, samples):
+        shutil.copytree(folder, tmp_path / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(tmp_path / "ckpt" / "ext" / name)
+    (tmp_path / samples.name / "OUT").mkdir()
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ckpt", *words],
+            cwd=tmp_path / samples.name,
+            env={**environment(), "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+
+    page = run("--help").stdout
+    for extension, commands in COMMANDS.items():
+        for command in commands:
+            assert (f"  {command} " in page) is (extension != name), command
+    for command in COMMANDS.get(name, ()):
+        assert run(command, "weights.safetensors").returncode == 2
+    for words in LINES:
+        done = run(*words)
+        assert done.returncode == 0, (words, done.stderr)
+    done = run(*DIFFER)
+    assert done.returncode == 1, done.stderr
+    for path in ("no_such_file.pth", "https://localhost:1/x.pth", "sub/folder"):
+        done = run("inspect", path)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
