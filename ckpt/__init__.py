@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ckpt.ext.layouts.report import RecipeReport
     from ckpt.ext.lint.lint import FileReport, LintReport
     from ckpt.ext.live.snapshot import snapshot
+    from ckpt.ext.prune.api import prune
+    from ckpt.ext.prune.report import PruneReport, PruneRow
     from ckpt.ext.values.api import set
     from ckpt.model.errors import (
         CkptError,
@@ -86,6 +88,8 @@ _HOMES = {
         "UsageError",
         "WriteError",
     ),
+    "ckpt.ext.prune.api": ("prune",),
+    "ckpt.ext.prune.report": ("PruneReport", "PruneRow"),
     "ckpt.ext.values.api": ("set",),
     "ckpt.ext.adapters.api": ("merge",),
     "ckpt.ext.layouts.recipe": ("recipe",),
@@ -128,6 +132,8 @@ __all__ = [
     "MixedStepsError",
     "NoRewriteError",
     "NotOpenedError",
+    "PruneReport",
+    "PruneRow",
     "RecipeReport",
     "Ref",
     "RewriteReport",
@@ -151,6 +157,7 @@ __all__ = [
     "ls",
     "merge",
     "open",
+    "prune",
     "recipe",
     "rehome",
     "rename",

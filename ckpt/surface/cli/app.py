@@ -198,12 +198,14 @@ _GROUPS = {
         "warmstart": "Load pretrained weights into a model as far as they fit.",
         "average": "Average the models of checkpoints.",
         "merge": "Merge adapters (LoRA) into the weights of a base.",
+        "prune": "Say which checkpoints of a run may go, and delete them.",
     },
 }
 COMMANDS = {name: line for group in _GROUPS.values() for name, line in group.items()}
 """Name of the module of this package -> its line in the list of commands."""
 _EXTENSIONS = {
     "merge": "ckpt.ext.adapters.command",
+    "prune": "ckpt.ext.prune.command",
     "recipe": "ckpt.ext.layouts.command",
     "set": "ckpt.ext.values.command",
 }

@@ -24,7 +24,7 @@ OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
 _FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 _DEVICES = ("cpu", "cuda:0", "cuda:1", "mps")
 _WRITERS = "rehome strip rename set slim convert salvage warmstart average merge"
-_EVERY = f"inspect ls get diff stats report explain recipe lint verify sum {_WRITERS}"
+_EVERY = f"inspect ls get diff stats report explain recipe lint verify sum prune {_WRITERS}"
 
 
 class Argument(NamedTuple):
@@ -172,6 +172,29 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         texts("--map", "FROM=TO", "rehome", "Move one device only, as in cuda:0=cuda:1. Repeatable."),
         flag("--objects", "rehome*", "Also change torch.device objects and device texts in values."),
         flag("--undo", "rehome", "Take back the last --in-place, finished or interrupted."),
+        integer(
+            "--keep-last",
+            "N",
+            "prune",
+            "Keep the N newest whole checkpoints of each series; 1 without it.",
+            low=1,
+        ),
+        texts(
+            "--keep-best",
+            "NAME[:min|max]",
+            "prune",
+            "Keep the checkpoint with the best of this value. Repeatable.",
+        ),
+        integer(
+            "--keep-every",
+            "N",
+            "prune",
+            "Keep each checkpoint whose step is a multiple of N, or its epoch where names have no steps.",
+            low=1,
+        ),
+        flag("--delete", "prune", "Delete what may go, after a question on a terminal."),
+        flag("-y/--yes", "prune", "With --delete: do not ask, as a pipe needs."),
+        flag("--quick", "prune", "Do not read the bytes of what stays."),
         texts(
             "-d/--delete",
             "NAME",
@@ -438,6 +461,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag("--json", "ls", "Print one JSON document per checkpoint."),
         flag("--json", "get", "Print JSON, one line per NAME."),
+        flag("-0/--null", "prune", "Print the paths of what may go, a NUL behind each, for xargs -0."),
         text("-o/--output", "OUT", "report", "Write the page to this file, - for stdout.", once=True),
         text("-o/--output", "RECIPE", "recipe", "Write the recipe to this file.", once=True),
         flag("--force", "recipe", "Replace the file of the recipe if it exists."),
@@ -492,7 +516,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--json",
-            "diff explain recipe lint rehome strip rename set slim convert salvage warmstart average merge",
+            "diff explain recipe lint prune rehome strip rename set slim convert salvage warmstart average merge",
             "Print one JSON document.",
         ),
         flag("--tsv", "inspect ls diff stats", "Print tab-separated rows, exact and escaped."),
@@ -561,7 +585,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag("-q/--quiet", _EVERY, "Print nothing but errors; the exit code answers."),
         flag(
             "--no-summary",
-            "inspect ls stats report lint verify sum",
+            "inspect ls stats report lint verify sum prune",
             "Leave out the closing line.",
             rare=True,
         ),
@@ -702,6 +726,7 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
             is_list=True,
         ),
     ),
+    "prune": (Argument("path", "RUN", "The folder in which a run saves its checkpoints."),),
     "set": (
         Argument("path", "FILE", _PATH),
         Argument(
@@ -765,6 +790,7 @@ _FORMS = (
     "--index",
     "--textconv",
     "--print-code",
+    "--null",
 )
 """Options that ask for something to be printed."""
 _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
@@ -835,6 +861,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
         Exclusion(("--root", "--values", "--recorded")),
     ),
+    "prune": (Exclusion(("--json", "--null")),),
     "warmstart": (Exclusion(("--into", "--into-model")),),
 }
 """Command -> its options that do not go together."""
