@@ -166,7 +166,7 @@ def deleted(report: PruneReport) -> PruneReport:
         stop: str | None = None
         for row in report.may_go:
             assert row.victim is not None
-            changed = [] if stop else [kept.name for kept in report.needed if not folder.is_unchanged(kept)]
+            changed = [] if stop else [kept.name for kept in report.needed if not folder.holds(kept)]
             if changed:
                 stop = f"{show(changed[0], 80)}, which stays, has changed or gone, so nothing more is removed"
             if stop is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from ckpt.ext.prune.api import deleted, planned
 from ckpt.ext.prune.report import PruneReport
 from ckpt.ext.prune.text import prune_lines, summary
-from ckpt.model.errors import UsageError, about
+from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.text import plural, show, show_line, size_text
 from ckpt.surface.cli import output
@@ -48,7 +48,7 @@ def command(
     if not delete:
         fence_in([path], workers=True)
     schema = "ckpt.prune" if json else None
-    with about(path), documented(path, schema), output.meter("reading", "checkpoints") as progress:
+    with documented(path, schema), output.meter("reading", "checkpoints") as progress:
         last = 1 if keep_last is None else keep_last
         report = planned(
             path, keep_last=last, progress=progress, limits=limits, plugins=plugins_allowed(), **keywords
@@ -62,7 +62,7 @@ def command(
             output.conclude("nothing was deleted")
             return 0
     if delete and report.may_go:
-        with about(path), documented(path, schema):
+        with documented(path, schema):
             report = deleted(report)
     if json:
         output.write_json(report.to_json())

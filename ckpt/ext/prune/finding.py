@@ -131,7 +131,7 @@ def _candidate_at(
         return _left_over_at(path, name, parsed)
     if name.startswith("."):
         return None
-    is_counted = bool(parsed.place) or parsed.number is not None
+    is_counted = bool(parsed.place) or (parsed.number is not None and (not is_folder or name.isdecimal()))
     if stat.S_ISLNK(status.st_mode):
         is_save = is_counted and (os.path.isdir(path) or name.lower().endswith(CHECKPOINTS))
         return Candidate(name, path, parsed, passed_over="a link, which stays") if is_save else None

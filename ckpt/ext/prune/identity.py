@@ -26,6 +26,8 @@ class Member(NamedTuple):
     size: int
     changed: int
     """Nanoseconds of the last change of its content. Those of folders are left out: they follow from their members."""
+    touched: int
+    """Nanoseconds of the last change of its content, its name, its owner or its links, which no program can set."""
 
 
 class Identity(NamedTuple):
@@ -36,8 +38,20 @@ class Identity(NamedTuple):
     inode: int
     size: int
     changed: int
+    touched: int
     members: tuple[Member, ...] = ()
     """Of a folder, each before what lies in it."""
+
+    @property
+    def renamed(self) -> Identity:
+        """The identity that holds after a renaming, which touches the file or folder itself."""
+        return self._replace(touched=0)
+
+    @property
+    def content(self) -> Identity:
+        """The identity by content alone: another link to it, or another owner, changes nothing."""
+        members = tuple(member._replace(touched=0) for member in self.members)
+        return self._replace(touched=0, members=members)
 
     @property
     def nbytes(self) -> int:
@@ -46,8 +60,9 @@ class Identity(NamedTuple):
 
     @property
     def last_change(self) -> int:
-        """Nanoseconds of the last change of a file in it."""
-        return max((member.changed for member in self.members if not member.is_folder), default=self.changed)
+        """Nanoseconds of the last change of a file, or of the largest one in a folder: notes beside it come later."""
+        files = [(member.size, member.changed) for member in self.members if not member.is_folder]
+        return max(files)[1] if files else self.changed
 
     @property
     def token(self) -> str:
@@ -63,7 +78,9 @@ def identity_of(path: str, folder: int | None = None) -> Identity:
     """
     status = os.stat(path, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISREG(status.st_mode):
-        return Identity(False, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return Identity(
+            False, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        )
     if not stat.S_ISDIR(status.st_mode):
         raise UnreadableError("not a regular file or folder", path=path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -75,9 +92,8 @@ def identity_of(path: str, folder: int | None = None) -> Identity:
                 raise UnreadableError(f"the folder holds over {_MOST:,} files", path=path)
     finally:
         os.close(fd)
-    return Identity(
-        True, status.st_dev, status.st_ino, 0, status.st_mtime_ns if not members else 0, tuple(members)
-    )
+    changed = 0 if members else status.st_mtime_ns
+    return Identity(True, status.st_dev, status.st_ino, 0, changed, status.st_ctime_ns, tuple(members))
 
 
 def _members_of(folder: int, above: str, depth: int) -> Iterator[Member]:
@@ -90,7 +106,8 @@ def _members_of(folder: int, above: str, depth: int) -> Iterator[Member]:
         is_folder = stat.S_ISDIR(status.st_mode)
         size = 0 if is_folder else status.st_size
         changed = 0 if is_folder else status.st_mtime_ns
-        yield Member(path, is_folder, status.st_dev, status.st_ino, size, changed)
+        touched = 0 if is_folder else status.st_ctime_ns
+        yield Member(path, is_folder, status.st_dev, status.st_ino, size, changed, touched)
         if is_folder:
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             try:

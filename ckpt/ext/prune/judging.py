@@ -83,7 +83,7 @@ def judge(candidate: Candidate, wanted: Sequence[str], limits: Limits, plugins: 
     try:
         with about(path), read(path, limits, plugins=plugins) as checkpoint:
             survey = Survey(checkpoint)
-            counts = counters_of(checkpoint)
+            counts = list(counters_of(checkpoint))
             judged = judged._replace(
                 epoch=_highest(counts, "epoch"),
                 step=_highest(counts, "step"),
@@ -247,9 +247,9 @@ def _with_trainer(judged: Judged, wanted: Sequence[str], limits: Limits) -> Judg
             continue
         names += [key for key, value in row.items() if type(value) in (int, float)]
         for name in wanted:
-            value = row.get(name)
-            if type(value) in (int, float):
-                known[name] = float(value)
+            number = row.get(name)
+            if isinstance(number, (int, float)) and not isinstance(number, bool):
+                known[name] = float(number)
     return judged._replace(
         has_trainer=True,
         step=float(step) if type(step) is int else judged.step,

@@ -95,9 +95,10 @@ def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
         elif (
             label and (label in wanted_labels or metric_direction(label) is not None) and before[-1] in _MARKS
         ):
-            value = -float(text) if _is_negative(before) else float(text)
-            metrics.append((label, value))
-            series += [before.rstrip("-"), "#"]
+            if _is_negative(before):
+                before, text = before[:-1], f"-{text}"
+            metrics.append((label, float(text)))
+            series += [before, "#"]
         else:
             others.append(text)
             series += [before, text]

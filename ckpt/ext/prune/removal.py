@@ -76,20 +76,22 @@ class Folder:
         """Close the folder."""
         os.close(self._fd)
 
-    def is_unchanged(self, victim: Victim) -> bool:
-        """Tell whether a file or folder is there, and is what was judged."""
-        return self._is_same(victim.name, victim.identity)
+    def holds(self, victim: Victim) -> bool:
+        """Tell whether a file or folder is there with the content that was judged."""
+        identity = self._identity_of(victim.name)
+        return identity is not None and identity.content == victim.identity.content
 
-    def _is_same(self, name: str, identity: Identity) -> bool:
+    def _identity_of(self, name: str) -> Identity | None:
+        """The identity of a name, or None where it cannot be told."""
         try:
-            return identity_of(name, self._fd) == identity
+            return identity_of(name, self._fd)
         except (OSError, UnreadableError):
-            return False
+            return None
 
     def remove(self, victim: Victim) -> Removed:
         """Remove a file or folder that is what was judged; anything else keeps its name."""
         name, identity = victim
-        if not self.is_unchanged(victim):
+        if self._identity_of(name) != identity:
             return Removed(name, "it changed since it was judged, and stays")
         hidden = name
         if not is_left_over(name, identity):
@@ -100,7 +102,8 @@ class Folder:
                 os.rename(name, hidden, src_dir_fd=self._fd, dst_dir_fd=self._fd)
             except OSError as error:
                 return Removed(name, f"it cannot be renamed: {why(error)}")
-            if not self._is_same(hidden, identity):  # it was replaced in the moment before
+            after = self._identity_of(hidden)
+            if after is None or after.renamed != identity.renamed:  # it was replaced in the moment before
                 return self._put_back(name, hidden)
             try:
                 # The new name is on the disk before anything is gone: after a power loss no half has the old name.
