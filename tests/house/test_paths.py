@@ -45,6 +45,14 @@ LIMITS = [
     "ext.layouts.search._SAMPLED",
     "ext.layouts.templates.MOST_VALUES",
     "ext.layouts.templates._MOST_TERMS",
+    "ext.prune.finding._MOST",
+    "ext.prune.finding._MOST_LOOKED",
+    "ext.prune.finding._POINTER_BYTES",
+    "ext.prune.identity._DEEPEST",
+    "ext.prune.identity._MOST",
+    "ext.prune.judging._NEAR",
+    "ext.prune.naming._LONGEST",
+    "ext.prune.rules._FRESH",
     "evidence.adapters._LEAST",
     "evidence.adapters._READ",
     "evidence.extras._LEAST",
@@ -398,6 +406,7 @@ SHOWN = (
     "text._SIBLINGS",
     "commands.diff.rows._FEW",
     "ext.layouts.text.",
+    "ext.prune.text.",
 )
 """Rooms whose constants decide what is shown, and what decides it elsewhere."""
 

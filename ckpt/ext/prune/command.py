@@ -24,6 +24,7 @@ def command(
     delete: bool,
     yes: bool,
     null: bool,
+    why: bool,
     json: bool,
     limits: Limits,
     **keywords: Any,
@@ -55,7 +56,7 @@ def command(
         )
     for text in report.warnings:
         output.talk(f"ckpt: {show(path, None)}: {text}")
-    is_screen = output.screen_width() is not None
+    is_table = (why or output.screen_width() is not None) and not null
     if is_asking and report.may_go:
         output.write_lines(prune_lines(report, output.screen_width()))
         if not _is_confirmed(report):
@@ -66,7 +67,7 @@ def command(
             report = deleted(report)
     if json:
         output.write_json(report.to_json())
-    elif is_screen and not null:
+    elif is_table:
         if not (is_asking and report.may_go):
             output.write_lines(prune_lines(report, output.screen_width()))
     else:
@@ -75,7 +76,7 @@ def command(
         if row.problem is not None:
             output.complain(f"ckpt: {show(row.path, None)}: {row.problem}")
     hint = None
-    if report.may_go and not delete and is_screen:
+    if report.may_go and not delete and is_table:
         hint = "--delete removes them"
     output.conclude(summary(report), hint)
     return report.exit_code

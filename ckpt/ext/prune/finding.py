@@ -58,7 +58,7 @@ class Candidate(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What lies in the folder of a run. `pointers` are names of candidates with the reasons why they are needed."""
+    """The contents of the folder of a run. `pointers` are names of candidates with the reasons why they are needed."""
 
     run: Run
     candidates: tuple[Candidate, ...]

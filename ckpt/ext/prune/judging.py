@@ -67,7 +67,7 @@ class Judged(NamedTuple):
 
     @property
     def identity(self) -> Identity:
-        """What it was when it was judged."""
+        """The identity that it had when it was judged."""
         assert self.candidate.identity is not None
         return self.candidate.identity
 

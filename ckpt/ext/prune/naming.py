@@ -149,7 +149,7 @@ def metric_direction(label: str) -> str | None:
 
 
 def _kind_of_count(label: str, text: str, after: str) -> str | None:
-    """Return the kind of a count, by the word before the number; None for another number, such as the 7 of `ckpt_7b`."""
+    """Return the kind of a count, by the word before the number, or None for another number, such as the 7 of `ckpt_7b`."""
     if len(text) > _LONGEST or "e" in text.lower():
         return None
     word_after = re.match(r"[A-Za-z]+", after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import overload
 
 from ckpt.ext.prune.finding import Run
@@ -19,9 +20,9 @@ class PruneRow(NamedTuple):
     stays: bool
     why: tuple[str, ...]
     state: str | None = None
-    """`whole`, `damaged`, `unfinished` or `unread`; None for what was not looked at."""
+    """`whole`, `damaged`, `unfinished` or `unread`, or None for a checkpoint that was not looked at."""
     series: str | None = None
-    """The name with `*` for its counts; None for what is part of no series."""
+    """The name with `*` for its counts, or None for a checkpoint of no series."""
     counts: tuple[tuple[str, float], ...] = ()
     """The epoch and the step by which it stands in its series."""
     metrics: tuple[tuple[str, float], ...] = ()
@@ -46,17 +47,14 @@ class PruneRow(NamedTuple):
             "state": self.state,
             "series": self.series,
             "counts": {kind: int(count) if count.is_integer() else count for kind, count in self.counts},
-            "metrics": {name: _finite(value) for name, value in self.metrics},
+            "metrics": [
+                {"name": name, "value": value if isfinite(value) else None} for name, value in self.metrics
+            ],
             "bytes": self.nbytes,
             "hard_links": self.links,
             "deleted": self.is_deleted,
             "problem": self.problem,
         }
-
-
-def _finite(value: float) -> float | str:
-    """A number as JSON has it: NaN and infinity as text."""
-    return value if value - value == 0 else str(value)
 
 
 class PruneReport(Sequence[PruneRow]):
@@ -73,7 +71,7 @@ class PruneReport(Sequence[PruneRow]):
         self.rows = tuple(rows)
         self.warnings = tuple(warnings)
         self.needed = tuple(needed)
-        """What was judged whole and is counted on: while it is not there unchanged, nothing is removed."""
+        """The saves that are counted on, because they are whole: while they have not their content, nothing is removed."""
 
     @overload
     def __getitem__(self, index: int) -> PruneRow: ...

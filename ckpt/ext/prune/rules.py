@@ -30,7 +30,7 @@ class Best(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What is to stay of each series."""
+    """The rules for each series: how many of the newest stay, the best by which metrics, and which multiples."""
 
     last: int = 1
     best: tuple[Best, ...] = ()
@@ -183,7 +183,7 @@ def _placed(saves: Sequence[Judged]) -> dict[str, Place] | None:
 
 
 def _are_in_order(saves: Sequence[Judged], places: Mapping[str, Place]) -> bool:
-    """Tell whether the counts that saves record grow with those of their names. A save that records none is no witness.
+    """Tell whether the recorded counts grow with the counts in the names. A save that records none is passed over.
 
     Files of ranks record one step under all their numbers, and slots that are used in turn record them in another order.
     """

@@ -461,6 +461,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag("--json", "ls", "Print one JSON document per checkpoint."),
         flag("--json", "get", "Print JSON, one line per NAME."),
+        flag("--why", "prune", "Print the table with the reasons in a pipe too, as on a terminal."),
         flag("-0/--null", "prune", "Print the paths of what may go, a NUL behind each, for xargs -0."),
         text("-o/--output", "OUT", "report", "Write the page to this file, - for stdout.", once=True),
         text("-o/--output", "RECIPE", "recipe", "Write the recipe to this file.", once=True),
@@ -791,6 +792,7 @@ _FORMS = (
     "--textconv",
     "--print-code",
     "--null",
+    "--why",
 )
 """Options that ask for something to be printed."""
 _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
@@ -861,7 +863,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
         Exclusion(("--root", "--values", "--recorded")),
     ),
-    "prune": (Exclusion(("--json", "--null")),),
+    "prune": (Exclusion(("--json", "--null", "--why")),),
     "warmstart": (Exclusion(("--into", "--into-model")),),
 }
 """Command -> its options that do not go together."""

@@ -565,7 +565,7 @@ def test_a_terminal_shows_why(tmp_path: Path) -> None:
         "                                            best",
         "epoch=2-step=300.ckpt      2   300  stays   the newest",
     ]
-    assert "1 of 3 checkpoints may go, 2.65 KiB (--delete removes them)" in text
+    assert "1 of 3 checkpoints may go, 2.36 KiB (--delete removes them)" in text
     assert all(len(line) <= 80 for line in lines)
 
 
@@ -597,7 +597,7 @@ def test_the_document(tmp_path: Path) -> None:
     assert document["may_go"] == [str(tmp_path / "epoch_0.pth")]
     row = document["checkpoints"][0]
     assert row["series"] == "epoch_*.pth" and row["counts"] == {"epoch": 0}
-    assert row["metrics"] == {"val_loss": "nan"} and row["state"] == "whole"
+    assert row["metrics"] == [{"name": "val_loss", "value": None}] and row["state"] == "whole"
     assert document["bytes"] == row["bytes"] == (tmp_path / "epoch_0.pth").stat().st_size
 
 
