@@ -16,3 +16,9 @@ def layouts() -> Any:
     """The functions that layouts add: see `ckpt.ext.layouts.hooks`."""
     # Named as text: the core imports no extension.
     return import_module("ckpt.ext.layouts.hooks")
+
+
+def averages() -> Any:
+    """The functions that averages add: see `ckpt.ext.averages.hooks`."""
+    # Named as text: the core imports no extension.
+    return import_module("ckpt.ext.averages.hooks")

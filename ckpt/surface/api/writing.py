@@ -23,7 +23,7 @@ from ckpt.model.names import natural
 from ckpt.model.text import and_more, plural, show
 from ckpt.surface.api.advice import SUFFIXES
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
-from ckpt.surface.api.extensions import adapters, layouts
+from ckpt.surface.api.extensions import adapters, averages, layouts
 from ckpt.surface.api.handle import read
 from ckpt.surface.api.keywords import (
     Path,
@@ -196,6 +196,7 @@ def rename(
 def slim(
     source: Input,
     *,
+    ema: bool = False,
     keep: Texts = (),
     strip: bool = False,
     prefix: str | None = None,
@@ -210,7 +211,7 @@ def slim(
 ) -> RewriteReport:
     """Keep the weights of the model, drop the optimizer and the rest, and pack storages.
 
-    `keep` names sections and values that stay too. Before that, `strip` takes the prefixes of wrappers off the names, or
+    With `ema` the averages of the weights are kept, under the names of the model. `keep` names sections and values that stay too. Before that, `strip` takes the prefixes of wrappers off the names, or
     `prefix`, and `to` moves the tensors to a device. The result loads with weights_only=True; where `out` ends with
     .safetensors it is that. `with_config` makes `out` a folder with config.json and the tokenizer beside the weights.
     The other keywords are in `Writing`. Raises CkptError.
@@ -226,11 +227,17 @@ def slim(
     if with_config or (options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")):
         options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
 
+    if ema and texts(keep):
+        raise UsageError("--ema and --keep exclude each other")
+
     def make(survey: Survey, limits: Limits) -> RewriteReport:
-        stages = _stripping(strip, prefix, section, limits)
+        part = None if ema else section
+        stages = _stripping(strip, prefix, part, limits)
+        if ema:
+            stages.insert(0, lambda survey: averages().averaged_weights(survey, limits, section=section))
         stages.append(
             lambda survey: job(
-                survey, limits, section=section, select=globs, keep=texts(keep), drop_other=drop_other
+                survey, limits, section=part, select=globs, keep=texts(keep), drop_other=drop_other
             )
         )
         report = _moved(in_stages(survey, stages), to, limits, options.format)

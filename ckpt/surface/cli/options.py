@@ -260,6 +260,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert*",
             "Give parameters without optimizer state zero moments and step 0.",
         ),
+        flag("--ema", "slim", "Keep the averages of the weights (EMA, SWA), under the names of the model."),
         flag(
             "--strip",
             "slim convert",
@@ -863,6 +864,7 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
         Exclusion(("--root", "--values", "--recorded")),
     ),
+    "slim": (Exclusion(("--ema", "--keep")),),
     "prune": (Exclusion(("--json", "--null", "--why")),),
     "warmstart": (Exclusion(("--into", "--into-model")),),
 }
