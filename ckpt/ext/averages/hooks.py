@@ -139,15 +139,24 @@ def _replaced_bytes(model: Section, average: Average) -> int:
 
 
 def _counters_of(survey: Survey, average: Average) -> list[str]:
-    """The names of tensors beside averages that are none: counters, and copies of the model."""
+    """The names of what lies beside averages and is none: counters, settings, and copies of the model."""
     held = {id(node) for node in average.nodes.values()}
-    part = average.section or average.model
-    if part is None:
+    section = average.section
+    if section is None and average.model is None:
         return []
-    every = tensors_by_name(weights_of(survey, part))
-    if average.section is not None:
-        return [name for name, node in every if id(node) not in held]
-    return [name for name, node in every if name in average.drops and id(node) not in held]
+    if section is None:
+        assert average.model is not None
+        every = tensors_by_name(weights_of(survey, average.model))
+        return [name for name, node in every if name in average.drops and id(node) not in held]
+    names = [name for name, node in tensors_by_name(weights_of(survey, section)) if id(node) not in held]
+    if section.is_module:
+        return names
+    depth = len(section.path)
+    return names + [
+        section.relative(value.name)
+        for value in survey.checkpoint.values
+        if depth and value.path[:depth] == section.path and value.fields is None
+    ]
 
 
 def _with_tied(model: Section, averages: Mapping[str, Node]) -> dict[str, Node]:
