@@ -658,12 +658,13 @@ _AVERAGES = "model_ema."
 def _averages(survey: Survey, plan: Plan) -> Iterable[Finding]:
     """Report the averages that a model has among its weights."""
     for part in survey.models:
-        names = tuple(entry.name for entry in part.entries if _AVERAGES in entry.name)
-        count = sum(entry.tensor.numel > 1 for entry in part.entries if _AVERAGES in entry.name)
-        if count and len(names) < part.tensors:
+        every = names_of(part.entries)
+        indices = [index for index, name in enumerate(every) if _AVERAGES in name]
+        if indices and len(indices) < len(every):
             where = show(part.name or "the model", 60)
-            text = f"{plural(count, 'tensor')} of {where} are running averages (EMA) of others: {_AVERAGES}…"
+            text = f"{plural(len(indices), 'tensor')} of {where} are running averages (EMA) of others: {_AVERAGES}…"
             follows = "Programs use them for inference, and a strict load without EMA calls them unexpected."
+            names = tuple(every[index] for index in indices)
             yield Finding("averages", text, names, plan(("slim", "--ema")).command, consequence=follows)
 
 

@@ -225,7 +225,7 @@ def _inside_model(survey: Survey, section: Section) -> Iterator[Average]:
 
 
 def _of_lit(section: Section, nodes: Mapping[str, Node], begin: str) -> Average:
-    """The averages of LitEma, whose names are those of the parameters without dots."""
+    """The averages of LitEma, whose names are the names of the parameters without dots."""
     first = f"{begin}{_LIT}"
     averages = {name[len(first) :]: node for name, node in nodes.items() if name.startswith(first)}
     averages = {name: node for name, node in averages.items() if name not in ("decay", "num_updates")}

@@ -160,7 +160,7 @@ def _counters_of(survey: Survey, average: Average) -> list[str]:
 
 
 def _with_tied(model: Section, averages: Mapping[str, Node]) -> dict[str, Node]:
-    """The averages, and those of the other names of tied weights: writers average a tied weight once."""
+    """The averages, under the other names of tied weights too: writers average a tied weight once."""
     nodes = dict(averages)
     for other, first in tied_names(model.entries).items():
         names = (model.relative(other), model.relative(first))
