@@ -287,7 +287,7 @@ def test_inspect_says_that_they_are_there(tmp_path: Path) -> None:
     findings = json.loads(ckpt("inspect", path, "--json").out)["findings"]
 
     (finding,) = [row for row in findings if row["code"] == "averages"]
-    assert finding["message"] == "8 tensors of state_dict are running averages (EMA) of others: model_ema.…"
+    assert finding["message"] == "10 tensors of state_dict are running averages (EMA) of others: model_ema.…"
     assert finding["hint"] == f"ckpt slim {path} --ema -o {tmp_path}/run.slim.ckpt"
     other = json.loads(ckpt("inspect", saved(FILES["timm"][0](), tmp_path / "b.pth"), "--json").out)
     assert all(row["code"] != "averages" for row in other["findings"])
