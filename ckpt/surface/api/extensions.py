@@ -12,6 +12,12 @@ def adapters() -> Any:
     return import_module("ckpt.ext.adapters.hooks")
 
 
+def resizing() -> Any:
+    """The functions that resizing adds: see `ckpt.ext.resizing.hooks`."""
+    # Named as text: the core imports no extension.
+    return import_module("ckpt.ext.resizing.hooks")
+
+
 def layouts() -> Any:
     """The functions that layouts add: see `ckpt.ext.layouts.hooks`."""
     # Named as text: the core imports no extension.
