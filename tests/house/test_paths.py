@@ -53,6 +53,7 @@ LIMITS = [
     "ext.prune.judging._NEAR",
     "ext.prune.naming._LONGEST",
     "ext.prune.rules._FRESH",
+    "ext.resizing.grids._MOST",
     "evidence.adapters._LEAST",
     "evidence.adapters._READ",
     "evidence.extras._LEAST",

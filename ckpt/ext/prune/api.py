@@ -34,7 +34,8 @@ def prune(
     """Say which checkpoints in the folder of a run may go, and why the others stay. With `delete`, remove them.
 
     `keep_best` are names of values, as `"val_loss"`, `"val_loss:min"`. With `quick`, the bytes of what stays are not
-    compared with their checksums. `report.may_go` has the rows. Raises CkptError.
+    compared with their checksums; else `progress` gets the bytes that are read of each of them, and all its bytes.
+    `report.may_go` has the rows. Raises CkptError.
     """
     report = planned(
         run,
@@ -70,9 +71,11 @@ def planned(
     path = os.fsdecode(run)
     names = [best.name for best in rules.best]
     found = find_saves(path, names, limits, plugins=plugins)
-    judged = _judged(found.candidates, names, limits, plugins, progress)
-    verdicts, warnings = _verdicts(judged, rules, found, limits, plugins, quick=quick)
-    rows = [*_rows(verdicts), *_other_rows(found.candidates)]
+    judged = _judged(found.candidates, names, limits, plugins)
+    foreign = [save.candidate._replace(passed_over=save.why) for save in judged if not save.is_save]
+    judged = [save for save in judged if save.is_save]
+    verdicts, warnings = _verdicts(judged, rules, found, limits, plugins, progress, quick=quick)
+    rows = [*_rows(verdicts), *_other_rows([*found.candidates, *foreign])]
     order = {candidate.name: index for index, candidate in enumerate(found.candidates)}
     rows.sort(key=lambda row: order[os.path.basename(row.path)])
     verdict_places = {verdict.judged.candidate.path: verdict.place for verdict in verdicts}
@@ -88,21 +91,22 @@ def _judged(
     names: Sequence[str],
     limits: Limits,
     plugins: bool,
-    progress: Progress | None,
 ) -> list[Judged]:
     """Judge all candidates, in several processes where there are many."""
     looked = [row for row in candidates if row.identity is not None and not row.is_left_over]
     tasks = [Task(judge, (row, tuple(names), limits, plugins)) for row in looked]
-    judged: list[Judged] = []
-    for save in many(tasks).each(tasks):
-        judged.append(save)
-        if progress is not None:
-            progress(len(judged), len(tasks))
-    return judged
+    return list(many(tasks).each(tasks))
 
 
 def _verdicts(
-    judged: list[Judged], rules: Rules, found: Found, limits: Limits, plugins: bool, *, quick: bool
+    judged: list[Judged],
+    rules: Rules,
+    found: Found,
+    limits: Limits,
+    plugins: bool,
+    progress: Progress | None,
+    *,
+    quick: bool,
 ) -> tuple[list[Verdict], list[str]]:
     """Apply the rules until all that they count on has been read whole."""
     checked: set[str] = set()
@@ -111,7 +115,10 @@ def _verdicts(
         unchecked = [row.judged.name for row in verdicts if row.is_counted and row.judged.name not in checked]
         if quick or not unchecked:
             return verdicts, warnings
-        judged = [check_bytes(save, limits, plugins) if save.name in unchecked else save for save in judged]
+        judged = [
+            check_bytes(save, limits, plugins, progress) if save.name in unchecked else save
+            for save in judged
+        ]
         checked.update(unchecked)
 
 
@@ -121,6 +128,8 @@ def _rows(verdicts: Sequence[Verdict]) -> list[PruneRow]:
         save = verdict.judged
         links = save.candidate.links
         why = verdict.keeps if verdict.goes is None else (verdict.goes,)
+        if verdict.goes is not None and save.others:
+            why = (*why, f"with {plural(save.others, 'other file')} in it")
         if verdict.goes is not None and links > 1:
             why = (*why, f"has {plural(links, 'hard link')}, so its bytes stay on the disk")
         rows.append(

@@ -49,7 +49,7 @@ def command(
     if not delete:
         fence_in([path], workers=True)
     schema = "ckpt.prune" if json else None
-    with documented(path, schema), output.meter("reading", "checkpoints") as progress:
+    with documented(path, schema), output.meter("checking") as progress:
         last = 1 if keep_last is None else keep_last
         report = planned(
             path, keep_last=last, progress=progress, limits=limits, plugins=plugins_allowed(), **keywords
@@ -86,9 +86,8 @@ def _is_confirmed(report: PruneReport) -> bool:
     """Ask on the terminal whether all that may go is deleted."""
     count = plural(len(report.may_go), "checkpoint")
     size = size_text(sum(row.nbytes for row in report.may_go))
+    sys.stdout.write(f"delete {count}, {size}, for good? [y/N] ")
     sys.stdout.flush()
-    sys.stderr.write(f"delete {count}, {size}, for good? [y/N] ")
-    sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

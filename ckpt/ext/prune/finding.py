@@ -12,7 +12,7 @@ from ckpt.bytes.far import is_url
 from ckpt.bytes.location import is_cached_model, locate, read_file
 from ckpt.bytes.source import reason
 from ckpt.ext.prune.identity import Identity, identity_of
-from ckpt.ext.prune.naming import SaveName, is_called, is_in_work, is_one_of_several, parse_name
+from ckpt.ext.prune.naming import Place, SaveName, is_called, is_in_work, is_one_of_several, parse_name
 from ckpt.ext.prune.removal import is_hidden, is_left_over
 from ckpt.formats.common.sets import is_shard
 from ckpt.formats.format import CHECKPOINTS
@@ -150,6 +150,8 @@ def _candidate_at(
         return Candidate(name, path, parsed, passed_over=reason(error))
     if any(member.device != run.device for member in identity.members):
         return Candidate(name, path, parsed, passed_over="another disk is mounted in it")
+    if _holds_run(identity):
+        return Candidate(name, path, parsed, passed_over="it holds several saves, as a run of its own")
     return Candidate(name, path, parsed, identity, links=1 if is_folder else status.st_nlink)
 
 
@@ -168,6 +170,22 @@ def _why_passed_over(run: Run, path: str, name: str, status: os.stat_result, is_
     if os.path.lexists(os.path.join(path, ".git")):
         return "it is a git repository"
     return None
+
+
+def _holds_run(identity: Identity) -> bool:
+    """Tell whether several saves of steps lie in one folder of a folder: `round_1/checkpoint-100` and `-200`.
+
+    One is usual: DeepSpeed puts `global_step500` into `checkpoint-500` of the Trainer.
+    """
+    places: dict[str, Place] = {}
+    for member in identity.members:
+        above, _, name = member.path.rpartition("/")
+        if not member.is_folder and not name.lower().endswith(CHECKPOINTS):
+            continue
+        place = parse_name(name).place
+        if place and places.setdefault(above, place) != place:
+            return True
+    return False
 
 
 def _left_over_at(path: str, name: str, parsed: SaveName) -> Candidate | None:

@@ -10,6 +10,7 @@ from ckpt.commands.ls.ls import counters_of
 from ckpt.evidence.survey import Survey
 from ckpt.ext.prune.finding import TRAINER, Candidate, best_of_trainer, trainer_state
 from ckpt.ext.prune.identity import Identity, identity_of
+from ckpt.formats.format import CHECKPOINTS
 from ckpt.model.errors import (
     CkptError,
     FolderError,
@@ -26,6 +27,7 @@ from ckpt.model.nodes import Node, tensor_of
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 from ckpt.surface.api.handle import read
+from ckpt.surface.api.keywords import Progress
 from ckpt.surface.api.reading import verify
 from ckpt.surface.api.walk import found
 from ckpt.tree.find import children, counter, find, node_at
@@ -56,6 +58,10 @@ class Judged(NamedTuple):
     """Names of saves that it calls the best."""
     has_trainer: bool = False
     """True for a folder with the file that the Trainer writes last."""
+    is_save: bool = True
+    """False for a folder without a file of weights, such as one of pictures."""
+    others: int = 0
+    """The files of a folder that is no one checkpoint, beside the checkpoints in it."""
 
     @property
     def name(self) -> str:
@@ -125,9 +131,10 @@ def _failed(judged: Judged, error: CkptError) -> Judged:
 def _judge_files(judged: Judged, limits: Limits, plugins: bool) -> Judged:
     """Judge a folder that is no one checkpoint by the checkpoints in it: it is whole where all of them are."""
     path = judged.candidate.path
-    count = 0
+    count = others = 0
     for item in found([path], plugins=plugins):
         if item.is_other:
+            others += 1
             continue
         label = show(os.path.relpath(item.path, path), 80)
         if item.error is not None:
@@ -138,18 +145,24 @@ def _judge_files(judged: Judged, limits: Limits, plugins: bool) -> Judged:
             with read(item.path, limits, plugins=plugins) as checkpoint:
                 lack = checkpoint.account.first_lack
         except UnsupportedError:
+            others += 1
             continue
         except CkptError as error:
             failed = _failed(judged, error)
             return failed._replace(why=f"{label}: {error.problem}")
         if lack is not None:
             return judged._replace(state="damaged", why=f"{label}: {lack}")
-        count += 1
+        # A pickle of results is no save.
+        is_save = os.path.isdir(item.path) or item.path.lower().endswith(CHECKPOINTS)
+        count += is_save
+        others += not is_save
     if not count:
         if judged.identity.members:
-            return judged._replace(state="unread", why="no checkpoint lies in this folder")
+            return judged._replace(
+                state="unread", why="no file of weights lies in this folder", is_save=False
+            )
         return judged._replace(state="unfinished", why="an empty folder")
-    return judged
+    return judged._replace(others=others)
 
 
 def _highest(counts: Sequence[tuple[str, float]], what: Literal["epoch", "step"]) -> float | None:
@@ -271,7 +284,7 @@ def _if_unchanged(judged: Judged) -> Judged:
     return judged._replace(state="unread", why="it changed while it was read: a run writes it now")
 
 
-def check_bytes(judged: Judged, limits: Limits, plugins: bool) -> Judged:
+def check_bytes(judged: Judged, limits: Limits, plugins: bool, progress: Progress | None) -> Judged:
     """Read all bytes of a whole save, and compare them with the checksums that are recorded."""
     path = judged.candidate.path
     paths = [path]
@@ -279,7 +292,7 @@ def check_bytes(judged: Judged, limits: Limits, plugins: bool) -> Judged:
         items = found([path], plugins=plugins)
         paths = [item.path for item in items if not item.is_other and item.skipped is None]
     for inner in paths:
-        report = verify(inner, limits=limits, plugins=plugins)
+        report = verify(inner, limits=limits, plugins=plugins, progress=progress)
         if report.verdict == "intact":
             continue
         if report.error is not None and report.error.code in (UnsupportedError.code, FolderError.code):

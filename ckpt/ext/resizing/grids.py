@@ -1,7 +1,7 @@
 """Position embeddings on another grid: which tensors have one, how large it is, and the numbers between its points.
 
-The weights of a point are those of `torch.nn.functional.interpolate(mode="bicubic", align_corners=False)`: Keys' cubic
-with a = -0.75, and with antialias a = -0.5 over a support that grows with the step.
+A point is weighed as by `torch.nn.functional.interpolate(mode="bicubic", align_corners=False)`: by Keys' cubic with
+a = -0.75, and with antialias a = -0.5 over a support that grows with the step.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Resampling(NamedTuple):
         return np.concatenate([rows[: self.first], made, rows[end:]]).reshape(self.shape)
 
     def _resampled(self, planes: Array) -> Array:
-        """Return planes of the new grid: the last two dimensions are those of the grid."""
+        """Return planes of the new grid, which their last two dimensions are."""
         down = _weights(self.old[0], self.new[0], self.antialias)
         across = _weights(self.old[1], self.new[1], self.antialias)
         result: Array = down @ planes @ across.T

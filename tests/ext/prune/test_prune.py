@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -283,10 +284,46 @@ def test_folders_of_several_files(tmp_path: Path) -> None:
         (folder / "notes.txt").write_text("x")
         written_at(folder, OLD + step)
     assert may_go(tmp_path) == ["checkpoint-100", "checkpoint-200"]
+    assert reasons(tmp_path)["checkpoint-100"] == "not needed; with 1 other file in it"
 
     cut(tmp_path / "checkpoint-300" / "optimizer.pth")
     assert may_go(tmp_path) == ["checkpoint-100"]
     assert reasons(tmp_path)["checkpoint-300"].startswith("damaged: optimizer.pth: cut off")
+
+
+def test_folders_of_results_are_no_saves(tmp_path: Path) -> None:
+    """Programs put pictures and predictions of an epoch into folders that are called as the saves are."""
+    for epoch in (1, 2, 3):
+        folder = tmp_path / f"epoch_{epoch}"
+        folder.mkdir()
+        (folder / "a.png").write_bytes(b"\x89PNG")
+        (folder / "predictions.pkl").write_bytes(pickle.dumps([1, 2, 3]))
+        save(tmp_path / f"epoch_{epoch}.pth", at=OLD + epoch)
+        written_at(folder, OLD + epoch)
+
+    assert may_go(tmp_path) == ["epoch_1.pth", "epoch_2.pth"]
+    assert reasons(tmp_path)["epoch_1"] == "no file of weights lies in this folder"
+
+
+def test_folders_that_are_runs_of_their_own_stay(tmp_path: Path) -> None:
+    for number in (1, 2):
+        epochs(tmp_path / f"round_{number}" / "checkpoints", 2)
+        epochs(tmp_path / f"iter_{number}", 2)
+        save(tmp_path / f"step_{number}.pth", at=OLD + number)
+
+    assert may_go(tmp_path) == ["step_1.pth"]
+    assert reasons(tmp_path)["round_1"] == "it holds several saves, as a run of its own"
+
+
+def test_a_step_of_deepspeed_in_one_of_the_trainer(tmp_path: Path) -> None:
+    trainer(tmp_path, [500, 1000], [2.0, 1.0])
+    for step in (500, 1000):
+        folder = tmp_path / f"checkpoint-{step}"
+        save(folder / f"global_step{step}" / "mp_rank_00_model_states.pt", module={"w": torch.ones(2)})
+        (folder / "latest").write_text(f"global_step{step}")
+        written_at(folder, OLD + step)
+
+    assert may_go(tmp_path) == ["checkpoint-500"]
 
 
 def test_a_generator_and_its_discriminator_stay_together(tmp_path: Path) -> None:
