@@ -17,7 +17,7 @@ from process import TIMEOUT, as_nobody, ckpt, environment
 from runs import OLD, epochs, save, trainer
 
 import ckpt as library
-from ckpt.ext.prune import api, removal
+from ckpt.ext.prune import api, judging, removal
 from ckpt.ext.prune.identity import identity_of
 from ckpt.ext.prune.removal import SUFFIX, Victim, hidden_name
 from ckpt.model.errors import WriteError
@@ -245,6 +245,44 @@ def test_what_comes_into_a_folder_while_it_goes_stays(
     (path,) = [path for path in tree(tmp_path) if not path.startswith("checkpoint-1000")]
     assert path.endswith("/new.txt") and after.exit_code == 2
     assert "is left of it" in str(after.may_go[0].problem)
+
+
+def test_a_file_that_is_replaced_in_a_folder_while_it_goes_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = library.prune(trainer(tmp_path, [500, 1000], [2.0, 1.0]))
+    unlink = os.unlink
+
+    def late(path: Any, **places: Any) -> None:
+        if path == "model.safetensors":  # the first of the three
+            (hidden,) = [name for name in os.listdir(tmp_path) if name.endswith(SUFFIX)]
+            (tmp_path / "new").write_text("mine")
+            (tmp_path / "new").replace(tmp_path / hidden / "trainer_state.json")
+        unlink(path, **places)
+
+    monkeypatch.setattr(os, "unlink", late)
+    after = api.deleted(report)
+    (path,) = [path for path in tree(tmp_path) if not path.startswith("checkpoint-1000")]
+    assert path.endswith("/trainer_state.json") and tree(tmp_path)[path] == b"mine"
+    assert after.exit_code == 2
+
+
+def test_a_save_that_changes_while_it_is_read_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs(tmp_path, 3)
+    read = judging.read
+
+    def late(path: str, *arguments: Any, **options: Any) -> Any:
+        opened = read(path, *arguments, **options)
+        if path.endswith("epoch_0.pth"):
+            save(tmp_path / "new", epoch=0).replace(path)
+        return opened
+
+    monkeypatch.setattr(judging, "read", late)
+    rows = {os.path.basename(row.path): row for row in library.prune(tmp_path)}
+    assert rows["epoch_0.pth"].stays and rows["epoch_0.pth"].state == "unread"
+    assert not rows["epoch_1.pth"].stays
 
 
 # --- kills -------------------------------------------------------------------------------------------------------------------
