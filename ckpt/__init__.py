@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ckpt.ext.lint.api import lint
     from ckpt.ext.lint.lint import FileReport, LintReport
     from ckpt.ext.live.snapshot import snapshot
+    from ckpt.ext.prune.api import prune
+    from ckpt.ext.prune.report import PruneReport, PruneRow
     from ckpt.ext.salvage.api import salvage
     from ckpt.ext.values.api import set
     from ckpt.ext.warmstart.api import warmstart
@@ -109,6 +111,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "ckpt.ext.lint.api": ("lint",),
     "ckpt.ext.lint.lint": ("FileReport", "LintReport"),
     "ckpt.ext.live.snapshot": ("snapshot",),
+    "ckpt.ext.prune.api": ("prune",),
+    "ckpt.ext.prune.report": ("PruneReport", "PruneRow"),
     "ckpt.ext.salvage.api": ("salvage",),
     "ckpt.ext.values.api": ("set",),
     "ckpt.ext.warmstart.api": ("warmstart",),
@@ -140,6 +144,8 @@ __all__ = [
     "MixedStepsError",
     "NoRewriteError",
     "NotOpenedError",
+    "PruneReport",
+    "PruneRow",
     "RecipeReport",
     "Ref",
     "RewriteReport",
@@ -163,6 +169,7 @@ __all__ = [
     "ls",
     "merge",
     "open",
+    "prune",
     "recipe",
     "rehome",
     "rename",

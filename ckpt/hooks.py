@@ -10,6 +10,7 @@ from ckpt.model.errors import UsageError
 
 HOOKS = {
     "adapters": "ckpt.ext.adapters.hooks",
+    "averages": "ckpt.ext.averages.hooks",
     "cluster": "ckpt.ext.cluster.connect",
     "distributed items": "ckpt.ext.dcp.items",
     "layouts": "ckpt.ext.layouts.hooks",
@@ -20,6 +21,7 @@ HOOKS = {
     "live warm start": "ckpt.ext.live.warmstart",
     "page": "ckpt.ext.page.command",
     "reading ahead": "ckpt.ext.remote.ahead",
+    "resizing": "ckpt.ext.resizing.hooks",
     "salvage": "ckpt.ext.salvage.salvage",
     "torch": "ckpt.ext.live",
     "url": "ckpt.ext.remote.url",
@@ -35,6 +37,7 @@ NEEDS = {
     "deepspeed": ("dcp",),  # a universal checkpoint names its folders alike
     "folders": ("dcp",),  # a folder holds a distributed checkpoint, whose tensors get names of its own
     "live": ("warmstart",),  # `load_into` carries out its plan
+    "resizing": ("warmstart",),  # the tensors that a warm start needs in other shapes
 }
 """Extensions, and the others without which they do not work."""
 

@@ -296,8 +296,8 @@ class _Finder:
 
     def _kind_of_weights(self, path: Path) -> str:
         if self._is_lightning and path[:1] != ("state_dict",):
-            return "ema" if any(_is_ema(path[:depth]) for depth in range(1, len(path) + 1)) else "other"
-        return "ema" if _is_ema(path) else "model"
+            return "ema" if any(is_average(path[:depth]) for depth in range(1, len(path) + 1)) else "other"
+        return "ema" if is_average(path) else "model"
 
     def _is_state_dict(self, row: Container) -> bool:
         """Tell whether a container maps names to tensors, with dotted names or below a key for a model."""
@@ -329,7 +329,7 @@ class _Finder:
         return (
             len(parts) > 1
             and parts == set(row.keys)
-            and not any(part in _WHOLE or kind_of_key((part,)) or _is_ema((part,)) for part in parts)
+            and not any(part in _WHOLE or kind_of_key((part,)) or is_average((part,)) for part in parts)
         )
 
 
@@ -368,5 +368,6 @@ def kind_of_key(path: Path) -> str | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def _is_ema(path: Path) -> bool:
+def is_average(path: Path) -> bool:
+    """Tell whether the last key of a path says that averages of weights lie below it."""
     return bool(path) and not _EMA.isdisjoint(_words(path[-1]))

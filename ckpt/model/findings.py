@@ -143,6 +143,7 @@ CATALOGUE: dict[str, Code] = {
             "an adapter has the names of one program, which loaders of others do not know",
             _INSPECT,
         ),
+        Code("averages", "info", "averages of the weights (EMA) lie among the weights of a model", _INSPECT),
         Code("no-index", "warning", "shards have no index, so some loaders do not find them", _INSPECT),
         Code(
             "unpacked",

@@ -31,6 +31,7 @@ from ckpt.ext.adapters.verdicts import Verdict as MergeVerdict
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.pages import Block
 from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
+from ckpt.ext.prune.judging import State
 from ckpt.model.findings import Level
 from ckpt.pickle.judge.imports import Group
 from ckpt.surface.cli import app
@@ -132,6 +133,7 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         frozenset(get_args(Method)),
         frozenset(get_args(MergeVerdict)),
         frozenset((NEIGHBOURS, ASSUMED, CONSTANT)),
+        frozenset(get_args(State)),
     }
     listed = {
         frozenset(node["enum"])
@@ -281,6 +283,11 @@ TOO = {
     },
     "ls": {"counters.*": "float"},
     "recipe": {"error.hint": "str"},
+    "prune": {
+        **dict.fromkeys(("error.hint", "checkpoints[].problem"), "str"),
+        "checkpoints[].metrics[].value": "NoneType",
+        "checkpoints[].counts.*": "float",
+    },
     "rewrite": {"left_alone[].bytes": "int", "changes[].from": "NoneType", "coverage.pairs[].why": "str"},
 }
 """What a field may be too, although no document here has it so."""
@@ -293,6 +300,7 @@ MAPS = (
     "totals.roles.*",
     "verified",
     "counters",
+    "checkpoints[].counts",
     "adapter.kinds",
     "adapter.parts",
 )

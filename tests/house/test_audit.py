@@ -395,6 +395,7 @@ MAY = {
     },
     "ckpt/bytes/fence.py": {"import ctypes"},  # to give rights up; tests/bytes/test_fence.py
     "ckpt/bytes/inplace.py": {"os.ftruncate"},
+    "ckpt/ext/prune/removal.py": {"os.rename", "os.rmdir", "os.unlink"},  # for `ckpt prune --delete` only
     "ckpt/ext/remote/objects.py": {"getattr() by a name that is not written here"},  # of the table of schemes
     "ckpt/ext/remote/http.py": {  # loaded for a URL only; tests/ext/remote/test_command_remote.py listens
         "import http.client",

@@ -19,6 +19,7 @@ COMMANDS = {
     "layouts": ("recipe",),
     "lint": ("lint",),
     "page": ("report",),
+    "prune": ("prune",),
     "salvage": ("salvage",),
     "values": ("set",),
     "warmstart": ("warmstart",),

@@ -85,6 +85,10 @@ def odd_files(folder: Path) -> Iterator[str]:
     config = {"architectures": ["BertModel"], "transformers_version": "4.57.0"}
     (folder / "pretrained" / "config.json").write_text(json.dumps(config))
     yield "pretrained"
+    (folder / "run").mkdir()
+    for epoch, loss in enumerate((0.5, float("nan"), 0.25, 0.75)):
+        torch.save({"epoch": epoch, "loss": loss}, folder / "run" / f"epoch_{epoch}.pth")
+    torch.save({"epoch": 2}, folder / "run" / "best.pth")
     (folder / "folder").mkdir()
     (folder / "folder" / "a.bin").write_text("hello\n")
     (folder / "missing").mkdir()
@@ -137,6 +141,8 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield "recipe", "compiled.pth", "legacy.pth"
     yield "recipe", "numbers.pth", "after.pth"
     yield "recipe", "nothing.pth", "legacy.pth"
+    yield "prune", "run", "--keep-best", "loss"
+    yield "prune", "nothing.pth"
     for how in ((), ("--all",), ("--recorded",), ("--root",), ("--values",)):
         yield "sum", *names, "nothing.pth", "hostile", *how
     for name in (*names, "nothing.pth"):

@@ -24,7 +24,7 @@ for module in pkgutil.walk_packages(ckpt.__path__, "ckpt."):
     if not module.name.endswith("__main__") and not module.name.startswith("ckpt.ext.live"):
         importlib.import_module(module.name)
 
-SEEN = ("open", "os.rename", "os.link", "os.remove", "os.truncate", "os.chmod", "ckpt.write")
+SEEN = ("open", "os.rename", "os.link", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "ckpt.write")
 write, sync, move, preallocate = os.pwrite, os.fsync, os.copy_file_range, os.posix_fallocate
 through = os.pwritev
 

@@ -385,6 +385,7 @@ def _findings(report: Inspection, plan: Plan) -> Iterable[Finding]:
     survey = report.survey
     yield from _extras(survey, plan)
     yield from _adapter_names(report)
+    yield from _averages(survey, plan)
     yield from emptied_findings(survey)
     yield from scaled_findings(survey)
     if survey.knows_gradients:
@@ -648,6 +649,23 @@ def _adapter_names(report: Inspection) -> Iterable[Finding]:
         if "LoRA" not in found.adapter.methods:
             follows = "A loader of LoRA alone finds no layer in it."
         yield Finding("adapter-names", text, consequence=follows)
+
+
+_AVERAGES = "model_ema."
+"""The attribute of LitEma, which keeps averages in the state dict of the model that they are averages of."""
+
+
+def _averages(survey: Survey, plan: Plan) -> Iterable[Finding]:
+    """Report the averages that a model has among its weights."""
+    for part in survey.models:
+        every = names_of(part.entries)
+        indices = [index for index, name in enumerate(every) if _AVERAGES in name]
+        if indices and len(indices) < len(every):
+            where = show(part.name or "the model", 60)
+            text = f"{plural(len(indices), 'tensor')} of {where} are running averages (EMA) of others: {_AVERAGES}…"
+            follows = "Programs use them for inference, and a strict load without EMA calls them unexpected."
+            names = tuple(every[index] for index in indices)
+            yield Finding("averages", text, names, plan(("slim", "--ema")).command, consequence=follows)
 
 
 def _extras(survey: Survey, plan: Plan) -> Iterable[Finding]:

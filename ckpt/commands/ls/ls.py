@@ -211,11 +211,11 @@ def ls(survey: Survey, plan: Plan | None = None) -> LsRow:
         tuple(name for name, _ in devices.most_common()),
         _loads(survey),
         inspect(survey, plan=plan).findings,
-        counters=tuple(_counters(checkpoint)),
+        counters=tuple(counters_of(checkpoint)),
     )
 
 
-def _counters(checkpoint: Checkpoint) -> Iterator[tuple[str, float]]:
+def counters_of(checkpoint: Checkpoint) -> Iterator[tuple[str, float]]:
     """Yield the names and the numbers of the epochs and steps among the values near the root."""
     for value in checkpoint.values:
         if value.node is not None and is_run_counter(value.path):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from ckpt.commands.rewriting.report import RewriteReport
 from ckpt.evidence.survey import Survey
 from ckpt.formats import save
+from ckpt.hooks import load_hook
+from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
 from ckpt.surface.api.keywords import Texts, globs_of, text_only, texts
 from ckpt.surface.api.opening import Input
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 def slim(
     source: Input,
     *,
+    ema: bool = False,
     keep: Texts = (),
     strip: bool = False,
     prefix: str | None = None,
@@ -43,7 +46,7 @@ def slim(
 ) -> RewriteReport:
     """Keep the weights of the model, drop the optimizer and the rest, and pack storages.
 
-    `keep` names sections and values that stay too. Before that, `strip` takes the prefixes of wrappers off the names, or
+    With `ema` the averages of the weights are kept, under the names of the model. `keep` names sections and values that stay too. Before that, `strip` takes the prefixes of wrappers off the names, or
     `prefix`, and `to` moves the tensors to a device. The result loads with weights_only=True; where `out` ends with
     .safetensors it is that. `with_config` makes `out` a folder with config.json and the tokenizer beside the weights.
     The other keywords are in `Writing`. Raises CkptError.
@@ -59,11 +62,18 @@ def slim(
     if with_config or (options.out is not None and options.out.endswith(f".{save.SHARD_FORMAT}")):
         options = options._replace(format=save.SHARD_FORMAT, with_config=with_config)
 
+    if ema and texts(keep):
+        raise UsageError("--ema and --keep exclude each other")
+
     def make(survey: Survey, limits: Limits) -> RewriteReport:
-        stages = strip_stages(strip, prefix, section, limits)
+        part = None if ema else section  # what the averages make is the model alone
+        stages = strip_stages(strip, prefix, part, limits)
+        if ema:
+            averages = load_hook("averages")
+            stages.insert(0, lambda survey: averages.averaged_weights(survey, limits, section=section))
         stages.append(
             lambda survey: job(
-                survey, limits, section=section, select=globs, keep=texts(keep), drop_other=drop_other
+                survey, limits, section=part, select=globs, keep=texts(keep), drop_other=drop_other
             )
         )
         report = moved_report(in_stages(survey, stages), to, limits, options.format)

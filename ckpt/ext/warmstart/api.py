@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ckpt.surface.api.writing import Writing
 
 _MISMATCH: tuple[Literal["keep", "slice", "error"], ...] = ("keep", "slice", "error")
+_RESIZED = ("pad", "interpolate")
+"""The words of `on_mismatch` for which PRETRAINED gets tensors of other shapes first."""
 
 
 def warmstart(
@@ -37,6 +39,7 @@ def warmstart(
     sub: Texts = (),
     align: bool = True,
     on_mismatch: str = "keep",
+    fill: str | None = None,
     by_shape: bool = False,
     fuse: bool = False,
     split: bool = False,
@@ -55,7 +58,8 @@ def warmstart(
 ) -> RewriteReport:
     """Load pretrained weights into the checkpoint `into`, or the model of `into_model`, as far as they fit.
 
-    `recipe` is the path of a recipe, which brings the pretrained weights into another layout first. `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
+    With `on_mismatch="pad"` tensors get the rows that TARGET has more, `fill="mean"` as the mean of theirs; with `"interpolate"`
+    position embeddings get its grid. `recipe` is the path of a recipe, which brings the pretrained weights into another layout first. `report.coverage` is the plan. With `print_code` nothing is written, and `report.code` are lines of Python. The other
     keywords are in `Writing`; `Checkpoint.load_into` fills a live model. Raises CkptError; LossError where too
     little would be loaded and `check` is set. Without it the report says so.
     """
@@ -64,9 +68,14 @@ def warmstart(
     from ckpt.ext.warmstart.warmstart import warmstart as job
 
     text_only(section=section, into_section=into_section, into_model=into_model)
-    way = next((way_name for way_name in _MISMATCH if way_name == on_mismatch), None)
+    resized = on_mismatch if on_mismatch in _RESIZED else None
+    way = next((way_name for way_name in _MISMATCH if way_name == ("keep" if resized else on_mismatch)), None)
     if way is None:
-        raise UsageError(f"--on-mismatch {on_mismatch}: not one of {' '.join(_MISMATCH)}")
+        raise UsageError(f"--on-mismatch {on_mismatch}: not one of {' '.join((*_MISMATCH, *_RESIZED))}")
+    if fill is not None and resized is None:
+        raise UsageError("--fill goes with --on-mismatch pad")
+    if print_code and resized is not None:
+        raise UsageError(f"--print-code does not print --on-mismatch {resized}")
     if into is None and into_model is None:
         raise UsageError("what to fill?", hint="--into TARGET, or --into-model FILE.py:FACTORY")
     if into is not None and into_model is not None:
@@ -106,7 +115,12 @@ def warmstart(
             weights = load_hook("layouts").relaid_survey(weights, recipe, options.limits, section)
 
         def make(survey: Survey, limits: Limits) -> RewriteReport:
-            report = job(weights, survey, limits, request)
+            if resized is None:
+                report = job(weights, survey, limits, request)
+            else:
+                resizing = load_hook("resizing")
+                done = resizing.fitted(weights, survey, limits, request, resized, fill)
+                report = resizing.said(job(done.survey, survey, limits, request), done)
             if print_code and report.coverage is not None:
                 code.extend(_code(report.coverage, weights, survey, request, options.limits))
             return report

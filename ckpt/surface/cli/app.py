@@ -199,6 +199,7 @@ _ALL = {
         "warmstart": "Load pretrained weights into a model as far as they fit.",
         "average": "Average the models of checkpoints.",
         "merge": "Merge adapters (LoRA) into the weights of a base.",
+        "prune": "Say which checkpoints of a run may go, and delete them.",
     },
 }
 _EXTENSIONS = {
@@ -206,6 +207,7 @@ _EXTENSIONS = {
     "explain": "ckpt.ext.explain.command",
     "lint": "ckpt.ext.lint.command",
     "merge": "ckpt.ext.adapters.command",
+    "prune": "ckpt.ext.prune.command",
     "recipe": "ckpt.ext.layouts.command",
     "report": "ckpt.ext.page.command",
     "salvage": "ckpt.ext.salvage.command",

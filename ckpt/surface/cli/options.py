@@ -24,7 +24,7 @@ OUTPUT, FILTER, GATE, LIMITS = "Output", "Filter", "Gate", "Limits"
 _FORMATS = ("torch-zip", "torch-legacy", "safetensors", "dcp")
 _DEVICES = ("cpu", "cuda:0", "cuda:1", "mps")
 _WRITERS = "rehome strip rename set slim convert salvage warmstart average merge"
-_EVERY = f"inspect ls get diff stats report explain recipe lint verify sum {_WRITERS}"
+_EVERY = f"inspect ls get diff stats report explain recipe lint verify sum prune {_WRITERS}"
 
 
 class Argument(NamedTuple):
@@ -172,6 +172,29 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         texts("--map", "FROM=TO", "rehome", "Move one device only, as in cuda:0=cuda:1. Repeatable."),
         flag("--objects", "rehome*", "Also change torch.device objects and device texts in values."),
         flag("--undo", "rehome", "Take back the last --in-place, finished or interrupted."),
+        integer(
+            "--keep-last",
+            "N",
+            "prune",
+            "Keep the N newest whole checkpoints of each series; 1 without it.",
+            low=1,
+        ),
+        texts(
+            "--keep-best",
+            "NAME[:min|max]",
+            "prune",
+            "Keep the checkpoint with the best of this value. Repeatable.",
+        ),
+        integer(
+            "--keep-every",
+            "N",
+            "prune",
+            "Keep each checkpoint whose step is a multiple of N, or its epoch where names have no steps.",
+            low=1,
+        ),
+        flag("--delete", "prune", "Delete what may go, after a question on a terminal."),
+        flag("-y/--yes", "prune", "With --delete: do not ask, as a pipe needs."),
+        flag("--quick", "prune", "Do not read the bytes of what stays."),
         texts(
             "-d/--delete",
             "NAME",
@@ -237,6 +260,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert*",
             "Give parameters without optimizer state zero moments and step 0.",
         ),
+        flag("--ema", "slim", "Keep the averages of the weights (EMA, SWA), under the names of the model."),
         flag(
             "--strip",
             "slim convert",
@@ -349,9 +373,16 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--on-mismatch",
             "WHAT",
             "warmstart",
-            "For another shape: keep the target's values, slice (copy the common block), or error.",
+            "For another shape: keep the target's values, slice (copy the common block), pad (new rows), interpolate (grids of positions), or error.",
             default="keep",
-            words=("keep", "slice", "error"),
+            words=("keep", "slice", "pad", "interpolate", "error"),
+        ),
+        text(
+            "--fill",
+            "HOW",
+            "warmstart*",
+            "With --on-mismatch pad: take the new rows from target, or the mean of the old ones.",
+            words=("target", "mean"),
         ),
         flag("--by-shape", "warmstart*", "Also pair tensors that only shapes and order connect."),
         flag("--fuse", "warmstart*", "Join query, key and value of PRETRAINED into one tensor of TARGET."),
@@ -438,6 +469,8 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag("--json", "ls", "Print one JSON document per checkpoint."),
         flag("--json", "get", "Print JSON, one line per NAME."),
+        flag("--why", "prune", "Print the table with the reasons in a pipe too, as on a terminal."),
+        flag("-0/--null", "prune", "Print the paths of what may go, a NUL behind each, for xargs -0."),
         text("-o/--output", "OUT", "report", "Write the page to this file, - for stdout.", once=True),
         text("-o/--output", "RECIPE", "recipe", "Write the recipe to this file.", once=True),
         flag("--force", "recipe", "Replace the file of the recipe if it exists."),
@@ -492,7 +525,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         flag(
             "--json",
-            "diff explain recipe lint rehome strip rename set slim convert salvage warmstart average merge",
+            "diff explain recipe lint prune rehome strip rename set slim convert salvage warmstart average merge",
             "Print one JSON document.",
         ),
         flag("--tsv", "inspect ls diff stats", "Print tab-separated rows, exact and escaped."),
@@ -561,7 +594,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag("-q/--quiet", _EVERY, "Print nothing but errors; the exit code answers."),
         flag(
             "--no-summary",
-            "inspect ls stats report lint verify sum",
+            "inspect ls stats report lint verify sum prune",
             "Leave out the closing line.",
             rare=True,
         ),
@@ -702,6 +735,7 @@ ARGUMENTS: dict[str, tuple[Argument, ...]] = {
             is_list=True,
         ),
     ),
+    "prune": (Argument("path", "RUN", "The folder in which a run saves its checkpoints."),),
     "set": (
         Argument("path", "FILE", _PATH),
         Argument(
@@ -765,6 +799,8 @@ _FORMS = (
     "--index",
     "--textconv",
     "--print-code",
+    "--null",
+    "--why",
 )
 """Options that ask for something to be printed."""
 _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
@@ -835,6 +871,8 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
         Exclusion(("--recorded",), ("--include", "--exclude", "--section", "--all", "--cluster")),
         Exclusion(("--root", "--values", "--recorded")),
     ),
+    "slim": (Exclusion(("--ema", "--keep")),),
+    "prune": (Exclusion(("--json", "--null", "--why")),),
     "warmstart": (Exclusion(("--into", "--into-model")),),
 }
 """Command -> its options that do not go together."""

@@ -185,6 +185,7 @@ FUNCTIONS = [
     "inspect",
     "lint",
     "ls",
+    "prune",
     "rehome",
     "rename",
     "salvage",
@@ -201,7 +202,7 @@ SEEN_TO = {"color", "no_summary", "help_all"}
 ELSEWHERE = {
     "json", "tsv", "table", "no_header", "quiet", "limit", "output", "output_format", "files_from", "recursive",
     "cluster", "textconv", "show", "name_only", "html", "depth", "bars", "values", "imports", "storages",
-    "modules", "others", "statistics", "undo", "no_config", "jobs", "hide_intact", "require",
+    "modules", "others", "statistics", "undo", "no_config", "jobs", "hide_intact", "require", "yes", "null", "why",
 }  # fmt: skip
 """Options that say how something is printed, and by whom it is done."""
 

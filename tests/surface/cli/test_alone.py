@@ -32,6 +32,7 @@ RUNS = {
     "warmstart": ("warmstart", "ddp_before.pth", "--into", "ddp_after.pth", "-o", "out.pth"),
     "average": ("average", "ddp_before.pth", "ddp_after.pth", "-o", "out.pth"),
     "merge": ("merge", "llama_bf16.pth", "lora", "-o", "out.pth"),
+    "prune": ("prune", "run", "--why"),
     "--help": ("--help",),
     "wrong usage": ("inspect", "train_cuda.pth", "--no-such"),
 }
@@ -49,6 +50,10 @@ def test_a_command_does_alone_what_it_does_in_a_fork(name: str, tmp_path: Path) 
         for word in RUNS[name]:
             if (SAMPLES / word).is_file():
                 shutil.copy2(SAMPLES / word, folder / word)
+            elif word == "run":
+                (folder / word).mkdir()
+                for number in (1, 2):
+                    shutil.copy2(SAMPLES / "legacy.pth", folder / word / f"epoch_{number}.pth")
             elif word == "lora":
                 shutil.copytree(SAMPLES / word, folder / word)
 

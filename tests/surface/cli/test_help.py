@@ -33,6 +33,7 @@ GROUPS = {
         "warmstart",
         "average",
         "merge",
+        "prune",
     ],
     "Exit codes": ["0", "1", "2", "128+N"],
 }

@@ -49,6 +49,7 @@ CASES: dict[str, dict[int, str]] = {
     },
     "average": {0: "ddp_before.pth ddp_after.pth -o out.pth", 2: f"{POINTER} legacy.pth -o out.pth"},
     "merge": {0: "llama_bf16.pth lora -o out.pth", 2: f"{POINTER} lora -o out.pth"},
+    "prune": {0: "run", 2: POINTER},
 }
 """Command -> exit code -> the words that end with it: done or same, found or differ, trouble or not found."""
 
@@ -62,6 +63,9 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if path.is_file():
             shutil.copy2(path, folder)
     shutil.copytree(SAMPLES / "lora", folder / "lora")
+    (folder / "run").mkdir()
+    for number in (1, 2):
+        shutil.copy2(SAMPLES / "legacy.pth", folder / "run" / f"epoch_{number}.pth")
     torch.save({"w": torch.tensor([float("nan")])}, folder / "nan.pth")
     return folder
 
@@ -141,6 +145,7 @@ FORMS = {
     "verify": ("--json",),
     "sum": ("--json",),
     "report": ("--output -",),
+    "prune": ("--json", "--null", "--why"),
     "warmstart": ("--json", "--print-code"),
     **dict.fromkeys(("get", "explain", "rehome", "strip", "rename", "slim", "convert"), ("--json",)),
     **dict.fromkeys(("salvage", "average", "merge", "set", "recipe"), ("--json",)),

@@ -1,0 +1,106 @@
+"""`ckpt prune`: what may go of a run, why the rest stays, and its removal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from ckpt.ext.prune.api import deleted, planned
+from ckpt.ext.prune.report import PruneReport
+from ckpt.ext.prune.text import prune_lines, summary
+from ckpt.model.errors import UsageError
+from ckpt.model.limits import Limits
+from ckpt.model.text import plural, show, show_line, size_text
+from ckpt.surface.cli import output
+from ckpt.surface.cli.fencing import fence_in
+from ckpt.surface.cli.inputs import documented, plugins_allowed
+
+
+def command(
+    path: str,
+    *,
+    keep_last: int | None,
+    delete: bool,
+    yes: bool,
+    null: bool,
+    why: bool,
+    json: bool,
+    limits: Limits,
+    **keywords: Any,
+) -> int:
+    """Say which checkpoints of a run may go, and why the others stay. --delete removes them.
+
+    Of each series that lies right in the folder RUN the newest whole checkpoints stay, and those that another rule keeps. What is
+    damaged or unfinished is never counted. In a pipe, stdout has the paths of what may go.
+
+    \b
+    ckpt prune runs/a --keep-last 3 --keep-best val_loss:min
+    ckpt prune runs/a --keep-last 2 --keep-every 10000 --delete
+    ckpt prune out -0 | xargs -0 -r rm -r --
+    """
+    if yes and not delete:
+        raise UsageError("--yes goes with --delete")
+    is_asking = delete and not yes
+    if is_asking and not (sys.stdin.isatty() and sys.stdout.isatty() and not json and not null):
+        raise UsageError(
+            "--delete asks on a terminal, and there is none", hint="--yes deletes without asking"
+        )
+    if not delete:
+        fence_in([path], workers=True)
+    schema = "ckpt.prune" if json else None
+    with documented(path, schema), output.meter("checking") as progress:
+        last = 1 if keep_last is None else keep_last
+        report = planned(
+            path, keep_last=last, progress=progress, limits=limits, plugins=plugins_allowed(), **keywords
+        )
+    for text in report.warnings:
+        output.talk(f"ckpt: {show(path, None)}: {text}")
+    is_table = (why or output.screen_width() is not None) and not null
+    if is_asking and report.may_go:
+        output.write_lines(prune_lines(report, output.screen_width()))
+        if not _is_confirmed(report):
+            output.conclude("nothing was deleted")
+            return 0
+    if delete and report.may_go:
+        with documented(path, schema):
+            report = deleted(report)
+    if json:
+        output.write_json(report.to_json())
+    elif is_table:
+        if not (is_asking and report.may_go):
+            output.write_lines(prune_lines(report, output.screen_width()))
+    else:
+        _write_paths(report, null=null, only_deleted=delete)
+    for row in report.rows:
+        if row.problem is not None:
+            output.complain(f"ckpt: {show(row.path, None)}: {row.problem}")
+    hint = None
+    if report.may_go and not delete and is_table:
+        hint = "--delete removes them"
+    output.conclude(summary(report), hint)
+    return report.exit_code
+
+
+def _is_confirmed(report: PruneReport) -> bool:
+    """Ask on the terminal whether all that may go is deleted."""
+    count = plural(len(report.may_go), "checkpoint")
+    size = size_text(sum(row.nbytes for row in report.may_go))
+    sys.stdout.write(f"delete {count}, {size}, for good? [y/N] ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _write_paths(report: PruneReport, *, null: bool, only_deleted: bool) -> None:
+    """Write the paths of what may go, or of what went, exactly. Raises UsageError for a name that no line can hold."""
+    paths = [row.path for row in report.may_go if row.is_deleted or not only_deleted]
+    if null:
+        if not output.is_silent():
+            sys.stdout.flush()
+            sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\0" for path in paths))
+        return
+    for path in paths:
+        if show_line(show(path, None)) != path and not only_deleted:
+            raise UsageError("no line holds this name exactly", path=path, hint="-0 prints any name")
+    for path in paths:
+        output.write_text(show(path, None))

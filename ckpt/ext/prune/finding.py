@@ -1,0 +1,341 @@
+"""The saves in the folder of a run, and what points to them. Only what lies right in the folder may ever go."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+
+from ckpt import formats
+from ckpt.bytes.far import is_url
+from ckpt.bytes.location import is_cached_model, locate, read_file
+from ckpt.bytes.source import reason
+from ckpt.ext.prune.identity import Identity, identity_of
+from ckpt.ext.prune.naming import Place, SaveName, is_called, is_in_work, is_one_of_several, parse_name
+from ckpt.ext.prune.removal import is_hidden, is_left_over
+from ckpt.formats.common.sets import is_shard
+from ckpt.formats.format import CHECKPOINTS
+from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError, UsageError
+from ckpt.model.limits import Budget, Limits, parse_json
+from ckpt.model.names import natural
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import pasted_path, show
+
+TRAINER = "trainer_state.json"
+"""The file in which the Trainer of transformers keeps its metrics. It writes it last."""
+_POINTER = re.compile(r"(?i)(?:.*[._-])?(?:latest|last|best|newest|checkpoint)(?:[._-].*)?")
+"""Names of small files of text that may name a save: `latest`, `last_checkpoint`, `latest_checkpointed_iteration.txt`."""
+_POINTER_BYTES = 4096
+_MOST = 200_000
+"""The most names of a folder."""
+_DEPTH = 3
+"""Folders below the folder of a run that are searched for the one that is meant."""
+
+
+class Run(NamedTuple):
+    """The folder of a run, and what it is."""
+
+    path: str
+    """The path as it was typed."""
+    device: int
+    inode: int
+
+
+class Candidate(NamedTuple):
+    """A file or folder right in the folder of a run that may be a save, or why it is none."""
+
+    name: str
+    path: str
+    parsed: SaveName
+    identity: Identity | None = None
+    passed_over: str | None = None
+    """The reason why it is never looked at, and stays."""
+    is_left_over: bool = False
+    """True for what an interrupted removal has left."""
+    links: int = 1
+    """The hard links to it."""
+
+
+class Found(NamedTuple):
+    """The contents of the folder of a run. `pointers` are names of candidates with the reasons why they are needed."""
+
+    run: Run
+    candidates: tuple[Candidate, ...]
+    pointers: tuple[tuple[str, str], ...] = ()
+
+
+def find_saves(path: str, wanted: Iterable[str], limits: Limits, *, plugins: bool = False) -> Found:
+    """Return the saves in the folder of a run. `wanted` are names of metrics. Raises CkptError for what is no such folder."""
+    run = _run_at(path)
+    candidates: list[Candidate] = []
+    links: list[tuple[str, str]] = []
+    try:
+        names = sorted(os.listdir(path), key=natural)
+    except OSError as error:
+        raise NotOpenedError(reason(error), path=path) from None
+    if len(names) > _MOST:
+        raise UnreadableError(f"the folder holds over {_MOST:,} names", path=path)
+    for name in names:
+        candidate = _candidate_at(run, name, tuple(wanted), limits, plugins)
+        if candidate is not None:
+            candidates.append(candidate)
+        if os.path.islink(os.path.join(path, name)):
+            links.append((os.path.join(path, name), name))
+    if not any(row.passed_over is None for row in candidates):
+        raise _no_saves(path, limits, plugins)
+    links += _links_above(path)
+    pointers = [*_links_to(run, links, candidates), *_texts_to(run, names, candidates, limits)]
+    return Found(run, tuple(candidates), tuple(pointers))
+
+
+def _run_at(path: str) -> Run:
+    """Return the folder at a path. Raises CkptError for what can never be the folder of one run."""
+    if is_url(path):
+        raise UsageError("ckpt prune works on folders of this machine", path=path)
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError) as error:
+        problem = reason(error) if isinstance(error, OSError) else "not a file name: it holds a NUL"
+        raise NotOpenedError(problem, path=path) from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise UsageError(
+            "not the folder of a run", path=path, hint="ckpt prune takes a folder of checkpoints"
+        )
+    real = os.path.realpath(path)
+    if real in (os.sep, os.path.realpath(os.path.expanduser("~"))):
+        raise UsageError(
+            "not the folder of a run", path=path, hint="name the folder that holds the checkpoints"
+        )
+    above = real
+    while above != os.path.dirname(above):
+        if is_cached_model(above):
+            problem = "lies in a Hugging Face cache, whose files belong together"
+            raise UsageError(problem, path=path, hint="hf cache rm removes revisions")
+        above = os.path.dirname(above)
+    return Run(path, status.st_dev, status.st_ino)
+
+
+def _candidate_at(
+    run: Run, name: str, wanted: tuple[str, ...], limits: Limits, plugins: bool
+) -> Candidate | None:
+    """Return the candidate of a name, or None for what is no checkpoint by its name and its first bytes."""
+    path = os.path.join(run.path, name)
+    parsed = parse_name(name, wanted)
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None  # it went away while the folder was listed
+    is_folder = stat.S_ISDIR(status.st_mode)
+    if is_hidden(name):
+        return _left_over_at(path, name, parsed)
+    if name.startswith("."):
+        return None
+    is_counted = bool(parsed.place) or (parsed.number is not None and (not is_folder or name.isdecimal()))
+    if stat.S_ISLNK(status.st_mode):
+        is_save = is_counted and (os.path.isdir(path) or name.lower().endswith(CHECKPOINTS))
+        return Candidate(name, path, parsed, passed_over="a link, which stays") if is_save else None
+    if is_folder and not is_counted:
+        return None
+    if not is_folder and not (stat.S_ISREG(status.st_mode) and _is_checkpoint(path, name, limits, plugins)):
+        return None
+    why = _why_passed_over(run, path, name, status, is_counted)
+    if why is not None:
+        return Candidate(name, path, parsed, passed_over=why)
+    try:
+        identity = identity_of(path)
+    except CkptError as error:
+        return Candidate(name, path, parsed, passed_over=error.problem)
+    except OSError as error:
+        return Candidate(name, path, parsed, passed_over=reason(error))
+    if any(member.device != run.device for member in identity.members):
+        return Candidate(name, path, parsed, passed_over="another disk is mounted in it")
+    if _holds_run(identity):
+        return Candidate(name, path, parsed, passed_over="it holds several saves, as a run of its own")
+    return Candidate(name, path, parsed, identity, links=1 if is_folder else status.st_nlink)
+
+
+def _why_passed_over(run: Run, path: str, name: str, status: os.stat_result, is_counted: bool) -> str | None:
+    """Return the reason why a checkpoint is no save of a series by its name and place, or None."""
+    if is_in_work(name):
+        return "by its name it is still being written"
+    if status.st_dev != run.device:
+        return "it lies on another disk"
+    if is_shard(name) or is_one_of_several(name) or name.lower().endswith(".index.json"):
+        return "one of the files of a checkpoint in shards"
+    if is_called(name):
+        return "by its name it is kept apart from a series"
+    if not is_counted:
+        return "no epoch or step in its name"
+    if os.path.lexists(os.path.join(path, ".git")):
+        return "it is a git repository"
+    return None
+
+
+def _holds_run(identity: Identity) -> bool:
+    """Tell whether several saves of steps lie in one folder of a folder: `round_1/checkpoint-100` and `-200`.
+
+    One is usual: DeepSpeed puts `global_step500` into `checkpoint-500` of the Trainer.
+    """
+    places: dict[str, Place] = {}
+    for member in identity.members:
+        above, _, name = member.path.rpartition("/")
+        if not member.is_folder and not name.lower().endswith(CHECKPOINTS):
+            continue
+        place = parse_name(name).place
+        if place and places.setdefault(above, place) != place:
+            return True
+    return False
+
+
+def _left_over_at(path: str, name: str, parsed: SaveName) -> Candidate | None:
+    """Return what an interrupted removal has left, or None where that went away."""
+    try:
+        identity = identity_of(path)
+    except (OSError, CkptError):
+        return None
+    if is_left_over(name, identity):
+        return Candidate(name, path, parsed, identity, is_left_over=True)
+    return Candidate(
+        name, path, parsed, passed_over="named like the rest of a removal, and is something else"
+    )
+
+
+def _is_checkpoint(path: str, name: str, limits: Limits, plugins: bool) -> bool:
+    if name.lower().endswith(CHECKPOINTS):
+        return True
+    try:
+        return formats.recognises(path, limits, plugins=plugins)
+    except CkptError:
+        return False
+
+
+def _no_saves(path: str, limits: Limits, plugins: bool) -> CkptError:
+    """Return the error for a folder in which no save lies, with the folder below it that is meant, if there is one."""
+    below = [folder for folder in _folders_below(path, _DEPTH) if _holds_saves(folder, limits, plugins)]
+    hint = None
+    if len(below) == 1 and pasted_path(below[0]) is not None:
+        hint = f"ckpt prune {pasted_path(below[0])}"
+    elif below:
+        hint = f"name one of {', '.join(show(folder, 80) for folder in below[:3])}"
+    return UsageError(
+        "no save with an epoch or step in its name lies right in this folder", path=path, hint=hint
+    )
+
+
+def _folders_below(path: str, depth: int) -> Iterator[str]:
+    """Yield the folders below a folder, a bounded number."""
+    try:
+        with os.scandir(path) as entries:
+            inner = sorted(
+                entry.path
+                for entry, _ in zip(entries, range(_MOST_LOOKED), strict=False)
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+            )
+    except OSError:
+        return
+    for folder in inner[:_MOST_FOLDERS]:
+        yield folder
+        if depth > 1:
+            yield from _folders_below(folder, depth - 1)
+
+
+_MOST_LOOKED, _MOST_FOLDERS = 2000, 50
+"""Names of one folder that are looked at, and folders in it that are entered, for a hint."""
+
+
+def _holds_saves(folder: str, limits: Limits, plugins: bool) -> bool:
+    """Tell whether saves lie right in a folder, by their names."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [
+                entry.name
+                for entry, _ in zip(entries, range(_MOST_LOOKED), strict=False)
+                if entry.is_dir(follow_symlinks=False) or entry.name.lower().endswith(CHECKPOINTS)
+            ]
+    except OSError:
+        return False
+    return any(parse_name(name).place for name in names)
+
+
+# --- what points to a save ---------------------------------------------------------------------------------------------
+
+
+def _links_above(path: str) -> list[tuple[str, str]]:
+    """The links beside the folder of a run: `last.ckpt` may lead into `checkpoints/`."""
+    above = os.path.dirname(os.path.realpath(path))
+    try:
+        with os.scandir(above) as entries:
+            names = [
+                entry.name
+                for entry, _ in zip(entries, range(_MOST_LOOKED), strict=False)
+                if entry.is_symlink()
+            ]
+    except OSError:
+        return []
+    return [(os.path.join(above, name), f"../{name}") for name in sorted(names)]
+
+
+def _links_to(
+    run: Run, links: Iterable[tuple[str, str]], candidates: Iterable[Candidate]
+) -> Iterator[tuple[str, str]]:
+    """Yield the candidates that links lead to, or into."""
+    real = os.path.realpath(run.path)
+    names = {candidate.name for candidate in candidates}
+    for path, shown in links:
+        target = os.path.realpath(path)
+        if not target.startswith(os.path.join(real, "")):
+            continue
+        first = target[len(real) :].lstrip(os.sep).partition(os.sep)[0]
+        if first in names:
+            yield first, f"{show(shown, 60)} links to it"
+
+
+def _texts_to(
+    run: Run, names: Iterable[str], candidates: Iterable[Candidate], limits: Limits
+) -> Iterator[tuple[str, str]]:
+    """Yield the candidates that small files of text name: `latest` of DeepSpeed, `last_checkpoint` of detectron2."""
+    every = list(candidates)
+    by_name = {candidate.name: candidate for candidate in every}
+    for name in names:
+        path = os.path.join(run.path, name)
+        if (
+            name in by_name
+            or _POINTER.fullmatch(os.path.splitext(name)[0]) is None
+            or not os.path.isfile(path)
+        ):
+            continue
+        try:
+            if os.path.getsize(path) > _POINTER_BYTES:
+                continue
+            text = read_file(locate(path), limits, name).decode()
+        except (CkptError, OSError, UnicodeDecodeError):
+            continue
+        for token in re.split(r"[\s\"',:]+", text):
+            last = token.rstrip("/").rpartition("/")[2]
+            if last in by_name:
+                yield last, f"{show(name, 60)} names it"
+        if text.strip().isdecimal() and len(text.strip()) < 19:  # Megatron writes the number alone
+            for candidate in every:
+                if dict(candidate.parsed.place).get("step") == int(text):
+                    yield candidate.name, f"{show(name, 60)} names it"
+
+
+def best_of_trainer(path: str, limits: Limits) -> str | None:
+    """Return the name of the best save by a `trainer_state.json` in a folder, or None."""
+    document = trainer_state(path, limits)
+    best = None if document is None else document.get("best_model_checkpoint")
+    return best.replace("\\", "/").rstrip("/").rpartition("/")[2] if isinstance(best, str) else None
+
+
+def trainer_state(path: str, limits: Limits) -> dict[str, object] | None:
+    """Return the content of the `trainer_state.json` in a folder, or None where there is none that can be read."""
+    file = os.path.join(path, TRAINER)
+    if os.path.islink(file) or not os.path.isfile(file):
+        return None
+    try:
+        data = read_file(locate(file), limits, TRAINER)
+        document = parse_json(data, TRAINER, Budget(limits, len(data)), constants=True)
+    except CkptError:
+        return None
+    return dict(document) if isinstance(document, dict) else None

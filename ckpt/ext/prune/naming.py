@@ -1,0 +1,166 @@
+"""The names of the saves of a run: the place that a name gives in its series, and the metrics that it holds.
+
+`epoch=3-val_loss=0.12.ckpt` is number 3 of the series `epoch=*-val_loss=#.ckpt`. A number counts as a place only behind
+a word that says so: `resnet50.pth` and `fold_2.pth` are no saves of one series.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+
+from ckpt.formats.format import CHECKPOINTS
+from ckpt.model.rows import NamedTuple
+
+Place = tuple[tuple[str, float], ...]
+"""The counts of a save in the order in which they decide, each with its kind: `(("epoch", 3), ("step", 100))`."""
+
+_EPOCHS = frozenset(("epoch", "epochs", "ep", "round"))
+_STEPS = frozenset(
+    ("step", "steps", "iter", "iters", "iteration", "iterations", "checkpoint", "ckpt", "update", "updates")
+)
+_LOWER = frozenset(
+    (
+        "loss",
+        "error",
+        "err",
+        "perplexity",
+        "ppl",
+        "wer",
+        "cer",
+        "fid",
+        "mse",
+        "rmse",
+        "mae",
+        "nll",
+        "bpb",
+        "bpc",
+    )
+)
+"""Words of metrics of which the lowest is the best."""
+_HIGHER = frozenset(
+    ("acc", "accuracy", "f1", "auc", "auroc", "iou", "miou", "map", "dice", "bleu", "rouge", "psnr", "ssim")
+) | frozenset(("recall", "precision", "reward", "fitness", "top1", "top5", "r2"))
+"""Words of metrics of which the highest is the best."""
+_IN_WORK = re.compile(r"(?i)(?:^|[._-])(?:tmp|temp|partial|part|incomplete|downloading)(?:[._-]|$)")
+"""Names of what is being written."""
+_CALLED = re.compile(r"(?i)(?:^|[^a-z])(?:best|last|latest|final)(?:[^a-z]|$)")
+"""Words of saves that are kept apart from a series on purpose."""
+_OF = re.compile(r"(?i)[0-9][-_ ]?of[-_ ]?[0-9]")
+"""The names of shards: `1-of-4`."""
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_MARKS = "=_-. :,/[](){}"
+_LONGEST = 12
+"""Digits of a count. What is longer is a time or a hash."""
+
+
+class SaveName(NamedTuple):
+    """The name of a file or folder, taken apart."""
+
+    series: str
+    """The name with `*` in the place of counts, and `#` in the place of metrics."""
+    place: Place
+    """Its place in the series; empty where no word says that a number counts."""
+    metrics: tuple[tuple[str, float], ...]
+    """The metrics in the name by their labels."""
+    number: int | None = None
+    """The only number of the name, where no word says what it counts."""
+
+    def metric(self, name: str) -> float | None:
+        """The value of a metric in the name, or None."""
+        for label, value in self.metrics:
+            if label == name or label == name.rpartition(".")[2]:
+                return value
+        return None
+
+
+def parse_name(name: str, wanted: Collection[str] = ()) -> SaveName:
+    """Take the name of a file or folder apart. `wanted` are the names of metrics that somebody asks for."""
+    stem, ending = split_ending(name)
+    wanted_labels = {label for text in wanted for label in (text, text.rpartition(".")[2])}
+    series: list[str] = []
+    counts: list[tuple[str, float]] = []
+    metrics: list[tuple[str, float]] = []
+    others: list[str] = []
+    begin = 0
+    for match in _NUMBER.finditer(stem):
+        before = stem[begin : match.start()]
+        label = before.strip(_MARKS)
+        text = match[0]
+        kind = _kind_of_count(label, text, stem[match.end() :])
+        if kind is not None:
+            counts.append((kind, float(text)))
+            series += [before, "*"]
+        elif (
+            label and (label in wanted_labels or metric_direction(label) is not None) and before[-1] in _MARKS
+        ):
+            if _is_negative(before):
+                before, text = before[:-1], f"-{text}"
+            metrics.append((label, float(text)))
+            series += [before, "#"]
+        else:
+            others.append(text)
+            series += [before, text]
+        begin = match.end()
+    series.append(stem[begin:])
+    counts.sort(key=lambda count: count[0] != "epoch")  # the order within a kind stays
+    number = None
+    if not counts and len(others) == 1 and others[0].isdecimal() and len(others[0]) <= _LONGEST:
+        number = int(others[0])
+        series = ["*" if part == others[0] else part for part in series]
+    return SaveName("".join(series) + ending, tuple(counts), tuple(metrics), number)
+
+
+def split_ending(name: str) -> tuple[str, str]:
+    """A name without its ending, and the ending: `.pth.tar` is one, the digits behind the point of a number are none."""
+    for ending in (".pth.tar", ".tar.gz", *CHECKPOINTS):
+        if name.lower().endswith(ending) and len(name) > len(ending):
+            return name[: -len(ending)], name[-len(ending) :]
+    stem, ending = os.path.splitext(name)
+    if ending[1:].isdecimal() or not ending[1:].isalnum():
+        return name, ""
+    return stem, ending
+
+
+def is_in_work(name: str) -> bool:
+    """Tell whether a name is one of what a program is still writing: `tmp-checkpoint-500`, `epoch_3.pth.tmp`."""
+    return _IN_WORK.search(name) is not None
+
+
+def is_called(name: str) -> bool:
+    """Tell whether a name says that it is the best or the last: `best.pth`, `last-v1.ckpt`, `best_epoch_3.pth`."""
+    return _CALLED.search(split_ending(name)[0]) is not None
+
+
+def is_one_of_several(name: str) -> bool:
+    """Tell whether a name says that it is one of several parts: `checkpoint-1-of-4.pt`."""
+    return _OF.search(name) is not None
+
+
+def metric_direction(label: str) -> str | None:
+    """Return `min` or `max` for the name of a metric, or None where its words do not say it, or say both."""
+    words = set(re.findall(r"[a-z]+[0-9]*", label.lower().replace("_", " ").replace("@", " ")))
+    is_lower = not words.isdisjoint(_LOWER)
+    is_higher = not words.isdisjoint(_HIGHER)
+    if is_lower == is_higher:
+        return None
+    return "min" if is_lower else "max"
+
+
+def _kind_of_count(label: str, text: str, after: str) -> str | None:
+    """Return the kind of a count, by the word before the number, or None for another number, such as the 7 of `ckpt_7b`."""
+    if len(text) > _LONGEST or "e" in text.lower():
+        return None
+    word_after = re.match(r"[A-Za-z]+", after)
+    if word_after is not None and word_after[0].lower() not in _EPOCHS | _STEPS:
+        return None
+    word = re.split(r"[^A-Za-z]+", label.lower())[-1]
+    if word in _EPOCHS:
+        return "epoch"
+    return "step" if word in _STEPS else None
+
+
+def _is_negative(before: str) -> bool:
+    """Tell whether the dash before a number is its sign: `loss=-0.5`, `loss--0.5`."""
+    return before.endswith(("=-", "--", "_-", " -"))

@@ -1,0 +1,403 @@
+"""The rules: which saves of a run stay and why, and which may go. Whatever is in doubt stays.
+
+Nothing here reads a file. Each series has the rules for itself; saves of other series with the same counts, such as
+the discriminator beside the generator, stay together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isnan
+from typing import Literal
+
+from ckpt.ext.prune.judging import Judged
+from ckpt.ext.prune.naming import Place, metric_direction
+from ckpt.model.errors import UsageError
+from ckpt.model.names import nearest
+from ckpt.model.rows import NamedTuple
+from ckpt.model.text import plural, show
+
+Direction = Literal["min", "max"]
+_FRESH = 600
+"""Seconds in which a damaged save may still be one that is being written."""
+
+
+class Best(NamedTuple):
+    """A metric, and which of its values is the best."""
+
+    name: str
+    direction: Direction
+
+
+class Rules(NamedTuple):
+    """The rules for each series: how many of the newest stay, the best by which metrics, and which multiples."""
+
+    last: int = 1
+    best: tuple[Best, ...] = ()
+    every: int | None = None
+
+
+class Verdict(NamedTuple):
+    """A save, the reasons why it stays, and if it may go, why it is not needed."""
+
+    judged: Judged
+    series: str
+    place: Place
+    """Its place in its series; empty where it has none."""
+    keeps: tuple[str, ...] = ()
+    goes: str | None = None
+    metrics: tuple[tuple[str, float], ...] = ()
+    """The metrics that were compared, inside of it or in its name."""
+    is_counted: bool = False
+    """True where a rule kept it because it is whole: its bytes are worth a look."""
+
+    @property
+    def stays(self) -> bool:
+        return bool(self.keeps)
+
+
+def best_of(text: str) -> Best:
+    """Read `NAME`, `NAME:min` or `NAME:max`. Raises UsageError where the name does not say which is the best."""
+    name, colon, way = text.rpartition(":")
+    if colon and way in ("min", "max"):
+        direction: str | None = way
+    else:
+        name = text
+        direction = metric_direction(name.rpartition(".")[2])
+    if not name:
+        raise UsageError(f"--keep-best {show(text, 80)}: no name", hint="NAME:min or NAME:max")
+    if direction is None:
+        hint = f"{name}:min or {name}:max"
+        raise UsageError(f"--keep-best {show(text, 80)}: is the lowest or the highest the best?", hint=hint)
+    return Best(name, "min" if direction == "min" else "max")
+
+
+def apply_rules(
+    judged: Sequence[Judged],
+    rules: Rules,
+    pointers: Iterable[tuple[str, str]],
+    now: float,
+    path: str,
+) -> tuple[list[Verdict], list[str]]:
+    """Return the verdict on each save, and warnings. `now` is the time in seconds. Raises UsageError for an unknown metric."""
+    series: dict[str, list[Judged]] = {}
+    for save in judged:
+        series.setdefault(save.candidate.parsed.series, []).append(save)
+    series = {name: _with_unfinished(saves) for name, saves in series.items()}
+    judged = [save for saves in series.values() for save in saves]
+    _refuse_unknown_metrics(judged, rules, path)
+    keeps: dict[str, list[str]] = {save.name: [] for save in judged}
+    table = _Table(keeps)
+    warnings: list[str] = []
+    places: dict[str, Place] = {}
+    metrics = {save.name: _metrics_of(save, series[save.candidate.parsed.series], rules) for save in judged}
+    for name, saves in series.items():
+        placed = _placed(saves)
+        if placed is None:
+            for save in saves:
+                keeps[save.name].append(_NO_PLACE)
+            continue
+        places |= {save.name: placed[save.name] for save in saves}
+        if not _are_in_order(saves, placed):
+            warnings.append(f"{show(name, 80)}: names and recorded counts disagree, so all of it stays")
+            for save in saves:
+                keeps[save.name].append("names and recorded counts of its series disagree")
+            continue
+        warnings += _keep_in_series(name, saves, placed, rules, metrics, table, now)
+    for name, why in pointers:
+        table.keep(name, why)
+    for save in judged:
+        for best in save.best:
+            if save is _newest(series[save.candidate.parsed.series], places):
+                table.keep(best, f"{show(save.name, 60)} calls it the best")
+    _keep_together(judged, places, metrics, rules, table)
+    verdicts = []
+    for save in judged:
+        own = tuple(dict.fromkeys(keeps[save.name]))
+        goes = None
+        if not own:
+            goes = "not needed" if save.is_whole else f"{save.state}: {save.why}, and a newer one is whole"
+        verdicts.append(
+            Verdict(
+                save,
+                save.candidate.parsed.series,
+                places.get(save.name, ()),
+                own,
+                goes,
+                tuple(metrics[save.name].items()),
+                save.name in table.counted,
+            )
+        )
+    return verdicts, warnings
+
+
+_NO_PLACE = "its number has no word such as epoch or step, and it does not record that count"
+
+
+class _Table:
+    """The reasons why saves stay, by their names."""
+
+    def __init__(self, keeps: dict[str, list[str]]) -> None:
+        self._keeps = keeps
+        self.counted: set[str] = set()
+        """The saves that rules count."""
+        self.by_best: set[str] = set()
+        """The saves that stay for a metric alone."""
+
+    def keep(self, name: str, why: str, *, counts: bool = False) -> None:
+        """Note a reason why a save stays. Names that are no saves are passed over."""
+        if name not in self._keeps:
+            return
+        self._keeps[name].append(why)
+        if counts:
+            self.counted.add(name)
+
+    def stays(self, name: str) -> bool:
+        """Tell whether a save stays."""
+        return bool(self._keeps[name])
+
+
+# --- the place in a series -----------------------------------------------------------------------------------------------
+
+
+def _placed(saves: Sequence[Judged]) -> dict[str, Place] | None:
+    """Return the place of each save of a series, or None where its numbers may be of folds, sizes, ranks or versions."""
+    if all(save.candidate.parsed.place for save in saves):
+        return {save.name: save.candidate.parsed.place for save in saves}
+    places: dict[str, Place] = {}
+    for save in saves:
+        number = save.candidate.parsed.number
+        kind = next(
+            (
+                kind
+                for kind, count in (("step", save.step), ("epoch", save.epoch))
+                if number is not None and count is not None and abs(count - number) <= 1
+            ),
+            None,
+        )
+        if kind is None or number is None:
+            return None
+        places[save.name] = ((kind, float(number)),)
+    kinds = {place[0][0] for place in places.values()}
+    return places if len(kinds) == 1 and len(places) > 1 else None
+
+
+def _are_in_order(saves: Sequence[Judged], places: Mapping[str, Place]) -> bool:
+    """Tell whether the recorded counts grow with the counts in the names. A save that records none is passed over.
+
+    Files of ranks record one step under all their numbers, and slots that are used in turn record them in another order.
+    """
+    known = [
+        (
+            places[save.name],
+            -1.0 if save.epoch is None else save.epoch,
+            -1.0 if save.step is None else save.step,
+        )
+        for save in saves
+        if save.epoch is not None or save.step is not None
+    ]
+    known.sort()
+    distinct = {place for place, _, _ in known}
+    if len(distinct) < 2:
+        return True
+    by_epoch = [(epoch, step) for _, epoch, step in known]  # a step may begin anew with each epoch
+    epochs = [epoch for _, epoch, _ in known]
+    steps = [step for _, _, step in known]
+    are_sorted = by_epoch == sorted(by_epoch) or (steps == sorted(steps) and epochs == sorted(epochs))
+    return are_sorted and len(set(by_epoch)) >= len(distinct)
+
+
+def _newest(saves: Sequence[Judged], places: Mapping[str, Place]) -> Judged | None:
+    """The save of the highest place that names a best one."""
+    known = [save for save in saves if save.best and places.get(save.name)]
+    return max(known, key=lambda save: places[save.name], default=None)
+
+
+# --- the rules of one series ----------------------------------------------------------------------------------------------
+
+
+def _keep_in_series(
+    name: str,
+    saves: Sequence[Judged],
+    places: Mapping[str, Place],
+    rules: Rules,
+    metrics: Mapping[str, Mapping[str, float]],
+    table: _Table,
+    now: float,
+) -> list[str]:
+    """Note which saves of a series stay; the warnings."""
+    warnings: list[str] = []
+    whole = [save for save in saves if save.is_whole]
+    steps = sorted({places[save.name] for save in whole}, reverse=True)
+    last = steps[: rules.last]
+    for save in whole:
+        if places[save.name] in last:
+            text = "the newest" if rules.last == 1 else f"one of the last {rules.last}"
+            table.keep(save.name, text, counts=True)
+    warnings += _keep_last_written(name, whole, places, last, table)
+    for save in saves:
+        if not save.is_whole:
+            _keep_in_doubt(save, steps, places, table, now)
+    for best in rules.best:
+        _keep_best(whole, best, metrics, table)
+    if rules.every is not None:
+        warnings += _keep_every(name, whole, places, rules.every, table)
+    return warnings
+
+
+def _with_unfinished(saves: Sequence[Judged]) -> list[Judged]:
+    """The saves, those as unfinished that lack what the Trainer writes last into all others."""
+    if not any(save.has_trainer for save in saves):
+        return list(saves)
+    return [
+        save
+        if save.has_trainer or not save.is_whole
+        else save._replace(state="unfinished", why="no trainer_state.json, which is written last")
+        for save in saves
+    ]
+
+
+def _keep_last_written(
+    name: str, whole: Sequence[Judged], places: Mapping[str, Place], last: Sequence[Place], table: _Table
+) -> list[str]:
+    """Keep the saves that were written last, where the order of the names says otherwise: an old run may lie in the folder."""
+    in_last = [save.identity.last_change for save in whole if places[save.name] in last]
+    by_time = sorted(whole, key=lambda save: save.identity.last_change, reverse=True)
+    late = [
+        save
+        for save in by_time[: len(in_last)]
+        if places[save.name] not in last and save.identity.last_change > min(in_last)
+    ]
+    for save in late:
+        table.keep(save.name, "written later than saves with higher counts", counts=True)
+    if not late:
+        return []
+    return [
+        f"{show(name, 80)}: saves were not written in the order of their counts. Are two runs in one folder?"
+    ]
+
+
+def _keep_in_doubt(
+    save: Judged, whole: Sequence[Place], places: Mapping[str, Place], table: _Table, now: float
+) -> None:
+    """Keep a save that is not whole, where it may be needed or was never read."""
+    if save.state == "unread":
+        table.keep(save.name, f"not read: {save.why}")
+    elif not whole or places[save.name] >= whole[0]:
+        table.keep(save.name, f"{save.state}: {save.why}; nothing newer is whole")
+    elif now - save.identity.last_change / 1e9 < _FRESH:
+        table.keep(save.name, f"{save.state}: {save.why}; written in the last 10 minutes")
+
+
+def _keep_best(
+    whole: Sequence[Judged], best: Best, metrics: Mapping[str, Mapping[str, float]], table: _Table
+) -> None:
+    """Keep the saves with the best value of a metric, and those that do not record it where others do."""
+    values = {save.name: metrics[save.name][best.name] for save in whole if best.name in metrics[save.name]}
+    if not values:
+        return  # another series records it
+    numbers = [value for value in values.values() if not isnan(value)]
+    top = (min if best.direction == "min" else max)(numbers, default=None)
+    word = "lowest" if best.direction == "min" else "highest"
+    for save in whole:
+        value = values.get(save.name)
+        if value is None:
+            table.keep(save.name, f"records no {show(best.name, 60)}, so it may be the best")
+        elif value == top:
+            table.keep(save.name, f"{word} {show(best.name, 60)}: {value:.6g}", counts=True)
+            table.by_best.add(save.name)
+        elif top is None:
+            table.keep(save.name, f"no {show(best.name, 60)} of its series is a number")
+
+
+def _keep_every(
+    name: str, whole: Sequence[Judged], places: Mapping[str, Place], every: int, table: _Table
+) -> list[str]:
+    """Keep the saves whose count is a multiple: the step, or the epoch where the names have no steps."""
+    is_hit = False
+    for save in whole:
+        kind, count = places[save.name][-1]
+        if count % every == 0:
+            table.keep(save.name, f"{kind} {count:.15g} is a multiple of {every:,}", counts=True)
+            is_hit = True
+    if is_hit or not whole:
+        return []
+    return [f"{show(name, 80)}: no count is a multiple of {every:,} (--keep-every)"]
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------------
+
+
+def _metrics_of(save: Judged, saves: Sequence[Judged], rules: Rules) -> dict[str, float]:
+    """The metrics of a save that are compared. In one series all are from inside, or all from the names."""
+    metrics: dict[str, float] = {}
+    for best in rules.best:
+        is_inside = any(other.metric(best.name) is not None for other in saves)
+        value = save.metric(best.name) if is_inside else save.candidate.parsed.metric(best.name)
+        if value is not None:
+            metrics[best.name] = value
+    return metrics
+
+
+def _refuse_unknown_metrics(judged: Sequence[Judged], rules: Rules, path: str) -> None:
+    """Raise UsageError for a metric that no save records, inside, beside or in its name."""
+    for best in rules.best:
+        known = [
+            save
+            for save in judged
+            if save.metric(best.name) is not None or save.candidate.parsed.metric(best.name) is not None
+        ]
+        if known:
+            continue
+        names = {name for save in judged for name in save.names}
+        names |= {label for save in judged for label, _ in save.candidate.parsed.metrics}
+        alike = nearest(best.name, sorted(names)) or sorted(names)[:5]
+        hint = f"there are {', '.join(show(name, 60) for name in alike)}" if alike else None
+        text = f"none of {plural(len(judged), 'save')} records one number under {show(best.name, 80)}"
+        raise UsageError(text, path=path, hint=hint)
+
+
+# --- several series --------------------------------------------------------------------------------------------------------
+
+
+def _keep_together(
+    judged: Sequence[Judged],
+    places: Mapping[str, Place],
+    metrics: Mapping[str, Mapping[str, float]],
+    rules: Rules,
+    table: _Table,
+) -> None:
+    """Keep what was saved with a save that stays: the same counts in another series.
+
+    Where a save stays for its metric alone, only series without that metric follow.
+    """
+    recording = {save.candidate.parsed.series for save in judged if metrics[save.name]}
+    groups: dict[Place, list[Judged]] = {}
+    for save in judged:
+        if places.get(save.name):
+            groups.setdefault(places[save.name], []).append(save)
+    for group in groups.values():
+        if len({save.candidate.parsed.series for save in group}) < 2:
+            continue
+        staying = [save for save in group if table.stays(save.name)]
+        for save in group:
+            if table.stays(save.name):
+                continue
+            for other in staying:
+                if other.candidate.parsed.series == save.candidate.parsed.series:
+                    continue
+                is_for_metric = other.name in table.by_best
+                if not is_for_metric or save.candidate.parsed.series not in recording:
+                    table.keep(save.name, f"saved with {show(other.name, 60)}, which stays")
+                    break
+    if not rules.best:
+        return
+    together = {
+        place
+        for place, group in groups.items()
+        if any(save.candidate.parsed.series in recording for save in group)
+    }
+    for save in judged:
+        is_alone = save.candidate.parsed.series not in recording and places.get(save.name) not in together
+        if is_alone and not table.stays(save.name):
+            table.keep(save.name, "its series records no metric that was asked for")

@@ -1,0 +1,66 @@
+"""`ckpt prune` as text: one row per checkpoint, with what happens to it and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ckpt.ext.prune.report import PruneReport, PruneRow
+from ckpt.model.text import plural, shown_apart, size_text
+from ckpt.surface.text.lines import Column, Line, cells, columns, narrowed, wrapped
+
+_HEADS = (
+    Column("NAME", gives_way=True, is_file=True, least=24),
+    Column("EPOCH", right=True, given_up=2),
+    Column("STEP", right=True, given_up=2),
+    Column("SIZE", right=True, given_up=1),
+    Column("", least=7),
+)
+_LEAST = 30
+"""Cells of the reasons that other columns are given up for."""
+
+
+def prune_lines(report: PruneReport, width: int | None) -> list[Line]:
+    """The rows as a table of at most `width` cells; the reasons are broken at blanks."""
+    rows = report.rows
+    names = shown_apart([os.path.basename(row.path) for row in rows])
+    table = [[name, *_cells(row)] for name, row in zip(names, rows, strict=True)]
+    kept = [i for i, head in enumerate(_HEADS) if head.name in ("NAME", "") or any(row[i] for row in table)]
+    heads = [_HEADS[i] for i in kept]
+    whys = ["; ".join(row.why if row.problem is None else (row.problem,)) for row in rows]
+    least = min(max(map(cells, whys), default=0), _LEAST)
+    room = None if width is None else max(width - 2 - least, 0)
+    heads, texts = narrowed(heads, [[row[i] for i in kept] for row in table], room)
+    first, *lines = columns(heads, texts, width=room)
+    out: list[Line] = [[*first, ("  WHY", "head")]]
+    for line, why, row in zip(lines, whys, rows, strict=True):
+        text, _ = line[-1]
+        line[-1] = (text, "" if row.stays else "removed")
+        indent = sum(cells(part) for part, _ in line) + 2
+        begin, *more = wrapped(why, None if width is None else max(width - indent, least), 0)
+        out.append([*line, (f"  {begin}", "")])
+        out += [[(" " * indent + part, "")] for part in more]
+    return out
+
+
+def _cells(row: PruneRow) -> list[str]:
+    counts = {kind: f"{count:,.15g}" for kind, count in row.counts}
+    word = "deleted" if row.is_deleted else "stays" if row.stays or row.problem is not None else "may go"
+    size = size_text(row.nbytes) if row.state is not None or not row.stays else ""
+    return [counts.get("epoch", ""), counts.get("step", ""), size, word]
+
+
+def summary(report: PruneReport) -> str:
+    """Return the closing line: how many may go, and how many went."""
+    going = report.may_go
+    gone = [row for row in going if row.is_deleted]
+    many = plural(len(report.rows), "checkpoint")
+    if gone:
+        return f"{len(gone):,} of {many} deleted, {_bytes(gone)}"
+    if not going:
+        return f"none of {many} may go"
+    return f"{len(going):,} of {many} may go, {_bytes(going)}"
+
+
+def _bytes(rows: Sequence[PruneRow]) -> str:
+    return size_text(sum(row.nbytes for row in rows))

@@ -1,0 +1,1 @@
+"""`ckpt warmstart --on-mismatch pad|interpolate`: vocabularies that grew, and position embeddings of another grid."""

@@ -1,0 +1,183 @@
+"""Position embeddings on another grid: which tensors have one, how large it is, and the numbers between its points.
+
+A point is weighed as by `torch.nn.functional.interpolate(mode="bicubic", align_corners=False)`: by Keys' cubic with
+a = -0.75, and with antialias a = -0.5 over a support that grows with the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import floor, isqrt
+from typing import TYPE_CHECKING, Any
+
+from ckpt.model.rows import NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+Grid = tuple[int, int]
+
+_ABSOLUTE = (
+    "pos_embed",
+    "position_embedding",
+    "positional_embedding",
+    "pos_emb",
+    "positional_encoding",
+    "pos_encoding",
+)
+"""Words in the names of absolute position embeddings."""
+_RELATIVE = "relative_position_bias_table"
+"""The name of the tables of Swin, BEiT and MaxViT."""
+_OF_IMAGES = ("vision", "visual", "image", "patch", "vit")
+"""Words in the names of what looks at images: a text has positions in a row."""
+_EXTRA = (0, 3)
+"""Rows of a table behind its grid: BEiT has three for the class token."""
+_MOST = 4096
+"""The most points of a side of a grid."""
+
+
+class Resampling(NamedTuple):
+    """The way from one tensor to another: `first` rows before the grid and `last` behind it stay as they are.
+
+    `form` says where the grid is: `rows` of tokens or of a table, dimensions 1 and 2 (`nhwc`), or the last two.
+    """
+
+    form: str
+    old: Grid
+    new: Grid
+    shape: tuple[int, ...]
+    first: int = 0
+    last: int = 0
+    antialias: bool = True
+
+    def apply(self, values: Array) -> Array:
+        """Return the values on the new grid, as float64."""
+        import numpy as np
+
+        if self.form == "planes":
+            return self._resampled(values)
+        if self.form == "nhwc":
+            return np.moveaxis(self._resampled(np.moveaxis(values, -1, -3)), -3, -1)
+        width = values.shape[-1]
+        rows = values.reshape(-1, width)
+        end = len(rows) - self.last
+        grid = rows[self.first : end].reshape(*self.old, width)
+        made = np.moveaxis(self._resampled(np.moveaxis(grid, -1, 0)), 0, -1).reshape(-1, width)
+        return np.concatenate([rows[: self.first], made, rows[end:]]).reshape(self.shape)
+
+    def _resampled(self, planes: Array) -> Array:
+        """Return planes of the new grid, which their last two dimensions are."""
+        down = _weights(self.old[0], self.new[0], self.antialias)
+        across = _weights(self.old[1], self.new[1], self.antialias)
+        result: Array = down @ planes @ across.T
+        return result
+
+    def __str__(self) -> str:
+        text = f"{self.old[0]} x {self.old[1]} → {self.new[0]} x {self.new[1]}"
+        text += ", bicubic with antialias" if self.antialias else ", bicubic"
+        kept = self.first + self.last
+        if kept:
+            text += f", {kept} other token{'s' if kept > 1 else ''} as they are"
+        return text
+
+
+def _weights(old: int, new: int, antialias: bool) -> Array:
+    """Return the weight of each old point in each new one, a row for each new point."""
+    import numpy as np
+
+    weights = np.zeros((new, old))
+    step = old / new
+    if antialias:
+        scale = max(step, 1.0)
+        support = 2.0 * scale
+        for index in range(new):
+            center = step * (index + 0.5)
+            first = max(int(center - support + 0.5), 0)
+            last = min(int(center + support + 0.5), old)
+            row = np.array([_cubic((place - center + 0.5) / scale, -0.5) for place in range(first, last)])
+            weights[index, first:last] = row / row.sum()
+        return weights
+    for index in range(new):
+        place = step * (index + 0.5) - 0.5
+        begin = floor(place)
+        for offset in range(-1, 3):
+            point = min(max(begin + offset, 0), old - 1)  # the border is repeated
+            weights[index, point] += _cubic(place - begin - offset, -0.75)
+    return weights
+
+
+def _cubic(distance: float, a: float) -> float:
+    """Return Keys' cubic at a distance from the point."""
+    x = abs(distance)
+    if x < 1.0:
+        return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+    if x < 2.0:
+        return (((x - 5.0) * x + 8.0) * x - 4.0) * a
+    return 0.0
+
+
+# --- which tensors ---------------------------------------------------------------------------------------------------------
+
+
+def resampling_of(
+    name: str, old: tuple[int, ...], new: tuple[int, ...], tokens: Collection[int]
+) -> Resampling | str | None:
+    """Return the way from one shape to another, the reason why there is none, or None for a tensor without a grid.
+
+    `tokens` are the numbers of tokens that may stand before the grid, such as a class token and registers.
+    """
+    lower = name.lower()
+    if _RELATIVE in lower:
+        return _of_table(old, new)
+    if not any(word in lower for word in _ABSOLUTE) or len(old) != len(new):
+        return None
+    if len(old) == 4 and old[0] == new[0]:
+        return _of_planes(old, new)
+    if len(old) not in (2, 3) or old[-1] != new[-1] or (len(old) == 3 and old[0] != new[0]):
+        return None
+    if len(old) == 3 and old[0] != 1:
+        return None
+    found = [
+        (count, *sides)
+        for count in sorted({0, *tokens})
+        if (sides := (_side(old[-2] - count), _side(new[-2] - count))) and None not in sides
+    ]
+    if len(old) == 2:
+        # A list of positions of a text may have a square length too.
+        found = [row for row in found if row[0] or any(word in lower for word in _OF_IMAGES)]
+    if len(found) != 1:
+        return f"{old[-2]} and {new[-2]} positions are not those of two square grids"
+    count, one, two = found[0]
+    assert one is not None and two is not None
+    return Resampling("rows", (one, one), (two, two), new, first=count)
+
+
+def _of_planes(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:
+    """The way for a tensor whose grid has dimensions of its own: behind the channels, or before them."""
+    is_last, is_first = old[3] == new[3], old[1] == new[1]
+    if is_last == is_first or max(*old[1:], *new[1:]) > _MOST:
+        return "its grid is not known by its shape"
+    if is_last:
+        return Resampling("nhwc", (old[1], old[2]), (new[1], new[2]), new)
+    return Resampling("planes", (old[2], old[3]), (new[2], new[3]), new)
+
+
+def _of_table(old: tuple[int, ...], new: tuple[int, ...]) -> Resampling | str:
+    """The way for a table of relative positions, one column for each head."""
+    if len(old) == len(new) == 3 and old[0] == new[0]:
+        return Resampling("planes", (old[1], old[2]), (new[1], new[2]), new, antialias=False)
+    if len(old) != 2 or len(new) != 2 or old[1] != new[1]:
+        return "the number of heads differs"
+    for extra in _EXTRA:
+        one, two = _side(old[0] - extra), _side(new[0] - extra)
+        if one is not None and two is not None and one % 2 and two % 2:
+            return Resampling("rows", (one, one), (two, two), new, last=extra, antialias=False)
+    return f"{old[0]} and {new[0]} rows are not those of two square windows"
+
+
+def _side(count: int) -> int | None:
+    """The side of a square grid of so many points, or None."""
+    side = isqrt(count) if count > 0 else 0
+    return side if side * side == count and 0 < side <= _MOST else None

@@ -1,0 +1,687 @@
+"""`ckpt prune`: which saves of a run may go, and why the others stay. Whatever is in doubt stays.
+
+Removal itself is tested in test_removal.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from process import Done, ckpt
+from process import terminal as on_terminal
+from runs import OLD, epochs, lightning, save, trainer, written_at
+from safetensors.torch import save_file
+
+import ckpt as library
+from ckpt.ext.prune.naming import parse_name
+from ckpt.model.errors import UsageError
+
+
+def may_go(run: Path, *options: str) -> list[str]:
+    """The names of what may go."""
+    done = ckpt("prune", run, *options)
+    assert done.code == 0, done.err
+    return [os.path.relpath(line, run) for line in done.lines]
+
+
+def reasons(run: Path, *options: str) -> dict[str, str]:
+    """The name of each row -> its reasons."""
+    done = ckpt("prune", run, "--json", *options)
+    assert done.code == 0, done.err
+    return {
+        os.path.basename(row["path"]): "; ".join(row["why"]) for row in json.loads(done.out)["checkpoints"]
+    }
+
+
+def refused(run: Path | str, *options: str, cwd: Path | None = None) -> str:
+    """The error of a command that refuses, on one line."""
+    done: Done = ckpt("prune", run, *options, cwd=cwd)
+    assert (done.code, done.out) == (2, b""), done
+    (line,) = done.complaints
+    return line
+
+
+# --- the newest ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_newest_stays(tmp_path: Path) -> None:
+    assert may_go(epochs(tmp_path)) == ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth"]
+    assert may_go(tmp_path, "--keep-last", "2") == ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth"]
+    assert may_go(tmp_path, "--keep-last", "5") == []
+    assert may_go(tmp_path, "--keep-last", "100") == []
+
+
+def test_counts_are_numbers_and_not_texts(tmp_path: Path) -> None:
+    trainer(tmp_path, [9_000, 9_900, 10_000], [3.0, 2.0, 1.0])
+
+    assert may_go(tmp_path, "--keep-last", "2") == ["checkpoint-9000"]
+
+
+def test_every_nth_stays(tmp_path: Path) -> None:
+    for step in (500, 1000, 1500, 2000, 2500):
+        save(tmp_path / f"step_{step}.pth", global_step=step, at=OLD + step)
+
+    assert may_go(tmp_path, "--keep-every", "1000") == ["step_500.pth", "step_1500.pth"]
+    done = ckpt("prune", tmp_path, "--keep-every", "999")
+    assert b"no count is a multiple of 999" in done.err
+
+
+def test_steps_begin_anew_with_each_epoch(tmp_path: Path) -> None:
+    for index, (epoch, step) in enumerate([(0, 100), (0, 900), (1, 100), (1, 200)]):
+        save(tmp_path / f"epoch_{epoch}_step_{step}.pth", epoch=epoch, step=step, at=OLD + index)
+
+    assert may_go(tmp_path) == ["epoch_0_step_100.pth", "epoch_0_step_900.pth", "epoch_1_step_100.pth"]
+
+
+def test_equal_steps_stay_together(tmp_path: Path) -> None:
+    for epoch, loss in [(1, 0.5), (2, 0.25), (2, 0.75)]:
+        save(tmp_path / f"epoch={epoch}-val_loss={loss}.ckpt", epoch=epoch)
+
+    assert may_go(tmp_path) == ["epoch=1-val_loss=0.5.ckpt"]
+
+
+# --- the best ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_stays(tmp_path: Path) -> None:
+    epochs(tmp_path, 4, [0.5, 0.25, 0.3, 0.4])
+
+    assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch_0.pth", "epoch_2.pth"]
+    assert may_go(tmp_path, "--keep-best", "val_loss:max") == ["epoch_1.pth", "epoch_2.pth"]
+    assert reasons(tmp_path, "--keep-best", "val_loss")["epoch_1.pth"] == "lowest val_loss: 0.25"
+
+
+def test_all_that_are_equally_good_stay(tmp_path: Path) -> None:
+    epochs(tmp_path, 4, [0.5, 0.25, 0.25, 0.4])
+
+    assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch_0.pth"]
+
+
+@pytest.mark.parametrize(
+    "number", [float("nan"), torch.tensor(float("nan")), np.float64("nan"), np.float32("nan")]
+)
+def test_nan_is_never_the_best(tmp_path: Path, number: Any) -> None:
+    epochs(tmp_path, 4, [number, 0.5, 0.75, 1.0])
+
+    assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch_0.pth", "epoch_2.pth"]
+
+
+def test_nothing_goes_where_every_metric_is_nan(tmp_path: Path) -> None:
+    epochs(tmp_path, 3, [float("nan")] * 3)
+
+    assert may_go(tmp_path, "--keep-best", "val_loss") == []
+
+
+@pytest.mark.parametrize("number", [0.25, 1, torch.tensor(0.25), np.float64(0.25), torch.tensor([0.25])])
+def test_metrics_of_many_types(tmp_path: Path, number: Any) -> None:
+    epochs(tmp_path, 3, [2.0, number, 1.5])
+
+    assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch_0.pth"]
+
+
+def test_what_records_no_metric_may_be_the_best(tmp_path: Path) -> None:
+    epochs(tmp_path, 4, [0.5, 0.25, 0.3, 0.4])
+    save(tmp_path / "epoch_0.pth", epoch=0)
+    save(tmp_path / "epoch_2.pth", epoch=2, val_loss="0.1", at=OLD + 2)
+
+    assert may_go(tmp_path, "--keep-best", "val_loss") == []
+    assert "records no val_loss" in reasons(tmp_path, "--keep-best", "val_loss")["epoch_0.pth"]
+
+
+def test_a_metric_that_nothing_records(tmp_path: Path) -> None:
+    epochs(tmp_path, 3, [1.0, 2.0, 3.0])
+
+    line = refused(tmp_path, "--keep-best", "val_los:min")
+    assert line.endswith("none of 3 saves records one number under val_los (there are val_loss)")
+
+
+@pytest.mark.parametrize("name", ["score", "x", "loss_acc"])
+def test_the_direction_is_never_guessed(tmp_path: Path, name: str) -> None:
+    line = refused(epochs(tmp_path), "--keep-best", name)
+    assert (
+        line == f"ckpt: --keep-best {name}: is the lowest or the highest the best? ({name}:min or {name}:max)"
+    )
+
+
+def test_the_metric_of_a_name(tmp_path: Path) -> None:
+    for index, (epoch, loss) in enumerate([(0, "1e-3"), (1, "0.0005"), (2, "-0.1"), (3, "0.2")]):
+        save(tmp_path / f"epoch={epoch}-val_loss={loss}.ckpt", epoch=epoch, at=OLD + index)
+
+    assert may_go(tmp_path, "--keep-best", "val_loss") == [
+        "epoch=0-val_loss=1e-3.ckpt",
+        "epoch=1-val_loss=0.0005.ckpt",
+    ]
+
+
+def test_a_metric_inside_counts_before_a_rounded_one(tmp_path: Path) -> None:
+    for epoch, loss in enumerate([0.124, 0.116, 0.2]):
+        save(tmp_path / f"epoch={epoch}-val_loss={loss:.2f}.ckpt", epoch=epoch, val_loss=loss, at=OLD + epoch)
+
+    assert may_go(tmp_path, "--keep-best", "val_loss") == ["epoch=0-val_loss=0.12.ckpt"]
+
+
+def test_two_values_of_one_name_are_no_metric(tmp_path: Path) -> None:
+    for epoch in range(3):
+        save(
+            tmp_path / f"epoch_{epoch}.pth",
+            epoch=epoch,
+            a={"acc": 1.0 - epoch},
+            b={"acc": epoch},
+            at=OLD + epoch,
+        )
+
+    assert "records one number under acc" in refused(tmp_path, "--keep-best", "acc")
+    assert may_go(tmp_path, "--keep-best", "a.acc") == ["epoch_1.pth"]
+
+
+# --- what real programs write ---------------------------------------------------------------------------------------------
+
+
+def test_lightning(tmp_path: Path) -> None:
+    lightning(tmp_path, [0.5, 0.3, 0.4, 0.2, 0.6, 0.7])
+    (tmp_path / "last.ckpt").symlink_to("epoch=4-step=500.ckpt")
+    shutil.copy(tmp_path / "epoch=5-step=600.ckpt", tmp_path / "last-v1.ckpt")
+
+    found = reasons(tmp_path, "--keep-best", "val_loss")
+    assert found["epoch=3-step=400.ckpt"] == "lowest val_loss: 0.2; epoch=5-step=600.ckpt calls it the best"
+    assert found["epoch=4-step=500.ckpt"] == "last.ckpt links to it"
+    assert found["epoch=5-step=600.ckpt"] == "the newest"
+    assert may_go(tmp_path) == [f"epoch={n}-step={100 * n + 100}.ckpt" for n in range(3)]
+
+
+def test_the_trainer(tmp_path: Path) -> None:
+    trainer(tmp_path, [500, 1000, 1500, 2000], [1.5, 1.1, 1.2, 1.3])
+    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
+
+    found = reasons(tmp_path)
+    assert found["checkpoint-1000"] == "checkpoint-2000 calls it the best"
+    assert may_go(tmp_path) == ["checkpoint-500", "checkpoint-1500"]
+    assert found["model.safetensors"] == "no epoch or step in its name"
+    best = reasons(tmp_path, "--keep-best", "eval_loss")
+    assert best["checkpoint-1000"] == "lowest eval_loss: 1.1; checkpoint-2000 calls it the best"
+
+
+def test_the_trainer_was_killed_while_it_saved(tmp_path: Path) -> None:
+    """The newest folder is there, and lacks the file that is written last."""
+    trainer(tmp_path, [500, 1000, 1500], [1.5, 1.1, 1.2])
+    os.unlink(tmp_path / "checkpoint-1500" / "trainer_state.json")
+
+    found = reasons(tmp_path, "--keep-last", "1")
+    assert found["checkpoint-1500"].startswith("unfinished: no trainer_state.json")
+    assert found["checkpoint-1000"].startswith("the newest")
+    assert may_go(tmp_path) == ["checkpoint-500"]
+
+
+def test_a_cut_optimizer_makes_a_folder_damaged(tmp_path: Path) -> None:
+    trainer(tmp_path, [500, 1000], [1.5, 1.1])
+    cut(tmp_path / "checkpoint-1000" / "optimizer.pt")
+
+    assert may_go(tmp_path) == []
+    assert reasons(tmp_path)["checkpoint-1000"].startswith("damaged: optimizer.pt was not read: cut off")
+
+
+def test_deepspeed_and_its_latest(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        save(
+            tmp_path / f"global_step{step}" / "mp_rank_00_model_states.pt",
+            global_steps=step,
+            module={"w": torch.ones(2)},
+        )
+        written_at(tmp_path / f"global_step{step}", OLD + step)
+    (tmp_path / "latest").write_text("global_step20")
+
+    assert may_go(tmp_path) == ["global_step10"]
+    assert reasons(tmp_path)["global_step20"] == "latest names it"
+
+
+def test_megatron_and_detectron(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        save(tmp_path / f"iter_{step:07}" / "mp_rank_00" / "model_optim_rng.pt", iteration=step)
+        written_at(tmp_path / f"iter_{step:07}", OLD + step)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("20\n")
+    assert may_go(tmp_path) == ["iter_0000010"]
+
+    other = tmp_path / "detectron"
+    for step in (4999, 9999, 14999):
+        save(other / f"model_{step:07}.pth", iteration=step, at=OLD + step)
+    save(other / "model_final.pth", iteration=14999)
+    (other / "last_checkpoint").write_text("model_0009999.pth")
+    assert may_go(other) == ["model_0004999.pth"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_distributed_checkpoints(tmp_path: Path, samples: Path) -> None:
+    for step in (1, 2, 3):
+        dcp.save(
+            {"model": {"w": torch.ones(3)}, "step": step},
+            checkpoint_id=tmp_path / f"step-{step}",
+            no_dist=True,
+        )
+        written_at(tmp_path / f"step-{step}", OLD + step)
+    shutil.copytree(samples / "dcp_interrupted", tmp_path / "step-4")
+    written_at(tmp_path / "step-4", OLD + 4)
+
+    assert may_go(tmp_path) == ["step-1", "step-2"]
+    found = reasons(tmp_path)
+    assert found["step-3"] == "the newest" and "nothing newer is whole" in found["step-4"]
+
+
+def test_folders_of_several_files(tmp_path: Path) -> None:
+    """Diffusers and many own scripts: a folder for each step that no reader takes for one checkpoint."""
+    for step in (100, 200, 300):
+        folder = tmp_path / f"checkpoint-{step}"
+        save(folder / "model.pth")
+        save(folder / "optimizer.pth")
+        (folder / "notes.txt").write_text("x")
+        written_at(folder, OLD + step)
+    assert may_go(tmp_path) == ["checkpoint-100", "checkpoint-200"]
+    assert reasons(tmp_path)["checkpoint-100"] == "not needed; with 1 other file in it"
+
+    cut(tmp_path / "checkpoint-300" / "optimizer.pth")
+    assert may_go(tmp_path) == ["checkpoint-100"]
+    assert reasons(tmp_path)["checkpoint-300"].startswith("damaged: optimizer.pth: cut off")
+
+
+def test_folders_of_results_are_no_saves(tmp_path: Path) -> None:
+    """Programs put pictures and predictions of an epoch into folders that are called as the saves are."""
+    for epoch in (1, 2, 3):
+        folder = tmp_path / f"epoch_{epoch}"
+        folder.mkdir()
+        (folder / "a.png").write_bytes(b"\x89PNG")
+        (folder / "predictions.pkl").write_bytes(pickle.dumps([1, 2, 3]))
+        save(tmp_path / f"epoch_{epoch}.pth", at=OLD + epoch)
+        written_at(folder, OLD + epoch)
+
+    assert may_go(tmp_path) == ["epoch_1.pth", "epoch_2.pth"]
+    assert reasons(tmp_path)["epoch_1"] == "no file of weights lies in this folder"
+
+
+def test_folders_that_are_runs_of_their_own_stay(tmp_path: Path) -> None:
+    for number in (1, 2):
+        epochs(tmp_path / f"round_{number}" / "checkpoints", 2)
+        epochs(tmp_path / f"iter_{number}", 2)
+        save(tmp_path / f"step_{number}.pth", at=OLD + number)
+
+    assert may_go(tmp_path) == ["step_1.pth"]
+    assert reasons(tmp_path)["round_1"] == "it holds several saves, as a run of its own"
+
+
+def test_a_step_of_deepspeed_in_one_of_the_trainer(tmp_path: Path) -> None:
+    trainer(tmp_path, [500, 1000], [2.0, 1.0])
+    for step in (500, 1000):
+        folder = tmp_path / f"checkpoint-{step}"
+        save(folder / f"global_step{step}" / "mp_rank_00_model_states.pt", module={"w": torch.ones(2)})
+        (folder / "latest").write_text(f"global_step{step}")
+        written_at(folder, OLD + step)
+
+    assert may_go(tmp_path) == ["checkpoint-500"]
+
+
+def test_a_generator_and_its_discriminator_stay_together(tmp_path: Path) -> None:
+    for step in (1000, 2000, 3000):
+        save(tmp_path / f"G_step_{step}.pth", at=OLD + step, loss=step % 1999)
+        save(tmp_path / f"D_step_{step}.pth", at=OLD + step)
+    assert may_go(tmp_path) == ["D_step_1000.pth", "D_step_2000.pth", "G_step_1000.pth", "G_step_2000.pth"]
+
+    found = reasons(tmp_path, "--keep-best", "loss")
+    assert found["D_step_2000.pth"] == "saved with G_step_2000.pth, which stays"
+    assert may_go(tmp_path, "--keep-best", "loss") == ["D_step_1000.pth", "G_step_1000.pth"]
+
+    cut(tmp_path / "G_step_3000.pth")  # the last pair that is whole is needed
+    assert may_go(tmp_path) == ["D_step_1000.pth", "G_step_1000.pth"]
+
+
+def test_weights_and_optimizer_beside(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save_file({"w": torch.ones(2)}, tmp_path / f"step_{step}.safetensors")
+        save(tmp_path / f"step_{step}_optimizer.pt")
+        (tmp_path / f"step_{step}.json").write_text("{}")
+        for path in tmp_path.iterdir():
+            os.utime(path, (OLD, OLD))
+
+    assert may_go(tmp_path) == [
+        "step_1.safetensors",
+        "step_2.safetensors",
+        "step_1_optimizer.pt",
+        "step_2_optimizer.pt",
+    ]
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------------
+
+
+def cut(path: Path, at: int = OLD + 9_000_000) -> None:
+    """Cut a file in half, as a full disk does."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    os.utime(path, (at, at))
+
+
+def flip(path: Path) -> None:
+    """Change one byte of the values, which only a checksum shows."""
+    data = bytearray(path.read_bytes())
+    place = data.index(np.float32(7.0).tobytes())
+    data[place] ^= 1
+    status = path.stat()
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_a_cut_newest_is_not_counted(tmp_path: Path) -> None:
+    epochs(tmp_path)
+    cut(tmp_path / "epoch_4.pth")
+
+    assert may_go(tmp_path) == ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth"]
+    assert may_go(tmp_path, "--keep-last", "2") == ["epoch_0.pth", "epoch_1.pth"]
+    assert "nothing newer is whole" in reasons(tmp_path)["epoch_4.pth"]
+
+
+def test_an_empty_newest_is_not_counted(tmp_path: Path) -> None:
+    epochs(tmp_path, 3)
+    (tmp_path / "epoch_3.pth").touch()
+
+    assert may_go(tmp_path) == ["epoch_0.pth", "epoch_1.pth"]
+
+
+def test_a_changed_byte_of_what_stays_is_seen(tmp_path: Path) -> None:
+    epochs(tmp_path)
+    flip(tmp_path / "epoch_4.pth")
+
+    assert may_go(tmp_path) == ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth"]
+    assert may_go(tmp_path, "--quick") == ["epoch_0.pth", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth"]
+
+
+def test_a_damaged_best_makes_room_for_the_next(tmp_path: Path) -> None:
+    epochs(tmp_path, 4, [0.1, 0.2, 0.3, 0.4])
+    flip(tmp_path / "epoch_0.pth")
+
+    found = reasons(tmp_path, "--keep-best", "val_loss")
+    assert found["epoch_1.pth"] == "lowest val_loss: 0.2"
+    assert found["epoch_0.pth"].startswith("damaged:") and "a newer one is whole" in found["epoch_0.pth"]
+
+
+def test_an_old_damaged_one_may_go(tmp_path: Path) -> None:
+    epochs(tmp_path, 4)
+    cut(tmp_path / "epoch_1.pth", OLD + 1)
+
+    assert may_go(tmp_path, "--keep-last", "3") == ["epoch_1.pth"]
+
+
+def test_one_that_is_being_written_stays(tmp_path: Path) -> None:
+    """A slot may be written anew while its name is old."""
+    epochs(tmp_path, 4)
+    path = tmp_path / "epoch_1.pth"
+    path.write_bytes(path.read_bytes()[:300])
+
+    assert may_go(tmp_path, "--keep-last", "2") == ["epoch_0.pth"]
+    assert "written in the last 10 minutes" in reasons(tmp_path)["epoch_1.pth"]
+
+
+def test_nothing_goes_where_nothing_is_whole(tmp_path: Path) -> None:
+    epochs(tmp_path, 3)
+    for path in tmp_path.iterdir():
+        cut(path, OLD)
+
+    assert may_go(tmp_path) == []
+
+
+def test_the_only_whole_one_stays(tmp_path: Path) -> None:
+    epochs(tmp_path, 3)
+    for number in (1, 2):
+        cut(tmp_path / f"epoch_{number}.pth", OLD)
+
+    assert may_go(tmp_path) == []
+    assert reasons(tmp_path)["epoch_0.pth"] == "the newest"
+
+
+def test_what_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
+    epochs(tmp_path, 4)
+    stand_in = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+    (tmp_path / "epoch_1.pth").write_bytes(stand_in)
+    (tmp_path / "epoch_9.pth").write_bytes(stand_in)
+    for path in tmp_path.iterdir():
+        os.utime(path, (OLD, OLD))
+
+    assert may_go(tmp_path) == ["epoch_0.pth", "epoch_2.pth"]
+    assert reasons(tmp_path)["epoch_1.pth"].startswith("not read:")
+    assert may_go(tmp_path, "--limit", "pickle-bytes=10") == []
+
+
+# --- what is no series -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["resnet18.pth", "resnet34.pth", "resnet50.pth"],
+        ["fold_0.pth", "fold_1.pth", "fold_2.pth"],
+        ["ckpt_1b.pth", "ckpt_7b.pth", "ckpt_13b.pth"],
+        ["checkpoint-1-of-2.pt", "checkpoint-2-of-2.pt"],
+        ["step_5-00001-of-00002.bin", "step_5-00002-of-00002.bin"],
+        ["best_epoch_3.pth", "best_epoch_9.pth"],
+        ["best.pth", "last.pth", "final.pth"],
+        ["mp_rank_00.pt", "mp_rank_01.pt"],
+        ["tmp-epoch_1.pth", "tmp-epoch_2.pth"],
+        ["model_1000.pth", "model_2000.pth"],
+        ["0.pth", "1.pth", "2.pth"],
+        ["step10k.pth", "step20k.pth"],
+    ],
+)
+def test_other_numbers_are_no_series(tmp_path: Path, names: list[str]) -> None:
+    """They record nothing, and one of them does not replace another."""
+    for name in names:
+        save(tmp_path / name)
+    epochs(tmp_path, 2)
+
+    assert may_go(tmp_path) == ["epoch_0.pth"]
+    found = reasons(tmp_path)
+    assert all(found[name] for name in names)
+
+
+def test_folds_are_series_of_their_own(tmp_path: Path) -> None:
+    for fold in (1, 2):
+        for epoch in (1, 2, 3):
+            loss = abs(epoch - fold)
+            save(tmp_path / f"fold={fold}-epoch={epoch}.ckpt", epoch=epoch, val_loss=loss, at=OLD + epoch)
+
+    assert may_go(tmp_path, "--keep-best", "val_loss") == ["fold=1-epoch=2.ckpt", "fold=2-epoch=1.ckpt"]
+
+
+def test_files_of_ranks_are_no_series(tmp_path: Path) -> None:
+    for rank in range(4):
+        save(tmp_path / f"checkpoint_{rank}.pt", step=1000, epoch=1)
+
+    assert may_go(tmp_path) == []
+    assert b"names and recorded counts disagree" in ckpt("prune", tmp_path).err
+
+
+def test_slots_in_turn_are_no_series(tmp_path: Path) -> None:
+    for slot, step in enumerate((300, 400, 200)):
+        save(tmp_path / f"ckpt_{slot}.pt", step=step)
+
+    assert may_go(tmp_path) == []
+
+
+def test_numbers_without_a_word_count_when_the_files_say_so(tmp_path: Path) -> None:
+    for step in (100, 200, 300):
+        save(tmp_path / f"{step}.pth", global_step=step, at=OLD + step)
+
+    assert may_go(tmp_path) == ["100.pth", "200.pth"]
+
+
+def test_an_old_run_in_the_same_folder(tmp_path: Path) -> None:
+    """A new run counts from 0 again, beside saves of an old one with higher counts."""
+    for step in (1000, 2000, 3000):
+        save(tmp_path / f"step_{step}.pth", step=step, at=OLD + step)
+    for step in (10, 20, 30):
+        save(tmp_path / f"step_{step}.pth", step=step, at=OLD + 10_000 + step)
+
+    assert may_go(tmp_path, "--keep-last", "2") == ["step_10.pth", "step_1000.pth"]
+    assert b"Are two runs in one folder?" in ckpt("prune", tmp_path).err
+
+
+def test_links_stay(tmp_path: Path) -> None:
+    epochs(tmp_path / "run")
+    store = save(tmp_path / "store" / "x.pth", epoch=1)
+    os.unlink(tmp_path / "run" / "epoch_1.pth")
+    (tmp_path / "run" / "epoch_1.pth").symlink_to(store)
+    (tmp_path / "good").symlink_to("run/epoch_2.pth")
+
+    assert may_go(tmp_path / "run") == ["epoch_0.pth", "epoch_3.pth"]
+    found = reasons(tmp_path / "run")
+    assert found["epoch_1.pth"] == "a link, which stays"
+    assert found["epoch_2.pth"] == "../good links to it"
+
+
+def test_hard_links_are_said(tmp_path: Path) -> None:
+    epochs(tmp_path, 2)
+    os.link(tmp_path / "epoch_0.pth", tmp_path / "last.pth")
+
+    assert reasons(tmp_path)["epoch_0.pth"] == "not needed; has 2 hard links, so its bytes stay on the disk"
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = epochs(tmp_path / "out" / "version_3" / "checkpoints")
+
+    assert refused(tmp_path / "nothing").endswith("no such file")
+    assert "not the folder of a run" in refused(run / "epoch_1.pth")
+    assert "not the folder of a run" in refused("/")
+    assert "(ckpt prune out/version_3/checkpoints)" in refused("out", cwd=tmp_path)
+    epochs(tmp_path / "out" / "version_4" / "checkpoints")
+    assert "name one of out/version_3/checkpoints, out/version_4" in refused("out", cwd=tmp_path)
+    assert "folders of this machine" in refused("https://example.org/run/")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no save with an epoch or step" in refused(empty)
+    done = ckpt("prune", run, HOME=str(run))
+    assert done.code == 2 and b"not the folder of a run" in done.err
+
+
+def test_this_folder(tmp_path: Path) -> None:
+    epochs(tmp_path, 2)
+
+    assert ckpt("prune", ".", cwd=tmp_path).lines == ["./epoch_0.pth"]
+
+
+def test_a_cache_of_the_hub_is_refused(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--org--name" / "snapshots" / "abc"
+    epochs(snapshot)
+
+    assert "Hugging Face cache" in refused(snapshot)
+    assert "Hugging Face cache" in refused(tmp_path / "models--org--name")
+
+
+def test_a_checkpoint_is_no_run(samples: Path) -> None:
+    assert "no save with an epoch or step" in refused(samples / "dcp")
+
+
+# --- what is printed ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_shows_why(tmp_path: Path) -> None:
+    lightning(tmp_path, [0.5, 0.3, 0.4])
+
+    text = on_terminal("prune", tmp_path, "--keep-best", "val_loss", columns=80, NO_COLOR="1")
+    lines = text.replace("\r", "").split("\n")
+    assert lines[:6] == [
+        "NAME                   EPOCH  STEP          WHY",
+        "epoch=0-step=100.ckpt      0   100  may go  not needed",
+        "epoch=1-step=200.ckpt      1   200  stays   lowest val_loss: 0.3;",
+        "                                            epoch=2-step=300.ckpt calls it the",
+        "                                            best",
+        "epoch=2-step=300.ckpt      2   300  stays   the newest",
+    ]
+    assert "1 of 3 checkpoints may go, 2.36 KiB (--delete removes them)" in text
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_names_that_no_line_can_hold(tmp_path: Path) -> None:
+    epochs(tmp_path, 2)
+    (tmp_path / "epoch_0.pth").rename(tmp_path / "a\nb_epoch_0.pth")
+    (tmp_path / "epoch_1.pth").rename(tmp_path / "a\nb_epoch_1.pth")
+    odd = os.fsencode(tmp_path) + b"/\xff_epoch_"
+    for epoch in (0, 1):
+        os.rename(save(tmp_path / "x", epoch=epoch, at=OLD + epoch), odd + str(epoch).encode() + b".pth")
+
+    assert "-0 prints any name" in refused(tmp_path)
+    done = ckpt("prune", tmp_path, "-0")
+    assert sorted(done.out.split(b"\0")) == sorted(
+        [b"", os.fsencode(tmp_path) + b"/a\nb_epoch_0.pth", odd + b"0.pth"]
+    )
+    assert ckpt("prune", tmp_path, "--delete", "--yes").code == 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_quiet_prints_nothing(tmp_path: Path) -> None:
+    assert ckpt("prune", epochs(tmp_path), "-q") == Done(0, b"", b"")
+
+
+def test_the_document(tmp_path: Path) -> None:
+    epochs(tmp_path, 2, [float("nan"), 1.0])
+    document = json.loads(ckpt("prune", tmp_path, "--keep-best", "val_loss", "--json").out)
+
+    assert document["may_go"] == [str(tmp_path / "epoch_0.pth")]
+    row = document["checkpoints"][0]
+    assert row["series"] == "epoch_*.pth" and row["counts"] == {"epoch": 0}
+    assert row["metrics"] == [{"name": "val_loss", "value": None}] and row["state"] == "whole"
+    assert document["bytes"] == row["bytes"] == (tmp_path / "epoch_0.pth").stat().st_size
+
+
+def test_python(tmp_path: Path) -> None:
+    epochs(tmp_path, 3)
+    report = library.prune(tmp_path, keep_last=2)
+
+    assert [os.path.basename(row.path) for row in report.may_go] == ["epoch_0.pth"]
+    assert [row.stays for row in report] == [False, True, True] and report.exit_code == 0
+    assert repr(report[0]).endswith("epoch_0.pth: may go>")
+    with pytest.raises(UsageError, match="not a number from 1"):
+        library.prune(tmp_path, keep_last=0)
+    assert library.prune(tmp_path, keep_last=2, delete=True)[0].is_deleted
+    assert sorted(os.listdir(tmp_path)) == ["epoch_1.pth", "epoch_2.pth"]
+
+
+def test_many_saves(tmp_path: Path) -> None:
+    """As many as processes read."""
+    epochs(tmp_path, 64)
+
+    assert len(may_go(tmp_path, "--keep-last", "3")) == 61
+
+
+# --- names -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "series", "place"),
+    [
+        ("epoch=3-step=100.ckpt", "epoch=*-step=*.ckpt", (("epoch", 3), ("step", 100))),
+        ("step=100-epoch=3.ckpt", "step=*-epoch=*.ckpt", (("epoch", 3), ("step", 100))),
+        ("checkpoint-500", "checkpoint-*", (("step", 500),)),
+        ("resnet50_epoch_3.pth.tar", "resnet50_epoch_*.pth.tar", (("epoch", 3),)),
+        ("RFB-Epoch-100-Loss-2.71.pth", "RFB-Epoch-*-Loss-#.pth", (("epoch", 100),)),
+        ("lr0.05_step100.pt", "lr0.05_step*.pt", (("step", 100),)),
+        ("v1.5-step=7.ckpt", "v1.5-step=*.ckpt", (("step", 7),)),
+        ("global_step100", "global_step*", (("step", 100),)),
+        ("epoch10.pt", "epoch*.pt", (("epoch", 10),)),
+        ("epoch3step7.pt", "epoch*step*.pt", (("epoch", 3), ("step", 7))),
+        ("epoch=3-step=100-v1.ckpt", "epoch=*-step=*-v1.ckpt", (("epoch", 3), ("step", 100))),
+        ("step_1700000000123.pt", "step_1700000000123.pt", ()),
+        ("epoch_1e5.pt", "epoch_1e5.pt", ()),
+        ("best.pth", "best.pth", ()),
+        ("", "", ()),
+    ],
+)
+def test_names_are_taken_apart(name: str, series: str, place: tuple[tuple[str, float], ...]) -> None:
+    parsed = parse_name(name)
+
+    assert (parsed.series, parsed.place) == (series, place)
