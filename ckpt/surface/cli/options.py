@@ -59,6 +59,8 @@ class Option(NamedTuple):
     """The values that a shell offers."""
     is_once: bool = False
     """True where a second one is refused: it names what is read or written. Of a setting the last one counts."""
+    other_names: tuple[str, ...] = ()
+    """Names of other tools for the same option, with their dashes."""
 
     @property
     def is_negative(self) -> bool:
@@ -91,6 +93,7 @@ def _row(
     required: bool = False,
     words: tuple[str, ...] = (),
     once: bool = False,
+    other_names: tuple[str, ...] = (),
 ) -> Option:
     metavar, (commands, text) = (None, texts) if kind == "flag" else (texts[0], texts[1:])
     short, _, long = name.rpartition("/")
@@ -109,6 +112,7 @@ def _row(
         required=required,
         words=words,
         is_once=once,
+        other_names=other_names,
     )
 
 
@@ -201,7 +205,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             words=("bfloat16", "float16", "float32"),
         ),
         text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
-        text("--shard-size", "BYTES", "convert merge", "Write safetensors shards with an index, as 5GB."),
+        text(
+            "--shard-size",
+            "BYTES",
+            "convert merge",
+            "Write safetensors shards with an index, as 5GB.",
+            other_names=("--max-shard-size",),
+        ),
         text(
             "--recipe",
             "RECIPE",

@@ -109,7 +109,7 @@ def _option_parameter(row: Option) -> Parameter:
         settings |= {"min": row.low, "max": row.high}
     if row.name == "--help-all":
         settings |= {"callback": _show_all_help, "is_eager": True}
-    names = [row.short, row.name] if row.short else [row.name]
+    names = [*([row.short] if row.short else []), row.name, *row.other_names]
     kind = "texts" if row.is_once else row.kind
     default: Any = ... if row.required else False if row.kind == "flag" else row.default
     option = typer.Option(default, *names, **settings)
