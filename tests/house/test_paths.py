@@ -299,6 +299,7 @@ LIMITS = [
 
 FORMATS = [
     "ext.layouts.document.VERSION",
+    "commands.baseline.VERSION",
     "ext.layouts.document._LARGEST",
     "errors.STOPPED",  # of Linux
     "pickle.judge.grammar.numpy_rules._OBJECTS_FLAGS",

@@ -78,7 +78,7 @@ class Option(NamedTuple):
         return self.parameter.removeprefix("no_") if self.is_negative else self.parameter
 
 
-_SWITCHES = ("--no-align", "--no-header", "--no-config")
+_SWITCHES = ("--no-align", "--no-header")
 """Flags that switch off what is on without them."""
 
 
@@ -652,7 +652,29 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "lint*",
             "Count PATHs that are no checkpoint, as in a folder; without it they are errors.",
         ),
-        flag("--no-config", "lint*", "Ignore the table [tool.ckpt.lint] of pyproject.toml."),
+        texts(
+            "--per-file-ignores",
+            "GLOB:CODE",
+            "lint*",
+            "Ignore these findings in files that GLOB matches, as in 'old/*:prefix'. Repeatable.",
+        ),
+        flag("--exit-zero", "lint*", "Exit 0 although findings are left; 2 for trouble stays."),
+        text(
+            "--baseline",
+            "FILE",
+            "lint",
+            "Leave out the findings that FILE holds, which --write-baseline wrote.",
+            once=True,
+        ),
+        flag("--write-baseline", "lint", "Write the present findings into the file of --baseline."),
+        text(
+            "--config",
+            "FILE",
+            "lint*",
+            "Take the rules of this ckpt.toml or pyproject.toml instead of the nearest one.",
+            once=True,
+        ),
+        flag("--no-config", "lint*", "Ignore the rules of the nearest ckpt.toml or pyproject.toml."),
         number(
             "--min-coverage",
             "X",
@@ -834,6 +856,8 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "lint": (
         Exclusion(("--json", "--output-format")),
         Exclusion(("--statistics",), ("--json", "--output-format")),
+        Exclusion(("--config", "--no-config")),
+        Exclusion(("--exit-zero", "--fail-on")),
     ),
     "verify": (
         Exclusion(("--json", "--hide-intact")),

@@ -35,7 +35,7 @@ def completion_text(words: Sequence[str]) -> str:
         alike = nearest(shell, SHELLS, 1)
         hint = f"did you mean {alike[0]}?" if alike else None
         raise UsageError(f"completion {show(words[0], 40)}: not one of {' '.join(SHELLS)}", hint=hint)
-    from typer.completion import get_completion_script
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
     script = get_completion_script(prog_name="ckpt", complete_var=VARIABLE, shell=shell)
     return f"{script.rstrip()}\n"
