@@ -504,7 +504,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
         "ckpt/formats/format.py": 1,
         "ckpt/ext/cluster/connect.py": 1,
         "ckpt/bytes/far.py": 2,
-        "ckpt/bytes/location.py": 3,
+        "ckpt/bytes/location.py": 4,
         "ckpt/ext/remote/credentials.py": 2,
         "ckpt/ext/remote/objects.py": 2,
         "ckpt/ext/remote/target.py": 1,

@@ -171,6 +171,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Print one fingerprint of all values, equal in every layout and under any names.",
         ),
         text("--root", "HASH", "verify", "Compare with the hash that `ckpt sum --root` printed.", once=True),
+        text(
+            "--against",
+            "HF_URL",
+            "verify",
+            "Compare the bytes of files with the hashes that hf://ORG/MODEL[@REVISION] lists.",
+            once=True,
+        ),
         flag("--recorded", "sum", "List sizes and CRC-32 as the files record them; read no tensors."),
         text("--to", "TAG", "rehome", "Move all tensors to this device; cpu without it.", words=_DEVICES),
         texts("--map", "FROM=TO", "rehome", "Move one device only, as in cuda:0=cuda:1. Repeatable."),
@@ -862,6 +869,20 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "verify": (
         Exclusion(("--json", "--hide-intact")),
         Exclusion(("--root",), ("--quick", "--sums", "--like")),
+        Exclusion(
+            ("--against",),
+            (
+                "--quick",
+                "--sums",
+                "--like",
+                "--root",
+                "--include",
+                "--exclude",
+                "--section",
+                "--jobs",
+                "--cluster",
+            ),
+        ),
         Exclusion(("--cluster", "--jobs")),
     ),
     "sum": (
