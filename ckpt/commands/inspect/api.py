@@ -11,6 +11,7 @@ from ckpt.model.checkpoint import names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, plural
+from ckpt.surface.api.card import card_beside
 from ckpt.surface.api.checkpoint import MissingNameError, SectionSummary, Shown, summaries
 from ckpt.surface.api.keywords import Texts, gate_of, globs_of, model_of, text_only
 from ckpt.surface.api.opening import Input, at_hand, with_model
@@ -163,7 +164,7 @@ def inspect(
         plan = import_module("ckpt.surface.api.advice").planning(survey) if hints else None
         report = job(survey, globs, section, plan)
         report = report._replace(findings=gate.rules.kept(report.findings))
-        report = with_description(report, limits, base, plugins=plugins)
+        report = with_description(report, limits, base, plugins=plugins)._replace(card=card_beside(opened))
         numbering = None
         if index is not None:
             from ckpt.evidence.numbering import numbering as solve

@@ -670,7 +670,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--baseline",
             "FILE",
             "lint",
-            "Leave out the findings that FILE holds, which --write-baseline wrote.",
+            "Leave out the known findings that FILE holds.",
             once=True,
         ),
         flag("--write-baseline", "lint", "Write the present findings into the file of --baseline."),
