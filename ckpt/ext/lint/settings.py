@@ -22,6 +22,8 @@ _DEEP = re.compile(
     rf"""(?<![\w"'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?=([ \t]*))\1\.(?=([ \t]*))\2){{{_PARTS}}}"""
 )  # `(?=(x))\1` gives nothing back, as `x++` does from Python 3.11 on
 _KEYS = ("select", "ignore", "level", "read-values", "per-file-ignores")
+_GLOBS, _GLOB = 500, 500
+"""The most globs that each file is compared with, and letters of one: the file of rules may be a stranger's."""
 _PROJECT, _OWN = "pyproject.toml", "ckpt.toml"
 
 
@@ -82,6 +84,10 @@ def settings_at(path: str) -> LintSettings:
     per_file = table.get("per-file-ignores", {})
     if not isinstance(per_file, dict):
         raise UsageError(f"{name} per-file-ignores is a table of globs and lists of codes", path=path)
+    if len(per_file) > _GLOBS or any(len(glob) > _GLOB for glob in per_file):
+        raise UsageError(
+            f"{name} per-file-ignores has over {_GLOBS} globs, or one over {_GLOB} letters", path=path
+        )
     return LintSettings(
         path,
         _codes(path, table, "select"),
