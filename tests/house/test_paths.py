@@ -294,6 +294,9 @@ LIMITS = [
     "tree.walk._PLACES",
     "tree.walk.REPEAT_LENGTH",
     "tree.walk.ROW_ITEMS",
+    "formats.common.trailing._LOOKED",
+    "formats.common.trailing._SAME",
+    "formats.common.trailing._SHOWN",
 ]
 """Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
 
