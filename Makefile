@@ -73,7 +73,9 @@ test-pythons:
 		python$$version -c "" 2>/dev/null || { echo "python$$version is not there: skipped"; continue; }; \
 		echo "python$$version"; \
 		python$$version -m venv .pythons/$$version && \
-		.pythons/$$version/bin/python -m pip install --quiet --editable '.[dev]' && \
+		.pythons/$$version/bin/python -m pip install --quiet --editable . && \
+		.pythons/$$version/bin/python tools/groups.py dev > .pythons/$$version/dev.txt && \
+		.pythons/$$version/bin/python -m pip install --quiet -r .pythons/$$version/dev.txt && \
 		.pythons/$$version/bin/python -m pytest -n 2 $(ARGS) || exit $$?; \
 	done
 
@@ -157,13 +159,15 @@ clean:
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-.venv/.dev: pyproject.toml
-	$(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	@touch $@ .venv/.base
+# `pip install --group` needs pip 25.1, and Python brings an older one: tools/groups.py reads the group.
+.venv/.dev: .venv/.base tools/groups.py
+	$(BIN)/python tools/groups.py dev > .venv/dev.txt
+	$(BIN)/python -m pip install --quiet -r .venv/dev.txt
+	@touch $@
 
 .venv/.fuzz: .venv/.dev
-	$(BIN)/python -m pip install --quiet --editable '.[dev,fuzz]'
+	$(BIN)/python tools/groups.py fuzz > .venv/fuzz.txt
+	$(BIN)/python -m pip install --quiet -r .venv/fuzz.txt
 	@touch $@
 
 define VENV

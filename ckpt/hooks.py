@@ -20,6 +20,7 @@ HOOKS = {
     "live state": "ckpt.ext.live.state",
     "live warm start": "ckpt.ext.live.warmstart",
     "page": "ckpt.ext.page.command",
+    "published files": "ckpt.ext.remote.published",
     "reading ahead": "ckpt.ext.remote.ahead",
     "resizing": "ckpt.ext.resizing.hooks",
     "salvage": "ckpt.ext.salvage.salvage",

@@ -65,7 +65,7 @@ def pyproject() -> dict[str, Any]:
 
 def wanted() -> list[str]:
     """The pins of pyproject.toml for development on CPython 3.11 and later, with their extras."""
-    rows = [row.partition("; ") for row in pyproject()["project"]["optional-dependencies"]["dev"]]
+    rows = [row.partition("; ") for row in pyproject()["dependency-groups"]["dev"]]
     return [pin for pin, _, marker in rows if marker != "python_version < '3.11'"]
 
 

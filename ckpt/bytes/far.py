@@ -36,6 +36,16 @@ class Claim(Protocol):
         ...
 
 
+class Published(NamedTuple):
+    """A file as a server publishes it: its size in bytes, and a hash of all of them."""
+
+    size: int
+    digest: str
+    """Hexadecimal, lower case."""
+    is_blob: bool = False
+    """True for the SHA-1 by which git names a file, False for a SHA-256."""
+
+
 class Far(Protocol):
     """A source of which each read costs a request. Its claims go with it to another process."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, Protocol, cast
 
-from ckpt.bytes.far import is_url
+from ckpt.bytes.far import Published, is_url
 from ckpt.bytes.source import File, Source, read_limited, reason
 from ckpt.hooks import load_hook
 from ckpt.model.errors import LinkError, NotOpenedError, UnreadableError, UsageError
@@ -221,6 +221,15 @@ def locate(path: str) -> Location:
         return LocalPath(path)
     locate_url = load_hook("url location").locate_url  # only a URL pays for it
     return cast("Callable[[str], Location]", locate_url)(path)
+
+
+def published_files(path: str) -> dict[str, Published]:
+    """Return the files that a Hugging Face URL leads to, with their hashes, by their paths below it.
+
+    Raises NotOpenedError, UnreadableError, UsageError.
+    """
+    listed = load_hook("published files").published_files
+    return cast("Callable[[str], dict[str, Published]]", listed)(path)
 
 
 def opening(folder: Location, names: Iterable[str]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import sys
 import zlib
@@ -22,6 +23,7 @@ from typing import BinaryIO, Protocol, cast
 from ckpt.bytes.far import Far, is_url
 from ckpt.hooks import load_hook
 from ckpt.model.errors import CutOffError, DamagedDataError, LimitError, NotOpenedError, is_stopped
+from ckpt.model.text import pasted_path
 
 MOST = 1 << 30
 """The most bytes of one system call: macOS refuses 2 GiB."""
@@ -169,6 +171,9 @@ class File(BaseSource):
                 self._fd = fd
                 self._status = os.fstat(fd)
         except OSError as error:
+            download = lost_blob(path)
+            if download is not None:
+                raise NotOpenedError(LOST_BLOB, path=path, hint=download) from None
             raise _failed(error) from None
         except ValueError:
             raise NotOpenedError("not a file name: it contains a NUL byte") from None
@@ -559,6 +564,24 @@ def _read_into(fd: int, buffer: memoryview, offset: int) -> int:
 def _failed(error: OSError, path: str | None = None) -> Exception:
     """The error for a file that was not opened. A process that may open no more files says nothing of the file."""
     return error if error.errno in TOO_MANY else NotOpenedError(reason(error), path=path)
+
+
+LOST_BLOB = "no such file: the Hugging Face cache has lost its blob"
+_CACHED = re.compile(r"/models--([^/]+)/snapshots/[^/]+/")
+
+
+def lost_blob(path: str) -> str | None:
+    """Return the command that loads a file of a Hugging Face cache again, where its link leads to no blob; or None."""
+    try:
+        if not os.path.islink(path) or os.path.exists(path):
+            return None
+    except ValueError:
+        return None
+    match = _CACHED.search(os.path.abspath(path))
+    # The name of a model may hold two dashes, that of an organisation may not.
+    return (
+        None if match is None else f"hf download {pasted_path(match[1].replace('--', '/', 1)) or 'ORG/MODEL'}"
+    )
 
 
 CLOSED = "the checkpoint is closed"

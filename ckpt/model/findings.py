@@ -272,6 +272,10 @@ class Rules(NamedTuple):
     ignore: frozenset[str] = frozenset()
     level: Level | None = None
 
+    def without(self, codes: frozenset[str]) -> Rules:
+        """Return the rules that ignore further codes."""
+        return self._replace(ignore=self.ignore | codes) if codes else self
+
     def kept(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """The findings that count, the most serious first."""
         most = LEVELS.index(self.level or "warning")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -138,7 +140,9 @@ def test_git_gives_no_option_to_textconv(tmp_path: Path, programs: dict[str, str
 
 
 def steps() -> list[str]:
-    return re.findall(r"^      run: (.+)$", ACTION, re.MULTILINE)
+    """The scripts of the steps, each on one line or in a block."""
+    found = re.findall(r"^      run: (?:\|\n((?: {8}.+\n)+)|(.+)$)", ACTION, re.MULTILINE)
+    return [textwrap.dedent(block) or line for block, line in found]
 
 
 def test_the_action_installs_itself_and_prints_annotations(tmp_path: Path, programs: dict[str, str]) -> None:
@@ -207,19 +211,50 @@ def test_no_name_of_the_checkout_is_an_option_of_the_action(args: str, tmp_path:
     env = environment(RUNNER_TEMP=str(tmp_path), CKPT_ARGS=args)
 
     for paths in (".", *(f"{name}" for name in names)):
-        done = shell(f"{lint} || test $? -eq 1 -o $? -eq 2", checkout, {**env, "CKPT_PATHS": paths})
+        done = shell(f"({lint}\n) || test $? -eq 1 -o $? -eq 2", checkout, {**env, "CKPT_PATHS": paths})
         assert "called-on-load" in done or args == "--select *", paths
-        shell(f"! ({lint})", checkout, {**env, "CKPT_PATHS": paths})
+        shell(f"! ({lint}\n)", checkout, {**env, "CKPT_PATHS": paths})
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_the_action_has_outputs_and_a_sarif_file(is_wanted: bool, tmp_path: Path) -> None:
+    _, lint = steps()
+    executable(tmp_path / "ckpt" / "bin" / "python", f'exec "{sys.executable}" "$@"')
+    env = environment(
+        RUNNER_TEMP=str(tmp_path),
+        GITHUB_OUTPUT=str(tmp_path / "outputs"),
+        CKPT_SARIF="true" if is_wanted else "",
+        CKPT_ARGS="--level error",
+        CKPT_PATHS="hostile.pth\nlfs_pointer.pth\nweights.safetensors",
+    )
+
+    printed = shell(lint, SAMPLES, env, 2)
+
+    outputs = dict(line.split("=", 1) for line in (tmp_path / "outputs").read_text().splitlines())
+    assert outputs["exit-code"] == "2" and outputs["findings"] == str(printed.count("\n")) == "2"
+    assert bool(outputs["sarif"]) == is_wanted == bool(list(tmp_path.glob("*.sarif")))
+    if is_wanted:
+        document = json.loads(Path(outputs["sarif"]).read_text())
+        assert document["version"] == "2.1.0" and len(document["runs"][0]["results"]) == 1
+    assert set(outputs) == set(
+        re.findall(r"^    value: .* steps\.lint\.outputs\.([\w-]+) ", ACTION, re.MULTILINE)
+    )
 
 
 def test_no_text_of_a_workflow_becomes_code_of_the_action() -> None:
     inputs = re.findall(r"^  (\w+):\n    description: .+\n    default: ", ACTION, re.MULTILINE)
     used = re.findall(r"^        CKPT_\w+: \$\{\{ inputs\.(\w+) \}\}$", ACTION, re.MULTILINE)
 
-    assert inputs == used == ["paths", "args"]
+    assert inputs == used == ["paths", "args", "sarif"]
     assert len(steps()) == ACTION.count("- name:") == ACTION.count("shell: bash") == 2
     assert not any("${{" in step for step in steps())
-    assert re.findall(r"^      (\w+):", block("OWNER/REPOSITORY"), re.MULTILINE) == ["lfs", "paths", "args"]
+    assert re.findall(r"^      (\w+):", block("OWNER/REPOSITORY"), re.MULTILINE) == [
+        "lfs",
+        "paths",
+        "args",
+        "sarif",
+        "sarif_file",
+    ]
 
 
 # ---------------------------------------------------------------------------------------------- git, DVC, Slurm, the hub

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -328,3 +329,22 @@ def test_a_table_of_runs(tmp_path: Path, variables: dict[str, str]) -> None:
         ["runs/train_cuda.pth", "12", "0.001", "0"],
     ]
     assert done.complaints[0].startswith("runs/truncated.pth: cut off: ") and len(done.complaints) == 1
+
+
+SCRIPT = re.compile(r"# /// script\n# requires-python = \"(.*)\"\n# dependencies = (\[.*\])\n# ///\n")
+"""The head of a script of PEP 723, as uv and pipx read it."""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_script_says_what_it_needs(name: str) -> None:
+    text = RECIPES[name]
+    if "__name__" not in text:  # a conftest.py, a cell of a notebook
+        assert "# ///" not in text
+        return
+    head = SCRIPT.match(text)
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+    assert head is not None and f'requires-python = "{head[1]}"' in project
+    assert head[2] == ('["torch-ckpt[torch]"]' if NEEDS_TORCH.search(text) else '["torch-ckpt"]')
+    imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
+    assert imported <= {"ckpt", "torch", *sys.stdlib_module_names}

@@ -271,6 +271,7 @@ TOO = {
         **dict.fromkeys(("tensors[].piece.coordinate", "index.names[].name"), "NoneType"),
         "index.assumes": "str",
         "adapter.base": "NoneType",
+        **dict.fromkeys((f"card.{key}" for key in ("license", "relation", "task", "library")), "NoneType"),
         **dict.fromkeys((f"tensors[].optimizer_state.{key}" for key in ("steps", "of")), "NoneType"),
     },
     "get": dict.fromkeys(

@@ -476,8 +476,8 @@ def test_legacy_files_behind_the_first_are_said(tmp_path: Path) -> None:
         (one * 2, f"2 more checkpoints from byte {len(one):,} on"),
         (one + FIRST, "1 more checkpoint and 1 more pickle from byte"),
         (FIRST * 300, "300 more pickles from byte"),
-        (FIRST + bytes(9), "9 bytes follow the last storage"),
-        (b"some words", "10 bytes follow the last storage"),
+        (FIRST + bytes(9), "9 bytes (zeros) follow the last storage"),
+        (b"some words", "10 bytes (text: 'some words') follow the last storage"),
     ):
         path.write_bytes(one + behind)
         with open(str(path)) as checkpoint:

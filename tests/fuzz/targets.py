@@ -27,6 +27,7 @@ from ckpt.commands.diff.diff import Options, diff
 from ckpt.commands.diff.text import diff_lines, diff_table
 from ckpt.commands.get.get import contents, first_values, get
 from ckpt.commands.get.text import content_lines, get_lines, get_text, tensor_lines
+from ckpt.commands.inspect.card import card_of
 from ckpt.commands.inspect.numbering import numbering_lines
 from ckpt.commands.rehome.rehome import moves
 from ckpt.commands.rename.rename import substitution
@@ -39,6 +40,7 @@ from ckpt.ext.dcp.metadata import metadata_of
 from ckpt.ext.dcp.skim import read_metadata
 from ckpt.ext.lint import api as lint_functions
 from ckpt.ext.lint import lint, settings
+from ckpt.ext.lint.baseline import baseline_of
 from ckpt.ext.lint.text import lint_lines
 from ckpt.ext.live import model as factory
 from ckpt.ext.remote import connections
@@ -55,7 +57,7 @@ from ckpt.formats.torch_zip.reader import read_from
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import CkptError
 from ckpt.model.findings import Rules
-from ckpt.model.limits import Budget, Limits, number_of
+from ckpt.model.limits import Budget, Limits, number_of, parse_json
 from ckpt.model.names import Globs
 from ckpt.model.nodes import Node
 from ckpt.model.tensors import TensorRef
@@ -575,6 +577,15 @@ def _settings(text: str) -> None:
         lint_functions._with_settings(Rules(), settings.settings_at("pyproject.toml"), None)
 
 
+def _card(text: str) -> None:
+    card = card_of(text.encode("utf-8", "surrogatepass"))
+    check(card is None or all(len(tag) <= 200 for tag in card.tags), "a long tag")
+
+
+def _baseline(text: str) -> None:
+    baseline_of(parse_json(text.encode("utf-8", "surrogatepass"), "baseline", Budget(Limits())))
+
+
 def _codes(text: str) -> None:
     keywords.codes_of("--fail-on", [text], "inspect")
 
@@ -605,6 +616,8 @@ LANGUAGES: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "--format": (_format, ("torch-zip", "safetensors", "x", "")),
     "--table": (inputs.check_table, ("github", "plain", "", "x")),
     "settings": (_settings, (_TOML, "[tool]\nckpt = 1\n", 'tool.ckpt.lint.select = "x"', "[tool.ckpt.lint]\nx = 1\n", "a = [", "a.b.c = 1\n[a.b]\n", "x = 0x" + "f" * 99)),
+    "card": (_card, ("---\nlicense: mit\ntags: [a, 'b']\nbase_model:\n- x\n---\n", "---\ntags:\n- - a\n---\n", "---\n---")),
+    "baseline": (_baseline, ('{"schema": {"name": "ckpt.baseline", "version": 1}, "findings": [{"path": "a", "code": "b", "level": "c", "about": "d"}]}', "[]", "{")),
     "--fail-on": (_codes, ("nan,inf", "called-on-load", " , ", "x")),
     "--select": (_select, ("nan", "called-on-load,nan", "x")),
     "--arg": (_arguments, ("width=64", "a=[1, 2]", "b={'a': 1}", "c=-1e999", "=", "d=(((1)))", "e='\\d'", "f=1_0j", "g={[]: 1}")),

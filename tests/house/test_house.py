@@ -157,7 +157,7 @@ def test_a_command_calls_the_function_of_its_name() -> None:
         imported = [(node.module or "", alias.name) for node in nodes for alias in node.names]
         doors = ("api", "recipe")
         assert any(
-            module.rpartition(".")[2] in doors and what in (name, "Listing", "assign")
+            module.rpartition(".")[2] in doors and what in (name, "Listing", "assign", "planned")
             for module, what in imported
         ), name
         jobs = [
@@ -175,7 +175,7 @@ def test_a_command_calls_the_function_of_its_name() -> None:
     assert len(both) == 19
     assert found == {
         "inspect": ["digests"],  # of the text for git
-        "lint": ["settings_at"],  # which file they are of
+        "lint": ["nearest_settings", "settings_at"],  # which file they are of
         "set": ["parse_assignment"],
         "verify": [
             "listed_path",

@@ -196,6 +196,8 @@ LIMITS = [
     "commands.diff.reasons._LITTLE",
     "commands.rehome.rehome._OF_CPU",
     "commands.rehome.rehome._OF_GPU",
+    "ext.lint.settings._GLOB",
+    "ext.lint.settings._GLOBS",
     "ext.page.views._MOST_NUMBERS",
     "commands.rewriting.report._MOST",
     "ext.average.average._EXCLUDED",
@@ -303,11 +305,15 @@ LIMITS = [
     "tree.walk._PLACES",
     "tree.walk.REPEAT_LENGTH",
     "tree.walk.ROW_ITEMS",
+    "formats.common.trailing._LOOKED",
+    "formats.common.trailing._SAME",
+    "formats.common.trailing._SHOWN",
 ]
 """Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
 
 FORMATS = [
     "ext.layouts.document.VERSION",
+    "ext.lint.baseline.VERSION",
     "ext.layouts.document._LARGEST",
     "model.errors.STOPPED",  # of Linux
     "pickle.judge.grammar.numpy_rules._OBJECTS_FLAGS",

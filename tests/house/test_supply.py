@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
-from process import ROOT
+from process import ROOT, python
+
+import ckpt
 
 sys.path.insert(0, str(ROOT / "tools"))
 import lock
@@ -90,7 +92,7 @@ def test_a_lock_with_anything_else_is_refused(line: str) -> None:
 def test_what_builds_and_what_fuzzes_is_pinned() -> None:
     requirements = [
         *PROJECT["build-system"]["requires"],
-        *PROJECT["project"]["optional-dependencies"]["fuzz"],
+        *(row for row in PROJECT["dependency-groups"]["fuzz"] if isinstance(row, str)),
     ]
     assert len(requirements) == 2
     assert all(re.fullmatch(r"[a-z_]+==[\d.]+", each) for each in requirements)
@@ -188,3 +190,33 @@ def test_the_sbom_says_what_the_wheel_requires() -> None:
 def test_the_sbom_of_what_is_not_locked_is_refused() -> None:
     with pytest.raises(release.CheckError, match="lacks left-pad"):
         bill(**{"left-pad": []})
+
+
+# ---------------------------------------------------------------------------------------------- what is published
+
+
+def test_what_development_needs_is_no_extra_of_the_package() -> None:
+    assert list(PROJECT["project"]["optional-dependencies"]) == ["torch", "cloud", "dask"]
+    assert list(PROJECT["dependency-groups"]) == ["dev", "fuzz"]
+
+
+def test_the_groups_are_printed_for_a_pip_without_groups() -> None:
+    dev = PROJECT["dependency-groups"]["dev"]
+    for name, wanted in (("dev", dev), ("fuzz", [*dev, PROJECT["dependency-groups"]["fuzz"][-1]])):
+        done = python("tools/groups.py", name, cwd=ROOT)
+        assert (done.code, done.lines) == (0, wanted)
+    done = python("tools/groups.py", "docs", cwd=ROOT)
+    assert done.code == 1 and done.err == b"pyproject.toml: the group docs is none of dev, fuzz\n"
+
+
+def test_the_citation_says_what_the_package_says() -> None:
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    said = dict(re.findall(r"^([a-z-]+): \"?([^\"\n]+)\"?$", text, re.MULTILINE))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    assert said["cff-version"] == "1.2.0" and said["message"] and said["type"] == "software"
+    assert said["license"] == PROJECT["project"]["license"] and said["version"] == ckpt.__version__
+    assert f"## [{said['version']}] - {said['date-released']}\n" in changes
+    assert said["abstract"] == f"{PROJECT['project']['description']}."
+    assert f"  - name: {PROJECT['project']['authors'][0]['name']}\n" in text
+    assert re.findall(r"^  - (?!name)(\S+)$", text, re.MULTILINE) == PROJECT["project"]["keywords"]

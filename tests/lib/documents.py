@@ -84,6 +84,11 @@ def odd_files(folder: Path) -> Iterator[str]:
     save_file({"fc.weight": torch.ones(2)}, folder / "pretrained" / "model.safetensors")
     config = {"architectures": ["BertModel"], "transformers_version": "4.57.0"}
     (folder / "pretrained" / "config.json").write_text(json.dumps(config))
+    (folder / "pretrained" / "README.md").write_text(
+        "---\nlicense: mit\nbase_model: org/base\nbase_model_relation: finetune\nlibrary_name: timm\n"
+        "pipeline_tag: image-classification\ntags:\n- timm\n---\n"
+    )
+    (folder / "adapter" / "README.md").write_text("---\ntags: [x]\n---\n")
     yield "pretrained"
     (folder / "run").mkdir()
     for epoch, loss in enumerate((0.5, float("nan"), 0.25, 0.75)):

@@ -52,8 +52,17 @@ TOP = frozenset(
 LAYERS = ("work", "api", "text", "command")
 """The parts of a room, from the ground up: the work, its function of Python, its text, its command."""
 _LAYERS_OF_THE_SURFACE = {"surface.api": "api", "surface.text": "text", "surface.cli": "command"}
-_TEXTS = frozenset(["bars", "notebook", "numbering", "tables"])
-"""Modules that are text by other names."""
+_OTHER_NAMES = {
+    "bars": "text",
+    "baseline_file": "api",
+    "card_file": "api",
+    "card_text": "text",
+    "copies": "api",
+    "notebook": "text",
+    "numbering": "text",
+    "tables": "text",
+}
+"""Modules of rooms that are a layer by another name."""
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or not path.name.startswith("__"))
 
 
@@ -91,8 +100,8 @@ def layer_of(name: str) -> int:
         if name == folder or name.startswith(f"{folder}."):
             return LAYERS.index(layer)
     last = name.rpartition(".")[2]
-    if last in _TEXTS and name.startswith("commands."):
-        return LAYERS.index("text")
+    if name.startswith(("commands.", "ext.lint.")):
+        last = _OTHER_NAMES.get(last, last)
     return LAYERS.index(last) if last in LAYERS else 0
 
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from math import isnan
 
 from ckpt.commands.diff.diff import DiffReport
+from ckpt.commands.diff.order import backwards, is_counter
 from ckpt.commands.diff.reasons import ranks_of
 from ckpt.commands.diff.rows import STATUSES, Bars, Row, Tied, ValueRow, bars_that_fit, modules
 from ckpt.commands.inspect.bars import CELLS, spark
 from ckpt.commands.inspect.tables import value_text
 from ckpt.elements.compare import Change, together
 from ckpt.elements.histogram import Histogram
+from ckpt.evidence.weights import valueless
 from ckpt.model.checkpoint import Checkpoint, Value
 from ckpt.model.text import (
     alike,
@@ -43,7 +45,6 @@ from ckpt.surface.text.lines import (
     spread,
     whole,
 )
-from ckpt.tree.find import counter, is_run_counter
 from ckpt.tree.literals import brief
 
 LETTERS = {
@@ -102,6 +103,10 @@ def diff_lines(
     place of the names that fits, or at `depth`.
     """
     out = _headline(report, width) + _counters(report, width)
+    if backwards(report):
+        text = f"{show(report.before.path, 80)} is of a later epoch or step: if both are saves of one run, the older one comes first:"
+        out += hung([], text, width, 2, "warning")
+        out.append(pasted_line(_swapped(report), width))
     for component in report.suggested:
         out += hung([], f"{component.advice}:", width, 2, "warning")
         out.append(pasted_line(_again(report, component.option), width))
@@ -144,20 +149,19 @@ def diff_lines(
     return out + end
 
 
-def _is_counter(row: ValueRow) -> bool:
-    """Tell whether a value is an epoch or a step of the run on both sides."""
-    sides = [side for side in (row.before, row.after) if side is not None and is_run_counter(side.path)]
-    return len(sides) == 2 and all(counter(side.node) is not None for side in sides)
-
-
 def _counters(report: DiffReport, width: int | None) -> list[Line]:
     """The line of the epochs and steps that differ: `epoch 0 → 1 · step 500 → 1,000`."""
     pieces = [
         f"{show(row.name, 80)} {''.join(text for text, _ in _value(row))}"
         for row in report.values
-        if _is_counter(row)
+        if is_counter(row)
     ]
     return flowed([], pieces[:_VALUES], width, 2) if pieces else []
+
+
+def _swapped(report: DiffReport) -> str:
+    """Return the command of the comparison the other way round."""
+    return " ".join(["ckpt diff", *(pasted_path(side.path) or "…" for side in (report.after, report.before))])
 
 
 def _again(report: DiffReport, option: str) -> str:
@@ -698,7 +702,7 @@ def _drawn(histogram: Histogram, room: int = CELLS) -> str:
 
 
 def _values(report: DiffReport, width: int | None) -> list[Line]:
-    rows = [row for row in report.values if not _is_counter(row)]
+    rows = [row for row in report.values if not is_counter(row)]
     if not rows:
         return []
     out: list[Line] = [[]]
@@ -779,6 +783,9 @@ def _verdict(report: DiffReport) -> str:
         decided = sum(row.apart or row.unread is not None for row in report.rows)
         if unchecked > decided:
             what = f"undecided: {plural(unchecked - decided, 'tensor')} have no checksum; {what}"
+        empty = [] if report.options.structure else _valueless(report)
+        if empty:
+            what = f"same, but for the values of {plural(len(empty), 'tensor')} on the device meta, which neither file holds"
         if report.unread:
             what = f"undecided: {plural(len(report.unread), 'tensor')} could not be read; {what}"
         return f"{what}: {plural(report.count('same'), 'tensor')}"
@@ -789,6 +796,22 @@ def _verdict(report: DiffReport) -> str:
     ]
     values = f", {plural(len(report.values), 'value')}" if report.values else ""
     return f"differ: {', '.join(parts)}{values}"
+
+
+def _valueless(report: DiffReport) -> list[Row]:
+    """Return the rows of tensors that count as the same, and of which neither side has values."""
+    empty = [set(valueless(side)) for side in (report.before, report.after)]
+    if not all(empty):
+        return []
+    return [
+        row
+        for row in report.rows
+        if row.status == "same"
+        and row.before is not None
+        and row.after is not None
+        and row.before.name in empty[0]
+        and row.after.name in empty[1]
+    ]
 
 
 def diff_table(report: DiffReport, show_rows: str = "auto") -> list[list[str]]:

@@ -7,6 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ckpt.commands.inspect.card_file import card_beside
 from ckpt.model.checkpoint import names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
@@ -163,7 +164,7 @@ def inspect(
         plan = import_module("ckpt.surface.api.advice").planning(survey) if hints else None
         report = job(survey, globs, section, plan)
         report = report._replace(findings=gate.rules.kept(report.findings))
-        report = with_description(report, limits, base, plugins=plugins)
+        report = with_description(report, limits, base, plugins=plugins)._replace(card=card_beside(opened))
         numbering = None
         if index is not None:
             from ckpt.evidence.numbering import numbering as solve

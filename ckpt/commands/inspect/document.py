@@ -79,6 +79,7 @@ def document(report: Inspection) -> dict[str, Json]:
             for row in report.prefixes
         ],
         "adapter": _adapter(report),
+        "card": None if report.card is None else report.card.to_json(),
         "values": _values(report.values),
         "devices_in_values": [
             {"name": name, "device": device, "type": kind} for name, device, kind in report.hidden_devices

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from ckpt.bytes.location import beside
 from ckpt.commands.inspect import unused
+from ckpt.commands.inspect.card import Card
 from ckpt.evidence.adapters import Adapter, Scales, adapter_of, scales_of
 from ckpt.evidence.devices import HiddenDevice, hidden_devices, is_accelerator
 from ckpt.evidence.extras import consequence, extras, patterns, sentence
@@ -215,6 +216,8 @@ class Inspection(NamedTuple):
     adapter: AdapterFound | None = None
     described: Described | None = None
     """Further facts about the adapter."""
+    card: Card | None = None
+    """The model card beside the weights."""
 
     @property
     def checkpoint(self) -> Checkpoint:

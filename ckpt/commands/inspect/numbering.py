@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ckpt.evidence.numbering import Numbered, Numbering
 from ckpt.model.text import folded, plural, show
-from ckpt.surface.text.lines import Line, hung, lined_up
+from ckpt.surface.text.lines import Line, cells, hung, lined_up
 
 _FEW = 4
 """Tensors that a number can be, up to which each has a line."""
@@ -20,10 +20,27 @@ def numbering_lines(numbering: Numbering, width: int | None = None) -> list[Line
     rows = [["INDEX", "NAME", "SHAPE", "DTYPE", "GRADIENT", "RANK"]]
     for row in numbering.rows:
         rows += _rows(row, ", ".join(map(str, row.ranks)) if several else "")
+    rows, given_up = _fitting(rows, width)
     out += lined_up(rows, 1, right=frozenset((0,)), width=width)
+    if given_up:
+        out += hung([], f"… no room for {', '.join(given_up)} (--json, or a wider screen)", width, 2, "dim")
     for text in _closing(numbering):
         out += hung([], text, width, 2, "dim")
     return out
+
+
+def _fitting(rows: list[list[str]], width: int | None) -> tuple[list[list[str]], list[str]]:
+    """Return the rows without the columns that a narrow screen has no room for, and the titles of these.
+
+    Where the names alone are too long, giving up a column helps nobody.
+    """
+    for given_up in ([], ["DTYPE"], ["DTYPE", "SHAPE"]):
+        kept = [i for i, title in enumerate(rows[0]) if title not in given_up]
+        used = [i for i in kept if any(row[i] for row in rows[1:])]
+        size = sum(max(cells(row[i]) for row in rows) for i in used) + 2 * (len(used) - 1)
+        if width is None or size <= width:
+            return [[row[i] for i in kept] for row in rows], given_up
+    return rows, []
 
 
 def _rows(row: Numbered, ranks: str) -> list[list[str]]:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from ckpt.commands.inspect.card_text import card_pieces, counters_below, metadata_pieces
 from ckpt.commands.inspect.inspect import Inspection, Prefix, Row
 from ckpt.commands.inspect.tables import ROWS, import_table, tensor_lines, value_table, value_text
 from ckpt.evidence.gradients import GradientUse
@@ -34,7 +35,7 @@ from ckpt.surface.text.lines import (
     safe,
     shortened,
 )
-from ckpt.tree.find import REGISTERED
+from ckpt.tree.find import REGISTERED, is_metadata
 from ckpt.tree.literals import scalar_text
 from ckpt.tree.view import UNINITIALIZED, look
 
@@ -225,7 +226,11 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     sections = [] if report.selected else _sections(report)
     labels = [shortened(show(name, None), _LABEL) for name, _, _ in sections[:_SECTIONS]]
     sharded = _sharded(report)
-    size = max(cells(label) for label in ("loads", "values", *(["sharded"] if sharded else []), *labels))
+    metadata = [] if report.selected else [value for value in report.values if is_metadata(value.path[:-1])]
+    if all(value.path[-1] == "format" for value in metadata):  # every writer says pt
+        metadata = []
+    rows = ["loads", "values", *(["sharded"] if sharded else []), *(["metadata"] if metadata else [])]
+    size = max(cells(label) for label in (*rows, *labels))
 
     def head(label: str) -> Line:
         return [(f"  {label}{' ' * (size - cells(label))}  ", "name")]
@@ -244,6 +249,10 @@ def part_lines(report: Inspection, width: int | None) -> list[Line]:
     values = _values(report)
     if values:
         out += flowed(head("values"), values, width)
+    if metadata:
+        out += flowed(head("metadata"), metadata_pieces(metadata), width)
+    if report.card is not None and not report.selected:
+        out += flowed(head("card"), card_pieces(report.card), width)
     for name, device, kind in report.hidden_devices[:3]:
         text = f"torch.device {device}" if kind == "torch.device" else f"'{device}'"
         out += hung(head(""), f"{show(name)} = {show(text)}: map_location does not change it", width)
@@ -460,6 +469,8 @@ def _part(
         if "lr" in gone:
             rates = f"{rates} and others, which are lost" if rates else "lost"
         text += f", lr {rates}" if rates else ""
+        is_over = facts.rates == (0,) and "lr" not in gone and (facts.with_state or facts.is_plain_sgd)
+        text += " in every group, as at the end of a schedule: a step changes no weight" if is_over else ""
         text += ", 1 step with zero moments, as before the first" if use is not None and use.is_before else ""
         return text
     prefix_text = f"module {show(look(part.node).type, 80)}, " if part.is_module else ""
@@ -526,8 +537,11 @@ def _values(report: Inspection) -> list[str]:
         if str(key).startswith("_") and value_text(values[0]) == "None":
             continue  # what a module has beside its tensors, unset
         name = show(str(key), 40)
+        if is_metadata(values[0].path) and len(values[0].path) > 1:
+            continue  # has a line of its own
         text = value_text(values[0]) if len(values[0].path) == 1 else plural(len(values), "value")
-        pieces.append(f"{name} {text}")
+        counters = counters_below(values) if len(values[0].path) > 1 else ""
+        pieces.append(f"{name} {text}" + (f" ({counters})" if counters else ""))
     if len(pieces) > _VALUES:
         pieces = [*pieces[:_VALUES], f"{len(pieces) - _VALUES} more (--values)"]
     return [*facts, *pieces]

@@ -20,6 +20,7 @@ from ckpt.surface.api.progress import Meter, Progress, metered
 if TYPE_CHECKING:
     from ckpt.commands.sum.recorded import SumReport
     from ckpt.commands.sum.sums import Like
+    from ckpt.commands.verify.copies import Listing
     from ckpt.commands.verify.verify import VerifyReport
     from ckpt.model.checkpoint import Checkpoint as Contents
     from ckpt.surface.api.stored import Stored
@@ -32,6 +33,7 @@ def verify(
     sums: Path | SumReport | Stored | None = None,
     like: Input | Like | None = None,
     root: str | None = None,
+    against: str | Listing | None = None,
     include: Texts = (),
     exclude: Texts = (),
     section: str | None = None,
@@ -42,7 +44,8 @@ def verify(
     """Check whether a checkpoint is intact: its structure and its checksums. Return the report of `ckpt verify`.
 
     `root` is a hash that `sum` with `root` gave. `report.verdict` is `intact`, `damaged` or `unreadable`: a file that cannot be read is no error here. `sums` is a file
-    that `ckpt sum` wrote, or the report of `sum`, `like` another save whose names and shapes are compared. Raises UsageError.
+    that `ckpt sum` wrote, or the report of `sum`, `like` another save whose names and shapes are compared. With `against`,
+    the URL of a model on Hugging Face, only the bytes of files are compared, with the hashes listed there. Raises UsageError.
     """
     from ckpt.commands.verify import verify as job
     from ckpt.formats.verify import remainder
@@ -57,6 +60,10 @@ def verify(
     globs = globs_of(include, exclude)
     if root is not None and not re.fullmatch("[0-9a-f]{64}", root):
         raise UsageError(f"--root {show(root, 80)}: not a hash", hint="ckpt sum --root prints one")
+    if against is not None:
+        return _published(
+            path, against, progress, is_alone=not (quick or sums or like or root or globs or section)
+        )
     stored, other = checked_with(sums, like, globs, section, limits, quick=quick, plugins=plugins)
     try:
         with about(path), at_hand(source, limits, plugins=plugins) as opened:
@@ -91,6 +98,25 @@ def verify(
         )
         left = (job.UNREAD,) if quick and rest.whole else ()
         return report._replace(hint=rest.hint, not_checked=left)
+
+
+def _published(
+    path: str, against: str | Listing, progress: Progress | None, *, is_alone: bool
+) -> VerifyReport:
+    """The verdict on a copy of files that a URL publishes. Raises UsageError, NotOpenedError for the URL."""
+    from ckpt.commands.verify import verify as job
+    from ckpt.commands.verify.copies import compared_with_published, listing_at
+
+    if not is_alone:
+        raise UsageError("--against compares whole files: no other comparison goes with it")
+    listing = listing_at(against) if isinstance(against, str) else against
+    try:
+        with about(path):
+            return compared_with_published(path, listing, progress)
+    except UsageError:
+        raise
+    except CkptError as error:
+        return job.unreadable(path, error.failure(path))
 
 
 def verdict(

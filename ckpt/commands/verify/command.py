@@ -21,6 +21,7 @@ from ckpt.surface.cli.inputs import (
     STDIN,
     TROUBLE,
     Answer,
+    each,
     look,
     named_paths,
     plugins_allowed,
@@ -38,6 +39,7 @@ def command(
     sums: str | None,
     like: str | None,
     root: str | None,
+    against: str | None,
     include: list[str] | None,
     exclude: list[str] | None,
     section: str | None,
@@ -58,12 +60,15 @@ def command(
     \b
     ckpt verify runs/
     ckpt sum model.pth > model.sums; ckpt verify copy.safetensors --sums model.sums
+    ckpt verify models/llama --against hf://ORG/MODEL@REVISION
     """
     is_piped = sums == STDIN
     if is_piped and STDIN in (files_from or ()):
         raise UsageError("--sums - reads stdin, and so does another -", hint="--sums FILE")
     names = named_paths(paths, files_from, require=require)
-    fence_in([*names, None if is_piped else sums, like], workers=True, cluster=cluster)
+    fence_in([*names, None if is_piped else sums, like, against], workers=True, cluster=cluster)
+    if against is not None:
+        return _verified_against(against, names, as_json=json, hides_intact=hide_intact, limits=limits)
     plugins = plugins_allowed()
     globs = Globs(include or (), exclude or ())
     stored: str | Stored | None = sums
@@ -119,6 +124,33 @@ def command(
     if len(codes) + len(gone) > 1 and not json:
         output.conclude(_summary(codes, len(gone)))
     return worst([*codes, EXIT_CODES["damaged"]] if gone else codes)
+
+
+def _verified_against(
+    against: str, names: list[str], *, as_json: bool, hides_intact: bool, limits: Limits
+) -> int:
+    """Compare each PATH with what Hugging Face publishes at a URL; the exit code."""
+    from ckpt.commands.verify.copies import listing_at  # here: few command lines ask for it
+
+    listing = listing_at(against)
+    codes: list[int] = []
+
+    def one(path: str) -> int:
+        with output.meter("checking") as progress:
+            report = verify(path, against=listing, progress=progress, limits=limits)
+        codes.append(report.exit_code)
+        if as_json:
+            output.write_json(report.to_json())
+        elif output.is_silent() and report.exit_code:
+            output.complain(f"ckpt: {plain_text(verify_lines(report)).rstrip()}")
+        elif report.exit_code or not hides_intact:
+            output.write_lines(verify_lines(report, output.screen_width()))
+        return report.exit_code
+
+    code = each(names, one, json="ckpt.verify" if as_json else None)
+    if len(codes) > 1 and not as_json:
+        output.conclude(_summary(codes, 0))
+    return code
 
 
 def _unmatched(stored: Stored, items: Sequence[Found]) -> list[str]:

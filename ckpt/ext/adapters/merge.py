@@ -58,6 +58,13 @@ def merge(
     return chosen._replace(
         command="merge",
         result=result,
+        # The weights that slim would take along are those of the base.
+        left_out=tuple(
+            row._replace(hint=row.hint.replace("ckpt slim --with-config", "--with-config"))
+            if row.hint
+            else row
+            for row in chosen.left_out
+        ),
         changes=(*_changes(plan, source), *(row for row in chosen.changes if row.kind != "kept")),
         left_alone=(*chosen.left_alone, *ties),
         unchanged_bytes=False,

@@ -89,6 +89,7 @@ def average(
             for name, index in names.two.items()
             if name in names.partners
         }
+        _tie(tensors, mine.entries)
         wholes.append(_Model(survey.path, section, theirs.entries, tensors, names))
     wholes.append(
         _Model(last.path, sections[-1], mine.entries, {row.name: row for row in mine.entries}, None)
@@ -124,6 +125,7 @@ def average(
         for row in report.left_out
         if row.name not in listed
     ]
+    theirs_too += [row for model in wholes[:-1] for row in _further_names(model)]
     return chosen._replace(
         command="average",
         result=result,
@@ -133,6 +135,35 @@ def average(
         unchanged_bytes=False,
         sources=sources,
     )
+
+
+def _tie(tensors: dict[str, Entry], mine: Sequence[Entry]) -> None:
+    """Give the names of the last model that are tied there to a tensor that a model has that tensor.
+
+    A file of safetensors, or transformers when it saves, writes a tied tensor once, under one of its names.
+    """
+    held = {_memory(entry): entry.name for entry in reversed(mine) if entry.name in tensors}
+    for entry in mine:
+        other = held.get(_memory(entry)) if isinstance(entry.tensor, TensorRef) else None
+        if entry.name not in tensors and other is not None:
+            tensors[entry.name] = tensors[other]
+
+
+def _further_names(model: _Model) -> Iterator[Leftover]:
+    """Yield the names of a model that the last one lacks, and that are tied to a tensor that is averaged."""
+    taken = {id(entry) for entry in model.tensors.values()}
+    held = {_memory(entry): entry.name for entry in model.tensors.values()}
+    for entry in model.entries:
+        other = held.get(_memory(entry))
+        if id(entry) not in taken and other is not None:
+            yield Leftover(
+                f"{entry.name} of {model.path}", f"tied to {show(other, 60)}, which is averaged", 0
+            )
+
+
+def _memory(entry: Entry) -> object:
+    """Return the same for all names of one memory, read alike."""
+    return entry.tensor.view if isinstance(entry.tensor, TensorRef) else id(entry)
 
 
 def shares_of(ratios: Sequence[float] | None, count: int) -> list[float]:
@@ -210,11 +241,12 @@ def _refuse_misfits(model: _Model, last: _Model, chosen: Checkpoint, globs: Glob
     assert model.names is not None
     names = [entry.name for entry in chosen.tensors]
     missing = [name for name in names if name not in model.tensors]
-    taken = {id(entry) for entry in model.tensors.values()}
+    # A further name of what is averaged needs no place of its own.
+    taken = {_memory(entry) for entry in model.tensors.values()}
     extra = [
         entry.name
         for label, entry in zip(model.names.one, model.entries, strict=True)
-        if id(entry) not in taken and globs.match(entry.name, label, _full(model.section, entry.name))
+        if _memory(entry) not in taken and globs.match(entry.name, label, _full(model.section, entry.name))
     ]
     shapes = [(name, model.tensors[name], last.tensors[name]) for name in names if name in model.tensors]
     reshaped = [row for row in shapes if row[1].tensor.shape != row[2].tensor.shape]

@@ -11,6 +11,7 @@ from typing import cast
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import locate, read_file
 from ckpt.commands.diff.api import diff
+from ckpt.commands.diff.order import backwards
 from ckpt.commands.verify.api import verify
 from ckpt.commands.verify.verify import VerifyReport
 from ckpt.evidence.record import ModelRecord
@@ -38,6 +39,7 @@ from ckpt.ext.explain.text import answer_lines, list_lines, page_lines
 from ckpt.model.errors import CkptError, NotOpenedError, UnreadableError, UnsupportedError, UsageError
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
+from ckpt.model.text import pasted_path, show
 from ckpt.surface.api.advice import planning
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.api.opening import with_model
@@ -261,6 +263,15 @@ def _older(older: str, survey: Survey, request: _Request) -> Older:
             progress=progress,
             limits=request.limits,
             plugins=plugins_allowed(),
+        )
+    later = backwards(report)
+    if later:
+        words = [pasted_path(name) or "…" for name in (path, older)]
+        hint = f"if both are saves of one run: ckpt explain MESSAGE {' '.join(words)}"
+        raise UsageError(
+            f"a later save than {show(path, 80)} ({later}), and the older one comes first",
+            path=older,
+            hint=hint,
         )
     averages = {
         entry.name for section in survey.sections if section.kind == "ema" for entry in section.entries

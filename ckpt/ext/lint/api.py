@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Any
 from ckpt.bytes.executor import Task
 from ckpt.commands.ls.api import Looking, Sources
 from ckpt.evidence.survey import Survey
-from ckpt.ext.lint.lint import FileGate, FileReport, LintReport
-from ckpt.model.errors import CkptError, about
+from ckpt.ext.lint.lint import FileGate, FileIgnore, FileReport, LintReport
+from ckpt.model.errors import CkptError, UsageError, about
 from ckpt.model.findings import Finding, Rules
 from ckpt.model.limits import Limits
 from ckpt.model.names import natural
+from ckpt.model.text import show
 from ckpt.surface.api.checkpoint import Checkpoint
 from ckpt.surface.api.handle import read
-from ckpt.surface.api.keywords import Path, Texts, gate_of, limits_only, model_of, rules_of, several_of
+from ckpt.surface.api.keywords import (
+    Path,
+    Texts,
+    codes_of,
+    gate_of,
+    limits_only,
+    model_of,
+    rules_of,
+    several_of,
+    texts,
+)
 from ckpt.surface.api.opening import path_of
 from ckpt.surface.api.progress import Progress
 from ckpt.surface.api.walk import Found, empty, found, is_concern, many, nothing_in, parted
@@ -39,6 +50,9 @@ def lint(
     skip_unreadable: bool = False,
     skip_others: bool = False,
     require: bool = False,
+    per_file_ignores: Texts = (),
+    exit_zero: bool = False,
+    baseline: Path | None = None,
     config: Path | LintSettings | None = None,
     hints: bool = True,
     jobs: int | None = 1,
@@ -50,9 +64,11 @@ def lint(
     `model` is a torch.nn.Module that is checked too, by the name `model_name`, or the text `FILE.py:FACTORY`, of which
     `arg` are the arguments.
     With `require` a folder without a checkpoint is an error, else it is skipped.
-    `config` is a pyproject.toml whose table [tool.ckpt.lint] counts. `jobs` and `progress` work as in `ls`. Raises
-    UsageError.
+    `config` is a pyproject.toml whose table [tool.ckpt.lint] counts, or a ckpt.toml. `per_file_ignores` are texts such
+    as `old/*:prefix`. The findings that the file `baseline` holds do not count. `jobs` and `progress` work as in
+    `ls`. Raises UsageError.
     """
+    from ckpt.ext.lint.baseline_file import baseline_at
     from ckpt.ext.lint.lint import lint_model
     from ckpt.ext.lint.settings import LintSettings, settings_at
 
@@ -61,7 +77,14 @@ def lint(
     settings = config if isinstance(config, LintSettings) else LintSettings()
     if config is not None and not isinstance(config, LintSettings):
         settings = settings_at(os.fsdecode(config))
-    gate = FileGate(_with_settings(asked.rules, settings, level), asked.rules)
+    asked_ignores = _ignores(per_file_ignores)
+    gate = FileGate(
+        _with_settings(asked.rules, settings, level),
+        asked.rules,
+        () if asked_ignores else _ignores_of(settings),
+        asked_ignores,
+    )
+    known = None if baseline is None else baseline_at(os.fsdecode(baseline))
     live = model_of(model, arg)
     looking = Looking(limits or Limits(), hints, plugins=False)
     given = several_of(sources, str, os.PathLike, Checkpoint, what="paths and open checkpoints")
@@ -86,18 +109,42 @@ def lint(
         name = model_name or (model if isinstance(model, str) else type(model).__name__)
         rows.append(_judged(name, gate, lint_model(live))._replace(is_model=True))
     rows.sort(key=lambda row: natural(row.path))
-    return LintReport(tuple(rows), tuple(others), asked, skip_unreadable, settings.path)
+    report = LintReport(
+        tuple(rows), tuple(others), asked, skip_unreadable, settings.path, exit_zero=exit_zero
+    )
+    return report if known is None else known.applied_to(report)
+
+
+def _ignores(values: Texts) -> tuple[FileIgnore, ...]:
+    """The ignores per glob of the call, each `GLOB:CODE[,CODE]`. Raises UsageError."""
+    rows = []
+    for value in texts(values):
+        glob, colon, codes = value.rpartition(":")
+        if not glob or not colon:
+            problem = f"--per-file-ignores {show(value, 60)}: no glob and codes"
+            raise UsageError(problem, hint="as in 'old/*:prefix'")
+        rows.append(FileIgnore(glob, os.getcwd(), codes_of("--per-file-ignores", codes, "lint")))
+    return tuple(rows)
+
+
+def _ignores_of(settings: LintSettings) -> tuple[FileIgnore, ...]:
+    """The ignores per glob of a file, whose globs begin at its folder. Raises UsageError."""
+    folder = os.path.dirname(os.path.abspath(settings.path))
+    return tuple(
+        FileIgnore(glob, folder, codes_of(f"{settings.table} {show(glob, 60)}", codes, "lint"))
+        for glob, codes in settings.per_file
+    )
 
 
 def _with_settings(rules: Rules, settings: LintSettings, level: str | None) -> Rules:
     """Return the rules of the call, completed by the rules of a file."""
     lowest = level or settings.level
-    own = rules_of("lint", settings.select, settings.ignore, lowest, None, origin="[tool.ckpt.lint] ")
+    own = rules_of("lint", settings.select, settings.ignore, lowest, None, origin=f"{settings.table} ")
     return Rules(rules.select or own.select, rules.ignore or own.ignore, own.level)
 
 
 def _judged(path: str, gate: FileGate, findings: Sequence[Finding]) -> FileReport:
-    kept, switched_off = gate.kept(findings)
+    kept, switched_off = gate.kept(path, findings)
     return FileReport(path, kept, switched_off=switched_off)
 
 

@@ -7,15 +7,17 @@ import sys
 from collections import Counter
 from typing import Any
 
+from ckpt.bytes import target
 from ckpt.ext.lint.api import lint
+from ckpt.ext.lint.baseline_file import Baseline, baseline_at, count_known
 from ckpt.ext.lint.lint import LintReport
-from ckpt.ext.lint.settings import LintSettings, settings_at
+from ckpt.ext.lint.settings import LintSettings, nearest_settings, settings_at
 from ckpt.ext.lint.text import github, junit, lint_lines, sarif, statistics_lines, summary
 from ckpt.model.errors import UsageError
 from ckpt.model.findings import CATALOGUE
 from ckpt.model.limits import Limits
 from ckpt.model.names import endings
-from ckpt.model.text import show
+from ckpt.model.text import and_more, plural, show
 from ckpt.surface.api.keywords import model_of
 from ckpt.surface.api.walk import others_text
 from ckpt.surface.cli import output
@@ -41,15 +43,18 @@ def command(
     others: bool,
     statistics: bool,
     jobs: int | None,
-    config: bool,
+    config: str | None,
+    no_config: bool,
+    baseline: str | None,
+    write_baseline: bool,
     limits: Limits,
     **keywords: Any,
 ) -> int:
     """Check files and print their findings. Exit code 1 for a warning or an error, 2 for a file that cannot be read.
 
     Findings of level info are left out, unless --level or --select asks for them. Tensors are read only with
-    --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml may set select, ignore, level and read-values.
-    It cannot switch off findings of level error.
+    --read-values. The table [tool.ckpt.lint] of the nearest pyproject.toml, or [lint] of a ckpt.toml, may set select, ignore,
+    level, read-values and per-file-ignores. It cannot switch off findings of level error.
 
     \b
     ckpt lint runs/ --ignore cuda
@@ -59,14 +64,19 @@ def command(
     if form not in _FORMS:
         raise UsageError(f"--output-format {show(form, 40)}: not one of {' '.join(_FORMS)}")
     gate_given("lint", keywords, default=None)
-    nearest = _nearest(os.getcwd()) if config else None
-    settings = LintSettings() if nearest is None else settings_at(nearest)
+    settings = _settings(config, is_off=no_config)
     live = model_of(model, arg)
     names = _names(paths, files_from, require=require) if paths or files_from or live is None else []
     for name in names:
         refuse_factory(name, "--model")
     reads_tensors = read_values or settings.values
-    fence_in(names, workers=reads_tensors or may_be_many(names, jobs), own_code=live is not None)
+    known = None
+    if write_baseline:
+        if baseline is None:
+            raise UsageError("--write-baseline needs a file to write", hint="--baseline FILE")
+        known = baseline_at(baseline, is_new=True)
+    else:
+        fence_in(names, workers=reads_tensors or may_be_many(names, jobs), own_code=live is not None)
     with output.meter("checking", "files") as progress:
         report = lint(
             names,
@@ -77,12 +87,17 @@ def command(
             skip_others=skip_others,
             require=require,
             config=settings,
+            baseline=None if write_baseline else baseline,
             hints=form == "json",
             jobs=jobs,
             progress=progress,
             limits=limits,
             **keywords,
         )
+    if known is not None:
+        known = known.renewed(report)
+        _write_baseline(known)
+        report = known.applied_to(report)
     say = output.complain if report.exit_code == TROUBLE else output.talk
     for row in report.files:
         if row.error is not None and form == "text":
@@ -90,6 +105,7 @@ def command(
         elif row.skipped is not None:
             output.skip(row.path, row.skipped)
     _tell_switched_off(report)
+    _tell_baseline(report, is_new=write_baseline)
     if others:
         output.list_others(report.others)
     _write(report, form, statistics=statistics)
@@ -131,13 +147,30 @@ def _tell_switched_off(report: LintReport) -> None:
         output.talk(f"ckpt: {show(report.config, None)}: switches off {codes} (--no-config shows them)")
 
 
-def _nearest(folder: str) -> str | None:
-    """Return the path of the nearest pyproject.toml, from a folder upwards."""
-    while True:
-        path = os.path.join(folder, "pyproject.toml")
-        if os.path.isfile(path):
-            return path
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            return None
-        folder = parent
+def _write_baseline(baseline: Baseline) -> None:
+    """Write the file of a baseline. Raises WriteError."""
+    data = baseline.text().encode()
+    with target.writing(target.target(baseline.path, force=True), len(data)) as sink:
+        sink.write(data)
+
+
+def _tell_baseline(report: LintReport, *, is_new: bool) -> None:
+    """Say on stderr what the baseline left out, or that it was written, and which of its entries are stale."""
+    if not report.baseline:
+        return
+    known = plural(count_known(report.files), "finding")
+    place = show(report.baseline, None)
+    if is_new:
+        output.talk(f"ckpt: wrote {place}, which holds {known} of these files")
+        return
+    output.talk(f"ckpt: {place}: {known} known and left out")
+    if report.stale:
+        stale = and_more(list(report.stale), 3)
+        output.talk(f"ckpt: {place}: no longer found: {stale} (--write-baseline drops stale entries)")
+
+
+def _settings(config: str | None, *, is_off: bool) -> LintSettings:
+    """The rules of the file that was named, else of the nearest one. Raises UsageError."""
+    if is_off:
+        return LintSettings()
+    return nearest_settings(os.getcwd()) if config is None else settings_at(config)

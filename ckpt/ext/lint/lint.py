@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import translate
 
+from ckpt.bytes.far import is_url
 from ckpt.commands.inspect.inspect import inspect
 from ckpt.commands.inspect.unused import loose_findings
 from ckpt.commands.stats.stats import stats
@@ -109,6 +112,8 @@ class FileReport(NamedTuple):
     error: Failure | None = None
     switched_off: tuple[Finding, ...] = ()
     """Findings that only the rules of a file left out."""
+    known: tuple[Finding, ...] = ()
+    """Findings that a baseline holds."""
     skipped: str | None = None
     is_model: bool = False
     """A flag: it is about a live model, and `path` is the name of that."""
@@ -133,6 +138,11 @@ class LintReport(NamedTuple):
     skip_unreadable: bool = False
     config: str = ""
     """The file whose table of settings counted, or ``."""
+    baseline: str = ""
+    """The file of known findings, or ``."""
+    stale: tuple[str, ...] = ()
+    """Entries of the baseline whose finding has gone."""
+    exit_zero: bool = False
 
     def __repr__(self) -> str:
         return (
@@ -152,6 +162,8 @@ class LintReport(NamedTuple):
     def _code(self, row: FileReport) -> int:
         if row.error is not None:
             return 0 if self.skip_unreadable else 2
+        if self.exit_zero:
+            return 0
         if self.gate.fails:
             return self.gate.code(row.findings)
         return int(any(finding.level != "info" for finding in row.findings))
@@ -166,6 +178,26 @@ class LintReport(NamedTuple):
         }
 
 
+class FileIgnore(NamedTuple):
+    """The codes that are ignored in the files that a glob matches: their path below a folder, or their last name."""
+
+    glob: str
+    folder: str
+    codes: frozenset[str]
+
+    def is_about(self, path: str) -> bool:
+        """Tell whether the glob matches a path. `*` crosses slashes, as in .gitignore files of one pattern."""
+        match = re.compile(translate(self.glob)).match
+        absolute = path if is_url(path) else os.path.abspath(path)
+        below = absolute.removeprefix(f"{self.folder.rstrip('/')}/")
+        return any(match(name) is not None for name in (below, absolute, path, os.path.basename(absolute)))
+
+
+def ignored_in(path: str, ignores: Iterable[FileIgnore]) -> frozenset[str]:
+    """Return the codes that are ignored in a file."""
+    return frozenset(code for row in ignores if row.is_about(path) for code in row.codes)
+
+
 class FileGate(NamedTuple):
     """The rules of the command line together with the rules of a file, and the rules without the file.
 
@@ -174,13 +206,18 @@ class FileGate(NamedTuple):
 
     rules: Rules
     asked: Rules
+    ignores: tuple[FileIgnore, ...] = ()
+    """Ignores per glob of a file, where the command line has none."""
+    asked_ignores: tuple[FileIgnore, ...] = ()
 
-    def kept(self, findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-        """The findings that count, and those that count no longer because of the file."""
+    def kept(self, path: str, findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+        """The findings of a file that count, and those that count no longer because of the file of rules."""
         every = list(findings)
-        kept = self.rules.kept(every)
+        asked_here = ignored_in(path, self.asked_ignores)
+        rules = self.rules.without(asked_here | ignored_in(path, self.ignores))
+        kept = rules.kept(every)
         ids = set(map(id, kept))
-        lost = [finding for finding in self.asked.kept(every) if id(finding) not in ids]
+        lost = [finding for finding in self.asked.without(asked_here).kept(every) if id(finding) not in ids]
         errors = [finding for finding in lost if finding.level == "error"]
         return order([*kept, *errors]), tuple(finding for finding in lost if finding.level != "error")
 

@@ -1,7 +1,8 @@
-"""The table [tool.ckpt.lint] of a pyproject.toml."""
+"""The rules of `ckpt lint` in a file: the table [tool.ckpt.lint] of a pyproject.toml, or [lint] of a ckpt.toml."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -13,15 +14,17 @@ from ckpt.model.names import nearest
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import show
 
-_NAME = "[tool.ckpt.lint]"
 _BYTES = 1_000_000
-"""The largest pyproject.toml that is read."""
+"""The largest file of settings that is read."""
 _PARTS = 100
 """Parts of one dotted key: the time that tomllib takes for a key grows with their square."""
 _DEEP = re.compile(
     rf"""(?<![\w"'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?=([ \t]*))\1\.(?=([ \t]*))\2){{{_PARTS}}}"""
 )  # `(?=(x))\1` gives nothing back, as `x++` does from Python 3.11 on
-_KEYS = ("select", "ignore", "level", "read-values")
+_KEYS = ("select", "ignore", "level", "read-values", "per-file-ignores")
+_GLOBS, _GLOB = 500, 500
+"""The most globs that each file is compared with, and letters of one: the file of rules may be a stranger's."""
+_PROJECT, _OWN = "pyproject.toml", "ckpt.toml"
 
 
 class LintSettings(NamedTuple):
@@ -32,26 +35,97 @@ class LintSettings(NamedTuple):
     ignore: tuple[str, ...] = ()
     level: Level | None = None
     values: bool = False
+    per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Globs of paths below the folder of the file, and the codes that are ignored there."""
+
+    @property
+    def table(self) -> str:
+        """The name of the table, as an error shows it."""
+        return table_name(self.path)
+
+
+def table_name(path: str) -> str:
+    """Return the name of the table in a file: only a pyproject.toml belongs to several tools."""
+    return "[tool.ckpt.lint]" if os.path.basename(path) in (_PROJECT, "") else "[lint]"
+
+
+def nearest_settings(folder: str) -> LintSettings:
+    """Return the rules of the nearest file, from a folder upwards, or empty ones. Raises UsageError.
+
+    In one folder a ckpt.toml counts before a pyproject.toml. Without [tool.ckpt] the latter is passed over, as ruff does.
+    """
+    while True:
+        for name in (_OWN, _PROJECT):
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and (name == _OWN or _is_about_ckpt(path)):
+                return settings_at(path)
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return LintSettings()
+        folder = parent
+
+
+def _is_about_ckpt(path: str) -> bool:
+    tool = _document(path).get("tool")
+    return isinstance(tool, dict) and "ckpt" in tool
 
 
 def settings_at(path: str) -> LintSettings:
-    """The table of a pyproject.toml. Raises UsageError for a wrong one."""
+    """The rules in a pyproject.toml or a ckpt.toml. Raises UsageError for wrong ones."""
     table = _table(path)
-    unknown = [key for key in table if key not in _KEYS]
-    if unknown:
-        alike = nearest(unknown[0], _KEYS, 1) or (["read-values"] if unknown[0] == "values" else [])
-        hint = f"did you mean {alike[0]}?" if alike else f"it takes {', '.join(_KEYS[:-1])} and {_KEYS[-1]}"
-        raise UsageError(f"{_NAME} has an unknown key: {show(unknown[0], 40)}", path=path, hint=hint)
+    name = table_name(path)
+    _refuse_unknown(path, name, table, _KEYS)
     level = next((level for level in LEVELS if level == table.get("level")), None)
     if level is None and "level" in table:
-        raise UsageError(f"{_NAME} level is one of {' '.join(LEVELS)}", path=path)
+        raise UsageError(f"{name} level is one of {' '.join(LEVELS)}", path=path)
     values = table.get("read-values", False)
     if not isinstance(values, bool):
-        raise UsageError(f"{_NAME} read-values is true or false", path=path)
-    return LintSettings(path, _codes(path, table, "select"), _codes(path, table, "ignore"), level, values)
+        raise UsageError(f"{name} read-values is true or false", path=path)
+    per_file = table.get("per-file-ignores", {})
+    if not isinstance(per_file, dict):
+        raise UsageError(f"{name} per-file-ignores is a table of globs and lists of codes", path=path)
+    if len(per_file) > _GLOBS or any(len(glob) > _GLOB for glob in per_file):
+        raise UsageError(
+            f"{name} per-file-ignores has over {_GLOBS} globs, or one over {_GLOB} letters", path=path
+        )
+    return LintSettings(
+        path,
+        _codes(path, table, "select"),
+        _codes(path, table, "ignore"),
+        level,
+        values,
+        tuple((glob, _codes(path, per_file, glob)) for glob in per_file),
+    )
+
+
+def _refuse_unknown(path: str, name: str, table: dict[str, object], keys: tuple[str, ...]) -> None:
+    """Raise UsageError for the first key that no table of ckpt has."""
+    unknown = next((key for key in table if key not in keys), None)
+    if unknown is None:
+        return
+    alike = nearest(unknown, keys, 1) or [key for key in keys if key == f"read-{unknown}"]
+    every = f"{', '.join(keys[:-1])} and {keys[-1]}" if len(keys) > 1 else keys[0]
+    hint = f"did you mean {alike[0]}?" if alike else f"it takes {every}"
+    raise UsageError(f"{name} has an unknown key: {show(unknown, 40)}", path=path, hint=hint)
 
 
 def _table(path: str) -> dict[str, object]:
+    """The table of the rules of lint. Raises UsageError."""
+    table: object = _document(path)
+    if table_name(path) == "[lint]":
+        _refuse_unknown(path, "the file", _document(path), ("lint",))
+        keys: tuple[str, ...] = ("lint",)
+    else:
+        keys = ("tool", "ckpt", "lint")
+    for key in keys:
+        table = table.get(key, {}) if isinstance(table, dict) else None
+    if not isinstance(table, dict):
+        raise UsageError(f"{table_name(path)} is not a table", path=path)
+    return table
+
+
+def _document(path: str) -> dict[str, object]:
+    """All that a file of TOML holds. Raises UsageError."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -65,7 +139,7 @@ def _table(path: str) -> dict[str, object]:
             file.close()
         if _DEEP.search(text):
             raise UsageError(f"cannot be read: a key of more than {_PARTS} parts", path=path)
-        table: object = tomllib.loads(text)
+        return tomllib.loads(text)
     except LimitError:
         raise UsageError(f"cannot be read: more than {_BYTES:,} bytes", path=path) from None
     except UnreadableError as error:
@@ -74,15 +148,10 @@ def _table(path: str) -> dict[str, object]:
         raise UsageError("cannot be read: nested too deeply", path=path) from None
     except ValueError as error:  # not TOML, not UTF-8, or a number of more digits than Python converts
         raise UsageError(f"cannot be read: {show(str(error), 120)}", path=path) from None
-    for key in ("tool", "ckpt", "lint"):
-        table = table.get(key, {}) if isinstance(table, dict) else None
-    if not isinstance(table, dict):
-        raise UsageError(f"{_NAME} is not a table", path=path)
-    return table
 
 
 def _codes(path: str, table: dict[str, object], key: str) -> tuple[str, ...]:
     codes = table.get(key, [])
     if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
-        raise UsageError(f"{_NAME} {key} is a list of codes", path=path)
+        raise UsageError(f"{table_name(path)} {show(key, 60)} is a list of codes", path=path)
     return tuple(codes)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 
 from ckpt.ext.remote.http import HttpObject
 from ckpt.ext.remote.store import Known
 from ckpt.ext.remote.url import Url, escaped, typed
 from ckpt.model.errors import UnreadableError
+from ckpt.model.limits import json_list, json_object
+from ckpt.model.text import Json
 
 _PAGES = 1000
+DAMAGED = "the server's list of files is damaged"
 
 
 def _hub(url: Url) -> tuple[str, str, str, str | None]:
@@ -55,22 +59,33 @@ def names_in(url: Url) -> dict[str, Known | None]:
 
     Requests for a file give another ETag than the listing. Raises BusyError, NotOpenedError, UnreadableError.
     """
-    server, model, revision, token = _hub(url)
-    path = url.path.strip("/")
-    page = f"{server}/api/models/{model}/tree/{revision}" + (f"/{escaped(path)}" if path else "")
     names: dict[str, Known | None] = {}
+    try:
+        for row in rows_of(url, url.path.strip("/")):
+            name = str(row["path"]).rpartition("/")[2]
+            is_folder, size = row["type"] == "directory", row.get("size")
+            names[name + "/" if is_folder else name] = None
+            if not is_folder and type(size) is int and 0 <= size < 1 << 63:
+                names[name] = Known(size, "")
+    except KeyError:
+        raise UnreadableError(DAMAGED) from None
+    return names
+
+
+def rows_of(url: Url, path: str, *, recursive: bool = False) -> Iterator[dict[str, Json]]:
+    """Yield the rows of the list of a folder, as the server sends them. Raises BusyError, NotOpenedError, UnreadableError."""
+    server, model, revision, token = _hub(url)
+    page = f"{server}/api/models/{model}/tree/{revision}" + (f"/{escaped(path)}" if path else "")
+    page += "?recursive=true" if recursive else ""
     for _ in range(_PAGES):
         data, more = HttpObject(typed(page), token).document()
         try:
-            for row in json.loads(data):
-                name = str(row["path"]).rpartition("/")[2]
-                is_folder, size = row["type"] == "directory", row.get("size")
-                is_known = not is_folder and type(size) is int and 0 <= size < 1 << 63
-                names[name + "/" if is_folder else name] = Known(size, "") if is_known else None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UnreadableError("the server's list of files is damaged") from None
+            rows = [json_object(row) for row in json_list(json.loads(data))]
+        except (ValueError, RecursionError):
+            raise UnreadableError(DAMAGED) from None
+        yield from rows
         if more is None:
-            return names
+            return
         if not more.startswith(f"{server}/"):
             break  # a token goes to no other server
         page = more

@@ -9,6 +9,7 @@ from ckpt.formats.common.archive import FIELD, Archive, end_at, header_names, is
 from ckpt.formats.common.pickled import Contents
 from ckpt.formats.common.storages import tree_of
 from ckpt.formats.common.stream import read_nested
+from ckpt.formats.common.trailing import follow_text
 from ckpt.formats.common.zip_layout import END, END_MAGIC, LOCAL, LOCAL_MAGIC, local_header
 from ckpt.model.errors import CkptError, LimitError, UnreadableError
 from ckpt.model.limits import Budget, Limits
@@ -58,8 +59,9 @@ def explained(error: UnreadableError, source: Source, limits: Limits) -> Unreada
     except CkptError:
         if is_appended(source, end):
             problem = f"an in-place rewrite was interrupted, the first {end:,} bytes are intact"
+            problem += f", and {follow_text(source, end)}"
         else:
-            problem = f"{source.size - end:,} bytes follow the zip archive, which ends at byte {end:,}"
+            problem = f"{follow_text(source, end)} the zip archive, which ends at byte {end:,}"
         return UnreadableError(problem, path=error.path, hint=hint)
     error.hint = hint  # the archive is whole, what was appended to it is not
     return error

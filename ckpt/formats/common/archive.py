@@ -123,8 +123,11 @@ def read_archive(source: Source, limits: Limits) -> Archive:
             hint="two archives joined, or bytes put in front?",
         )
     trailing = source.size - last
+    if trailing:
+        from ckpt.formats.common.trailing import follow_text  # here: few files have more
     if trailing and is_appended(source, last):
-        raise UnreadableError(f"an in-place rewrite was interrupted, the first {last:,} bytes are intact")
+        problem = f"an in-place rewrite was interrupted, the first {last:,} bytes are intact"
+        raise UnreadableError(f"{problem}, and {follow_text(source, last)}")
     directory = source.read(offset, size)
     check_other_names(directory)
     headers = source
@@ -142,7 +145,7 @@ def read_archive(source: Source, limits: Limits) -> Archive:
     records = read_records(headers, directory, count, offset, alike)
     notices = _check_names(records)
     if trailing:
-        text = f"{trailing:,} bytes follow the zip archive, which ends at byte {last:,}: torch ignores them"
+        text = f"{follow_text(source, last)} the zip archive, which ends at byte {last:,}: torch ignores them"
         notices.append(Notice("trailing-data", text))
     overlap = records.overlapping()
     if overlap is not None:
@@ -190,7 +193,9 @@ def find_end(source: Source) -> tuple[int, int, int, int, int]:
     if record.is_split:
         raise UnreadableError("the zip archive is split into several parts")
     if last < source.size and not _is_found(end, source.size):
-        more = f"{source.size - last:,} bytes follow the zip archive"
+        from ckpt.formats.common.trailing import follow_text  # here: few files have more
+
+        more = f"{follow_text(source, last)} the zip archive"
         raise UnreadableError(f"{more}, which ends at byte {last:,}: torch does not find its end")
     if last > source.size:
         raise CutOffError("cut off: the comment of the zip archive is longer than the rest of the file")

@@ -15,6 +15,7 @@ from ckpt.formats.common.directory import Record
 from ckpt.formats.common.early import LOOKED, is_pickle_or_runs, runs_before_it_breaks
 from ckpt.formats.common.pickled import Contents, interpret
 from ckpt.formats.common.stream import Stream, is_legacy, read_nested
+from ckpt.formats.common.trailing import follow_text
 from ckpt.formats.common.zip_layout import END, END_MAGIC, LOCAL_MAGIC
 from ckpt.model.account import Notice
 from ckpt.model.errors import UnreadableError
@@ -71,9 +72,7 @@ def judge(source: Source, begin: int, contents: Contents, limits: Limits, budget
         contents.notices.append(Notice("trailing-data", text))
     if end < source.size:
         refuse_archive(source, end)
-        contents.notices.append(
-            Notice("trailing-data", f"{source.size - end:,} bytes follow the last storage")
-        )
+        contents.notices.append(Notice("trailing-data", f"{follow_text(source, end)} the last storage"))
 
 
 _LoadId: TypeAlias = "Callable[[PersistentId], Storage | Global]"

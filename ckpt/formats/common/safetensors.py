@@ -89,7 +89,7 @@ def read_header(
         usual = _usual(data, budget)
         if usual is not None and len(usual[0]) <= limits.entries:
             parsed, texts = usual
-            _check_cover(parsed, None if is_cut else source.size - begin)
+            _check_cover(parsed, source, begin, is_cut=is_cut)
             return Header(begin, parsed, texts)
     header = parse_json(data, "safetensors header", budget, b'"data_offsets"')
     if b"\\u" in data:  # only an escape makes a lone surrogate, which the library refuses in any text
@@ -106,7 +106,7 @@ def read_header(
         raise LimitError(f"the safetensors file has {len(header):,} tensors", "entries", limits.entries)
     budget.charge(len(header) * _ENTRY + len(texts) * _VALUE, "the safetensors header")
     parsed = {name: _entry(name, fields) for name, fields in header.items()}
-    _check_cover(parsed, None if is_cut else source.size - begin)
+    _check_cover(parsed, source, begin, is_cut=is_cut)
     return Header(begin, parsed, texts)
 
 
@@ -226,10 +226,10 @@ def _whole(numbers: object) -> bool:
     )
 
 
-def _check_cover(parsed: dict[str, _Row], size: int | None) -> None:
-    """Check that the tensors fill the file from 0 to its end without a gap, an overlap or bytes after them.
+def _check_cover(parsed: dict[str, _Row], source: Source, start: int, *, is_cut: bool) -> None:
+    """Check that the tensors fill the file from `start` to its end without a gap, an overlap or bytes after them.
 
-    Without a `size` the end is not looked at.
+    Of a file that is cut off the end is not looked at.
     """
     position = 0
     for name, (_, _, begin, end) in sorted(parsed.items(), key=lambda item: item[1][2:]):
@@ -239,12 +239,16 @@ def _check_cover(parsed: dict[str, _Row], size: int | None) -> None:
                 f"tensor {show(name, 80)}: its bytes {begin:,} to {end:,} {kind}, expected byte {position:,}"
             )
         position = end
-    if size is None:
+    if is_cut:
         return
+    size = source.size - start
     if position > size:
         raise CutOffError(f"cut off: the tensors need {position:,} bytes of data, the file has {size:,}")
     if position < size:
-        raise UnreadableError(f"the file has {size - position:,} bytes after the last tensor")
+        from ckpt.formats.common.trailing import trailing_text  # here: few files have more
+
+        what = trailing_text(source, start + position)
+        raise UnreadableError(f"the file has {what} after the last tensor, which safetensors refuses")
 
 
 def _checkpoint(probe: Probe, header: Header) -> Checkpoint:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import Location, is_plain_name, opening, read_file
+from ckpt.bytes.source import lost_blob
 from ckpt.formats.common.sets import ShardSet, kind_of
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import INDEXES, Probe
@@ -89,7 +90,9 @@ def present(probe: Probe, layout: Layout, limits: Limits) -> Layout:
     names = and_more([show(name, 80) for name in missing], LISTED)
     text = f"{len(missing)} of {len(places)} shards missing, with {len(gone):,} tensors: {names}"
     if not probe.partial or not there:
-        raise UnreadableError(text, hint="an unfinished download?")
+        download = next((found for name in missing if (found := lost_blob(places[name].name))), None)
+        text += "" if download is None else ": the Hugging Face cache has lost their blobs"
+        raise UnreadableError(text, hint=download or "an unfinished download?")
     return layout._replace(
         weight_map={
             name: shard if shard in there else now[name]

@@ -172,7 +172,7 @@ def read(
         if path is not None and error.path == path and not is_url(path) and not os.path.exists(path):
             from ckpt.surface.api.missing import missing  # here: only a mistyped path pays for it
 
-            error.hint = missing(path) or error.hint
+            error.hint = error.hint or missing(path)
         raise
 
 

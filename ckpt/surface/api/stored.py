@@ -117,7 +117,7 @@ def _text(path: str, limits: Limits) -> str:
 def _decoded(data: bytes) -> str:
     """The text of sums. Raises UnreadableError."""
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UnreadableError("is not text", hint="expected the lines of ckpt sum") from None
 

@@ -86,6 +86,9 @@ class Group(TyperGroup):
                 sys.stdout.write(f"{ctx.get_help()}\n")
                 raise typer.Exit(0)
             name = args[0]
+        if name == "completion":
+            _print_completion(args[1:])
+            raise typer.Exit(0)
         if name not in self.commands and not name.startswith("-"):
             if os.path.exists(name):
                 from ckpt.surface.cli.inputs import opened  # here: only this mistake pays for it
@@ -99,6 +102,10 @@ class Group(TyperGroup):
         for title, group in _GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(group.items()))
+        with formatter.section("Shell"):
+            formatter.write_dl(
+                [("completion", "Print the script that completes commands in bash, zsh or fish.")]
+            )
         with formatter.section("Exit codes"):
             formatter.write_dl(_EXIT_CODES)
 
@@ -107,9 +114,14 @@ def _refuse_no_home() -> None:
     """Raise UsageError where a shell's files cannot be found or written: in a container, for a user without a folder."""
     home = os.path.expanduser("~")
     if os.environ.get("HOME") == "" or not os.path.isdir(home) or not os.access(home, os.W_OK):
-        raise UsageError(
-            "no home folder to write to", hint="ckpt --show-completion bash > FILE, and source FILE"
-        )
+        raise UsageError("no home folder to write to", hint="ckpt completion bash > FILE, and source FILE")
+
+
+def _print_completion(words: list[str]) -> None:
+    """Print the completion script of a shell, or the help of `ckpt completion`. Raises UsageError."""
+    from ckpt.surface.cli.shells import completion_text  # here: one start of a shell pays for it
+
+    sys.stdout.write(completion_text(words))
 
 
 def _refuse_names_as_options(words: list[str]) -> None:
@@ -146,7 +158,7 @@ def _answered(step: Callable[[], _R]) -> _R:
             raise typer.Exit(0) from None
         from ckpt.surface.cli.usage import usage_error  # here: only a wrong command line pays for it
 
-        output.fail(usage_error(error, list(COMMANDS)))
+        output.fail(usage_error(error, [*COMMANDS, "completion"]))
         code = TROUBLE
     except BrokenPipeError:
         output.discard()
@@ -269,6 +281,8 @@ def _needed(words: list[str]) -> Iterable[str]:
         words = words[1:]
     if words[:1] and words[0] in COMMANDS:
         return words[:1]
+    if words[:1] == ["completion"]:
+        return ()
     is_help = (not words or words[0] in ("-h", "--help")) and "_CKPT_COMPLETE" not in os.environ
     return () if is_help else COMMANDS
 

@@ -84,9 +84,26 @@ def _names_in(path: str) -> list[str]:
     else:
         with about(path):
             data = _list_bytes(path)
-    mark = b"\0" if b"\0" in data else b"\n"
-    # A file may be called like a blank line.
-    return [shown(os.fsdecode(name)) for name in data.split(mark) if name.strip() or os.path.lexists(name)]
+    if b"\0" in data:
+        return [
+            shown(os.fsdecode(name)) for name in data.split(b"\0") if name.strip() or os.path.lexists(name)
+        ]
+    return [shown(os.fsdecode(line)) for name in data.split(b"\n") if (line := _named_in(name))]
+
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def _named_in(line: bytes) -> bytes:
+    """Return the name in a line of a list, or nothing for a blank line and for a comment, which begins with #.
+
+    A file that is really called so comes first. Editors of Windows put a mark in front, and end lines with CR LF.
+    """
+    if os.path.lexists(line):
+        return line
+    line = line.removeprefix(_BOM).removesuffix(b"\r")
+    is_name = line.strip() and (line[:1] != b"#" or os.path.lexists(line))
+    return line if is_name else b""
 
 
 def may_be_many(names: Sequence[str], jobs: int | None) -> bool:

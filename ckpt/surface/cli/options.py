@@ -59,6 +59,8 @@ class Option(NamedTuple):
     """The values that a shell offers."""
     is_once: bool = False
     """True where a second one is refused: it names what is read or written. Of a setting the last one counts."""
+    other_names: tuple[str, ...] = ()
+    """Names of other tools for the same option, with their dashes."""
 
     @property
     def is_negative(self) -> bool:
@@ -76,7 +78,7 @@ class Option(NamedTuple):
         return self.parameter.removeprefix("no_") if self.is_negative else self.parameter
 
 
-_SWITCHES = ("--no-align", "--no-header", "--no-config")
+_SWITCHES = ("--no-align", "--no-header")
 """Flags that switch off what is on without them."""
 
 
@@ -91,6 +93,7 @@ def _row(
     required: bool = False,
     words: tuple[str, ...] = (),
     once: bool = False,
+    other_names: tuple[str, ...] = (),
 ) -> Option:
     metavar, (commands, text) = (None, texts) if kind == "flag" else (texts[0], texts[1:])
     short, _, long = name.rpartition("/")
@@ -109,6 +112,7 @@ def _row(
         required=required,
         words=words,
         is_once=once,
+        other_names=other_names,
     )
 
 
@@ -167,6 +171,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Print one fingerprint of all values, equal in every layout and under any names.",
         ),
         text("--root", "HASH", "verify", "Compare with the hash that `ckpt sum --root` printed.", once=True),
+        text(
+            "--against",
+            "HF_URL",
+            "verify",
+            "Compare the bytes of files with the hashes that hf://ORG/MODEL[@REVISION] lists.",
+            once=True,
+        ),
         flag("--recorded", "sum", "List sizes and CRC-32 as the files record them; read no tensors."),
         text("--to", "TAG", "rehome", "Move all tensors to this device; cpu without it.", words=_DEVICES),
         texts("--map", "FROM=TO", "rehome", "Move one device only, as in cuda:0=cuda:1. Repeatable."),
@@ -224,7 +235,13 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             words=("bfloat16", "float16", "float32"),
         ),
         text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
-        text("--shard-size", "BYTES", "convert merge", "Write safetensors shards with an index, as 5GB."),
+        text(
+            "--shard-size",
+            "BYTES",
+            "convert merge",
+            "Write safetensors shards with an index, as 5GB.",
+            other_names=("--max-shard-size",),
+        ),
         text(
             "--recipe",
             "RECIPE",
@@ -675,7 +692,29 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "lint*",
             "Count PATHs that are no checkpoint, as in a folder; without it they are errors.",
         ),
-        flag("--no-config", "lint*", "Ignore the table [tool.ckpt.lint] of pyproject.toml."),
+        texts(
+            "--per-file-ignores",
+            "GLOB:CODE",
+            "lint*",
+            "Ignore these findings in files that GLOB matches, as in 'old/*:prefix'. Repeatable.",
+        ),
+        flag("--exit-zero", "lint*", "Exit 0 although findings are left; 2 for trouble stays."),
+        text(
+            "--baseline",
+            "FILE",
+            "lint",
+            "Leave out the known findings that FILE holds.",
+            once=True,
+        ),
+        flag("--write-baseline", "lint", "Write the present findings into the file of --baseline."),
+        text(
+            "--config",
+            "FILE",
+            "lint*",
+            "Take the rules of this ckpt.toml or pyproject.toml instead of the nearest one.",
+            once=True,
+        ),
+        flag("--no-config", "lint*", "Ignore the rules of the nearest ckpt.toml or pyproject.toml."),
         number(
             "--min-coverage",
             "X",
@@ -860,10 +899,26 @@ _EXCLUSIONS: dict[str, tuple[Exclusion, ...]] = {
     "lint": (
         Exclusion(("--json", "--output-format")),
         Exclusion(("--statistics",), ("--json", "--output-format")),
+        Exclusion(("--config", "--no-config")),
+        Exclusion(("--exit-zero", "--fail-on")),
     ),
     "verify": (
         Exclusion(("--json", "--hide-intact")),
         Exclusion(("--root",), ("--quick", "--sums", "--like")),
+        Exclusion(
+            ("--against",),
+            (
+                "--quick",
+                "--sums",
+                "--like",
+                "--root",
+                "--include",
+                "--exclude",
+                "--section",
+                "--jobs",
+                "--cluster",
+            ),
+        ),
         Exclusion(("--cluster", "--jobs")),
     ),
     "sum": (

@@ -109,7 +109,7 @@ def _option_parameter(row: Option) -> Parameter:
         settings |= {"min": row.low, "max": row.high}
     if row.name == "--help-all":
         settings |= {"callback": _show_all_help, "is_eager": True}
-    names = [row.short, row.name] if row.short else [row.name]
+    names = [*([row.short] if row.short else []), row.name, *row.other_names]
     kind = "texts" if row.is_once else row.kind
     default: Any = ... if row.required else False if row.kind == "flag" else row.default
     option = typer.Option(default, *names, **settings)
@@ -166,6 +166,10 @@ class PlainCommand(TyperCommand):
             if param.param_type_name == "argument":
                 param.get_usage_pieces = partial(_usage, param)
                 param.get_help_record = partial(_record, self, param)
+            elif sum(name.startswith("--") for name in param.opts) > 1 and not isinstance(
+                param.get_help_record, partial
+            ):
+                param.get_help_record = partial(_record_of_one_name, param, param.get_help_record)
         return params
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -204,6 +208,18 @@ def _record(command: Any, param: Any, ctx: Any) -> tuple[str, str]:
     """An argument in the list of arguments: its metavar, and its help, which typer 0.24 loses to click 8.5."""
     row = next(row for row in ARGUMENTS[command.name] if row.name == param.name)
     return row.metavar, row.help + ("  [required]" if param.required else "")
+
+
+def _record_of_one_name(param: Any, usual: Callable[..., Any], ctx: Any) -> Any:
+    """An option in the list of options by its first long name: the others would widen the column of all."""
+    record = usual(ctx)
+    if record is None:
+        return None
+    names, text = record
+    others = [name for name in param.opts if name.startswith("--")][1:]
+    for name in others:
+        names = names.replace(f", {name}", "")
+    return names, f"{text.rstrip('.')}; also {', '.join(others)}."
 
 
 # --- its values -------------------------------------------------------------------------------------------------------

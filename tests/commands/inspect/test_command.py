@@ -111,7 +111,7 @@ sharded   Hugging Face model, 3 files · 11.2 KiB · 12 tensors
   2.57 K parameters · float32
   loads   safe: a format without code
   {k: v for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] for k, v in safetensors.torch.load_file("sharded/" + shard).items()}
-  values  architecture 'TinyEncoder' · config 4 values · __metadata__ 1 value
+  values  architecture 'TinyEncoder' · config 4 values
 
 NAME                  SHAPE      NUMEL      SIZE
 classifier.bias       [5]            5      20 B

@@ -527,7 +527,10 @@ def test_bytes_behind_a_legacy_file_are_mentioned(tmp_path: Path) -> None:
     path = tmp_path / "a.pth"
     path.write_bytes((SAMPLES / "legacy.pth").read_bytes() + b"0123456789")
     report = verified(path)
-    assert report.verdict == "intact" and "10 bytes follow the last storage" in report.not_checked
+    assert (
+        report.verdict == "intact"
+        and "10 bytes (text: '0123456789') follow the last storage" in report.not_checked
+    )
 
 
 def test_the_shard_that_is_damaged(tmp_path: Path) -> None:

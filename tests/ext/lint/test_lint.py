@@ -386,7 +386,7 @@ def test_every_code_that_lint_makes_is_in_the_catalogue() -> None:
     [
         ("ignor", "has an unknown key: ignor (did you mean ignore?)"),
         ("values", "has an unknown key: values (did you mean read-values?)"),
-        ("xyz", "has an unknown key: xyz (it takes select, ignore, level and read-values)"),
+        ("xyz", "has an unknown key: xyz (it takes select, ignore, level, read-values and per-file-ignores)"),
     ],
 )
 def test_an_unknown_key_is_named(key: str, says: str, folder: Path) -> None:

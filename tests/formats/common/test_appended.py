@@ -163,7 +163,7 @@ def test_the_error_names_undo_and_undo_brings_the_file_back(
     with pytest.raises(UnreadableError) as caught:
         formats.open(str(path))
     ours = "an in-place rewrite was interrupted, the first"
-    other = "bytes follow the zip archive, which ends at byte"
+    other = "follow the zip archive, which ends at byte"
     assert (other if kind == "long stale" else ours) in caught.value.problem
     assert f"{len(states[0]):,}" in caught.value.problem and str(caught.value).endswith(f"({HINT} '{path}')")
 
@@ -192,7 +192,12 @@ def test_bytes_behind_an_archive_that_torch_opens(elements: int, count: int, tmp
     for whole in (old, rewritten(path, "cuda:0")):
         for rest in (bytes(count), b"x" * count, garbage(count)):
             path.write_bytes(whole + rest)
-            text = f"{count:,} bytes follow the zip archive, which ends at byte {len(whole):,}"
+            kind = (
+                f" (text: '{'x' * min(count, 40)}')" if rest[:1] == b"x" else "" if any(rest) else " (zeros)"
+            )
+            count_text = f"{count:,} byte{'' if count == 1 else 's'}{kind}"
+            verb = "follows" if count == 1 else "follow"
+            text = f"{count_text} {verb} the zip archive, which ends at byte {len(whole):,}"
             if opened_by_torch(path) and (any(rest) or count < 30):  # more zeros are those of a rewrite
                 with formats.open(str(path)) as checkpoint:
                     (notice,) = checkpoint.account.notices

@@ -269,5 +269,7 @@ def test_bytes_behind_an_archive_are_told(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(both(data, monkeypatch), tuple)
     answer = both(data + b"123", monkeypatch)
     assert isinstance(answer, tuple)
-    text = f"3 bytes follow the zip archive, which ends at byte {len(data):,}: torch ignores them"
+    text = (
+        f"3 bytes (text: '123') follow the zip archive, which ends at byte {len(data):,}: torch ignores them"
+    )
     assert answer[2] == (Notice("trailing-data", text),)

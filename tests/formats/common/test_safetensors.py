@@ -143,6 +143,6 @@ def test_the_tensors_fill_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     header = HEADERS["four"]
     assert not isinstance(both(with_header(header), tmp_path, monkeypatch), str)
     more = both(with_header(header, bytes(65)), tmp_path, monkeypatch)
-    assert "the file has 1 bytes after the last tensor" in str(more)
+    assert "the file has 1 byte (zeros) after the last tensor, which safetensors refuses" in str(more)
     less = both(with_header(header, bytes(63)), tmp_path, monkeypatch)
     assert "cut off: the tensors need 64 bytes of data, the file has 63" in str(less)

@@ -35,6 +35,7 @@ GROUPS = {
         "merge",
         "prune",
     ],
+    "Shell": ["completion"],
     "Exit codes": ["0", "1", "2", "128+N"],
 }
 TITLES = ["Arguments", "Options", "Output", "Filter", "Gate", "Limits", EXCLUSIONS]
@@ -84,8 +85,9 @@ def command_of(name: str) -> Any:
 
 
 def names_of_options(name: str) -> set[str]:
-    """The long options of a command, but for --help, which typer adds."""
-    return {option for param in command_of(name).params for option in param.opts if option[:2] == "--"}
+    """The long options of a command by their first names, but for --help, which typer adds."""
+    named = [[option for option in param.opts if option[:2] == "--"] for param in command_of(name).params]
+    return {options[0] for options in named if options}
 
 
 def test_commands_are_grouped_and_exit_codes_shown() -> None:
@@ -128,6 +130,8 @@ def test_the_short_help_has_examples_first_and_no_rare_option(command: str, colu
     }
     assert used <= shown, "an example needs no rare option"
     assert columns < 100 or text.count("\n") <= LINES
+    others = {other for row in options_of(command) for other in row.other_names}
+    assert all(f"also {other}" in " ".join(text.split()) for other in others)
 
 
 @pytest.mark.parametrize("columns", [80, 100])

@@ -379,3 +379,12 @@ def test_the_way_out_of_a_source_is_one_that_works(tmp_path: Path) -> None:
     ):
         check_error(inside(*arguments, "--force", cwd=tmp_path), says)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before, arguments
+
+
+@pytest.mark.parametrize("name", ["--shard-size", "--max-shard-size"])
+def test_the_size_of_shards_has_the_name_of_save_pretrained_too(name: str, tmp_path: Path) -> None:
+    rewriting.saved({"a.weight": torch.ones(100), "b.weight": torch.ones(100)}, tmp_path / "s.pth")
+
+    done = inside("convert", "s.pth", "-o", "m.safetensors", name, "400", cwd=tmp_path)
+
+    assert done.code == 0 and len(list(tmp_path.glob("m-*.safetensors"))) == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from process import SAMPLES, TIMEOUT, ckpt, environment
+from process import SAMPLES, TIMEOUT, check_error, ckpt, environment
 
 from ckpt.model.findings import CATALOGUE
 from ckpt.surface.cli import completion
@@ -127,11 +127,11 @@ def test_every_code_is_taken() -> None:
 
 
 def test_the_function_of_bash_completes(tmp_path: Path) -> None:
-    """The script of `--show-completion` in a bash of its own, asked as by the Tab key."""
+    """The script of `ckpt completion` in a bash of its own, asked as by the Tab key."""
     program = tmp_path / "ckpt"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ckpt "$@"\n')
     program.chmod(0o755)
-    script = ckpt("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").out.decode()
+    script = ckpt("completion", "bash").out.decode()
     ask = """
 COMP_WORDS=(ckpt get train_cuda.pth args.l) COMP_CWORD=3
 _ckpt_completion ckpt
@@ -157,3 +157,29 @@ def test_install_and_show(tmp_path: Path) -> None:
     assert installed.code == 0 and "bash" in installed.out.decode()
     files = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
     assert any("_CKPT_COMPLETE=complete_bash" in text for text in files) and (tmp_path / ".bashrc").exists()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_what_typer_prints(shell: str) -> None:
+    typer = ckpt("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    done = ckpt("completion", shell)
+
+    assert (done.code, done.err) == (0, b"") and done.out.strip() == typer.out.strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["completion"], "completion: shell is missing (ckpt completion bash|zsh|fish)"),
+        (["completion", "bsah"], "not one of bash zsh fish (did you mean bash?)"),
+        (["completion", "bash", "zsh"], "zsh is too much"),
+        (["completions", "bash"], "did you mean ckpt completion?"),
+    ],
+)
+def test_completion_of_a_shell_that_is_none(words: list[str], says: str) -> None:
+    check_error(ckpt(*words), says)
+
+
+def test_completion_is_in_the_help() -> None:
+    assert b"completion  " in ckpt("--help").out
+    assert ckpt("completion", "--help").out == ckpt("help", "completion").out != b""
