@@ -115,9 +115,15 @@ def tensor_ref(
     offset: int,
     requires_grad: bool | None = None,
 ) -> TensorRef:
-    """A view with its sizes computed. The caller must check that its extent lies within the storage."""
+    """A view with its sizes computed. The caller must check that its extent lies within the storage.
+
+    A tensor whose elements come in blocks is contiguous, and all of its storage.
+    """
     numel = prod(shape)
     bits = dtype.bits
+    if dtype.block is not None:
+        nbytes = dtype.nbytes(numel)
+        return TensorRef(storage, dtype, shape, stride, offset, numel, nbytes, (0, nbytes), requires_grad)
     if numel:
         last = offset
         for size, step in zip(shape, stride, strict=True):
