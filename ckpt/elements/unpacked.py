@@ -47,15 +47,11 @@ def decoder_of(module: str) -> Decoder:
     return cast("Decoder", import_module(module))
 
 
-def can_unpack(dtype: DType) -> bool:
-    """Tell whether a type comes in blocks that can be decoded, in the usual order of bytes."""
-    block = dtype.block
-    return block is not None and decoder_of(block.decoder).can_decode(dtype.name, False)
-
-
-def numeric(dtype: DType) -> DType:
-    """The type that the elements of a tensor are read as: float32 for one in blocks, else the type itself."""
-    return SINGLE if can_unpack(dtype) else dtype
+def can_unpack(ref: TensorRef) -> bool:
+    """Tell whether the elements of a tensor come in blocks that can be decoded."""
+    block, place = ref.dtype.block, ref.storage.place
+    big = place is not None and place.big
+    return block is not None and decoder_of(block.decoder).can_decode(ref.dtype.name, big)
 
 
 def unpacked(ref: TensorRef) -> TensorRef:
@@ -63,13 +59,11 @@ def unpacked(ref: TensorRef) -> TensorRef:
 
     Raises UnsupportedError where the blocks cannot be decoded.
     """
-    block = ref.dtype.block
-    place = ref.storage.place
-    if block is None:
+    if ref.dtype.block is None:
         return ref
-    big = place is not None and place.big
-    if not decoder_of(block.decoder).can_decode(ref.dtype.name, big):
-        order = " of big-endian machines" if big else ""
+    place = ref.storage.place
+    if not can_unpack(ref):
+        order = " of big-endian machines" if place is not None and place.big else ""
         raise UnsupportedError(f"no numbers are read of {ref.dtype.name}{order}")
     numbers = None if place is None else Unpacked(place, ref.dtype, ref.numel)
     storage = Storage(ref.storage.id, ref.storage.device, SINGLE, SINGLE.nbytes(ref.numel), numbers)

@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, cast
 
 from ckpt.bytes.location import Location, beside, is_cached_model, locate
@@ -35,14 +36,21 @@ if TYPE_CHECKING:
 
 
 class _Table:
-    """Formats by the names of their modules, each imported when it is reached: most files are one of the first."""
+    """Formats by the names of their modules, each imported when it is reached: most files are one of the first.
 
-    def __init__(self, *names: str) -> None:
+    The modules of `extensions` have their whole names. One whose folder is gone is passed over.
+    """
+
+    def __init__(self, *names: str, extensions: tuple[str, ...] = ()) -> None:
         self.names = names
+        self.extensions = extensions
 
     def __iter__(self) -> Iterator[Format]:
         for name in self.names:
             yield cast("_Holder", import_module(f"ckpt.formats.{name}")).FORMAT
+        for name in self.extensions:
+            if find_spec(name) is not None:
+                yield cast("_Holder", import_module(name)).FORMAT
 
 
 class _Holder(Protocol):
@@ -68,6 +76,7 @@ FORMATS = _Table(
     "torch_tar",
     "contained",
     "plain_pickle",
+    extensions=("ckpt.ext.gguf",),
 )
 """Formats of several files come first: they also take a file that points to them, such as `latest`."""
 

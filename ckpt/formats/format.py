@@ -214,7 +214,7 @@ PICKLE = (".pkl", ".pickle", ".joblib")
 INDEXES = (".safetensors.index.json", ".bin.index.json")
 """Endings of an index of shards."""
 
-WEIGHTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors")
+WEIGHTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".gguf")
 """Endings of files that a folder is searched for."""
 CHECKPOINTS = (*WEIGHTS, ".index.json", ".pth.tar", ".th")
 """A file with one of these that is no checkpoint is an error."""

@@ -42,6 +42,12 @@ class DType(NamedTuple):
             return -(-numel // self.block.elements) * self.block.nbytes
         return (numel * self.bits + 7) // 8
 
+    def numel(self, nbytes: int) -> int:
+        """The number of elements in `nbytes` bytes."""
+        if self.block is not None:
+            return nbytes // self.block.nbytes * self.block.elements
+        return nbytes * 8 // self.bits
+
     @property
     def bits_per_element(self) -> float:
         """The bits that one element takes, with its share of what its block says once."""

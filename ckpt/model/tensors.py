@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Literal
 
@@ -134,6 +134,11 @@ def tensor_ref(
     return TensorRef(
         storage, dtype, shape, stride, offset, numel, (numel * bits + 7) // 8, extent, requires_grad
     )
+
+
+def blocks_in(tensors: Iterable[Tensor]) -> list[str]:
+    """Return the names of the types whose elements come in blocks, in the order of the tensors."""
+    return list(dict.fromkeys(tensor.dtype.name for tensor in tensors if tensor.dtype.block is not None))
 
 
 def is_same_view(tensor: object, other: object) -> bool:

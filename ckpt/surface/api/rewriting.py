@@ -427,6 +427,7 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
         if isinstance(given, Opened):
             raise _ask_where(given.checkpoint, options)
         with opened(path, options) as checkpoint:
+            _refuse_own_metadata(checkpoint, options)
             raise _ask_where(checkpoint, options)
     if options.in_place and isinstance(given, Opened):
         _check_place(given)
@@ -457,6 +458,7 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
     try:
         for line in doubts(checkpoint):
             talk(line)
+        _refuse_own_metadata(checkpoint, options)
         chosen = weights_file(checkpoint) if options.command.weights_file else checkpoint
         survey = Survey(chosen)
         mixed = survey.mixed
@@ -466,6 +468,16 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
     finally:
         if not is_open:
             checkpoint.close()
+
+
+def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
+    """Raise UsageError for a command that changes a file of another program and keeps all else in it."""
+    if checkpoint.traits.has_own_metadata and options.command.name != "convert":
+        raise UsageError(
+            f"ckpt reads {checkpoint.traits.label} and does not write it",
+            path=checkpoint.path,
+            hint="ckpt convert --dtype bfloat16 makes safetensors of it",
+        )
 
 
 def _with_place(path: str, options: WriteOptions) -> WriteOptions:
