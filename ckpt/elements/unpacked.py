@@ -35,6 +35,10 @@ class Decoder(Protocol):
         """Tell whether blocks of this type can be decoded, in this order of bytes."""
         ...
 
+    def swap_fields(self, name: str, blocks: Array) -> Array:
+        """Return the blocks of a big-endian machine with their fields little-endian."""
+        ...
+
     def decode(self, name: str, blocks: Array, big: bool) -> Array:
         """Return the elements of `blocks`, an array of bytes with a row per block, as float32 with a row per block."""
         ...
@@ -68,6 +72,23 @@ def unpacked(ref: TensorRef) -> TensorRef:
     numbers = None if place is None else Unpacked(place, ref.dtype, ref.numel)
     storage = Storage(ref.storage.id, ref.storage.device, SINGLE, SINGLE.nbytes(ref.numel), numbers)
     return tensor_ref(storage, SINGLE, ref.shape, contiguous(ref.shape), 0, ref.requires_grad)
+
+
+def packed_blocks(ref: TensorRef) -> Iterator[bytes]:
+    """Yield the bytes of a tensor in blocks as they are stored, little-endian where the order of bytes is known."""
+    place, block = ref.storage.place, ref.dtype.block
+    assert place is not None
+    assert block is not None
+    if not place.big or not can_unpack(ref):
+        yield from place.read_blocks(*ref.extent)
+        return
+    import numpy as np
+
+    step = max(1, READ // block.nbytes) * block.nbytes
+    for first in range(0, ref.nbytes, step):
+        data = b"".join(place.read_blocks(first, min(step, ref.nbytes - first)))
+        rows = np.frombuffer(data, "u1").reshape(-1, block.nbytes)
+        yield decoder_of(block.decoder).swap_fields(ref.dtype.name, rows).tobytes()
 
 
 class Unpacked(BasePlace):

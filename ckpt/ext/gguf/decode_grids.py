@@ -20,7 +20,8 @@ def _signs() -> Array:
     import numpy as np
 
     bits = np.unpackbits(np.arange(256, dtype="u1")[:, None], axis=1, bitorder="little")
-    return 1 - 2 * bits.astype("<f4")
+    signs: Array = 1 - 2 * bits.astype("<f4")
+    return signs
 
 
 @cache
@@ -30,7 +31,8 @@ def _even_signs() -> Array:
 
     codes = np.arange(128, dtype="u1")
     parity = np.unpackbits(codes[:, None], axis=1).sum(axis=1) & 1
-    return _signs()[codes | (parity << 7)]
+    signs: Array = _signs()[codes | (parity << 7)]
+    return signs
 
 
 def _joined(points: Array, scales: Array, signs: Array | None = None) -> Array:
@@ -47,7 +49,8 @@ def _signs_of_7_bits(words: Array) -> Array:
     import numpy as np
 
     codes = (words[:, :, None] >> np.array([0, 7, 14, 21], "<u4")) & 127
-    return _even_signs()[codes]
+    signs: Array = _even_signs()[codes]
+    return signs
 
 
 def _iq2_xxs(blocks: Array) -> Array:

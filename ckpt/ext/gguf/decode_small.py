@@ -103,7 +103,8 @@ def _scales_of_8_bits() -> Array:
     usual = np.ldexp(1 + mantissa / 8, exponent - 7)
     halves = np.where(exponent == 0, small, usual) / 2
     halves[[0, 0x7F]] = 0
-    return halves.astype("<f4")
+    scales: Array = halves.astype("<f4")
+    return scales
 
 
 def _tq2_0(blocks: Array) -> Array:
@@ -129,7 +130,8 @@ def _ternary(codes: Array, digits: int) -> Array:
 
     powers = np.array([1, 3, 9, 27, 81][:digits], "u1").reshape(digits, 1)
     fractions = codes[:, None, :] * powers  # the digits before go out of the byte
-    return ((fractions.astype("<u2") * 3 >> 8).astype("i1") - 1).reshape(len(codes), -1)
+    levels: Array = (fractions.astype("<u2") * 3 >> 8).astype("i1") - 1
+    return levels.reshape(len(codes), -1)
 
 
 def _q8_k(blocks: Array) -> Array:

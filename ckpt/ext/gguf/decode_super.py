@@ -84,7 +84,7 @@ def _iq4_xs(blocks: Array) -> Array:
     import numpy as np
 
     low = split_nibbles(blocks[:, 4:8], 1).reshape(len(blocks), 8)
-    high = (view_as(blocks, 2, 4, "<u2") >> np.arange(0, 16, 2, "<u2")) & 3
+    high = (view_as(blocks, 2, 4, "<u2") >> np.arange(0, 16, 2, dtype="<u2")) & 3
     steps = (low | high << 4).astype("i1") - np.int8(32)
     numbers = chosen(_UNEVEN, split_nibbles(blocks[:, 8:], 16).reshape(len(blocks), 8, 32))
     numbers *= (read_half(blocks, 0) * steps)[:, :, None]

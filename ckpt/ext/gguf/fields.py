@@ -47,7 +47,8 @@ def split_pairs(codes: Array, group: int) -> Array:
     count = len(codes)
     groups = codes.reshape(count, -1, 1, group)
     shifts = np.array([0, 2, 4, 6], "u1").reshape(4, 1)
-    return (groups >> shifts) & np.uint8(3)
+    pairs: Array = (groups >> shifts) & np.uint8(3)
+    return pairs
 
 
 def split_bits(codes: Array) -> Array:

@@ -93,5 +93,7 @@ def _check_place(name: str, file: Checkpoint, count: int) -> None:
     assert match is not None
     number, of = values.get("split.no"), values.get("split.count")
     if of != count or number != int(match["number"]) - 1:
-        said = f"number {number + 1} of {of}" if type(number) is int else "no part of a set"
+        said = "no part of a set"
+        if type(number) is int and type(of) is int:
+            said = f"number {number + 1:,} of {of:,}"
         raise UnreadableError(f"{show(name, 80)} says that it is {said}")

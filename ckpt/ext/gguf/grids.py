@@ -35,7 +35,8 @@ def points_of(grid: Grid) -> Array:
     numbers = np.flatnonzero(bits)
     base = len(grid.levels)
     digits = [numbers // base**place % base for place in range(grid.width)]
-    return np.array(grid.levels, "<f4")[np.stack(digits, axis=1)]
+    points: Array = np.array(grid.levels, "<f4")[np.stack(digits, axis=1)]
+    return points
 
 
 TWO_XXS = Grid(

@@ -50,10 +50,13 @@ _TEXT, _ARRAY = 8, 9
 
 
 class Array(NamedTuple):
-    """An array of the metadata as it lies in the header: the number of its items' type, how many, and their bytes."""
+    """An array of the metadata as it lies in the header: the number of its items' type, how many, and their bytes.
+
+    `order` is that of the bytes of a number, as struct has it.
+    """
 
     kind: int
-    count: int
+    length: int
     data: bytes
     order: str
 
@@ -66,11 +69,11 @@ class Array(NamedTuple):
         """The items, made anew."""
         if self.kind != _TEXT:
             letter = _SCALARS[self.kind][0]
-            return list(Struct(f"{self.order}{self.count}{letter}").unpack(self.data))
+            return list(Struct(f"{self.order}{self.length}{letter}").unpack(self.data))
         length_at = Struct(f"{self.order}Q").unpack_from
         items: list[Node] = []
         position = 0
-        for _ in range(self.count):
+        for _ in range(self.length):
             end = position + 8 + length_at(self.data, position)[0]
             items.append(self.data[position + 8 : end].decode("utf-8", "backslashreplace"))
             position = end

@@ -128,10 +128,10 @@ def values_of(header: Header) -> list[Value]:
         path = (METADATA, key)
         if not isinstance(value, Array):
             rows.append(Value(path, key, type(value).__name__, value))
-        elif value.count <= FEW:
+        elif value.length <= FEW:
             rows.append(Value(path, key, "list", value.items()))
         else:
-            rows.append(Value(path, key, f"list of {value.type}", fields=value.count))
+            rows.append(Value(path, key, f"list of {value.type}", fields=value.length))
     return rows
 
 
