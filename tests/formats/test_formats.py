@@ -37,6 +37,7 @@ EXAMPLES = {
     "torch-legacy": "legacy.pth",
     "torchscript": "scripted.pt",
     "safetensors": "weights.safetensors",
+    "gguf": "llama_q8_0.gguf",
     "dcp": "dcp",
     "folder": "sharded",
     "sharded": "sharded/model.safetensors.index.json",

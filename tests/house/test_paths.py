@@ -298,6 +298,9 @@ LIMITS = [
 """Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
 
 FORMATS = [
+    "ext.gguf.header._ARRAY",
+    "ext.gguf.header._LONGEST_NAME",
+    "ext.gguf.header._TEXT",
     "ext.layouts.document.VERSION",
     "ext.layouts.document._LARGEST",
     "errors.STOPPED",  # of Linux

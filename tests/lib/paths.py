@@ -133,6 +133,8 @@ SMALL = {
     "ckpt.elements.fill.PIECE": 64,
     "ckpt.elements.fill._WIDEN": 16,
     "ckpt.elements.spans.ELEMENTS": 16,
+    "ckpt.elements.unpacked.PIECE": 256,
+    "ckpt.elements.unpacked.READ": 512,
     "ckpt.bytes.source.STEP": 64,
     "ckpt.bytes.target.BLOCK": 64,
     "ckpt.bytes.target._SMALL": 16,

@@ -24,7 +24,7 @@ _SWAPPED: dict[str, tuple[int, ...]] = {
     "MXFP4": (),
     "NVFP4": (),
 }
-"""Where the float16 fields of a block begin, for the types that files of big-endian machines are known to hold."""
+"""The places at which the float16 fields of a block begin, for the types that files of big-endian machines are known to hold."""
 
 
 def can_decode(name: str, big: bool) -> bool:

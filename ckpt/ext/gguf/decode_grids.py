@@ -102,7 +102,7 @@ def _iq3_s(blocks: Array) -> Array:
 
 
 _DELTA = 0.125
-"""How far the points of IQ1_S and IQ1_M are moved."""
+"""The distance by which the points of IQ1_S and IQ1_M are moved."""
 
 
 def _moved(points: Array, scales: Array, is_down: Array) -> Array:
