@@ -11,6 +11,7 @@ from ckpt.bytes.location import Location
 from ckpt.bytes.source import Source
 from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.model.checkpoint import Checkpoint, Entry, RecordedFile, Traits
+from ckpt.model.dtypes import DType
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.rows import NamedTuple
 
@@ -50,6 +51,8 @@ class Format(NamedTuple):
     """The module that checks its bytes (`CanVerify`); empty when there is none."""
     salvager: str = ""
     """The module that reads what is left of a file that is cut off (`CanSalvage`); empty when there is none."""
+    dtypes: Sequence[DType] = ()
+    """The element types that only this format has."""
     remains: Callable[[Probe], Sequence[str]] | None = None
     """Of a format of several files: gives a line for each file of an interrupted save, whose items have lost their names."""
 

@@ -100,6 +100,7 @@ def test_every_format_has_an_example() -> None:
         "torch-tar",
         "archive",
         "pickle",
+        "gguf",
     ]
     assert {*EXAMPLES, *MADE, *OF_RANKS, "deepspeed", "torch-unpacked"} == {
         reader.name for reader in (*FORMATS, FOREIGN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ckpt.ext.gguf.types import BY_NUMBER
 from ckpt.formats.format import Format, Probe
 from ckpt.model.checkpoint import Traits
 
@@ -22,4 +23,5 @@ FORMAT = Format(
     suffixes=(".gguf",),
     verifier="ckpt.ext.gguf.reader",
     salvager="ckpt.ext.gguf.reader",
+    dtypes=tuple(dtype for dtype in BY_NUMBER.values() if dtype.block is not None),
 )

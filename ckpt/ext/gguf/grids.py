@@ -1,7 +1,7 @@
 """The grids of the IQ types: the points that their codes choose, in order, as sets of bits.
 
 A point is a row of 8 (or 4) levels. Read as the digits of a number, the first one lowest, the points of each grid ascend. So a
-grid is the set of its numbers: bit n is set where the point n is one of it. The values are those of ggml-common.h.
+grid is the set of its numbers: bit n is set where the point n is one of it. The values are in ggml-common.h.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _TEXT, _ARRAY = 8, 9
 class Array(NamedTuple):
     """An array of the metadata as it lies in the header: the number of its items' type, how many, and their bytes.
 
-    `order` is that of the bytes of a number, as struct has it.
+    `order` is the order of the bytes of a number, as struct has it.
     """
 
     kind: int

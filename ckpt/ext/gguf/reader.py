@@ -27,7 +27,7 @@ _FACTS = (
     ("name", "general.name"),
     ("license", "general.license"),
 )
-"""What is said of a file above its tensors: a label, and the key of the metadata."""
+"""The facts that are shown above the tensors: a label, and the key of the metadata."""
 
 
 def read(probe: Probe, limits: Limits) -> Checkpoint:

@@ -236,6 +236,13 @@ def test_diff_compares_numbers_of_blocks(ckpt: Run, tmp_path: Path) -> None:
     assert ckpt("diff", DATA / "little.gguf", DATA / "big.gguf").returncode == 0
 
 
+def test_a_listing_of_blocks_is_read_back(ckpt: Run, tmp_path: Path) -> None:
+    listing = tmp_path / "listing.json"
+    listing.write_text(ckpt("inspect", "--json", DATA / "tiny.gguf").stdout)
+    done = ckpt("diff", "--structure", listing, DATA / "tiny.gguf")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_verify_says_that_there_are_no_checksums(ckpt: Run) -> None:
     done = ckpt("verify", DATA / SPLIT[0])
     assert done.returncode == 0
