@@ -12,6 +12,12 @@ def adapters() -> Any:
     return import_module("ckpt.ext.adapters.hooks")
 
 
+def gguf() -> Any:
+    """The functions that GGUF adds: see `ckpt.ext.gguf.hooks`. Asked only where a file has the trait `has_own_metadata`."""
+    # Named as text: the core imports no extension.
+    return import_module("ckpt.ext.gguf.hooks")
+
+
 def layouts() -> Any:
     """The functions that layouts add: see `ckpt.ext.layouts.hooks`."""
     # Named as text: the core imports no extension.

@@ -18,7 +18,7 @@ from ckpt.model.errors import CkptError, LinkError, NotOpenedError, UnreadableEr
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
 from ckpt.surface.api.checkpoint import Checkpoint
-from ckpt.surface.api.extensions import adapters, layouts
+from ckpt.surface.api.extensions import adapters, gguf, layouts
 from ckpt.surface.api.keywords import (
     Meter,
     Path,
@@ -119,7 +119,13 @@ def diff(
             options = options._replace(progress=meter)
             old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
             if recipe is None:
-                report = job(old, new, options)
+                meeting = None
+                if old.checkpoint.traits.has_own_metadata != new.checkpoint.traits.has_own_metadata:
+                    meeting = gguf().met(old, new, options)
+                if meeting is None:
+                    report = job(old, new, options)
+                else:
+                    report = meeting.judged(job(meeting.before, meeting.after, options))
             else:
                 relaid = layouts().relaid_survey(old, recipe, sides[0].limits, section)
                 options = options._replace(section=None, align=False)
@@ -127,7 +133,7 @@ def diff(
                 names = [row.name for row in report.rows if row.status == "changed"]
                 notes = layouts().wrong_notes(old, new, recipe, sides[0].limits, names)
                 report = report._replace(notes=(*report.notes, *notes))
-            if recipe is None and not (structure or quick or options.select):
+            if recipe is None and report.account is None and not (structure or quick or options.select):
                 report = _with_layout(report, old, new)
         if adapter is not None:
             report = adapters().explained_by(report, adapter, limits, plugins=plugins)
