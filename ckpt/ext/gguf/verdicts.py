@@ -48,11 +48,15 @@ _SAMPLE = 1 << 16
 
 
 class Verdict(NamedTuple):
-    """The judgement of a tensor: its names in both files, its type, the relative error, and what it is instead, if known."""
+    """The judgement of a tensor: its names in both files, its type, the relative error, and what it is instead, if known.
+
+    `by` is the type that rounds the most: its own, or that of the base, and None where neither is known.
+    """
 
     name: str
     stored: str
     type: str
+    by: str | None
     error: float | None
     is_within: bool
     what: str | None = None
@@ -141,11 +145,11 @@ class GgufAccount(NamedTuple):
         rows: dict[str, list[Verdict]] = {}
         for row in self.verdicts:
             if row.is_within:
-                rows.setdefault(row.type, []).append(row)
+                rows.setdefault(row.by or row.type, []).append(row)
         for name, verdicts in sorted(rows.items(), key=lambda item: -len(item[1])):
             errors = [row.error for row in verdicts if row.error is not None]
             if not any(errors):
-                yield f"equal as {name}: {plural(len(verdicts), 'tensor')}"
+                yield f"equal: {plural(len(verdicts), 'tensor')} ({name})"
                 continue
             text = f"within {name} of the base: {plural(len(verdicts), 'tensor')}"
             yield f"{text}, relative error {_range_text(errors)} (at most {MOST_ERROR[name] * 100:.2g} %)"
@@ -158,8 +162,7 @@ def _range_text(errors: Sequence[float]) -> str:
 
 def _wrong_text(row: Verdict) -> str:
     error = "no number" if row.error is None else f"{row.error * 100:.3g} %"
-    limit = MOST_ERROR.get(row.type)
-    most = "" if limit is None else f", {row.type} makes {limit * 100:.2g} % at most"
+    most = "" if row.by is None else f", {row.by} makes {MOST_ERROR[row.by] * 100:.2g} % at most"
     text = f"{show_name(row.stored)} is not {show_name(row.name)}: relative error {error}{most}"
     return text if row.what is None else f"{text}. {row.what}"
 
@@ -181,7 +184,8 @@ def account_of(report: DiffReport, gguf: Renamed, *, is_before: bool) -> GgufAcc
             continue
         index = row.indices[side]
         given = gguf.given[index] if index is not None else entry
-        verdict = _judged(row, base.name, given.name, given.tensor.dtype.name)
+        types = given.tensor.dtype.name, base.tensor.dtype.name
+        verdict = _judged(row, base.name, given.name, types)
         if not verdict.is_within:
             wrong.append((len(verdicts), row))
         verdicts.append(verdict)
@@ -223,14 +227,15 @@ def _equals_embedding(row: Row, report: DiffReport) -> bool:
     return False
 
 
-def _judged(row: Row, name: str, stored: str, type: str) -> Verdict:
-    """The judgement of a pair."""
+def _judged(row: Row, name: str, stored: str, types: tuple[str, str]) -> Verdict:
+    """The judgement of a pair. `types` are its own type and that of the base, which may be rounded more."""
+    by = max((type for type in types if type in MOST_ERROR), key=MOST_ERROR.__getitem__, default=None)
     if row.status == "reshaped":
-        return Verdict(name, stored, type, None, False, "Its shape is another one.")
+        return Verdict(name, stored, types[0], by, None, False, "Its shape is another one.")
     change = row.change
     error = 0.0 if change is None or not change.differing else change.rel_l2
-    is_within = error is not None and type in MOST_ERROR and error <= MOST_ERROR[type]
-    return Verdict(name, stored, type, error, is_within)
+    is_within = error is not None and (error == 0 or (by is not None and error <= MOST_ERROR[by]))
+    return Verdict(name, stored, types[0], by, error, is_within)
 
 
 def _what_it_is(row: Row, report: DiffReport, gguf: Renamed, *, is_before: bool) -> str | None:
