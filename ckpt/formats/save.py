@@ -581,7 +581,7 @@ def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
         raise LossError(
             f"{format} cannot hold blocks of {and_more(blocks, 5)}",
             path=checkpoint.path,
-            hint="ckpt convert --dtype bfloat16 decodes them",
+            way=("convert", "--dtype", "bfloat16"),
         )
     lost = writer_of(format).losses(checkpoint)
     if lost:

@@ -37,26 +37,26 @@ def write(path: Path, model: nn.Module, **options: object) -> None:
 def floats(case: Case) -> None:
     model = case.watch("net", Named())
     write(case.path("model.gguf"), model)
-    case.wrote(case.path("model.gguf"), {"": "net"}, optimizers=False)
+    case.wrote(case.path("model.gguf"), {"": ("model", "net", "")}, optimizers=False)
 
 
 def half(case: Case) -> None:
     model = case.watch("net", Named().to(torch.float16))
     write(case.path("model.gguf"), model)
-    case.wrote(case.path("model.gguf"), {"": "net"}, optimizers=False)
+    case.wrote(case.path("model.gguf"), {"": ("model", "net", "")}, optimizers=False)
 
 
 def split(case: Case) -> None:
     model = case.watch("net", Named())
     write(case.path("model.gguf"), model, split_max_tensors=4)
     for path in sorted(case.folder.glob("model-*.gguf")):
-        case.wrote(path, {"": "net"}, optimizers=False)
+        case.wrote(path, {"": ("model", "net", "")}, optimizers=False)
 
 
 def big_endian(case: Case) -> None:
     model = case.watch("net", Named())
     write(case.path("model.gguf"), model, endianess=gguf.GGUFEndian.BIG)
-    case.wrote(case.path("model.gguf"), {"": "net"}, optimizers=False)
+    case.wrote(case.path("model.gguf"), {"": ("model", "net", "")}, optimizers=False)
 
 
 CASES = (floats, half, split, big_endian)

@@ -603,7 +603,7 @@ def _refuse_blocks(checkpoint: Checkpoint, traits: Traits, to: DType | None) -> 
         raise LossError(
             f"{traits.label} holds no blocks of {and_more(blocks, 5)}",
             path=checkpoint.path,
-            hint="ckpt convert --dtype bfloat16 decodes them",
+            way=("convert", "--dtype", "bfloat16"),
         )
     for part in (part for entry in checkpoint.tensors for part in parts_of(entry.tensor)):
         if part.dtype.block is not None and not can_unpack(part):

@@ -473,11 +473,15 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
 def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
     """Raise UsageError for a command that changes a file of another program and keeps all else in it."""
     if checkpoint.traits.has_own_metadata and options.command.name != "convert":
-        raise UsageError(
+        from ckpt.surface.api.advice import advise  # here: only an error pays for it
+
+        error = UsageError(
             f"ckpt reads {checkpoint.traits.label} and does not write it",
             path=checkpoint.path,
-            hint="ckpt convert --dtype bfloat16 makes safetensors of it",
+            way=("convert", "--dtype", "bfloat16"),
         )
+        advise(error, Survey(checkpoint), options.limits)
+        raise error
 
 
 def _with_place(path: str, options: WriteOptions) -> WriteOptions:

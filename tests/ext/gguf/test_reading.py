@@ -176,7 +176,8 @@ def test_blocks_are_not_written(ckpt: Run, tmp_path: Path, out: str) -> None:
     done = ckpt("convert", DATA / "tiny.gguf", "-o", tmp_path / out, *words)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "holds no blocks of Q4_0, Q8_0 (ckpt convert --dtype bfloat16 decodes them)" in done.stderr
+    assert "holds no blocks of Q4_0, Q8_0 (ckpt convert " in done.stderr
+    assert "--dtype bfloat16 -o " in done.stderr
     assert not list(tmp_path.iterdir())
 
 
