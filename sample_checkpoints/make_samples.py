@@ -434,7 +434,7 @@ def quantized(folder: Path) -> None:
     )
     state = {name: row.to(torch.bfloat16) for name, row in model.state_dict().items()}
     data = safetensors.torch.save(state, metadata={"format": "pt"})
-    (folder / "llama.safetensors").write_bytes(data)
+    (folder / "llama_base.safetensors").write_bytes(data)
     rows = []
     for name, row in state.items():
         if "q_proj" in name or "k_proj" in name:  # llama.cpp turns pairs of neighbours, not of halves

@@ -48,7 +48,7 @@ FINDINGS = {
     "legacy.pth": ["cuda"],
     "legacy_python2.pth": ["cuda"],
     "lightning.ckpt": ["cuda", "optimizer-heavy"],
-    "llama.safetensors": [],
+    "llama_base.safetensors": [],
     "llama_bf16.pth": ["cuda"],
     "llama_q8_0.gguf": [],
     "lora/adapter_model.safetensors": [],

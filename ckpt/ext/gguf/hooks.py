@@ -1,16 +1,20 @@
-"""The functions that GGUF adds to `diff`."""
+"""The functions that GGUF adds to `diff` and `convert`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ckpt.evidence.survey import Survey
-from ckpt.ext.gguf.meeting import Renamed, renamed
+from ckpt.ext.gguf import meeting
+from ckpt.ext.gguf.names import ARCHITECTURES, MADE
 from ckpt.model.checkpoint import names_of
-from ckpt.model.rows import NamedTuple
+from ckpt.model.errors import LossError, UnsupportedError
+from ckpt.model.rows import NamedTuple, replace
+from ckpt.model.text import and_more, show_name
 
 if TYPE_CHECKING:
     from ckpt.commands.diff.diff import DiffReport, Options
+    from ckpt.commands.rewriting.report import RewriteReport
 
 
 class Meeting(NamedTuple):
@@ -18,7 +22,7 @@ class Meeting(NamedTuple):
 
     before: Survey
     after: Survey
-    gguf: Renamed
+    gguf: meeting.Renamed
     is_before: bool
 
     def judged(self, report: DiffReport) -> DiffReport:
@@ -35,8 +39,43 @@ def met(before: Survey, after: Survey, options: Options) -> Meeting | None:
     if own[0] == own[1] or options.structure or options.rules or not options.align:
         return None
     gguf, other = (before, after) if own[0] else (after, before)
-    found = renamed(gguf, set(names_of(other.tensors)))
+    found = meeting.met(gguf, set(names_of(other.tensors)))
     if found is None:
         return None
     read = Survey(found.checkpoint, gguf.model)
     return Meeting(read if own[0] else before, after if own[0] else read, found, own[0])
+
+
+TRANSFORMERS = "transformers"
+"""The word that `convert --recipe` takes in the place of a file, for a GGUF."""
+
+
+def in_transformers(survey: Survey) -> RewriteReport:
+    """The tensors of a GGUF file in the names and the layout of transformers.
+
+    Raises UnsupportedError for an architecture without a table, LossError for a tensor that no table knows.
+    """
+    from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, storages_of
+
+    found = meeting.renamed(survey)
+    if found is None:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedError(
+            "no table has the names of its architecture in transformers",
+            path=survey.path,
+            hint=f"known: {known}",
+        )
+    lost = [name for name in found.unread if name not in MADE]
+    if lost:
+        listed = and_more([show_name(name) for name in lost], 3)
+        raise LossError(f"no table has a name in transformers for {listed}", path=survey.path)
+    entries = tuple(entry for entry in found.checkpoint.tensors if entry.name not in MADE)
+    left = [
+        Leftover(entry.name, "made by the converter, of numbers in config.json", entry.tensor.nbytes)
+        for entry in found.checkpoint.tensors
+        if entry.name in MADE
+    ]
+    root = meeting.tree_of(entries, survey.checkpoint)
+    result = replace(found.checkpoint, root=root, tensors=entries, storages=storages_of(entries))
+    change = Change("layout", found.architecture, TRANSFORMERS, len(entries), "tensor")
+    return RewriteReport("convert", survey.checkpoint, result, (change,), tuple(left), unchanged_bytes=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt.ext.gguf.changes import undone
@@ -28,8 +28,18 @@ class Renamed(NamedTuple):
     """The tensors under their own names, because no table knows them or their layout."""
 
 
-def renamed(survey: Survey, others: Collection[str]) -> Renamed | None:
+def met(survey: Survey, others: Collection[str]) -> Renamed | None:
     """Return a GGUF file in the names of transformers, where more of these are among the `others` than of its own."""
+    found = renamed(survey)
+    if found is None:
+        return None
+    ends = {_end(name) for name in others}
+    count = sum(_end(entry.name) in ends for entry in found.checkpoint.tensors)
+    return found if count > sum(_end(entry.name) in ends for entry in found.given) else None
+
+
+def renamed(survey: Survey) -> Renamed | None:
+    """Return a GGUF file in the names of transformers, or None where no table has its architecture."""
     checkpoint = survey.checkpoint
     values = {value.name: value.node for value in checkpoint.values}
     name = values.get("general.architecture")
@@ -44,16 +54,18 @@ def renamed(survey: Survey, others: Collection[str]) -> Renamed | None:
         if other is None:
             unread.append(entry.name)
         entries.append(other or entry)
-    ends = {_end(name) for name in others}
-    met = sum(_end(entry.name) in ends for entry in entries)
-    if met <= sum(_end(entry.name) in ends for entry in checkpoint.tensors):
-        return None
+    root = tree_of(entries, checkpoint)
+    read = replace(checkpoint, root=root, tensors=tuple(entries), is_edited=True)
+    return Renamed(read, name, tuple(checkpoint.tensors), tuple(unread))
+
+
+def tree_of(entries: Sequence[Entry], checkpoint: Checkpoint) -> Dict:
+    """The tree of these tensors, with the metadata of a GGUF file."""
     root = Dict()
     root.set([entry.name for entry in entries], [entry.tensor for entry in entries])
     if checkpoint.beside is not None:
         root.set([METADATA], [checkpoint.beside])
-    read = replace(checkpoint, root=root, tensors=tuple(entries), is_edited=True)
-    return Renamed(read, name, tuple(checkpoint.tensors), tuple(unread))
+    return root
 
 
 def _end(name: str) -> str:
@@ -61,7 +73,7 @@ def _end(name: str) -> str:
     return ".".join(name.split(".")[-4:])
 
 
-def _heads_of(values: dict[str, object], name: str) -> tuple[int | None, int | None]:
+def _heads_of(values: Mapping[str, object], name: str) -> tuple[int | None, int | None]:
     """The number of heads of q, and of k, as far as the metadata says one number for all blocks."""
     queries = values.get(f"{name}.attention.head_count")
     keys = values.get(f"{name}.attention.head_count_kv", queries)

@@ -23,7 +23,7 @@ from ckpt.model.names import natural
 from ckpt.model.text import and_more, plural, show
 from ckpt.surface.api.advice import SUFFIXES
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
-from ckpt.surface.api.extensions import adapters, layouts
+from ckpt.surface.api.extensions import adapters, gguf, layouts
 from ckpt.surface.api.handle import read
 from ckpt.surface.api.keywords import (
     Path,
@@ -327,7 +327,7 @@ def convert(
     the tokenizer beside the weights. `adapter_names` is peft or kohya, and gives a LoRA the names of that program; `base` is the
     checkpoint that says where the dots of kohya's names are. `model` is a torch.nn.Module, or the text
     `FILE.py:FACTORY`, of which `arg` are the arguments. `recipe` is the path of a recipe of `ckpt.recipe`, which turns the model
-    into another layout, or with `reverse` back. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
+    into another layout, or with `reverse` back; for a GGUF it may be `transformers`. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
     from ckpt.commands.convert.convert import convert as job
     from ckpt.commands.rewriting.sets import refuse_lost, with_flattening
@@ -356,14 +356,19 @@ def convert(
             refuse_lost(survey.checkpoint)
         stages = _stripping(strip, prefix, section, limits)
         stages += [] if naming is None else [naming]
-        if recipe is not None:
+        is_known = survey.checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers"
+        if is_known:  # the file names its own layout
+            stages.append(gguf().in_transformers)
+        elif recipe is not None:
             plain_traits = save.traits_of(save.SHARD_FORMAT)
             stages.append(
                 layouts().recipe_stage(
                     recipe, save.SHARD_FORMAT, plain_traits, limits, reverse=reverse, section=section
                 )
             )
-        inner = None if recipe is not None else section  # what a recipe makes is the model alone
+        inner = (
+            None if recipe is not None and not is_known else section
+        )  # what a recipe makes is the model alone
         stages.append(
             lambda survey: job(
                 survey,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import ggufs
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from process import Run
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 State = dict[str, torch.Tensor]
 WIDTH, INNER, WORDS, HEADS, KEYS = 64, 96, 40, 4, 2
@@ -196,7 +196,14 @@ def permuted(row: torch.Tensor, heads: int) -> torch.Tensor:
     return row.reshape(heads, 2, half, *row.shape[1:]).transpose(1, 2).reshape(row.shape)
 
 
-def convert(state: State, architecture: str, kind: str = "Q8_0", *, permute: bool = True) -> bytes:
+def convert(
+    state: State,
+    architecture: str,
+    kind: str = "Q8_0",
+    *,
+    permute: bool = True,
+    more: Sequence[ggufs.Tensor] = (),
+) -> bytes:
     """What llama.cpp's converter and quantiser make of a model."""
     words = sorted(MODELS[architecture][1], key=lambda pair: -len(pair[0]))
     tensors = []
@@ -222,7 +229,7 @@ def convert(state: State, architecture: str, kind: str = "Q8_0", *, permute: boo
         (f"{architecture}.attention.head_count", "u32", HEADS),
         (f"{architecture}.attention.head_count_kv", "u32", KEYS),
     ]
-    return ggufs.gguf(pairs, tensors)
+    return ggufs.gguf(pairs, [*tensors, *more])
 
 
 def written(folder: Path, state: State, data: bytes) -> tuple[Path, Path]:
@@ -244,6 +251,40 @@ def test_an_honest_quantisation_is_the_base(ckpt: Run, tmp_path: Path, architect
             "\n  ", " "
         )
         assert f"within {kind} of the base" in done.stdout
+
+
+@pytest.mark.parametrize("architecture", MODELS)
+def test_convert_takes_it_back_to_transformers(ckpt: Run, tmp_path: Path, architecture: str) -> None:
+    state = MODELS[architecture][0]()
+    _, quantised = written(tmp_path, state, convert(state, architecture))
+    out = tmp_path / "out.safetensors"
+    done = ckpt("convert", quantised, "--recipe", "transformers", "--dtype", "float32", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert f"{architecture} → transformers" in done.stdout
+    back = load_file(out)
+    assert {name: row.shape for name, row in back.items()} == {name: row.shape for name, row in state.items()}
+    for name, row in state.items():
+        assert (back[name] - row).norm() <= 0.01 * row.norm(), name
+
+
+def test_convert_leaves_out_what_the_converter_made(ckpt: Run, tmp_path: Path) -> None:
+    data = convert(decoder(), "llama", more=[ggufs.Tensor("rope_freqs.weight", (8,), ggufs.F32, bytes(32))])
+    path, out = tmp_path / "x.gguf", tmp_path / "out.safetensors"
+    path.write_bytes(data)
+    done = ckpt("convert", path, "--recipe", "transformers", "--dtype", "bfloat16", "-o", out)
+    assert done.returncode == 0
+    assert "left out: rope_freqs.weight" in done.stdout
+    assert len(load_file(out)) == len(decoder())
+
+
+def test_convert_refuses_a_tensor_that_no_table_knows(ckpt: Run, tmp_path: Path) -> None:
+    data = convert(decoder(), "llama", more=[ggufs.Tensor("blk.0.ssm_a", (8,), ggufs.F32, bytes(32))])
+    path, out = tmp_path / "x.gguf", tmp_path / "out.safetensors"
+    path.write_bytes(data)
+    done = ckpt("convert", path, "--recipe", "transformers", "--dtype", "bfloat16", "-o", out)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "no table has a name in transformers for blk.0.ssm_a" in done.stderr
+    assert not out.exists()
 
 
 def test_json_says_each_tensor(ckpt: Run, tmp_path: Path) -> None:
