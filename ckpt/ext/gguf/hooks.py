@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ckpt.commands.rewriting.report import RewriteReport
 
 
+_OF_TRAINING = ("frozen", "changed-without-state", "step-skipped", "buffers-in-frozen")
+"""Findings about two steps of one training, which a model and its quantisation are not."""
+
+
 class Meeting(NamedTuple):
     """Two sides of a comparison, one of them a GGUF file in the names of the other."""
 
@@ -26,10 +30,17 @@ class Meeting(NamedTuple):
     is_before: bool
 
     def judged(self, report: DiffReport) -> DiffReport:
-        """The report with the judgement of each tensor by the error that its type makes."""
+        """The report with the judgement of each tensor by the error that its type makes.
+
+        Who asks for a tolerance or for bars has asked for something else.
+        """
+        if report.options.norms or report.options.histogram or report.options.tolerance is not None:
+            return report
         from ckpt.ext.gguf.verdicts import account_of
 
-        return report._replace(account=account_of(report, self.gguf, is_before=self.is_before))
+        findings = tuple(row for row in report.findings if row.code not in _OF_TRAINING)
+        account = account_of(report, self.gguf, is_before=self.is_before)
+        return report._replace(account=account, findings=findings)
 
 
 def met(before: Survey, after: Survey, options: Options) -> Meeting | None:

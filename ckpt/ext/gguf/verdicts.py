@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_ERROR = {
     "float64": 1e-6,
-    "float32": 1e-5,
+    "float32": 1e-4,
     "float16": 2e-3,
     "bfloat16": 6e-3,
     "Q8_K": 0.03,
@@ -232,6 +232,8 @@ def _judged(row: Row, name: str, stored: str, types: tuple[str, str]) -> Verdict
     by = max((type for type in types if type in MOST_ERROR), key=MOST_ERROR.__getitem__, default=None)
     if row.status == "reshaped":
         return Verdict(name, stored, types[0], by, None, False, "Its shape is another one.")
+    if row.unread is not None or row.damaged or row.status == "unchecked":
+        return Verdict(name, stored, types[0], by, None, False, "It was not compared.")
     change = row.change
     error = 0.0 if change is None or not change.differing else change.rel_l2
     is_within = error is not None and (error == 0 or (by is not None and error <= MOST_ERROR[by]))

@@ -370,6 +370,23 @@ def test_an_architecture_without_a_table_keeps_its_names(ckpt: Run, tmp_path: Pa
     assert f"{len(state)} added" in done.stdout
 
 
+def test_no_finding_of_a_training_is_made(ckpt: Run, tmp_path: Path) -> None:
+    state = {name: row.to(torch.bfloat16) for name, row in decoder().items()}
+    base, quantised = written(tmp_path, state, convert(state, "llama"))
+    assert json.loads(ckpt("diff", "--json", base, quantised).stdout)["findings"] == []
+    assert ckpt("diff", base, quantised, "--fail-on", "frozen").returncode == 0
+
+
+def test_bars_and_tolerances_are_those_of_any_diff(ckpt: Run, tmp_path: Path) -> None:
+    state = decoder()
+    base, quantised = written(tmp_path, state, convert(state, "llama"))
+    bars = ckpt("diff", base, quantised, "--stat")
+    assert "within what their types make" not in bars.stdout
+    assert "mlp" in bars.stdout
+    assert ckpt("diff", base, quantised, "--atol", "1e-9").returncode == 1
+    assert ckpt("diff", base, quantised, "--atol", "1", "--ignore-dtype").returncode == 0
+
+
 def test_two_ggufs_are_compared_under_their_own_names(ckpt: Run, tmp_path: Path) -> None:
     state = decoder()
     one, two = tmp_path / "one.gguf", tmp_path / "two.gguf"

@@ -244,6 +244,14 @@ def test_a_listing_of_blocks_is_read_back(ckpt: Run, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_tensor_that_cannot_be_read_is_not_within(ckpt: Run, tmp_path: Path) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes((DATA / "tiny.gguf").read_bytes()[:-300])
+    done = ckpt("diff", path, DATA / "tiny.gguf")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
 def test_verify_says_that_there_are_no_checksums(ckpt: Run) -> None:
     done = ckpt("verify", DATA / SPLIT[0])
     assert done.returncode == 0
