@@ -17,6 +17,9 @@ from house import parsed
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
+    "ext.gguf.changes._MOST",
+    "ext.gguf.verdicts._LOOKED",
+    "ext.gguf.verdicts._SAMPLE",
     "ext.adapters.account._GROUPS",
     "ext.adapters.base._TRIES",
     "ext.adapters.config._LONGEST",

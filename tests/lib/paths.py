@@ -135,6 +135,7 @@ SMALL = {
     "ckpt.elements.spans.ELEMENTS": 16,
     "ckpt.elements.unpacked.PIECE": 256,
     "ckpt.elements.unpacked.READ": 512,
+    "ckpt.ext.gguf.header.STEP": 64,
     "ckpt.bytes.source.STEP": 64,
     "ckpt.bytes.target.BLOCK": 64,
     "ckpt.bytes.target._SMALL": 16,

@@ -1,4 +1,4 @@
-"""What the converter of llama.cpp changes in tensors, undone while they are read: the order of rows, a transpose, an added 1."""
+"""The changes of llama.cpp's converter in tensors, undone while they are read: the order of rows, a transpose, an added 1."""
 
 from __future__ import annotations
 

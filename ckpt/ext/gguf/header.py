@@ -29,6 +29,8 @@ _ENTRY, _KEY = 1_000, 700
 """Bytes of memory of a tensor and of a pair of the metadata."""
 FEW = 256
 """Items of an array that are made at once; longer arrays are made when they are asked for."""
+STEP = 1 << 20
+"""The least bytes of a header that is read on: behind a URL each read is a request."""
 _LONGEST_NAME = 65_535
 """The most bytes of a key (docs/gguf.md). Names of tensors are shorter."""
 
@@ -128,7 +130,7 @@ class _Cursor:
             )
         if end > self._most:
             raise LimitError(f"the GGUF header has over {self._most:,} bytes", "header-bytes", self._most)
-        target = min(size, self._most, max(end, 2 * len(self.data)))
+        target = min(size, self._most, max(end, 2 * len(self.data), STEP))
         self.data += self._source.read(len(self.data), target - len(self.data))
 
     def number(self, letter: str, what: str) -> int:

@@ -50,7 +50,7 @@ _SAMPLE = 1 << 16
 class Verdict(NamedTuple):
     """The judgement of a tensor: its names in both files, its type, the relative error, and what it is instead, if known.
 
-    `by` is the type that rounds the most: its own, or that of the base, and None where neither is known.
+    `by` is the type that rounds the most, its own or the type of the base. It is None if neither is known.
     """
 
     name: str
