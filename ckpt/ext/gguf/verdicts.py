@@ -228,7 +228,7 @@ def _equals_embedding(row: Row, report: DiffReport) -> bool:
 
 
 def _judged(row: Row, name: str, stored: str, types: tuple[str, str]) -> Verdict:
-    """The judgement of a pair. `types` are its own type and that of the base, which may be rounded more."""
+    """The judgement of a pair. `types` are its own type and the type of the base, which may be rounded more."""
     by = max((type for type in types if type in MOST_ERROR), key=MOST_ERROR.__getitem__, default=None)
     if row.status == "reshaped":
         return Verdict(name, stored, types[0], by, None, False, "Its shape is another one.")
