@@ -397,16 +397,26 @@ def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
     """Tell whether the elements are the same byte for byte."""
     if before.dtype.bits < 8:
         return same_bytes(_stored_bytes(before), _stored_bytes(after))
-    if isinstance(one := before.storage.place, Unpacked) and isinstance(two := after.storage.place, Unpacked):
-        if one.dtype == two.dtype and one.packed.big == two.packed.big:
-            packed, other = (place.blocks_of(*ref.extent) for place, ref in ((one, before), (two, after)))
-            blocks = one.packed.read_blocks(packed[0], packed[1] - packed[0])
-            if same_bytes(blocks, two.packed.read_blocks(other[0], other[1] - other[0])):
-                return True
+    if _are_same_blocks(before, after):
+        return True
     old, new = place_of(before).run, place_of(after).run
     if old is not None and new is not None:
         return same_ranges(old.source, old.offset, new.source, new.offset, before.nbytes)
     return same_bytes(elements(before), elements(after))
+
+
+def _are_same_blocks(before: TensorRef, after: TensorRef) -> bool:
+    """Tell whether both are decoded from the same blocks. Other blocks may hold the same numbers."""
+    one, two = before.storage.place, after.storage.place
+    if not isinstance(one, Unpacked) or not isinstance(two, Unpacked):
+        return False
+    if one.dtype != two.dtype or one.packed.big != two.packed.big:
+        return False
+    blocks: list[Iterator[bytes]] = []
+    for place, ref in ((one, before), (two, after)):
+        first, last = place.blocks_of(*ref.extent)
+        blocks.append(place.packed.read_blocks(first, last - first))
+    return same_bytes(*blocks)
 
 
 def _stored_bytes(ref: TensorRef) -> Iterator[bytes]:
