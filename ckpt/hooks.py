@@ -13,6 +13,7 @@ HOOKS = {
     "averages": "ckpt.ext.averages.hooks",
     "cluster": "ckpt.ext.cluster.connect",
     "distributed items": "ckpt.ext.dcp.items",
+    "gguf": "ckpt.ext.gguf.hooks",
     "layouts": "ckpt.ext.layouts.hooks",
     "live check": "ckpt.ext.live.check",
     "live memory": "ckpt.ext.live.memory",

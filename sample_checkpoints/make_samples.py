@@ -389,6 +389,100 @@ def language_model_in_half_precision(folder: Path) -> None:
     save(model.to(torch.bfloat16).state_dict(), folder / "llama_bf16.pth", gpu=0)
 
 
+_LLAMA = (
+    ("model.embed_tokens", "token_embd"),
+    ("model.norm", "output_norm"),
+    ("model.layers.", "blk."),
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+    ("input_layernorm", "attn_norm"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("lm_head", "output"),
+)
+"""What transformers and llama.cpp call the same tensors. The longer names come first where one holds another."""
+
+
+@sample
+def quantized(folder: Path) -> None:
+    width, inner, vocabulary, heads = 32, 64, 40, 2
+
+    def linear(size: int, out: int) -> nn.Linear:
+        return nn.Linear(size, out, bias=False)
+
+    def layer() -> nn.Module:
+        return tree(
+            self_attn=tree(**{f"{name}_proj": linear(width, width) for name in "qkvo"}),
+            mlp=tree(
+                gate_proj=linear(width, inner), up_proj=linear(width, inner), down_proj=linear(inner, width)
+            ),
+            input_layernorm=nn.RMSNorm(width),
+            post_attention_layernorm=nn.RMSNorm(width),
+        )
+
+    model = tree(
+        model=tree(
+            embed_tokens=nn.Embedding(vocabulary, width),
+            layers=nn.ModuleList(layer() for _ in range(2)),
+            norm=nn.RMSNorm(width),
+        ),
+        lm_head=linear(width, vocabulary),
+    )
+    state = {name: row.to(torch.bfloat16) for name, row in model.state_dict().items()}
+    data = safetensors.torch.save(state, metadata={"format": "pt"})
+    (folder / "llama_base.safetensors").write_bytes(data)
+    rows = []
+    for name, row in state.items():
+        if "q_proj" in name or "k_proj" in name:  # llama.cpp turns pairs of neighbours, not of halves
+            row = row.view(heads, 2, width // heads // 2, width).transpose(1, 2).reshape(width, width)
+        for theirs, ours in sorted(_LLAMA, key=lambda pair: -len(pair[0])):
+            name = name.replace(theirs, ours)
+        rows.append((name, row.float()))
+    (folder / "llama_q8_0.gguf").write_bytes(gguf_of(rows))
+
+
+def gguf_of(rows: Iterable[tuple[str, Tensor]]) -> bytes:
+    """A GGUF file with matrices as Q8_0 and the rest as float32, as llama-quantize writes it."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    values = {
+        "general.architecture": "llama",
+        "general.name": "Tiny",
+        "general.license": "mit",
+        "tokenizer.chat_template": "{{ messages }}",
+    }
+    numbers = {"llama.block_count": 2, "llama.embedding_length": 32, "llama.attention.head_count": 2}
+    pairs = [text(key) + struct.pack("<I", 8) + text(value) for key, value in values.items()]
+    pairs += [text(key) + struct.pack("<II", 4, value) for key, value in numbers.items()]
+    tokens = b"".join(text(f"word {number}") for number in range(40))
+    pairs.append(text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 40) + tokens)
+    infos, body = b"", b""
+    for name, row in rows:
+        sizes = struct.pack(f"<I{row.dim()}Q", row.dim(), *reversed(row.shape))
+        infos += text(name) + sizes + struct.pack("<IQ", 8 if row.dim() == 2 else 0, len(body))
+        body += q8_0(row) if row.dim() == 2 else row.numpy().tobytes()
+        body += bytes(-len(body) % 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, infos.count(b".weight"), len(pairs)) + b"".join(pairs) + infos
+    return head + bytes(-len(head) % 32) + body
+
+
+def q8_0(row: Tensor) -> bytes:
+    """The blocks of a matrix: the scale, and 32 whole numbers."""
+    blocks = row.reshape(-1, 32)
+    scales = blocks.abs().amax(1, keepdim=True) / 127
+    codes = torch.where(scales > 0, blocks / scales, 0).round().to(torch.int8)
+    return b"".join(
+        struct.pack("<e", scale.item()) + code.numpy().tobytes()
+        for scale, code in zip(scales, codes, strict=True)
+    )
+
+
 @sample
 def adapter_of_the_language_model(folder: Path) -> None:
     width, inner, rank = 16, 44, 4

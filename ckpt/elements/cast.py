@@ -82,7 +82,9 @@ CASTS = ("bfloat16", "float16", "float32")
 
 
 def can_cast(source: DType, to: DType) -> bool:
-    """Tell whether `cast` converts from `source` to `to`."""
+    """Tell whether elements are converted from `source` to `to`: by `cast`, or by way of what blocks are decoded to."""
+    if source.block is not None:
+        return to.name in (*CASTS, "float64")
     is_number = (
         source.name in CASTABLE or source.kind == "bool" or (source.kind == "int" and source.bits >= 8)
     )
@@ -328,6 +330,11 @@ def _floats(block: bytes | memoryview, dtype: DType, row: int, rows: Rows) -> Ar
     words = rows.words(row, len(codes) * table.itemsize // 4)
     np.take(table, codes, out=words.view(table.dtype), mode="clip")
     return words.view("<f4")
+
+
+def is_castable(dtype: DType) -> bool:
+    """Tell whether `--dtype` converts floats of this type."""
+    return dtype.name in CASTABLE or dtype.block is not None
 
 
 def has_numbers(dtype: DType) -> bool:

@@ -13,6 +13,7 @@ from ckpt.elements.computed import place_of
 from ckpt.elements.histogram import Histogram
 from ckpt.elements.measure import Difference
 from ckpt.elements.spans import cuts, numbered_blocks, refuse_unfolded, without_repeats
+from ckpt.elements.unpacked import Unpacked, can_unpack, unpacked
 from ckpt.model.errors import UnreadableError
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import Composite, Tensor, TensorRef, parts_of
@@ -232,11 +233,16 @@ def _part(
         return as_it_is
     if before.storage.place is None or after.storage.place is None:
         return as_it_is._replace(change=_all_of(before))  # only one side is on meta
-    old, new, times = without_repeats(before, after)
+    old, new, times = without_repeats(_numeric(before), _numeric(after))
     refuse_unfolded(old)
     refuse_unfolded(new)
     old, new, order = _straightened(old, new)
     return _Part(old, new, times, order, old.shape, allowed, always, histogram)
+
+
+def _numeric(ref: TensorRef) -> TensorRef:
+    """A tensor in blocks as its numbers, where they can be decoded; any other tensor itself."""
+    return unpacked(ref) if can_unpack(ref) else ref
 
 
 Span = Difference | Failed | None
@@ -391,10 +397,26 @@ def _same_bytes(before: TensorRef, after: TensorRef) -> bool:
     """Tell whether the elements are the same byte for byte."""
     if before.dtype.bits < 8:
         return same_bytes(_stored_bytes(before), _stored_bytes(after))
+    if _are_same_blocks(before, after):
+        return True
     old, new = place_of(before).run, place_of(after).run
     if old is not None and new is not None:
         return same_ranges(old.source, old.offset, new.source, new.offset, before.nbytes)
     return same_bytes(elements(before), elements(after))
+
+
+def _are_same_blocks(before: TensorRef, after: TensorRef) -> bool:
+    """Tell whether both are decoded from the same blocks. Other blocks may hold the same numbers."""
+    one, two = before.storage.place, after.storage.place
+    if not isinstance(one, Unpacked) or not isinstance(two, Unpacked):
+        return False
+    if one.dtype != two.dtype or one.packed.big != two.packed.big:
+        return False
+    blocks: list[Iterator[bytes]] = []
+    for place, ref in ((one, before), (two, after)):
+        first, last = place.blocks_of(*ref.extent)
+        blocks.append(place.packed.read_blocks(first, last - first))
+    return same_bytes(*blocks)
 
 
 def _stored_bytes(ref: TensorRef) -> Iterator[bytes]:

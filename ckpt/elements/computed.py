@@ -9,6 +9,7 @@ from ckpt.bytes.far import Reading
 from ckpt.bytes.source import Source
 from ckpt.elements import cast
 from ckpt.elements.blocks import elements, in_whole_elements, is_all, is_big, is_dense, slice_of
+from ckpt.elements.unpacked import unpacked
 from ckpt.model.dtypes import DType
 from ckpt.model.places import BasePlace, Checksum, Place, Tally, cut_blocks
 from ckpt.model.tensors import Storage, TensorRef, tensor_ref
@@ -48,13 +49,13 @@ def lacks_bytes(ref: TensorRef) -> bool:
 class Computed(PlaceOfTensors):
     """The elements of a tensor in the order of its shape, as `dtype`.
 
-    They are little-endian, with conjugation and negation resolved.
+    They are little-endian, with conjugation and negation resolved. Elements in blocks are decoded for another dtype.
     """
 
     __slots__ = ("dtype", "of")
 
     def __init__(self, of: TensorRef, dtype: DType) -> None:
-        self.of = of
+        self.of = of if dtype == of.dtype else unpacked(of)
         self.dtype = dtype
 
     @property
@@ -96,7 +97,7 @@ class Overlaid(PlaceOfTensors):
 
     def __init__(self, of: TensorRef, over: TensorRef) -> None:
         self.of = of
-        self.over = over
+        self.over = over if over.dtype == of.dtype else unpacked(over)
 
     @property
     def nbytes(self) -> int:

@@ -96,6 +96,11 @@ def load_of(checkpoint: Checkpoint, models: Sequence[Section]) -> Load:
         return _contained(checkpoint, models, ", ".join(options), note)
     if checkpoint.traits.is_set:
         return _of_set(checkpoint, ", ".join(options), note)
+    if checkpoint.parts and checkpoint.traits.has_own_metadata:  # its loader finds the others by the first
+        first = f"{_local(checkpoint.path).rpartition('/')[0]}/{checkpoint.parts[0]}".lstrip("/")
+        if _local(checkpoint.path).startswith("/"):
+            first = f"/{first}"
+        return Load(template.format(path=literal(first)), note)
     if checkpoint.parts:
         return Load(_sharded(checkpoint, ", ".join(options)), note)
     path = literal(_local(checkpoint.path))

@@ -73,6 +73,7 @@ FORMATS = _Table(
     "ckpt.ext.old.torch_tar",
     "ckpt.ext.archives",
     "ckpt.ext.pickles",
+    "ckpt.ext.gguf",
 )
 """Formats of several files come first: they also take a file that points to them, such as `latest`."""
 

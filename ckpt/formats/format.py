@@ -11,6 +11,7 @@ from ckpt.bytes.location import Location
 from ckpt.bytes.source import Source
 from ckpt.formats.common.archive import Archive, read_archive
 from ckpt.model.checkpoint import Checkpoint, Entry, RecordedFile, Traits
+from ckpt.model.dtypes import DType
 from ckpt.model.limits import Budget, Limits
 from ckpt.model.rows import NamedTuple
 
@@ -50,6 +51,8 @@ class Format(NamedTuple):
     """The module that checks its bytes (`CanVerify`); empty when there is none."""
     salvager: str = ""
     """The module that reads what is left of a file that is cut off (`CanSalvage`); empty when there is none."""
+    dtypes: Sequence[DType] = ()
+    """The element types that only this format has."""
     remains: Callable[[Probe], Sequence[str]] | None = None
     """Of a format of several files: gives a line for each file of an interrupted save, whose items have lost their names."""
 
@@ -216,7 +219,7 @@ INDEXES = (".safetensors.index.json", ".bin.index.json")
 DISTRIBUTED = ".distcp"
 """The ending of the data files of a distributed checkpoint: none of them is a checkpoint of its own."""
 
-WEIGHTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors")
+WEIGHTS = (".pth", ".pt", ".ckpt", ".bin", ".safetensors", ".gguf")
 """Endings of files that a folder is searched for."""
 CHECKPOINTS = (*WEIGHTS, ".index.json", ".pth.tar", ".th")
 """A file with one of these that is no checkpoint is an error."""

@@ -10,7 +10,7 @@ from contextlib import closing
 from ckpt.bytes.location import locate
 from ckpt.bytes.source import read_limited
 from ckpt.model.checkpoint import Checkpoint, Declared, DeclaredSection, Entry, Traits
-from ckpt.model.dtypes import BY_NAME
+from ckpt.model.dtypes import BY_NAME, DType
 from ckpt.model.errors import UnreadableError, about
 from ckpt.model.limits import Budget, Limits, json_list, json_object, parse_json
 from ckpt.model.names import Key, NamedKey, Path
@@ -124,8 +124,17 @@ def _role(row: dict[str, Json]) -> tuple[str, str, str, str]:
     return _one_of(row["role"], _ROLES), trust, _text(evidence["source"]), _text(evidence["note"])
 
 
+def _dtype(name: str) -> DType:
+    """The element type of a name. Raises KeyError."""
+    if name in BY_NAME:
+        return BY_NAME[name]
+    from ckpt.formats import known_formats  # here: the table imports this room's modules
+
+    return {dtype.name: dtype for format in known_formats() for dtype in format.dtypes}[name]
+
+
 def _entry(row: dict[str, Json]) -> Entry:
-    shape, dtype = tuple(_count(size) for size in json_list(row["shape"])), BY_NAME[_text(row["dtype"])]
+    shape, dtype = tuple(_count(size) for size in json_list(row["shape"])), _dtype(_text(row["dtype"]))
     device = None if row["device"] is None else _text(row["device"])
     tensor: Tensor
     if row["layout"] == "strided":

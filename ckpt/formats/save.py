@@ -16,6 +16,7 @@ from ckpt.bytes.source import Source
 from ckpt.bytes.target import Progress, Sink, Target
 from ckpt.elements.audit import Audit
 from ckpt.formats import (
+    FORMATS,
     appender_of,
     by_name,
     open,
@@ -42,7 +43,7 @@ from ckpt.model.errors import (
 from ckpt.model.limits import Limits
 from ckpt.model.places import Checksum
 from ckpt.model.rows import NamedTuple
-from ckpt.model.tensors import parts_of
+from ckpt.model.tensors import blocks_in, parts_of
 from ckpt.model.text import and_more, pasted_path, show
 from ckpt.tree.find import metadata_of
 
@@ -97,6 +98,9 @@ def format_for(path: str, choice: str | None, *, endings: Sequence[str] = ()) ->
         return choice
     usual = next((name for name, format in formats.items() if path.endswith(format.suffixes)), None)
     if usual is None:
+        read = next((row for row in FORMATS if row.suffixes and path.endswith(row.suffixes)), None)
+        if read is not None and not read.writer:
+            raise UsageError(f"ckpt reads {read.traits.label} and does not write it", path=path)
         hint = "--format " + " or --format ".join(formats)
         if endings:
             outs = [pasted_path(path + ending) for ending in endings]
@@ -572,6 +576,13 @@ def undo(path: str, limits: Limits, *, dry_run: bool = False) -> Undone:
 
 def refuse_losses(checkpoint: Checkpoint, format: str) -> None:
     """Raise LossError with the list of what a format cannot hold."""
+    blocks = blocks_in(entry.tensor for entry in checkpoint.tensors)
+    if blocks:
+        raise LossError(
+            f"{format} cannot hold blocks of {and_more(blocks, 5)}",
+            path=checkpoint.path,
+            way=("convert", "--dtype", "bfloat16"),
+        )
     lost = writer_of(format).losses(checkpoint)
     if lost:
         raise LossError(

@@ -263,6 +263,8 @@ class Traits(NamedTuple):
     """True if its parts are members of one file. Then `load` has the field `part`, the name of a member."""
     is_set: bool = False
     """True if its parts are files of ranks. Its loader, if it has one, opens them by their folder."""
+    has_own_metadata: bool = False
+    """True if its metadata is of another program, so that no other format holds it and no command changes it."""
     no_load: str = ""
     """The reason why a set has no `load`, where the format knows it."""
 

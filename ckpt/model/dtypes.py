@@ -12,8 +12,20 @@ from ckpt.model.rows import NamedTuple
 Kind = Literal["float", "int", "bool", "complex", "quantized", "bits"]
 
 
+class Block(NamedTuple):
+    """The elements that an element type packs together: `elements` of them in `nbytes` bytes.
+
+    `decoder` is the module that makes numbers of blocks (see `ckpt.elements.unpacked`), as text: who counts elements
+    never loads it.
+    """
+
+    elements: int
+    nbytes: int
+    decoder: str
+
+
 class DType(NamedTuple):
-    """An element type. `bits` is the width of one element, as counted by the shape."""
+    """An element type. `bits` is the width of one element, as counted by the shape; 0 where elements come in blocks."""
 
     name: str
     bits: int
@@ -21,10 +33,25 @@ class DType(NamedTuple):
     safetensors: str | None = None
     storage: str | None = None
     """The class of the typed storages that torch saves (`FloatStorage`), or None if it saves them untyped."""
+    block: Block | None = None
+    """The blocks of a type whose elements have no bytes of their own. A tensor of it begins with a block."""
 
     def nbytes(self, numel: int) -> int:
-        """The number of bytes of `numel` elements."""
+        """The number of bytes of `numel` elements. An unfinished block counts whole."""
+        if self.block is not None:
+            return -(-numel // self.block.elements) * self.block.nbytes
         return (numel * self.bits + 7) // 8
+
+    def numel(self, nbytes: int) -> int:
+        """The number of elements in `nbytes` bytes."""
+        if self.block is not None:
+            return nbytes // self.block.nbytes * self.block.elements
+        return nbytes * 8 // self.bits
+
+    @property
+    def bits_per_element(self) -> float:
+        """The bits that one element takes, with its share of what its block says once."""
+        return self.bits if self.block is None else 8 * self.block.nbytes / self.block.elements
 
 
 _TABLE = (

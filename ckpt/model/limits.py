@@ -53,7 +53,7 @@ class Limits(NamedTuple):
     directory_bytes: int = 64 * 2**20
     """The central directory of a zip archive, where a record takes more than RECORD_BYTES there."""
     header_bytes: int = 100_000_000
-    """The header of a safetensors file. 100 MB is the limit of the format itself."""
+    """The header of a safetensors file, for which 100 MB is the limit of the format itself, or of a GGUF file."""
     index_bytes: int = 64 * 2**20
     """The JSON index of a sharded checkpoint, and any other JSON file beside weights."""
     metadata_bytes: int = 2**30

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Literal
 
@@ -115,9 +115,15 @@ def tensor_ref(
     offset: int,
     requires_grad: bool | None = None,
 ) -> TensorRef:
-    """A view with its sizes computed. The caller must check that its extent lies within the storage."""
+    """A view with its sizes computed. The caller must check that its extent lies within the storage.
+
+    A tensor whose elements come in blocks is contiguous, and all of its storage.
+    """
     numel = prod(shape)
     bits = dtype.bits
+    if dtype.block is not None:
+        nbytes = dtype.nbytes(numel)
+        return TensorRef(storage, dtype, shape, stride, offset, numel, nbytes, (0, nbytes), requires_grad)
     if numel:
         last = offset
         for size, step in zip(shape, stride, strict=True):
@@ -128,6 +134,11 @@ def tensor_ref(
     return TensorRef(
         storage, dtype, shape, stride, offset, numel, (numel * bits + 7) // 8, extent, requires_grad
     )
+
+
+def blocks_in(tensors: Iterable[Tensor]) -> list[str]:
+    """Return the names of the types whose elements come in blocks, in the order of the tensors."""
+    return list(dict.fromkeys(tensor.dtype.name for tensor in tensors if tensor.dtype.block is not None))
 
 
 def is_same_view(tensor: object, other: object) -> bool:

@@ -225,6 +225,7 @@ FREE = {
     "get": {"value_is", "sharding", "piece"},
     "diff": {
         "adapter",
+        "quantised",
         "tensors[].change.histogram",
         "modules",
         "modules[].rel_l2_is",
@@ -277,7 +278,12 @@ TOO = {
     "get": dict.fromkeys(
         ("section", "device", "parts[].device", "piece.rank", "piece.coordinate"), "NoneType"
     ),
-    "diff": {"findings[].hint": "str", "tensors[].change.histogram": "NoneType"},
+    "diff": {
+        "findings[].hint": "str",
+        "tensors[].change.histogram": "NoneType",
+        "quantised.tensors[].relative_error": "NoneType",
+        "quantised.tensors[].what": "str",
+    },
     "stats": {
         "tensors[].channels.dim": "NoneType",
         **dict.fromkeys(("findings[].consequence", "findings[].hint"), "str"),

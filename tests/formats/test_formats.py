@@ -37,6 +37,7 @@ EXAMPLES = {
     "torch-legacy": "legacy.pth",
     "torchscript": "scripted.pt",
     "safetensors": "weights.safetensors",
+    "gguf": "llama_q8_0.gguf",
     "dcp": "dcp",
     "folder": "sharded",
     "sharded": "sharded/model.safetensors.index.json",
@@ -99,6 +100,7 @@ def test_every_format_has_an_example() -> None:
         "torch-tar",
         "archive",
         "pickle",
+        "gguf",
     ]
     assert {*EXAMPLES, *MADE, *OF_RANKS, "deepspeed", "torch-unpacked"} == {
         reader.name for reader in (*FORMATS, FOREIGN)

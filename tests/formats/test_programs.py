@@ -26,8 +26,6 @@ pytestmark = oracle.QUIET
 REFUSED = "_pickle.UnpicklingError: invalid load key, 'x'."
 TABLE = bytes(200) + struct.pack("<Q", 0xDB4775248B80FB57)
 PROGRAMS: dict[str, tuple[str, bytes, str, str]] = {
-    "gguf": ("m.gguf", b"GGUF\3\0\0\0", "gguf (llama.cpp)", "llama.cpp opens it"),
-    "gguf by another name": ("m.safetensors", b"GGUF\3\0\0\0", "gguf (llama.cpp)", "llama.cpp opens it"),
     "ggml": ("ggml-base.bin", struct.pack("<I", 0x67676D6C), "ggml (whisper.cpp", "converted for opens it"),
     "ggjt": ("ggml-model.bin", struct.pack("<I", 0x67676A74), "ggml (whisper.cpp", "converted for opens it"),
     "hdf5": ("m.h5", b"\x89HDF\r\n\x1a\n", "hdf5 (keras?)", "h5py opens it"),

@@ -520,6 +520,17 @@ def headers(data: bytes, random: Random) -> bytes:
     return len(text).to_bytes(8, "little") + text + body
 
 
+def fields(data: bytes, random: Random) -> bytes:
+    """A file of fields of fixed width, in which up to three bytes have another value and all else stays where it is."""
+    if random.random() < 0.3 or len(data) < 9:
+        return plain(data, random)
+    changed = bytearray(data)
+    for _ in range(random.randint(1, 3)):
+        at = random.randrange(8, len(changed))
+        changed[at] = random.choice((0, 1, 2, 8, 9, 0x7F, 0xFF, changed[at] ^ 1, random.randrange(256)))
+    return bytes(changed)
+
+
 _WORDS = (
     *TEXTS,
     "*",

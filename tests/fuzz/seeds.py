@@ -92,6 +92,14 @@ def safetensors() -> Iterator[bytes]:
     return (data for data in _files() if data[8:9] in (b"{", b" ", b"["))
 
 
+def ggufs() -> Iterator[bytes]:
+    """Files of llama.cpp: small ones, the hostile ones, and those that its own package wrote."""
+    yield from (data for data in _files() if data.startswith(b"GGUF"))
+    for path in sorted((SAMPLES.parent / "tests" / "ext" / "gguf" / "data").glob("*.gguf")):
+        if path.stat().st_size <= MOST:
+            yield path.read_bytes()
+
+
 def _record(data: bytes, name: str) -> bytes | None:
     """The record of this name in an archive; None for an archive that is broken, or lacks it."""
     try:

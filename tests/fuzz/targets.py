@@ -34,6 +34,8 @@ from ckpt.commands.rename.rename import substitution
 from ckpt.commands.sum import sums
 from ckpt.commands.verify.text import verify_lines
 from ckpt.commands.verify.verify import structure, with_checksums
+from ckpt.elements.blocks import elements
+from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.evidence.numbering import Numbers, numbering, numbers
 from ckpt.evidence.survey import Survey
 from ckpt.ext.dcp.metadata import metadata_of
@@ -215,6 +217,24 @@ def safetensors(data: bytes) -> bool:
     }
     check(ours == expected, f"safetensors reads {expected}, ckpt {ours}")
     return True
+
+
+def gguf(data: bytes) -> None:
+    """The header, and the bytes and numbers of what it lists: each tensor lies within the file, its blocks are as many as it says."""
+    with watched():
+        survey = looked(lambda: opened("x.gguf", data))
+    if survey is None or survey.checkpoint.format != "gguf":
+        return
+    for entry in survey.checkpoint.tensors:
+        tensor = entry.tensor
+        check(isinstance(tensor, TensorRef), "a tensor is not strided")
+        place = tensor.storage.place
+        check(place is not None and place.nbytes == tensor.nbytes, "a tensor has other bytes than its place")
+        if tensor.numel <= 4_096 and can_unpack(tensor):
+            numbers = b"".join(elements(unpacked(tensor)))
+            check(len(numbers) == 4 * tensor.numel, "blocks hold other numbers than the shape says")
+    for value in survey.checkpoint.values[:4]:
+        get(survey, [value.name], LIMITS)
 
 
 def _in_torch(dtype: str, shape: list[int]) -> tuple[int, ...]:
@@ -702,6 +722,7 @@ TARGETS: dict[str, Target] = {
     "zip": Target(archive, seeds.zips, mutate.zips),
     "legacy": Target(legacy, seeds.legacy, mutate.streams),
     "safetensors": Target(safetensors, seeds.safetensors, mutate.headers),
+    "gguf": Target(gguf, seeds.ggufs, mutate.fields),
     "index": Target(shards, seeds.indexes, mutate.documents),
     "metadata": Target(metadata, seeds.metadata, mutate.pickles, needs_torch=True),
     "columns": Target(columns, seeds.entries, mutate.entries, needs_torch=True),

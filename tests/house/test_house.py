@@ -67,6 +67,7 @@ def test_the_parts_of_a_room_go_down() -> None:
         "ext.adapters.config",
         "ext.adapters.hooks",
         "ext.adapters.verdicts",
+        "ext.gguf.verdicts",  # lines of text for the judgement of a GGUF
         "ext.layouts.recipe",
         "ext.prune.judging",  # a save is judged as `ckpt verify` does
     }

@@ -17,6 +17,9 @@ from house import layer_of, parsed
 ROOT = Path(__file__).resolve().parents[2]
 
 LIMITS = [
+    "ext.gguf.changes._MOST",
+    "ext.gguf.verdicts._LOOKED",
+    "ext.gguf.verdicts._SAMPLE",
     "ext.adapters.account._GROUPS",
     "ext.adapters.base._TRIES",
     "ext.adapters.config._LONGEST",
@@ -312,6 +315,9 @@ LIMITS = [
 """Limits and levels, which an answer may depend on: beyond them it says so, or shows another row."""
 
 FORMATS = [
+    "ext.gguf.header._ARRAY",
+    "ext.gguf.header._LONGEST_NAME",
+    "ext.gguf.header._TEXT",
     "ext.layouts.document.VERSION",
     "ext.lint.baseline.VERSION",
     "ext.layouts.document._LARGEST",

@@ -221,6 +221,7 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield "merge", "llama_bf16.pth", "lora", "--weights", "0.5", "--dry-run"
     yield "diff", "llama_bf16.pth", "merged.pth", "--adapter", "lora"
     yield "diff", "llama_bf16.pth", "llama_bf16.pth", "--adapter", "lora"
+    yield "diff", "llama_base.safetensors", "llama_q8_0.gguf"
     yield "inspect", "lora", "--base", "llama_bf16.pth"
     yield "inspect", "lora", "--base", "unmerged.pth"
     yield "diff", "unmerged.pth", "remerged.pth", "--adapter", "adapter"

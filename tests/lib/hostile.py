@@ -30,6 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import ggufs
 import opcodes as op
 import pytest
 from opcodes import (
@@ -387,6 +388,72 @@ def _no_permission(folder: Path) -> Path:
 # ---------------------------------------------------------------------------------------------- other formats
 
 
+def _ggufs() -> Iterator[Case]:
+    """Headers of GGUF that lie: counts, lengths, offsets, types, names, and what only looks like one."""
+    row, tensor, arch = ggufs.gguf, ggufs.Tensor, ("general.architecture", "str", "llama")
+    good = tensor("w", (2,), ggufs.F32, bytes(8))
+    other = tensor("v", (2,), ggufs.F32, bytes(8))
+    yield Case("gguf/empty.gguf", row(), "any")
+    yield Case("gguf/good.gguf", ggufs.small(), "ok")
+    yield Case("gguf/big_endian.gguf", row([arch], [good], order=">"), "ok")
+    yield Case("gguf/version_1.gguf", row(version=1), "error", "gguf version 1")
+    yield Case("gguf/version_9.gguf", row(version=9), "error", "gguf version 9")
+    yield Case("gguf/cut_at_once.gguf", b"GGUF\3\0\0\0", "error", "cut off")
+    for count in (2**63, 2**64 - 1, 2**40):
+        text = f"claims {count:,}"
+        yield Case(f"gguf/tensors_{count}.gguf", row(counts=(count, 0)), "error", text)
+        yield Case(f"gguf/pairs_{count}.gguf", row(counts=(0, count)), "error", text)
+    long = struct.pack("<Q", 2**63)
+    yield Case("gguf/key_past_end.gguf", row([long + b"x" * 32]), "error", "claims 9,223,372,036,854,775,808")
+    head = ggufs.text("k") + struct.pack("<I", 8)
+    yield Case("gguf/text_past_end.gguf", row([head + long + bytes(9)]), "error", "k claims")
+    cut = row([head + struct.pack("<Q", 60) + bytes(20)])
+    yield Case("gguf/text_cut.gguf", cut, "error", "cut off")
+    array = ggufs.text("k") + struct.pack("<I", 9)
+    yield Case("gguf/array_2e63.gguf", row([array + struct.pack("<IQ", 4, 2**63)]), "error", "k claims")
+    yield Case("gguf/texts_2e63.gguf", row([array + struct.pack("<IQ", 8, 2**60)]), "error", "texts")
+    inside = array + struct.pack("<IQ", 8, 2) + ggufs.text("a") + struct.pack("<Q", 2**62)
+    yield Case("gguf/text_in_array.gguf", row([inside + bytes(40)]), "error")
+    nested = array + struct.pack("<IQ", 9, 1) + struct.pack("<IQ", 4, 0)
+    yield Case("gguf/nested_array.gguf", row([nested + bytes(20)]), "error", "array of arrays")
+    yield Case("gguf/value_type.gguf", row([ggufs.text("k") + struct.pack("<I", 99)]), "error", "type 99")
+    items = array + struct.pack("<IQ", 77, 1) + bytes(9)
+    yield Case("gguf/item_type.gguf", row([items]), "error", "type 77")
+    yield Case("gguf/key_twice.gguf", row([arch, arch]), "error", "twice")
+    yield Case("gguf/key_bytes.gguf", row([ggufs.text(b"\xff\xfe") + ggufs.value("u8", 1)]), "error", "utf-8")
+    for alignment in (0, 3, 2**31 + 1):
+        said = row([("general.alignment", "u32", alignment)], [good])
+        yield Case(f"gguf/alignment_{alignment}.gguf", said, "error", "power of two")
+    said = row([("general.alignment", "str", "32")], [good])
+    yield Case("gguf/alignment_text.gguf", said, "error", "power of two")
+    yield Case("gguf/alignment_2e31.gguf", row([("general.alignment", "u32", 2**31)], [good]), "error")
+    yield Case("gguf/name_twice.gguf", row([], [good, good]), "error", "two tensors")
+    yield Case("gguf/name_escape.gguf", row([], [good._replace(name="\x1b[31mred\x07")]), "ok")
+    yield Case("gguf/name_long.gguf", row([], [good._replace(name="n" * 70_000)]), "error", "70,000 bytes")
+    yield Case("gguf/dims_2e31.gguf", row([], [good._replace(sizes=(1,) * 70)]), "error", "70 dimensions")
+    yield Case("gguf/dims_64.gguf", row([], [good._replace(sizes=(2, *(1,) * 63))]), "ok")
+    yield Case("gguf/size_huge.gguf", row([], [good._replace(sizes=(2**40, 2**40))]), "error", "too large")
+    yield Case("gguf/size_zero.gguf", row([], [good._replace(sizes=(0, 2**62), data=b"")]), "any")
+    yield Case("gguf/type_unknown.gguf", row([], [good._replace(kind=4_000)]), "error", "unknown type 4,000")
+    yield Case("gguf/type_gone.gguf", row([], [good._replace(kind=31)]), "error", "q4_0_4_4")
+    yield Case("gguf/type_computing.gguf", row([], [good._replace(kind=9)]), "error", "q8_1")
+    yield Case("gguf/odd_rows.gguf", row([], [good._replace(kind=ggufs.Q4_0)]), "error", "blocks of 32")
+    yield Case("gguf/offset_odd.gguf", row([], [good._replace(offset=7)]), "error", "not a multiple")
+    yield Case("gguf/offset_end.gguf", row([], [good._replace(offset=2**20)]), "error", "cut off")
+    yield Case("gguf/offset_2e63.gguf", row([], [good._replace(offset=2**63)]), "error", "cut off")
+    yield Case("gguf/overlap.gguf", row([], [good, other._replace(offset=0)]), "error", "overlap")
+    yield Case("gguf/gap.gguf", row([], [good, other._replace(offset=64)], tail=bytes(64)), "note")
+    yield Case("gguf/tail.gguf", row([], [good], tail=b"more" * 99), "note")
+    yield Case("gguf/cut_data.gguf", row([], [good._replace(sizes=(200,))]), "error", "cut off")
+    part = [("split.no", "u16", 0), ("split.count", "u16", 2)]
+    yield Case("gguf/lone_part.gguf", row(part, [good]), "error", "name does not say")
+    yield Case("gguf/x-00001-of-00002.gguf", row(part, [good]), "error", "1 of 2 files missing")
+    yield Case("gguf/counts-00001-of-09999.gguf", row([part[0], ("split.count", "u16", 65_535)]), "error")
+    template = "{% for x in cycler.__init__.__globals__.os.popen('touch " + str(CANARY) + "') %}{% endfor %}"
+    yield Case("gguf/template.gguf", row([arch, ("tokenizer.chat_template", "str", template)], [good]), "ok")
+    yield Case("gguf/and_zip.gguf", row([], [good], tail=GOOD), "note")
+
+
 def _foreign() -> Iterator[Case]:
     """Files of other programs: recognised by their first bytes and named."""
     array = (
@@ -410,8 +477,7 @@ def _foreign() -> Iterator[Case]:
     yield Case("foreign/tar.pt", _tar({"readme.txt": b"hello"}), "error", "tar")
     yield Case("foreign/tar_of_pt.pt", _tar({"w.pt": GOOD}), "error", "tar")
     yield Case("foreign/hdf5.h5", b"\x89HDF\r\n\x1a\n" + bytes(100), "error", "hdf5")
-    yield Case("foreign/gguf.gguf", b"GGUF" + struct.pack("<L2Q", 3, 0, 0), "error", "gguf")
-    yield Case("foreign/gguf_huge.gguf", b"GGUF" + struct.pack("<L2Q", 3, 2**63, 2**63), "error", "gguf")
+    yield from _ggufs()
     yield Case("foreign/ggml.bin", b"lmgg" + bytes(100), "error")
     yield Case(
         "foreign/onnx.onnx",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ckpt.commands.rewriting.report import Change, RewriteReport
@@ -67,7 +68,7 @@ def convert(
     the tokenizer beside the weights. `adapter_names` is peft or kohya, and gives a LoRA the names of that program; `base` is the
     checkpoint that says where the dots of kohya's names are. `model` is a torch.nn.Module, or the text
     `FILE.py:FACTORY`, of which `arg` are the arguments. `recipe` is the path of a recipe of `ckpt.recipe`, which turns the model
-    into another layout, or with `reverse` back. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
+    into another layout, or with `reverse` back; for a GGUF it may be `transformers`. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
     from ckpt.commands.convert.convert import convert as job
     from ckpt.commands.rewriting.sets import refuse_lost, with_flattening
@@ -96,14 +97,18 @@ def convert(
             refuse_lost(survey.checkpoint)
         stages = strip_stages(strip, prefix, section, limits)
         stages += [] if naming is None else [naming]
-        if recipe is not None:
+        is_known = survey.checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers"
+        if is_known:  # the file names its own layout
+            stages.append(load_hook("gguf").in_transformers)
+        elif recipe is not None:
             plain_traits = save.traits_of(save.SHARD_FORMAT)
             stages.append(
                 load_hook("layouts").recipe_stage(
                     recipe, save.SHARD_FORMAT, plain_traits, limits, reverse=reverse, section=section
                 )
             )
-        inner = None if recipe is not None else section  # what a recipe makes is the model alone
+        makes_model = recipe is not None and not is_known  # what a recipe makes is the model alone
+        inner = None if makes_model else section
         stages.append(
             lambda survey: job(
                 survey,

@@ -28,20 +28,21 @@ from ckpt.commands.rewriting.report import (
 )
 from ckpt.commands.rewriting.sets import refuse_incomplete, refuse_ranks, with_flattening
 from ckpt.commands.slim.slim import slim
-from ckpt.elements.cast import CASTABLE, CASTS
+from ckpt.elements.cast import CASTS, is_castable
 from ckpt.elements.computed import Computed, place_of
+from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.weights import refuse_scaled
 from ckpt.model.checkpoint import Checkpoint, Entry, Traits
 from ckpt.model.dtypes import BY_NAME, DType, contiguous
-from ckpt.model.errors import LossError, UsageError
+from ckpt.model.errors import LossError, UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.model.names import Globs, NamedKey, dotted
 from ckpt.model.nodes import ByteStr, Dict, Global, Node, Opaque, PersistentId, dict_of, is_tuple
 from ckpt.model.rows import NamedTuple, replace
-from ckpt.model.tensors import Storage, Tensor, TensorRef, parts_of, tensor_ref
-from ckpt.model.text import and_more, show, show_name
+from ckpt.model.tensors import Storage, Tensor, TensorRef, blocks_in, parts_of, tensor_ref
+from ckpt.model.text import and_more, plural, show, show_name
 from ckpt.pickle.edit import Edit
 from ckpt.tree.arrays import as_bytes
 from ckpt.tree.find import METADATA, REGISTERED, children, is_metadata, metadata_of, tied_names, with_metadata
@@ -119,7 +120,9 @@ def uncastable(tensor: Tensor) -> str | None:
     """Return why a floating tensor keeps its dtype: its layout, its dtype, or no data; else None."""
     if not isinstance(tensor, TensorRef):
         return tensor.layout
-    if tensor.dtype.kind in ("float", "quantized") and tensor.dtype.name not in CASTABLE:
+    if tensor.dtype.kind in ("float", "quantized") and not is_castable(tensor.dtype):
+        return tensor.dtype.name
+    if tensor.dtype.block is not None and not can_unpack(tensor):
         return tensor.dtype.name
     return "on meta, without data" if tensor.storage.place is None else None
 
@@ -146,7 +149,7 @@ class CastRefs:
     def ref(self, tensor: object) -> TensorRef:
         assert isinstance(tensor, TensorRef)
         to = self._to
-        if to is None or tensor.dtype == to or tensor.dtype.name not in CASTABLE:
+        if to is None or tensor.dtype == to or not is_castable(tensor.dtype):
             return tensor
         if tensor.view not in self._made:
             self.counts[tensor.dtype.name] += 1
@@ -209,7 +212,7 @@ class Cast(Edit):
         if dtype is None:
             return storage
         self._refs.counts[dtype.name] += 1
-        whole = tensor_ref(storage, dtype, (storage.nbytes * 8 // dtype.bits,), (1,), 0)
+        whole = tensor_ref(storage, dtype, (dtype.numel(storage.nbytes),), (1,), 0)
         place = Computed(whole, self._to)
         return storage._replace(dtype=self._to, nbytes=place.nbytes, place=place, crc=None)
 
@@ -370,6 +373,8 @@ def _converted(
     scales: frozenset[str] = frozenset(),
 ) -> RewriteReport:
     format, traits, plain, to, encoding, section, select = request
+    with about(survey.path):
+        _refuse_blocks(survey.checkpoint, traits, to)
     if select and traits.is_pickle:
         raise UsageError(
             f"--include and --exclude go with tensors alone; {traits.label} holds the whole checkpoint",
@@ -529,7 +534,7 @@ def _to_tensors(
     refused = [
         (entry, why)
         for entry in entries
-        if (why := "two tensors of one name" if entry.name in twice else unfit(entry))
+        if (why := "two tensors of one name" if entry.name in twice else unfit(_decoded(entry, to)))
     ]
     lost = [Leftover(entry.name, why, entry.tensor.nbytes) for entry, why in refused]
     lazy = {} if chosen.is_module else {row.name: row for row in uninitialized(current, chosen)}
@@ -554,7 +559,9 @@ def _to_tensors(
         entry if entry.name in scales else entry._replace(tensor=cast.ref(entry.tensor)) for entry in entries
     ]
     root = dict_of((entry.name, entry.tensor) for entry in entries)
-    metadata = {} if checkpoint.traits.is_pickle else metadata_of(current.root)
+    is_left = checkpoint.traits.is_pickle or checkpoint.traits.has_own_metadata
+    metadata = {} if is_left else metadata_of(current.root)
+    leftovers += _own_metadata(checkpoint)
     target = Checkpoint(
         path=checkpoint.path,
         format=format,
@@ -579,6 +586,28 @@ def _to_tensors(
             nothing=f"is {format} already",
         )
     )
+
+
+def _decoded(entry: Entry, to: DType | None) -> Entry:
+    """A tensor as it is written: one in blocks has the dtype that they are decoded to."""
+    tensor = entry.tensor
+    if to is None or not isinstance(tensor, TensorRef) or not can_unpack(tensor):
+        return entry
+    return entry._replace(tensor=tensor._replace(dtype=to))
+
+
+def _refuse_blocks(checkpoint: Checkpoint, traits: Traits, to: DType | None) -> None:
+    """Raise LossError for blocks that the format cannot hold, and UnsupportedError for blocks that cannot be decoded."""
+    blocks = blocks_in(entry.tensor for entry in checkpoint.tensors)
+    if blocks and to is None:
+        raise LossError(
+            f"{traits.label} holds no blocks of {and_more(blocks, 5)}",
+            path=checkpoint.path,
+            way=("convert", "--dtype", "bfloat16"),
+        )
+    for part in (part for entry in checkpoint.tensors for part in parts_of(entry.tensor)):
+        if part.dtype.block is not None and not can_unpack(part):
+            unpacked(part)  # raises
 
 
 def _uncast(rows: list[tuple[Entry, str]]) -> list[Leftover]:
@@ -632,12 +661,23 @@ def _values_inside(survey: Survey, section: Section) -> list[str]:
 def _as_state_dict(current: Checkpoint, limits: Limits) -> tuple[Checkpoint, list[Leftover]]:
     """The tensors of safetensors as a plain dict; what their metadata says is left out."""
     root = with_metadata(current.root, {})
+    if current.traits.has_own_metadata:
+        return edited(current, root, limits, origin=None), _own_metadata(current)
     leftovers = [
         Leftover(f"{METADATA}.{name}", repr(text[:60]), is_value=True)
         for name, text in metadata_of(current.root).items()
         if (name, text) != ("format", "pt")
     ]
     return edited(current, root, limits, origin=None), leftovers
+
+
+def _own_metadata(checkpoint: Checkpoint) -> list[Leftover]:
+    """The metadata of another program in one row: no other format holds it."""
+    names = [value.name for value in checkpoint.values if is_metadata(value.path)]
+    if not checkpoint.traits.has_own_metadata or not names:
+        return []
+    text = f"{plural(len(names), 'value')} of {checkpoint.traits.label}: {and_more(names, 3)}"
+    return [Leftover(METADATA, show(text, 200), is_value=True)]
 
 
 def _script(current: Checkpoint, limits: Limits, section: str | None) -> tuple[Checkpoint, list[Leftover]]:

@@ -15,7 +15,7 @@ from ckpt.surface.api.opening import Input, at_hand, open_side, path_of, with_mo
 from ckpt.surface.api.progress import Progress, metered
 
 if TYPE_CHECKING:
-    from ckpt.commands.diff.diff import DiffReport
+    from ckpt.commands.diff.diff import DiffReport, Options
     from ckpt.evidence.survey import Survey
 
 
@@ -94,7 +94,7 @@ def diff(
             options = options._replace(progress=meter)
             old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
             if recipe is None:
-                report = job(old, new, options)
+                report = _compared(old, new, options)
             else:
                 relaid = load_hook("layouts").relaid_survey(old, recipe, sides[0].limits, section)
                 options = options._replace(section=None, align=False)
@@ -102,7 +102,7 @@ def diff(
                 names = [row.name for row in report.rows if row.status == "changed"]
                 notes = load_hook("layouts").wrong_notes(old, new, recipe, sides[0].limits, names)
                 report = report._replace(notes=(*report.notes, *notes))
-            if recipe is None and not (structure or quick or options.select):
+            if recipe is None and report.account is None and not (structure or quick or options.select):
                 report = _with_layout(report, old, new)
         if adapter is not None:
             report = load_hook("adapters").explained_by(report, adapter, limits, plugins=plugins)
@@ -111,6 +111,19 @@ def diff(
     report = report._replace(findings=gate.rules.kept(report.findings), gate=gate)
     if check:
         report.check()
+    return report
+
+
+def _compared(before: Survey, after: Survey, options: Options) -> DiffReport:
+    """The report on both: where one is a GGUF, under the names of the other, and judged by the errors of its types."""
+    from ckpt.commands.diff.diff import diff as job
+
+    meeting = None
+    if before.checkpoint.traits.has_own_metadata != after.checkpoint.traits.has_own_metadata:
+        meeting = load_hook("gguf").met(before, after, options)
+    if meeting is None:
+        return job(before, after, options)
+    report: DiffReport = meeting.judged(job(meeting.before, meeting.after, options))
     return report
 
 

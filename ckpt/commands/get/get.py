@@ -138,8 +138,11 @@ def first_values(tensor: Tensor, count: int) -> list[bool | int | float | comple
     """
     from ckpt.elements import cast  # here: a value needs none of them
     from ckpt.elements.blocks import elements
+    from ckpt.elements.unpacked import can_unpack, unpacked
 
     tensor = unwrapped(tensor)
+    if isinstance(tensor, TensorRef) and can_unpack(tensor):
+        tensor = unpacked(tensor)
     if (
         not isinstance(tensor, TensorRef)
         or tensor.storage.place is None

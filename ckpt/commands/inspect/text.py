@@ -19,8 +19,18 @@ from ckpt.model.checkpoint import Value, looks_of, names_of
 from ckpt.model.columns import looks
 from ckpt.model.findings import Finding
 from ckpt.model.nodes import Node
-from ckpt.model.tensors import Composite, Tensor, sharding_of
-from ckpt.model.text import and_more, count_text, folded, listed, plural, show, show_literal, size_text
+from ckpt.model.tensors import Composite, Tensor, blocks_in, sharding_of
+from ckpt.model.text import (
+    and_more,
+    count_text,
+    folded,
+    listed,
+    percent,
+    plural,
+    show,
+    show_literal,
+    size_text,
+)
 from ckpt.pickle.judge.known import is_own
 from ckpt.surface.text.lines import (
     Line,
@@ -169,7 +179,9 @@ def headline(report: Inspection, width: int | None = None) -> list[Line]:
         pieces.append(size_text(sum([tensor.nbytes for tensor in tensors])))
     counted = tensors if report.selected or not chosen else [every[i] for i in report.survey.weight_indices]
     dtypes = _dtypes(counted, with_parts=not report.selected)
-    if dtypes:
+    if blocks_in(dict.fromkeys(counted)):
+        pieces += _shares(counted)
+    elif dtypes:
         pieces.append(and_more(dtypes, 3))
     pieces += _places(report)
     return flowed([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
@@ -185,6 +197,20 @@ def _dtypes(tensors: Sequence[Tensor], *, with_parts: bool) -> list[str]:
         if with_parts and type(tensor) is Composite and tensor.layout == "wrapper":
             inner.update((part.dtype.name, None) for _, part in tensor.parts)
     return list(dict.fromkeys((*(name for name, _ in nbytes.most_common()), *inner)))
+
+
+def _shares(tensors: Sequence[Tensor]) -> list[str]:
+    """Return the share of each dtype in all elements, the largest first, and the bits that an element takes."""
+    numels: Counter[str] = Counter()
+    nbytes = 0
+    for tensor, count in Counter(tensors).items():
+        numels[tensor.dtype.name] += count * tensor.numel
+        nbytes += count * tensor.nbytes
+    whole = sum(numels.values())
+    if not whole:
+        return []
+    shares = [f"{name} {percent(numel, whole)}" for name, numel in numels.most_common()]
+    return [and_more(shares, 3), f"{8 * nbytes / whole:.3g} bits per weight"]
 
 
 def _counted(count: int, noun: str) -> str:

@@ -13,6 +13,7 @@ from ckpt.elements.cast import has_numbers
 from ckpt.elements.computed import place_of
 from ckpt.elements.measure import ChannelLayout, Channels, Measurement, Summary, measure_tasks, merged
 from ckpt.elements.spans import once
+from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.evidence.record import record_of
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
@@ -388,6 +389,8 @@ def _plan(entry: Entry, label: str, layers: _Layers | None, histogram: bool, che
         return _Plan(entry, label, [], why=ref.layout, has_numbers=False)
     if ref.numel and ref.storage.place is None:
         return _Plan(entry, label, [], why="on meta, without data", has_numbers=False)
+    if can_unpack(ref):
+        ref = unpacked(ref)
     if not has_numbers(ref.dtype):
         return _Plan(entry, label, [], why=f"no numbers are read of {ref.dtype.name}", has_numbers=False)
     axis = None if layers is None else layers.axis_of(label, ref)

@@ -14,6 +14,7 @@ from ckpt.bytes.executor import Executor, Failed, Local, Task, run_bundled, run_
 from ckpt.elements.audit import DAMAGED, are_damaged
 from ckpt.elements.blocks import elements
 from ckpt.elements.spans import refuse_unfolded
+from ckpt.elements.unpacked import packed_blocks
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.evidence.wrappers import unwrapping
@@ -157,7 +158,9 @@ def digest(tensor: Tensor) -> str:
         if part.storage.place is None:
             raise UnsupportedError("on meta, without data")
         refuse_unfolded(part)
-        if part.dtype.bits < 8:
+        if part.dtype.block is not None:
+            stream = packed_blocks(part)
+        elif part.dtype.bits < 8:
             stream = part.storage.place.read_blocks(part.extent[0], part.extent[1] - part.extent[0])
         else:
             stream = elements(part)

@@ -13,7 +13,7 @@ from ckpt.ext.layouts.find import VALUES, find_layout
 from ckpt.ext.layouts.pieces import Piece
 from ckpt.ext.layouts.proof import Leaf, leaf_of
 from ckpt.ext.layouts.rules import Rule, expanded, recipe_of
-from ckpt.ext.layouts.sides import side_of, unread_kind
+from ckpt.ext.layouts.sides import numeric, side_of, unread_kind
 from ckpt.ext.layouts.templates import forms_of
 from ckpt.ext.layouts.words import part_words
 from ckpt.model.errors import CkptError, about
@@ -122,7 +122,7 @@ def _sample(survey: Survey, names: Sequence[str], most: int) -> list[Leaf]:
     wanted = set(names)
     leaves: list[Leaf] = []
     for entry in survey.tensors:
-        tensor = unwrapped(entry.tensor)
+        tensor = numeric(unwrapped(entry.tensor))
         if entry.name in wanted and isinstance(tensor, TensorRef) and unread_kind(tensor) is None:
             if prod(tensor.shape) >= _LEAST:
                 leaves.append(leaf_of(entry.name, tensor))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.evidence.sections import Section
 from ckpt.evidence.survey import Survey
 from ckpt.ext.layouts.proof import Leaf, leaf_of
@@ -43,7 +44,7 @@ def side_of(survey: Survey, section: str | None = None, select: Globs | None = N
     passed: list[Passed] = []
     entries = entries_of(survey, section, select)
     for name, entry in entries:
-        tensor = unwrapped(entry.tensor)
+        tensor = numeric(unwrapped(entry.tensor))
         why = unread_kind(tensor)
         if isinstance(tensor, TensorRef) and why is None:
             leaves.append(leaf_of(name, tensor))
@@ -72,6 +73,11 @@ def sections_of(survey: Survey, section: str | None) -> Sequence[Section]:
     if section is not None:
         return [survey.section(section)]
     return survey.candidates or [survey.everything]
+
+
+def numeric(tensor: Tensor) -> Tensor:
+    """A tensor in blocks as its numbers, where they can be decoded; any other tensor itself."""
+    return unpacked(tensor) if isinstance(tensor, TensorRef) and can_unpack(tensor) else tensor
 
 
 def unread_kind(tensor: Tensor) -> str | None:

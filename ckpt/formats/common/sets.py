@@ -69,6 +69,19 @@ def sets_in(names: Iterable[str]) -> list[ShardSet]:
     return list(sets.values())
 
 
+_FOLLOWING = r"(?P<stem>.+)-(?!00001)\d{5}-of-(?P<of>\d{5})(?P<ending>\.gguf)"
+"""The names of the files of a set that each of its files opens, but for the first one."""
+
+
+def following_in(names: Iterable[str]) -> set[str]:
+    """The files that are opened with the first one of their set, which is among the names too."""
+    every = set(names)
+    matches = [match for name in every if (match := re.fullmatch(_FOLLOWING, name)) is not None]
+    return {
+        match[0] for match in matches if f"{match['stem']}-00001-of-{match['of']}{match['ending']}" in every
+    }
+
+
 def is_shard(name: str) -> bool:
     """Tell whether a file of this name is one of several."""
     return re.fullmatch(_NAME, name) is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ckpt.bytes.source import Source
 from ckpt.elements import cast
+from ckpt.elements.unpacked import can_unpack, unpacked
 from ckpt.hooks import load_hook
 from ckpt.model.checkpoint import Entry
 from ckpt.model.errors import UnsupportedError, lines_in_notebook
@@ -148,6 +149,7 @@ class Ref:
         """The values as a new array of this shape, whose memory has the order of the file.
 
         float16 and wider keep their type; bfloat16 and 8-bit floats become float32, complex32 complex64, all exactly.
+        Elements that come in blocks, as GGUF has them, are decoded to float32.
         Raises UnsupportedError for layouts and element types that numpy has no numbers for, UnreadableError.
         """
         from ckpt.elements.fill import array
@@ -199,6 +201,8 @@ class Ref:
 
     def _with_numbers(self) -> TensorRef:
         ref = self._strided()
+        if can_unpack(ref):
+            return unpacked(ref)
         if not cast.has_numbers(ref.dtype):
             raise UnsupportedError(
                 f"{show(self.name, 80)}: numpy has no {self.dtype}", path=self._handle.path

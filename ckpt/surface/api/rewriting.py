@@ -429,6 +429,7 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
         if isinstance(given, Opened):
             raise _ask_where(given.checkpoint, options)
         with opened(path, options) as checkpoint:
+            _refuse_own_metadata(checkpoint, options)
             raise _ask_where(checkpoint, options)
     if options.in_place and isinstance(given, Opened):
         _check_place(given)
@@ -459,6 +460,7 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
     try:
         for line in doubts(checkpoint):
             talk(line)
+        _refuse_own_metadata(checkpoint, options)
         chosen = weights_file(checkpoint) if options.command.weights_file else checkpoint
         survey = Survey(chosen)
         mixed = survey.mixed
@@ -468,6 +470,20 @@ def _rewrite(given: Path | Opened, path: str, make: Make, options: WriteOptions)
     finally:
         if not is_open:
             checkpoint.close()
+
+
+def _refuse_own_metadata(checkpoint: Checkpoint, options: WriteOptions) -> None:
+    """Raise UsageError for a command that changes a file of another program and keeps all else in it."""
+    if checkpoint.traits.has_own_metadata and options.command.name != "convert":
+        from ckpt.surface.api.advice import advise  # here: only an error pays for it
+
+        error = UsageError(
+            f"ckpt reads {checkpoint.traits.label} and does not write it",
+            path=checkpoint.path,
+            way=("convert", "--dtype", "bfloat16"),
+        )
+        advise(error, Survey(checkpoint), options.limits)
+        raise error
 
 
 def _with_place(path: str, options: WriteOptions) -> WriteOptions:

@@ -12,7 +12,7 @@ from ckpt import formats
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import SNAPSHOTS, is_cached_model, locate, read_file
 from ckpt.bytes.source import beginning, irregular_text
-from ckpt.formats.common.sets import is_shard
+from ckpt.formats.common.sets import following_in, is_shard
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import CHECKPOINTS, DISTRIBUTED, PERHAPS
 from ckpt.model.errors import (
@@ -293,10 +293,10 @@ def _is_one(own: Sequence[str]) -> bool:
 
 
 def _unindexed(folder: str, names: Sequence[str], own: Sequence[str]) -> list[str]:
-    """The names in a folder, in natural order, without the shards that an index names: these are looked at with it."""
+    """The names in a folder, in natural order, without the shards that an index names, or that the first one opens."""
     has_shards = any(re.search(f"{_SHARD}$", name) for name in names)
     indices = [name for name in {*names, *own} if name.endswith(".index.json")] if has_shards else []
-    indexed: set[str] = set()
+    indexed = following_in(names)
     for index in indices:
         try:
             text = read_file(locate(f"{folder.rstrip('/')}/{index}"), Limits(), "the index")

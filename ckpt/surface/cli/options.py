@@ -246,7 +246,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "--recipe",
             "RECIPE",
             "diff* warmstart* convert*",
-            "First bring the model into another layout, as ckpt recipe wrote.",
+            "First bring the model into another layout, as ckpt recipe wrote; convert takes a GGUF to transformers.",
             once=True,
         ),
         flag("--reverse", "convert*", "Apply the recipe the other way round."),

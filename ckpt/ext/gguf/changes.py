@@ -1,0 +1,145 @@
+"""The changes of llama.cpp's converter in tensors, undone while they are read: the order of rows, a transpose, an added 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckpt.bytes.far import Reading
+from ckpt.bytes.source import Source
+from ckpt.elements.blocks import elements, in_whole_elements
+from ckpt.elements.computed import PlaceOfTensors
+from ckpt.elements.unpacked import can_unpack, unpacked
+from ckpt.ext.gguf.names import Change
+from ckpt.model.dtypes import BY_NAME, contiguous
+from ckpt.model.places import BasePlace, Checksum, Place, Tally, cut_blocks
+from ckpt.model.tensors import Storage, TensorRef, tensor_ref
+
+_MOST = 256 << 20
+"""The most bytes of one head: all its rows are read to put them in order."""
+_SINGLE = BY_NAME["float32"]
+
+
+class HeadRows(BasePlace):
+    """The rows of q or k in the order of transformers: of each head first one half of its rotary pairs, then the other.
+
+    GGUF has the two rows of a pair beside each other. `row` and `head` are the bytes of a row and of a head.
+    """
+
+    __slots__ = ("head", "nbytes", "packed", "row")
+
+    nbytes: int
+
+    def __init__(self, packed: Place, row: int, head: int) -> None:
+        self.packed = packed
+        self.row = row
+        self.head = head
+        self.nbytes = packed.nbytes
+
+    @property
+    def big(self) -> bool:
+        return self.packed.big
+
+    @property
+    def can_seek(self) -> bool:
+        return self.packed.can_seek
+
+    @property
+    def can_cut(self) -> bool:
+        return self.packed.can_cut
+
+    def list_sources(self) -> Iterator[Source]:
+        return self.packed.list_sources()
+
+    def list_readings(self, first: int, last: int) -> Iterator[Reading]:
+        return self.packed.list_readings(*self._heads(first, last))
+
+    def list_checksums(self) -> Iterator[Checksum]:
+        return self.packed.list_checksums()
+
+    def lacks_bytes(self, first: int, last: int) -> bool:
+        return first < last and self.packed.lacks_bytes(*self._heads(first, last))
+
+    def _heads(self, first: int, last: int) -> tuple[int, int]:
+        """The bytes of the heads that hold the bytes `first` to `last`."""
+        return first // self.head * self.head, min(-(-last // self.head) * self.head, self.nbytes)
+
+    def read_blocks(
+        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+    ) -> Iterator[bytes]:
+        import numpy as np
+
+        end = self.nbytes if count is None else start + count
+        begin, stop = self._heads(start, end)
+
+        def ordered() -> Iterator[bytes]:
+            for first in range(begin, stop, self.head):
+                data = b"".join(self.packed.read_blocks(first, self.head))
+                pairs = np.frombuffer(data, "u1").reshape(-1, 2, self.row)
+                yield pairs.swapaxes(0, 1).tobytes()
+
+        return cut_blocks(ordered(), start - begin, end - start)
+
+
+class OneLess(PlaceOfTensors):
+    """The elements of a tensor of float32, each less 1."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: TensorRef) -> None:
+        self.of = of
+
+    @property
+    def nbytes(self) -> int:
+        return self.of.nbytes
+
+    @property
+    def tensors(self) -> tuple[TensorRef, ...]:
+        return (self.of,)
+
+    def read_blocks(
+        self, start: int = 0, count: int | None = None, tally: Tally | None = None
+    ) -> Iterator[bytes]:
+        return cut_blocks(self._blocks(), start, self.nbytes - start if count is None else count)
+
+    def _blocks(self) -> Iterator[bytes]:
+        import numpy as np
+
+        for block in in_whole_elements(elements(self.of), 4):
+            yield (np.frombuffer(block, "<f4") - np.float32(1)).tobytes()
+
+
+def undone(ref: TensorRef, change: Change, heads: int | None) -> TensorRef | None:
+    """A tensor as it was before the converter changed it, or None where its shape does not allow that change.
+
+    `heads` is the number of heads of q or k.
+    """
+    if change.startswith("rotary"):
+        return _with_halves(ref, heads)
+    if change == "turned":
+        return _turned(ref)
+    if change == "one-more" and ref.dtype == _SINGLE and ref.storage.place is not None:
+        storage = Storage(ref.storage.id, None, _SINGLE, ref.nbytes, OneLess(ref))
+        return tensor_ref(storage, _SINGLE, ref.shape, ref.stride, 0)
+    return ref if not change else None
+
+
+def _with_halves(ref: TensorRef, heads: int | None) -> TensorRef | None:
+    place = ref.storage.place
+    rows = ref.shape[0] if ref.shape else 0
+    if not heads or not rows or rows % (2 * heads) or place is None or place.nbytes != ref.nbytes:
+        return None
+    head = ref.nbytes // heads
+    if head > _MOST:
+        return None
+    moved = HeadRows(place, ref.nbytes // rows, head)
+    return ref._replace(storage=Storage(ref.storage.id, None, ref.dtype, ref.nbytes, moved))
+
+
+def _turned(ref: TensorRef) -> TensorRef | None:
+    if len(ref.shape) != 2:
+        return None
+    ref = unpacked(ref) if can_unpack(ref) else ref
+    if ref.dtype.block is not None:
+        return None
+    shape = ref.shape[::-1]
+    return tensor_ref(ref.storage, ref.dtype, shape, contiguous(ref.shape)[::-1], 0)

@@ -1,0 +1,92 @@
+"""The functions that GGUF adds to `diff` and `convert`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckpt.evidence.survey import Survey
+from ckpt.ext.gguf import meeting
+from ckpt.ext.gguf.names import ARCHITECTURES, MADE
+from ckpt.model.checkpoint import names_of
+from ckpt.model.errors import LossError, UnsupportedError
+from ckpt.model.rows import NamedTuple, replace
+from ckpt.model.text import and_more, show_name
+
+if TYPE_CHECKING:
+    from ckpt.commands.diff.diff import DiffReport, Options
+    from ckpt.commands.rewriting.report import RewriteReport
+
+
+_OF_TRAINING = ("frozen", "changed-without-state", "step-skipped", "buffers-in-frozen")
+"""Findings about two steps of one training, which a model and its quantisation are not."""
+
+
+class Meeting(NamedTuple):
+    """Two sides of a comparison, one of them a GGUF file in the names of the other."""
+
+    before: Survey
+    after: Survey
+    gguf: meeting.Renamed
+    is_before: bool
+
+    def judged(self, report: DiffReport) -> DiffReport:
+        """The report with the judgement of each tensor by the error that its type makes.
+
+        Who asks for a tolerance or for bars has asked for something else.
+        """
+        if report.options.norms or report.options.histogram or report.options.tolerance is not None:
+            return report
+        from ckpt.ext.gguf.verdicts import account_of
+
+        findings = tuple(row for row in report.findings if row.code not in _OF_TRAINING)
+        account = account_of(report, self.gguf, is_before=self.is_before)
+        return report._replace(account=account, findings=findings)
+
+
+def met(before: Survey, after: Survey, options: Options) -> Meeting | None:
+    """Return two sides in one set of names, where exactly one is GGUF and the other has the names of transformers."""
+    sides = before, after
+    own = [side.checkpoint.traits.has_own_metadata for side in sides]
+    if own[0] == own[1] or options.structure or options.rules or not options.align:
+        return None
+    gguf, other = (before, after) if own[0] else (after, before)
+    found = meeting.met(gguf, set(names_of(other.tensors)))
+    if found is None:
+        return None
+    read = Survey(found.checkpoint, gguf.model)
+    return Meeting(read if own[0] else before, after if own[0] else read, found, own[0])
+
+
+TRANSFORMERS = "transformers"
+"""The word that `convert --recipe` takes in the place of a file, for a GGUF."""
+
+
+def in_transformers(survey: Survey) -> RewriteReport:
+    """The tensors of a GGUF file in the names and the layout of transformers.
+
+    Raises UnsupportedError for an architecture without a table, LossError for a tensor that no table knows.
+    """
+    from ckpt.commands.rewriting.report import Change, Leftover, RewriteReport, storages_of
+
+    found = meeting.renamed(survey)
+    if found is None:
+        known = ", ".join(ARCHITECTURES)
+        raise UnsupportedError(
+            "no table has the names of its architecture in transformers",
+            path=survey.path,
+            hint=f"known: {known}",
+        )
+    lost = [name for name in found.unread if name not in MADE]
+    if lost:
+        listed = and_more([show_name(name) for name in lost], 3)
+        raise LossError(f"no table has a name in transformers for {listed}", path=survey.path)
+    entries = tuple(entry for entry in found.checkpoint.tensors if entry.name not in MADE)
+    left = [
+        Leftover(entry.name, "made by the converter, of numbers in config.json", entry.tensor.nbytes)
+        for entry in found.checkpoint.tensors
+        if entry.name in MADE
+    ]
+    root = meeting.tree_of(entries, survey.checkpoint)
+    result = replace(found.checkpoint, root=root, tensors=entries, storages=storages_of(entries))
+    change = Change("layout", found.architecture, TRANSFORMERS, len(entries), "tensor")
+    return RewriteReport("convert", survey.checkpoint, result, (change,), tuple(left), unchanged_bytes=False)

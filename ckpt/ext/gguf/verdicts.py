@@ -1,0 +1,289 @@
+"""The judgement of each tensor of a GGUF file by the error that its type makes: it is the base, or it is something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckpt.elements.compare import compare
+from ckpt.ext.gguf.meeting import Renamed
+from ckpt.ext.gguf.names import MADE
+from ckpt.model.errors import CkptError
+from ckpt.model.rows import NamedTuple
+from ckpt.model.tensors import TensorRef
+from ckpt.model.text import Json, folded, plural, show, show_name
+from ckpt.surface.text.lines import Line, hung
+
+if TYPE_CHECKING:
+    from ckpt.commands.diff.diff import DiffReport
+    from ckpt.commands.diff.rows import Row
+
+MOST_ERROR = {
+    "float64": 1e-6,
+    "float32": 1e-4,
+    "float16": 2e-3,
+    "bfloat16": 6e-3,
+    "Q8_K": 0.03,
+    "Q8_0": 0.03,
+    "Q6_K": 0.08,
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K"), 0.16),
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS"), 0.30),
+    **dict.fromkeys(("MXFP4", "NVFP4"), 0.40),
+    "Q3_K": 0.45,
+    **dict.fromkeys(("IQ3_S", "IQ3_XXS"), 0.55),
+    **dict.fromkeys(("Q2_K", "IQ2_S", "IQ2_XS", "IQ2_XXS"), 0.75),
+    **dict.fromkeys(("IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "Q1_0"), 0.92),
+}
+"""The most that the norm of an error is of the norm of a tensor, for each type.
+
+It is four times what rounding to the type makes of weights with a normal distribution, which leaves room for long tails, and at most
+0.92 for the types of one or two bits: a tensor that has nothing in common with the base differs by 1.4, and by 1 where it is small.
+"""
+_LOOKED = 12
+"""The wrong tensors of which it is looked at what they are."""
+_OTHERS = 400
+"""The tensors of the base that one wrong tensor is compared with."""
+_SAMPLE = 1 << 16
+"""Elements that are compared to see what a tensor is."""
+
+
+class Verdict(NamedTuple):
+    """The judgement of a tensor: its names in both files, its type, the relative error, and what it is instead, if known.
+
+    `by` is the type that rounds the most, its own or the type of the base. It is None if neither is known.
+    """
+
+    name: str
+    stored: str
+    type: str
+    by: str | None
+    error: float | None
+    is_within: bool
+    what: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """An object of `quantised.tensors` of the document `ckpt.diff`."""
+        return {
+            "name": self.name,
+            "stored": self.stored,
+            "type": self.type,
+            "relative_error": self.error,
+            "within": self.is_within,
+            "what": self.what,
+        }
+
+
+class GgufAccount(NamedTuple):
+    """The judgement of all tensors of a GGUF file, and the tensors of one side alone."""
+
+    base: str
+    gguf: str
+    architecture: str
+    verdicts: tuple[Verdict, ...]
+    lacking: tuple[str, ...]
+    more: tuple[str, ...]
+    made: tuple[str, ...]
+
+    @property
+    def wrong(self) -> list[Verdict]:
+        return [row for row in self.verdicts if not row.is_within]
+
+    @property
+    def is_other_model(self) -> bool:
+        """Tell whether most of the tensors that can tell are of something else."""
+        return 2 * len(self.wrong) > len(self.verdicts)
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether a tensor is not within its type, or is on one side alone."""
+        return bool(self.wrong or self.lacking or self.more)
+
+    def to_json(self) -> dict[str, Json]:
+        """The field of the document `ckpt.diff` that only a quantised side has."""
+        return {
+            "quantised": {
+                "architecture": self.architecture,
+                "within": not self.differs,
+                "other_model": self.is_other_model,
+                "tensors": [row.to_json() for row in self.verdicts],
+                "lacking": list(self.lacking),
+                "more": list(self.more),
+            }
+        }
+
+    def lines(self, width: int | None) -> list[Line]:
+        """The judgement as a person reads it: the answer first, then each type, then what is wrong."""
+        out = hung([(show(self.gguf, None), "name"), (" ", "")], self._answer(), width, 2)
+        for text in self._by_type():
+            out += hung([("  ", "")], text, width, 4)
+        for row in self.wrong[:_LOOKED]:
+            out += hung([("! ", "error")], _wrong_text(row), width, 4)
+        if len(self.wrong) > _LOOKED:
+            out.append([(f"… {len(self.wrong) - _LOOKED:,} more (--json)", "dim")])
+        for label, names in (
+            (f"only in {self.base}", self.lacking),
+            (f"only in {self.gguf}", self.more),
+            ("made by the converter, in no base", self.made),
+        ):
+            if names:
+                out += hung([("  ", "")], f"{label}: {folded(names, 6)}", width, 4)
+        return out
+
+    def _answer(self) -> str:
+        base = show(self.base, None)
+        count = plural(len(self.verdicts), "tensor")
+        if self.is_other_model:
+            return f"is not {base}: {len(self.wrong):,} of {count} are other weights (names of {self.architecture} paired)"
+        if self.wrong:
+            return f"is {base}, but for {len(self.wrong):,} of {count}"
+        if self.lacking or self.more:
+            return f"is {base} as far as both hold it: {count} are within what their types make"
+        return f"is {base}: all {count} are within what their types make"
+
+    def _by_type(self) -> Iterator[str]:
+        """Yield a line for each type: how many tensors are within it, and their errors."""
+        rows: dict[str, list[Verdict]] = {}
+        for row in self.verdicts:
+            if row.is_within:
+                rows.setdefault(row.by or row.type, []).append(row)
+        for name, verdicts in sorted(rows.items(), key=lambda item: -len(item[1])):
+            errors = [row.error for row in verdicts if row.error is not None]
+            if not any(errors):
+                yield f"equal: {plural(len(verdicts), 'tensor')} ({name})"
+                continue
+            text = f"within {name} of the base: {plural(len(verdicts), 'tensor')}"
+            yield f"{text}, relative error {_range_text(errors)} (at most {MOST_ERROR[name] * 100:.2g} %)"
+
+
+def _range_text(errors: Sequence[float]) -> str:
+    low, high = (f"{error * 100:.2g} %" for error in (min(errors), max(errors)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _wrong_text(row: Verdict) -> str:
+    error = "no number" if row.error is None else f"{row.error * 100:.3g} %"
+    most = "" if row.by is None else f", {row.by} makes {MOST_ERROR[row.by] * 100:.2g} % at most"
+    text = f"{show_name(row.stored)} is not {show_name(row.name)}: relative error {error}{most}"
+    return text if row.what is None else f"{text}. {row.what}"
+
+
+def account_of(report: DiffReport, gguf: Renamed, *, is_before: bool) -> GgufAccount:
+    """Judge the rows of a comparison."""
+    side = 0 if is_before else 1
+    verdicts: list[Verdict] = []
+    alone: tuple[list[str], list[str]] = [], []
+    made: list[str] = []
+    wrong: list[tuple[int, Row]] = []
+    for row in report.rows:
+        entry, base = (row.before, row.after) if is_before else (row.after, row.before)
+        if entry is None or base is None:
+            if entry is not None and entry.name in MADE:
+                made.append(entry.name)
+            elif entry is not None or not _is_tied(row, report):
+                alone[entry is not None].append(row.name)
+            continue
+        index = row.indices[side]
+        given = gguf.given[index] if index is not None else entry
+        types = given.tensor.dtype.name, base.tensor.dtype.name
+        verdict = _judged(row, base.name, given.name, types)
+        if not verdict.is_within:
+            wrong.append((len(verdicts), row))
+        verdicts.append(verdict)
+    is_other = 2 * len(wrong) > len(verdicts)
+    for number, row in [] if is_other else wrong[:_LOOKED]:
+        verdicts[number] = verdicts[number]._replace(what=_what_it_is(row, report, gguf, is_before=is_before))
+    paths = [report.before.path, report.after.path]
+    return GgufAccount(
+        paths[1 - side],
+        paths[side],
+        gguf.architecture,
+        tuple(verdicts),
+        tuple(alone[0]),
+        tuple(alone[1]),
+        tuple(made),
+    )
+
+
+def _is_tied(row: Row, report: DiffReport) -> bool:
+    """Tell whether a tensor of the base is the head of a model that shares it with the embedding, which GGUF leaves out."""
+    return (
+        row.name.endswith("lm_head.weight")
+        and not any(other.name.endswith("lm_head.weight") and other is not row for other in report.rows)
+        and _equals_embedding(row, report)
+    )
+
+
+def _equals_embedding(row: Row, report: DiffReport) -> bool:
+    head = row.before or row.after
+    for other in report.rows:
+        for entry in (other.before, other.after):
+            if (
+                entry is not None
+                and head is not None
+                and entry.name.endswith(("embed_tokens.weight", "wte.weight"))
+            ):
+                if entry.tensor.dtype == head.tensor.dtype and entry.tensor.shape == head.tensor.shape:
+                    return _error_between(head.tensor, entry.tensor) == 0
+    return False
+
+
+def _judged(row: Row, name: str, stored: str, types: tuple[str, str]) -> Verdict:
+    """The judgement of a pair. `types` are its own type and the type of the base, which may be rounded more."""
+    by = max((type for type in types if type in MOST_ERROR), key=MOST_ERROR.__getitem__, default=None)
+    if row.status == "reshaped":
+        return Verdict(name, stored, types[0], by, None, False, "Its shape is another one.")
+    if row.unread is not None or row.damaged or row.status == "unchecked":
+        return Verdict(name, stored, types[0], by, None, False, "It was not compared.")
+    change = row.change
+    error = 0.0 if change is None or not change.differing else change.rel_l2
+    is_within = error is not None and (error == 0 or (by is not None and error <= MOST_ERROR[by]))
+    return Verdict(name, stored, types[0], by, error, is_within)
+
+
+def _what_it_is(row: Row, report: DiffReport, gguf: Renamed, *, is_before: bool) -> str | None:
+    """The sentence on a wrong tensor: rows in another order, or the tensor of the base that it is. None if neither is found."""
+    entry, base = (row.before, row.after) if is_before else (row.after, row.before)
+    index = row.indices[0 if is_before else 1]
+    if entry is None or base is None or index is None:
+        return None
+    given = gguf.given[index]
+    most = MOST_ERROR.get(given.tensor.dtype.name, 0.0)
+    if given.tensor is not entry.tensor and _is_like(given.tensor, base.tensor, most):
+        return "It is in transformers' own order: the converter did not change it, and llama.cpp needs that."
+    others = report.after if is_before else report.before
+    same = [
+        other
+        for other in others.tensors
+        if other.tensor.shape == base.tensor.shape and other.name != base.name
+    ]
+    for other in same[:_OTHERS]:
+        if _is_like(entry.tensor, other.tensor, most):
+            return f"It is {show_name(other.name)} of the base."
+    return None
+
+
+def _is_like(tensor: object, base: object, most: float) -> bool:
+    error = _error_between(base, tensor)
+    return error is not None and error <= most
+
+
+def _error_between(base: object, tensor: object) -> float | None:
+    """The relative error of a tensor in its first elements, or None where they cannot be compared."""
+    if not isinstance(base, TensorRef) or not isinstance(tensor, TensorRef) or base.shape != tensor.shape:
+        return None
+    try:
+        change = compare(_beginning(base), _beginning(tensor))
+    except CkptError:
+        return None
+    return 0.0 if change is None else change.rel_l2
+
+
+def _beginning(ref: TensorRef) -> TensorRef:
+    """The first rows of a tensor, as its numbers."""
+    from ckpt.elements.blocks import is_dense, slice_of
+    from ckpt.elements.unpacked import can_unpack, unpacked
+
+    ref = unpacked(ref) if can_unpack(ref) else ref
+    if not is_dense(ref):
+        return ref
+    return slice_of(ref, 0, min(ref.numel, _SAMPLE))
