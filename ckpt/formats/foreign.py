@@ -6,7 +6,7 @@ import os
 import re
 
 from ckpt.bytes.location import Location
-from ckpt.ext.dcp.files import AS_DIST, ZARR, has_arrays
+from ckpt.ext.dcp.file_names import AS_DIST, ZARR, has_arrays
 from ckpt.formats.common.archive import FLATBUFFERS, Archive
 from ckpt.formats.common.refused import COMPRESSED, compressed_error, repacked_error, tar_error
 from ckpt.formats.common.steps import steps_in

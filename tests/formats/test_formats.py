@@ -22,7 +22,7 @@ from ckpt import formats
 from ckpt.bytes.location import locate
 from ckpt.bytes.source import File
 from ckpt.evidence.survey import Survey
-from ckpt.ext.dcp import files as dcp_names
+from ckpt.ext.dcp import file_names as dcp_names
 from ckpt.formats import FORMATS
 from ckpt.formats.foreign import FORMAT as FOREIGN
 from ckpt.formats.format import Format

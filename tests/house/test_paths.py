@@ -343,7 +343,7 @@ REQUESTS = [
     "elements.audit._STEP",
     "ext.dcp.items._BLOCK",
     "ext.dcp.items._EDGE",
-    "ext.dcp.files._HEAD",
+    "ext.dcp.file_names._HEAD",
     "ext.dcp.remains._HEAD",
     "ext.dcp.remains._SMALL",
     "formats.common.directory._AROUND",

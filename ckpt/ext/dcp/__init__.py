@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckpt.ext.dcp.files import DATA, is_metadata, is_part, plain_folder_of
+from ckpt.ext.dcp.file_names import DATA, is_metadata, is_part, plain_folder_of
 from ckpt.formats.format import Format, Probe
 from ckpt.model.checkpoint import Traits
 from ckpt.model.errors import CkptError

@@ -7,7 +7,7 @@ items in the same files. Each item must be what the other save has in its place:
 from __future__ import annotations
 
 from ckpt.bytes.location import Location
-from ckpt.ext.dcp.files import DATA
+from ckpt.ext.dcp.file_names import DATA
 from ckpt.ext.dcp.metadata import Chunks, Item, Metadata, TensorRow
 from ckpt.ext.dcp.remains import items_of, kind_of
 from ckpt.model.errors import NotOpenedError, UnreadableError

@@ -16,7 +16,7 @@ from ckpt.bytes.source import Source, read_limited
 from ckpt.elements.boxes import Box, Boxes
 from ckpt.ext.dcp import FORMAT
 from ckpt.ext.dcp.alike import Alike
-from ckpt.ext.dcp.files import (
+from ckpt.ext.dcp.file_names import (
     DATA,
     METADATA,
     UNFINISHED,

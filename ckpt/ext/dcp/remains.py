@@ -12,7 +12,7 @@ from struct import unpack_from
 
 from ckpt.bytes.location import Location
 from ckpt.bytes.source import Source
-from ckpt.ext.dcp.files import DATA
+from ckpt.ext.dcp.file_names import DATA
 from ckpt.ext.dcp.items import Bytes, read_object
 from ckpt.formats.common.pickled import Contents
 from ckpt.formats.common.recovered import pickle_at

@@ -13,7 +13,7 @@ from ckpt.bytes.location import Location
 from ckpt.bytes.source import BaseSource, Source
 from ckpt.elements.audit import crc_of
 from ckpt.elements.blocks import elements, same_bytes
-from ckpt.ext.dcp.files import DATA, folder_of, is_metadata
+from ckpt.ext.dcp.file_names import DATA, folder_of, is_metadata
 from ckpt.ext.dcp.items import Bytes, TensorItem, most_of, read_object
 from ckpt.ext.dcp.metadata import Item, Metadata, TensorRow
 from ckpt.ext.dcp.reader import Files

@@ -22,7 +22,7 @@ from ckpt.bytes.target import FolderSink, Sink
 from ckpt.elements.blocks import elements, same_bytes
 from ckpt.elements.boxes import boxes_shown
 from ckpt.elements.computed import place_of
-from ckpt.ext.dcp.files import DATA, METADATA
+from ckpt.ext.dcp.file_names import DATA, METADATA
 from ckpt.ext.dcp.items import Bytes, Placement, TensorItem
 from ckpt.ext.dcp.metadata import Item
 from ckpt.formats.common.layout import Layout, archive_of

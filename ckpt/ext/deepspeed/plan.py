@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from ckpt.bytes.location import Location, is_plain_name
 from ckpt.bytes.source import read_limited
-from ckpt.ext.dcp.files import is_tag, weights_in
+from ckpt.ext.dcp.file_names import is_tag, weights_in
 from ckpt.formats.format import Probe
 from ckpt.model.errors import LimitError, NotOpenedError, UnreadableError
 from ckpt.model.limits import Limits

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ckpt.bytes.location import Location
 from ckpt.bytes.source import read_limited
-from ckpt.ext.dcp.files import (
+from ckpt.ext.dcp.file_names import (
     AS_DIST,
     BACKEND,
     COMMON,

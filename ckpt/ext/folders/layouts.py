@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from ckpt.bytes.location import Location
-from ckpt.ext.dcp.files import METADATA, is_part
+from ckpt.ext.dcp.file_names import METADATA, is_part
 from ckpt.formats.common.sets import ShardSet
 from ckpt.model.names import Path
 from ckpt.model.rows import NamedTuple

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ckpt.bytes.location import Location, is_plain_name, read_file
-from ckpt.ext.dcp.files import is_part, is_tag, weights_in
+from ckpt.ext.dcp.file_names import is_part, is_tag, weights_in
 from ckpt.ext.folders.distributed import place_of, plan_in, shards_in
 from ckpt.ext.folders.layouts import LAYOUTS, SPEECHBRAIN, Fact, Layout, Part, Plan
 from ckpt.formats.common.sets import ShardSet, sets_in

@@ -16,3 +16,9 @@ def layouts() -> Any:
     """The functions that layouts add: see `ckpt.ext.layouts.hooks`."""
     # Named as text: the core imports no extension.
     return import_module("ckpt.ext.layouts.hooks")
+
+
+def quantised() -> Any:
+    """The functions that quantised weights add: see `ckpt.ext.quantised.hooks`."""
+    # Named as text: the core imports no extension.
+    return import_module("ckpt.ext.quantised.hooks")

@@ -12,7 +12,7 @@ from ckpt import formats
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import SNAPSHOTS, is_cached_model, locate, read_file
 from ckpt.bytes.source import beginning, irregular_text
-from ckpt.ext.dcp.files import DATA
+from ckpt.ext.dcp.file_names import DATA
 from ckpt.formats.common.sets import is_shard
 from ckpt.formats.common.zip_layout import LOCAL_MAGIC
 from ckpt.formats.format import CHECKPOINTS, PERHAPS

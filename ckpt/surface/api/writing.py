@@ -19,11 +19,11 @@ from ckpt.formats import is_folder_format, save, writer_of, written_formats
 from ckpt.model.checkpoint import Checkpoint
 from ckpt.model.errors import FolderError, LossError, UnsupportedError, UsageError
 from ckpt.model.limits import Limits, number_of
-from ckpt.model.names import natural
+from ckpt.model.names import Globs, natural
 from ckpt.model.text import and_more, plural, show
 from ckpt.surface.api.advice import SUFFIXES
 from ckpt.surface.api.checkpoint import Checkpoint as Opened
-from ckpt.surface.api.extensions import adapters, layouts
+from ckpt.surface.api.extensions import adapters, layouts, quantised
 from ckpt.surface.api.handle import read
 from ckpt.surface.api.keywords import (
     Path,
@@ -297,6 +297,7 @@ def convert(
     format: str | None = None,
     plain: bool = False,
     dtype: str | None = None,
+    dequantize: bool = False,
     encoding: str | None = None,
     shard_size: str | int | None = None,
     weights: str | None = None,
@@ -325,7 +326,7 @@ def convert(
     `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of `out` decides. Before that, `strip`
     takes the prefixes of wrappers off the names, or `prefix`, and `to` moves the tensors to a device. `with_config` makes `out` a folder with config.json and
     the tokenizer beside the weights. `adapter_names` is peft or kohya, and gives a LoRA the names of that program; `base` is the
-    checkpoint that says where the dots of kohya's names are. `model` is a torch.nn.Module, or the text
+    checkpoint that says where the dots of kohya's names are. `dequantize` makes floats of quantised weights. `model` is a torch.nn.Module, or the text
     `FILE.py:FACTORY`, of which `arg` are the arguments. `recipe` is the path of a recipe of `ckpt.recipe`, which turns the model
     into another layout, or with `reverse` back. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
@@ -346,7 +347,7 @@ def convert(
     options = options_of(writing, source, "convert")
     options = with_format(options, format, shard_size, plain=plain, with_config=with_config)
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
-    options = _with_like(options, like, section)
+    options = _with_like(options, like, section)._replace(dequantize=dequantize)
     naming = _naming(adapter_names, base, options)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
@@ -355,6 +356,8 @@ def convert(
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
         stages = _stripping(strip, prefix, section, limits)
+        if dequantize:
+            stages.insert(0, lambda survey: _dequantised(survey, limits, dtype, section, globs))
         stages += [] if naming is None else [naming]
         if recipe is not None:
             plain_traits = save.traits_of(save.SHARD_FORMAT)
@@ -393,6 +396,18 @@ def convert(
 
     done = rewrite(source, make, options)
     return done if naming is None else naming.finish(done)
+
+
+def _dequantised(
+    survey: Survey, limits: Limits, dtype: str | None, section: str | None, select: Globs
+) -> RewriteReport:
+    """The checkpoint with its quantised weights as floats. Raises CkptError."""
+    from ckpt.commands.convert.convert import dtype_of
+
+    report: RewriteReport = quantised().dequantised(
+        survey, limits, dtype_of(dtype), section=section, select=select
+    )
+    return report
 
 
 def _with_own_format(report: RewriteReport, written: str) -> RewriteReport:

@@ -200,6 +200,11 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Cast floating tensors: bfloat16, float16 or float32.",
             words=("bfloat16", "float16", "float32"),
         ),
+        flag(
+            "--dequantize",
+            "convert",
+            "Turn quantised weights into floats, of --dtype or as their scheme has it.",
+        ),
         text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
         text("--shard-size", "BYTES", "convert merge", "Write safetensors shards with an index, as 5GB."),
         text(

@@ -9,7 +9,7 @@ import pytest
 from inside import inside
 
 import ckpt
-from ckpt.ext.dcp.files import ranks_text
+from ckpt.ext.dcp.file_names import ranks_text
 from ckpt.model.errors import UnreadableError
 
 

@@ -29,7 +29,7 @@ import ckpt
 from ckpt import formats
 from ckpt.bytes import target
 from ckpt.ext.dcp import writer
-from ckpt.ext.dcp.files import is_part
+from ckpt.ext.dcp.file_names import is_part
 from ckpt.ext.dcp.items import Placement, placed
 from ckpt.formats import save
 from ckpt.model.errors import LossError, WriteError

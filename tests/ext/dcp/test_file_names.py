@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt.bytes.location import LocalPath
-from ckpt.ext.dcp.files import beside, companion, weights_in
+from ckpt.ext.dcp.file_names import beside, companion, weights_in
 from ckpt.model.errors import UnreadableError
 
 

@@ -1,0 +1,9 @@
+"""The functions of this extension that functions of the core ask for."""
+
+from __future__ import annotations
+
+from ckpt.ext.quantised.configs import with_plain_configs
+from ckpt.ext.quantised.edit import dequantised, plain_checkpoint
+from ckpt.ext.quantised.find import Found, find_logical
+
+__all__ = ["Found", "dequantised", "find_logical", "plain_checkpoint", "with_plain_configs"]

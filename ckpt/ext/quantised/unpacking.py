@@ -1,0 +1,159 @@
+"""Codes out of the words that they are packed in, and the parts of a logical tensor by rows and columns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ckpt.elements import fill
+from ckpt.elements.blocks import is_dense
+from ckpt.model.dtypes import BY_NAME
+from ckpt.model.errors import UnsupportedError
+from ckpt.model.tensors import TensorRef
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+HELD = 32 << 20
+"""The most bytes of packed codes of one tensor that are held while it is read by columns."""
+
+
+def as_rows(ref: TensorRef, rows: int, columns: int) -> TensorRef:
+    """Return a tensor as a matrix of rows and columns. Raises UnsupportedError where its elements do not lie in a row."""
+    if ref.shape == (rows, columns):
+        return ref
+    assert prod(ref.shape) == rows * columns
+    if not is_dense(ref):
+        raise UnsupportedError("a part of a quantised weight does not lie in one piece")
+    return ref._replace(shape=(rows, columns), stride=(columns, 1))
+
+
+def as_bytes(ref: TensorRef) -> TensorRef:
+    """Return elements of 8 bits as unsigned bytes, whatever they mean."""
+    return ref._replace(dtype=BY_NAME["uint8"])
+
+
+def read_part(ref: TensorRef, rows: range, columns: range) -> Array:
+    """Return rows and columns of a matrix as numbers, of float32 where they are floats. Raises UnreadableError."""
+    import numpy as np
+
+    array = fill.array(ref, (rows, columns))
+    return array.astype("<f4") if array.dtype.kind == "f" and array.dtype != np.dtype("<f4") else array
+
+
+def read_rows(ref: TensorRef, first: int, last: int) -> Array:
+    """Return rows of a matrix as numbers. Raises UnreadableError."""
+    return read_part(ref, range(first, last), range(ref.shape[1]))
+
+
+class Columns:
+    """A matrix that is read by columns. A small one is read once and held."""
+
+    def __init__(self, ref: TensorRef) -> None:
+        self._ref = ref
+        self._held: Array | None = None
+        self._lock = threading.Lock()
+
+    def read_columns(self, first: int, last: int) -> Array:
+        """Return columns as rows. Raises UnreadableError."""
+        import numpy as np
+
+        rows, columns = self._ref.shape
+        if self._ref.nbytes > HELD:
+            part = read_part(self._ref, range(rows), range(first, last))
+        else:
+            with self._lock:
+                if self._held is None:
+                    self._held = read_part(self._ref, range(rows), range(columns))
+            part = self._held[:, first:last]
+        return np.ascontiguousarray(part.T)
+
+
+def unpack_bits(words: Array, bits: int, count: int) -> Array:
+    """Return the first `count` codes of each row, which lie bit by bit from the lowest one on."""
+    import numpy as np
+
+    flat = np.ascontiguousarray(words).view("u1")
+    if bits == 8:
+        return flat[:, :count]
+    if bits == 4:
+        return unpack_halves(flat)[:, :count]
+    if bits == 2:
+        wide = flat.astype("<u4")
+        wide |= wide << 12
+        wide |= wide << 6
+        wide &= 0x03030303
+        return wide.view("u1")[:, :count]
+    loose = np.unpackbits(flat, axis=1, bitorder="little")
+    loose = loose[:, : loose.shape[1] // bits * bits].reshape(len(flat), -1, bits)
+    codes = np.zeros(loose.shape[:2], "u1")
+    for bit in range(bits):
+        codes |= loose[:, :, bit] << bit
+    return codes[:, :count]
+
+
+def unpack_halves(flat: Array, *, high_first: bool = False) -> Array:
+    """Return the two codes of each byte of rows, the lower half first."""
+    wide = flat.astype("<u2")
+    if high_first:
+        wide = (wide >> 4) | (wide << 8)
+    else:
+        wide |= wide << 4
+    wide &= 0x0F0F
+    codes: Array = wide.view("u1")
+    return codes
+
+
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The numbers of float4 e2m1, whose highest bit is the sign. Source: OCP Microscaling Formats."""
+
+
+def fp4_table() -> Array:
+    """Return the numbers of the 16 codes of float4."""
+    import numpy as np
+
+    return np.array([*FP4, *[-number for number in FP4]], "<f4")
+
+
+def float8_table(name: str) -> Array:
+    """Return the numbers of the 256 codes of an 8-bit float."""
+    import numpy as np
+
+    from ckpt.elements import cast
+
+    return np.array(cast.numbers(bytes(range(256)), BY_NAME[name]), "<f4")
+
+
+def power_of(codes: Array) -> Array:
+    """Return the scales of bytes that are exponents of two with a bias of 127, as the OCP writes them."""
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        scales: Array = np.ldexp(np.float32(1), codes.astype("<i4") - 127).astype("<f4")
+    return scales
+
+
+Formula = Callable[..., "Array"]
+
+
+def looked_up(table: Array) -> Formula:
+    """Return the formula of codes that a table gives a number, times the scale of their cell."""
+    import numpy as np
+
+    def formula(codes: Array, scale: Array) -> Array:
+        product: Array = np.take(table, codes) * scale
+        return product
+
+    return formula
+
+
+def shifted(codes: Array, scale: Array, zero: Array) -> Array:
+    """The formula of integers: code less zero point, times scale."""
+    import numpy as np
+
+    product: Array = (codes.astype("<f4") - zero.astype("<f4")) * scale
+    return np.asarray(product, "<f4")
