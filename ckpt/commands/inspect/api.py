@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ckpt.model.checkpoint import names_of
+from ckpt.model.checkpoint import looks_of, names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, plural
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ckpt.evidence.numbering import Numbering
     from ckpt.evidence.survey import Survey
     from ckpt.model.findings import Finding, Gate
+    from ckpt.model.names import Globs
+    from ckpt.model.tensors import Tensor
 
 
 class TensorSummary(NamedTuple):
@@ -162,6 +164,7 @@ def inspect(
         # Named as text: who looks at a file loads what writes only where a finding needs a command.
         plan = import_module("ckpt.surface.api.advice").planning(survey) if hints else None
         report = job(survey, globs, section, plan)
+        report = _with_quantised(report, limits, globs, section)
         report = report._replace(findings=gate.rules.kept(report.findings))
         report = with_description(report, limits, base, plugins=plugins)
         numbering = None
@@ -172,6 +175,23 @@ def inspect(
             numbering = solve(survey, numbers(index), section)
         opened.check_unchanged()
     return InspectReport(report, gate, numbering)
+
+
+def _with_quantised(
+    report: Inspection, limits: Limits | None, globs: Globs, section: str | None
+) -> Inspection:
+    """Return the report with the weights that consist of several tensors. Any other report stays as it is."""
+    is_scaled = bool(report.survey.scaled.codes)
+    if not is_scaled and not any(map(_is_of_torchao, set(looks_of(report.survey.tensors)))):
+        return report
+    from ckpt.surface.api.extensions import quantised  # here: few files are quantised
+
+    shown: Inspection = quantised().with_view(report, limits or Limits(), globs, section)
+    return shown
+
+
+def _is_of_torchao(tensor: Tensor) -> bool:
+    return tensor.layout == "wrapper" and (tensor.detail or "").startswith("torchao.")  # type: ignore[union-attr]
 
 
 def with_description(

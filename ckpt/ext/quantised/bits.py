@@ -12,7 +12,7 @@ from ckpt.elements.blocks import is_dense
 from ckpt.ext.quantised.grids import Grid, read_scales
 from ckpt.ext.quantised.matrix import FLOAT16, Cells, Matrix
 from ckpt.ext.quantised.schemes import SCALES, Given, MisfitError, Planned, own_dtype
-from ckpt.ext.quantised.unpacking import as_rows, looked_up, read_rows, unpack_halves
+from ckpt.ext.quantised.unpacking import as_rows, look_up, read_rows, read_small, unpack_halves
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.rows import NamedTuple
 from ckpt.model.tensors import DIMENSIONS, TensorRef
@@ -43,10 +43,8 @@ def read_state(ref: TensorRef) -> State:
     """Read the JSON in the bytes of a tensor. Raises MisfitError, UnreadableError."""
     if ref.nbytes > _STATE or ref.dtype.bits != 8:
         raise MisfitError("its quant_state is too long")
-    data = bytearray(ref.nbytes)
-    fill.fill(ref, memoryview(data))
     try:
-        fields = json.loads(bytes(data))
+        fields = json.loads(read_small(ref))
     except (ValueError, RecursionError):
         raise MisfitError("its quant_state is not JSON") from None
     if not isinstance(fields, dict):
@@ -123,6 +121,11 @@ def _part(ref: TensorRef, first: int, last: int) -> Array:
     return array
 
 
+def _of_table(table: TensorRef, codes: Array, scale: Array) -> Array:
+    """The formula of codes that a part of the weight gives their numbers: the number times scale."""
+    return look_up(fill.array(table).astype("<f4"), codes, scale)
+
+
 def plan_four_bits(given: Given) -> Planned:
     """Plan a weight of bitsandbytes in NF4 or FP4. Raises MisfitError."""
     codes, absmax, table = given.require("codes"), given.require("absmax"), given.require("quant_map")
@@ -147,8 +150,7 @@ def plan_four_bits(given: Given) -> Planned:
             raise MisfitError("nested_absmax is not float32")
     own = BY_NAME[state.dtype]
     make = partial(FourBits, given, state, blocks)
-    values = fill.array(table).astype("<f4")
-    matrix = Matrix(blocks, state.block, 16, own, looked_up(values), make)
+    matrix = Matrix(blocks, state.block, 16, own, partial(_of_table, table), make)
     nested = ", nested" if is_nested else ""
     text = f"4 bits ({state.kind.upper()}, groups of {state.block}{nested})"
     return Planned(state.shape, 4, (state.block,), text, own, matrix)
@@ -203,7 +205,6 @@ def _require_row_order(given: Given) -> None:
         return
     if order.numel != 1 or order.dtype.name != "uint8":
         raise MisfitError("weight_format is not one byte")
-    data = bytearray(1)
-    fill.fill(order, memoryview(data))
-    if data[0]:
-        raise MisfitError(f"weight_format {data[0]} is an order of a GPU")
+    number = read_small(order)[0]
+    if number:
+        raise MisfitError(f"weight_format {number} is an order of a GPU")

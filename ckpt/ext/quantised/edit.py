@@ -22,7 +22,7 @@ CONFIG = "config.json"
 _NOT_A_DICT = "lies in an object, and not in a state dict"
 
 
-class _Swap(Edit):
+class Swap(Edit):
     """Puts weights in the place of codes, and takes the other parts out."""
 
     def __init__(self) -> None:
@@ -91,9 +91,9 @@ def dequantised(
     What stays quantised is listed. Raises CkptError.
     """
     checkpoint = survey.checkpoint
-    found = find_logical(checkpoint, limits)
+    found = find_logical(checkpoint, limits, for_values=True)
     chosen = _chosen(survey, found.logical, section, select)
-    edit = _Swap()
+    edit = Swap()
     counts: Counter[tuple[str, str]] = Counter()
     nbytes: Counter[tuple[str, str]] = Counter()
     left = [
@@ -167,8 +167,8 @@ def _others(survey: Survey, found: Found) -> list[Leftover]:
 
 def plain_checkpoint(checkpoint: Checkpoint, limits: Limits) -> tuple[Checkpoint, Found]:
     """Return a checkpoint with its logical tensors as weights of their schemes, and what was found. Writes nothing."""
-    found = find_logical(checkpoint, limits)
-    edit = _Swap()
+    found = find_logical(checkpoint, limits, for_values=True)
+    edit = Swap()
     swapped = [row for row in found.logical if edit.swap(checkpoint.root, row, row.decoded())]
     if not swapped:
         return checkpoint, found._replace(logical=())

@@ -99,13 +99,20 @@ class Found(NamedTuple):
     misses: tuple[NearMiss, ...]
 
 
-def find_logical(checkpoint: Checkpoint, limits: Limits, *, can_read: bool = True) -> Found:
-    """Return the logical tensors of a checkpoint. With `can_read` the small parts that say a shape are read."""
+def find_logical(
+    checkpoint: Checkpoint, limits: Limits, *, can_read: bool = True, for_values: bool = False
+) -> Found:
+    """Return the logical tensors of a checkpoint. With `can_read` the small parts that say a shape are read.
+
+    With `for_values` those are left out whose values nothing is sure about.
+    """
     facts = facts_of(checkpoint, limits)
-    return match_entries(checkpoint.tensors, facts, can_read=can_read)
+    return match_entries(checkpoint.tensors, facts, can_read=can_read, for_values=for_values)
 
 
-def match_entries(entries: Sequence[Entry], facts: Facts, *, can_read: bool = True) -> Found:
+def match_entries(
+    entries: Sequence[Entry], facts: Facts, *, can_read: bool = True, for_values: bool = False
+) -> Found:
     """Return the logical tensors among some tensors. Those of one weight lie in one dict."""
     places = {entry.path: entry for entry in entries}
     taken = {entry.path for entry in entries}
@@ -121,7 +128,7 @@ def match_entries(entries: Sequence[Entry], facts: Facts, *, can_read: bool = Tr
         rows = list(_candidates(entry, places))
         if not rows:
             continue
-        found, problems = _planned(rows, facts, can_read=can_read)
+        found, problems = _planned(rows, facts, can_read=can_read, for_values=for_values)
         if found is not None and found.path != entry.path and found.path in taken:
             problems.append(NearMiss(entry.name, found.scheme, f"{found.name} is there already"))
             found = None
@@ -192,7 +199,7 @@ def _stem(key: str, ending: str) -> str | None:
 
 
 def _planned(
-    rows: Sequence[_Candidate], facts: Facts, *, can_read: bool
+    rows: Sequence[_Candidate], facts: Facts, *, can_read: bool, for_values: bool
 ) -> tuple[Logical | None, list[NearMiss]]:
     """Return the weight that one scheme plans of some tensors, or why none does. Raises UnreadableError."""
     found: list[Logical] = []
@@ -200,7 +207,10 @@ def _planned(
     for row in rows:
         refs = {name: entry.tensor for name, entry in row.parts.items()}
         given = Given(
-            {name: ref for name, ref in refs.items() if isinstance(ref, TensorRef)}, facts, can_read
+            {name: ref for name, ref in refs.items() if isinstance(ref, TensorRef)},
+            facts,
+            can_read,
+            for_values,
         )
         codes = next(iter(row.parts.values()))
         name = codes.name[: len(codes.name) - len(str(codes.path[-1]))] + row.stem + row.scheme.weight

@@ -15,9 +15,8 @@ from ckpt.ext.quantised.unpacking import (
     HELD,
     as_bytes,
     as_rows,
-    float8_table,
-    fp4_table,
-    looked_up,
+    of_float8,
+    of_fp4,
     power_of,
     read_part,
     read_rows,
@@ -59,7 +58,7 @@ def plan_float8(given: Given) -> Planned:
     grid = Grid(rows, columns, block, codes.shape[-2])
     make = partial(_Bytes, codes, grid.fit(scale), grid)
     own = own_dtype(given, scale, BFLOAT16)
-    matrix = Matrix(rows, columns, 256, own, looked_up(float8_table(codes.dtype.name)), make)
+    matrix = Matrix(rows, columns, 256, own, of_float8(codes.dtype.name), make)
     return Planned(codes.shape, 8, block, f"float8 {blocks_text(block, codes.shape)}", own, matrix)
 
 
@@ -112,7 +111,7 @@ def _four_bits(given: Given, name: str, group: int) -> Planned:
     grid = Grid(rows, columns, (1, group))
     own = own_dtype(given, scale, BFLOAT16)
     make = partial(_Halves, given, grid.fit(scale), grid)
-    matrix = Matrix(rows, columns, 16, own, looked_up(fp4_table()), make)
+    matrix = Matrix(rows, columns, 16, own, of_fp4, make)
     shape = (*codes.shape[:-1], columns)
     return Planned(shape, 4, (1, group), f"4 bits ({name}, groups of {group})", own, matrix)
 
@@ -201,8 +200,7 @@ def plan_experts(given: Given) -> Planned:
     shape = (experts, height, columns)
     make = partial(_Experts, codes, scale, shape)
     step = _BLOCK * _dividing_step(blocks, ELEMENTS // (_BLOCK * columns))
-    formula = looked_up(fp4_table())
-    matrix = Matrix(experts * height, columns, 16, BFLOAT16, formula, make, step)
+    matrix = Matrix(experts * height, columns, 16, BFLOAT16, of_fp4, make, step)
     return Planned(shape, 4, (_BLOCK, 1), "4 bits (MXFP4, groups of 32)", BFLOAT16, matrix)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ckpt.elements import fill
 from ckpt.ext.quantised.matrix import Cells
 from ckpt.ext.quantised.schemes import Given, MisfitError
-from ckpt.ext.quantised.unpacking import as_rows, power_of, read_part
+from ckpt.ext.quantised.unpacking import as_rows, power_of, read_part, read_small
 from ckpt.model.tensors import TensorRef
 
 if TYPE_CHECKING:
@@ -65,6 +64,9 @@ def block_of(shape: tuple[int, ...], scale: TensorRef, named: tuple[int, int] | 
     height, width = shape[-2], shape[-1]
     rows, lead = prod(shape[:-1]), prod(shape[:-2])
     given = scale.shape
+    is_grid = len(given) == len(shape) and given[:-2] == shape[:-2]
+    if is_grid and named is not None and _cut((height, width), named) == given[-2:]:
+        return named
     if scale.numel == 1:
         return rows, width
     if (
@@ -75,8 +77,8 @@ def block_of(shape: tuple[int, ...], scale: TensorRef, named: tuple[int, int] | 
         return height, width
     if scale.numel == rows and given in (shape[:-1], (*shape[:-1], 1), (rows, 1)):
         return 1, width
-    if len(given) == len(shape) and given[:-2] == shape[:-2] and scale.numel:
-        block = _block_in((height, width), (given[-2], given[-1]), named)
+    if is_grid and scale.numel:
+        block = _block_in((height, width), (given[-2], given[-1]))
         if block is not None:
             return block
     raise MisfitError(f"a scale of {_times(given)} does not fit codes of {_times(shape)}")
@@ -86,21 +88,19 @@ def _times(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape)) or "no dimension"
 
 
-def _block_in(
-    size: tuple[int, int], grid: tuple[int, int], named: tuple[int, int] | None
-) -> tuple[int, int] | None:
-    """Return the size of a block, where the config or the shapes leave only one way to cut."""
-    if named is not None and _cut(size, named) == grid:
-        return named
+def _block_in(size: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the size of a block, where the shapes leave only one way to cut that anybody writes."""
     ways: list[tuple[int, int]] = []
     tile = (_TILE, _TILE)
     if _cut(size, tile) == grid:
         ways.append(tile)
     if size[0] % grid[0] == 0 and size[1] % grid[1] == 0:
         even = (size[0] // grid[0], size[1] // grid[1])
-        # Nobody writes blocks of 100 rows: where those of 128 fit, an odd size is how a last block is short.
-        is_odd = any(number & (number - 1) for number in even)
-        if not ways or not (is_odd or all(map(_is_same_cut, size, tile, even))):
+        # Nobody writes blocks of 100 rows: an odd size is how a last block is short, or no block at all.
+        is_usual = all(
+            not number & number - 1 or count == 1 for number, count in zip(even, grid, strict=True)
+        )
+        if is_usual and not (ways and all(map(_is_same_cut, size, tile, even))):
             ways.append(even)
     return ways[0] if len(ways) == 1 else None
 
@@ -130,9 +130,4 @@ def blocks_text(block: tuple[int, int], shape: tuple[int, ...]) -> str:
 
 def is_zero(given: Given, name: str) -> bool:
     """Tell whether all elements of a part are 0, where they may be read. Raises UnreadableError."""
-    part = given.parts[name]
-    if not given.can_read:
-        return False
-    data = bytearray(part.nbytes)
-    fill.fill(part, memoryview(data))
-    return not any(data)
+    return given.can_read and not any(read_small(given.parts[name]))

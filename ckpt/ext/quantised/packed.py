@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ckpt.elements import fill
+from ckpt.elements import cast, fill
 from ckpt.ext.quantised.grids import Grid, read_scales
 from ckpt.ext.quantised.matrix import Cells, Matrix
 from ckpt.ext.quantised.schemes import SCALES, Given, MisfitError, Planned
-from ckpt.ext.quantised.unpacking import HELD, Columns, read_part, read_rows, shifted, unpack_bits
+from ckpt.ext.quantised.unpacking import Columns, read_part, read_rows, read_small, shifted, unpack_bits
 from ckpt.model.tensors import TensorRef
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ _GROUPS = (16, 32, 64, 128, 256, 512, 1024)
 """Sizes of groups that are in use, where the shapes leave several."""
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The column of each code of a word of AWQ. Source: AutoAWQ, utils/packing_utils.py."""
-_FEW_COLUMNS = 256
-"""Columns of packed words that are read at once: runs of one KiB."""
 
 
 def group_of(columns: int, groups: int, named: int | None) -> int:
@@ -120,20 +118,17 @@ def plan_gptq(given: Given) -> Planned:
     if scales.dtype.name not in SCALES:
         raise MisfitError(f"its scales are {scales.dtype.name}")
     group = group_of(columns, groups, given.facts.number_of("group_size"))
+    if given.for_values:
+        _group_indices(given, columns, group)
     shift = _zero_shift(given, bits)
     make = partial(Gptq, given, bits, columns, group, shift)
-    matrix = Matrix(outputs, columns, 1 << bits, scales.dtype, shifted, make, _step_of(words, outputs))
+    matrix = Matrix(outputs, columns, 1 << bits, scales.dtype, shifted, make)
     text = f"{bits} bits (GPTQ, {_groups_text(group, columns)})"
     return Planned((outputs, columns), bits, (1, group), text, scales.dtype, matrix)
 
 
 def _groups_text(group: int, columns: int) -> str:
     return "a scale for each row" if group >= columns else f"groups of {group}"
-
-
-def _step_of(words: TensorRef, outputs: int) -> int:
-    """Return the rows that are decoded at once: more where words are read by columns from the file each time."""
-    return min(outputs, _FEW_COLUMNS) if words.nbytes > HELD else 0
 
 
 def _refuse_method(given: Given, method: str) -> None:
@@ -162,8 +157,8 @@ def _zero_shift(given: Given, bits: int) -> int:
         return 0 if kind == "gptq_v2" else 1
     if given.facts.method is not None:
         return 1  # only the second format is named
-    if not given.can_read:
-        return 1  # known when values are asked for
+    if not given.for_values:
+        return 1  # looked at when values are asked for
     middle = 1 << (bits - 1)
     found = _single_zero(given.parts["qzeros"], bits)
     if found in (middle - 1, middle):
@@ -235,7 +230,7 @@ def plan_awq(given: Given) -> Planned:
         raise MisfitError(f"its scales are {scales.dtype.name}")
     group = group_of(columns, groups, given.facts.number_of("group_size"))
     make = partial(Awq, given, columns, group)
-    matrix = Matrix(outputs, columns, 16, scales.dtype, shifted, make, _step_of(words, outputs))
+    matrix = Matrix(outputs, columns, 16, scales.dtype, shifted, make)
     text = f"4 bits (AWQ, {_groups_text(group, columns)})"
     return Planned((outputs, columns), 4, (1, group), text, scales.dtype, matrix)
 
@@ -279,7 +274,7 @@ def plan_words(given: Given) -> Planned:
     _require_matrices(codes)
     if scale.dtype.name not in SCALES:
         raise MisfitError(f"its scales are {scale.dtype.name}")
-    if shape_ref.numel != 2:
+    if shape_ref.numel != 2 or shape_ref.dtype.kind != "int":
         raise MisfitError("weight_shape is not two numbers")
     rows, columns = _shape_in(given, codes, shape_ref)
     if rows != codes.shape[0] or columns < 1:
@@ -301,6 +296,8 @@ def plan_words(given: Given) -> Planned:
     order = given.parts.get("g_idx")
     if order is not None and order.numel not in (0, columns):
         raise MisfitError(f"weight_g_idx has {order.numel} elements, and the weight {columns} columns")
+    if given.for_values:
+        _group_indices(given, columns, group)
     grid = Grid(rows, columns, (1, group))
     make = partial(Words, given, bits, grid)
     matrix = Matrix(rows, columns, 1 << bits, scale.dtype, shifted, make)
@@ -311,8 +308,8 @@ def plan_words(given: Given) -> Planned:
 def _shape_in(given: Given, codes: TensorRef, shape: TensorRef) -> tuple[int, int]:
     """Return the shape that `weight_shape` holds; without reading, the shape that the config leaves."""
     if given.can_read:
-        rows, columns = fill.array(shape).reshape(-1).tolist()
-        return int(rows), int(columns)
+        numbers = [number for number in cast.few(read_small(shape), shape.dtype) if isinstance(number, int)]
+        return numbers[0], numbers[1]
     bits = given.facts.same_number("num_bits")
     if bits is None or bits < 1 or codes.shape[1] * 32 % bits:
         raise MisfitError("its shape is in weight_shape, which was not read")

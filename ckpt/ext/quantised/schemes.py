@@ -25,11 +25,15 @@ class MisfitError(CkptError):
 
 
 class Given(NamedTuple):
-    """The parts of a weight by the names that its scheme gives them, the facts beside it, and whether data may be read."""
+    """The parts of a weight by the names that its scheme gives them, and the facts beside it.
+
+    With `can_read` small parts may be read that say a shape, with `for_values` also those that say what values are.
+    """
 
     parts: Mapping[str, TensorRef]
     facts: Facts
     can_read: bool = True
+    for_values: bool = False
 
     def require(self, name: str) -> TensorRef:
         """Return a part. Raises MisfitError where it is missing."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
+from functools import cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ckpt.elements import fill
+from ckpt.elements import blocks, cast, fill
 from ckpt.elements.blocks import is_dense
 from ckpt.model.dtypes import BY_NAME
 from ckpt.model.errors import UnsupportedError
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 HELD = 32 << 20
-"""The most bytes of packed codes of one tensor that are held while it is read by columns."""
+"""The most bytes of packed codes of one tensor that are held whole while it is read by columns."""
+PIECE = 256
+"""The columns of a larger one that are read at once: runs of one KiB."""
+_PIECES = 3
+"""The pieces that are held: threads are ahead of what is written by a few spans."""
 
 
 def as_rows(ref: TensorRef, rows: int, columns: int) -> TensorRef:
@@ -51,26 +57,39 @@ def read_rows(ref: TensorRef, first: int, last: int) -> Array:
 
 
 class Columns:
-    """A matrix that is read by columns. A small one is read once and held."""
+    """A matrix that is read by columns. A small one is read once and held, of a large one a few pieces."""
 
     def __init__(self, ref: TensorRef) -> None:
         self._ref = ref
-        self._held: Array | None = None
+        columns = ref.shape[1]
+        self._width = columns if ref.nbytes <= HELD else min(columns, PIECE)
+        self._held: OrderedDict[int, Array] = OrderedDict()
         self._lock = threading.Lock()
 
     def read_columns(self, first: int, last: int) -> Array:
         """Return columns as rows. Raises UnreadableError."""
         import numpy as np
 
+        parts: list[Array] = []
+        for number in range(first // self._width, -(-last // self._width)):
+            begin = number * self._width
+            piece = self._piece(number)
+            parts.append(piece[:, max(first - begin, 0) : last - begin])
+        if len(parts) == 1:
+            return np.ascontiguousarray(parts[0].T)
+        return np.concatenate([part.T for part in parts])
+
+    def _piece(self, number: int) -> Array:
+        """Return some columns, which threads that read those next to them need too."""
         rows, columns = self._ref.shape
-        if self._ref.nbytes > HELD:
-            part = read_part(self._ref, range(rows), range(first, last))
-        else:
-            with self._lock:
-                if self._held is None:
-                    self._held = read_part(self._ref, range(rows), range(columns))
-            part = self._held[:, first:last]
-        return np.ascontiguousarray(part.T)
+        with self._lock:
+            if number not in self._held:
+                begin = number * self._width
+                end = min(begin + self._width, columns)
+                while len(self._held) >= _PIECES:
+                    self._held.popitem(last=False)
+                self._held[number] = read_part(self._ref, range(rows), range(begin, end))
+            return self._held[number]
 
 
 def unpack_bits(words: Array, bits: int, count: int) -> Array:
@@ -112,18 +131,23 @@ FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """The numbers of float4 e2m1, whose highest bit is the sign. Source: OCP Microscaling Formats."""
 
 
-def fp4_table() -> Array:
-    """Return the numbers of the 16 codes of float4."""
+def read_small(ref: TensorRef) -> bytes:
+    """Return all bytes of a small part, without numpy, whose import takes longer. Raises UnreadableError."""
+    return b"".join(blocks.elements(ref))
+
+
+@cache
+def _fp4_table() -> Array:
+    """The numbers of the 16 codes of float4."""
     import numpy as np
 
     return np.array([*FP4, *[-number for number in FP4]], "<f4")
 
 
-def float8_table(name: str) -> Array:
-    """Return the numbers of the 256 codes of an 8-bit float."""
+@cache
+def _float8_table(name: str) -> Array:
+    """The numbers of the 256 codes of an 8-bit float."""
     import numpy as np
-
-    from ckpt.elements import cast
 
     return np.array(cast.numbers(bytes(range(256)), BY_NAME[name]), "<f4")
 
@@ -140,15 +164,26 @@ def power_of(codes: Array) -> Array:
 Formula = Callable[..., "Array"]
 
 
-def looked_up(table: Array) -> Formula:
-    """Return the formula of codes that a table gives a number, times the scale of their cell."""
+def of_fp4(codes: Array, scale: Array) -> Array:
+    """The formula of float4: its number times scale."""
+    return look_up(_fp4_table(), codes, scale)
+
+
+def of_float8(name: str) -> Formula:
+    """Return the formula of an 8-bit float: its number times scale."""
+    return partial(_of_float8, name)
+
+
+def _of_float8(name: str, codes: Array, scale: Array) -> Array:
+    return look_up(_float8_table(name), codes, scale)
+
+
+def look_up(table: Array, codes: Array, scale: Array) -> Array:
+    """Return the numbers that a table gives codes, times the scales of their cells."""
     import numpy as np
 
-    def formula(codes: Array, scale: Array) -> Array:
-        product: Array = np.take(table, codes) * scale
-        return product
-
-    return formula
+    product: Array = np.take(table, codes) * scale
+    return product
 
 
 def shifted(codes: Array, scale: Array, zero: Array) -> Array:
