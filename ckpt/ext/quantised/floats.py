@@ -15,6 +15,7 @@ from ckpt.ext.quantised.unpacking import (
     HELD,
     as_bytes,
     as_rows,
+    of_doubled_fp4,
     of_float8,
     of_fp4,
     power_of,
@@ -178,7 +179,7 @@ class _Experts:
         part = fill.array(self._scale, (range(expert, expert + 1), range(columns), groups))
         scales = part[0].T
         if self._scale.dtype.name == "uint8":
-            scales = power_of(scales)
+            scales = power_of(scales, 128)
         return Cells(np.arange(low, high) // _BLOCK - groups.start, np.arange(columns), (scales,))
 
     def _place(self, first: int, last: int) -> tuple[int, int, int]:
@@ -200,7 +201,8 @@ def plan_experts(given: Given) -> Planned:
     shape = (experts, height, columns)
     make = partial(_Experts, codes, scale, shape)
     step = _BLOCK * _dividing_step(blocks, ELEMENTS // (_BLOCK * columns))
-    matrix = Matrix(experts * height, columns, 16, BFLOAT16, of_fp4, make, step)
+    formula = of_doubled_fp4 if scale.dtype.name == "uint8" else of_fp4
+    matrix = Matrix(experts * height, columns, 16, BFLOAT16, formula, make, step)
     return Planned(shape, 4, (_BLOCK, 1), "4 bits (MXFP4, groups of 32)", BFLOAT16, matrix)
 
 

@@ -152,12 +152,12 @@ def _float8_table(name: str) -> Array:
     return np.array(cast.numbers(bytes(range(256)), BY_NAME[name]), "<f4")
 
 
-def power_of(codes: Array) -> Array:
-    """Return the scales of bytes that are exponents of two with a bias of 127, as the OCP writes them."""
+def power_of(codes: Array, bias: int = 127) -> Array:
+    """Return the scales of bytes that are exponents of two, with the bias that the OCP has."""
     import numpy as np
 
     with np.errstate(over="ignore"):
-        scales: Array = np.ldexp(np.float32(1), codes.astype("<i4") - 127).astype("<f4")
+        scales: Array = np.ldexp(np.float32(1), codes.astype("<i4") - bias).astype("<f4")
     return scales
 
 
@@ -167,6 +167,11 @@ Formula = Callable[..., "Array"]
 def of_fp4(codes: Array, scale: Array) -> Array:
     """The formula of float4: its number times scale."""
     return look_up(_fp4_table(), codes, scale)
+
+
+def of_doubled_fp4(codes: Array, scale: Array) -> Array:
+    """The formula of float4 with half of a scale, which may be beyond float32: twice its number times half the scale."""
+    return look_up(_fp4_table() * 2, codes, scale)
 
 
 def of_float8(name: str) -> Formula:
