@@ -181,13 +181,17 @@ def _with_quantised(
     report: Inspection, limits: Limits | None, globs: Globs, section: str | None
 ) -> Inspection:
     """Return the report with the weights that consist of several tensors. Any other report stays as it is."""
-    is_scaled = bool(report.survey.scaled.codes)
-    if not is_scaled and not any(map(_is_of_torchao, set(looks_of(report.survey.tensors)))):
+    if not is_quantised(report.survey):
         return report
     from ckpt.surface.api.extensions import quantised  # here: few files are quantised
 
     shown: Inspection = quantised().with_view(report, limits or Limits(), globs, section)
     return shown
+
+
+def is_quantised(survey: Survey) -> bool:
+    """Tell whether tensors look as if weights consisted of several of them."""
+    return bool(survey.scaled.codes) or any(map(_is_of_torchao, set(looks_of(survey.tensors))))
 
 
 def _is_of_torchao(tensor: Tensor) -> bool:

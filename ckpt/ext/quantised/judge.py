@@ -40,6 +40,8 @@ _STRAYS = 2.2
 """Errors of the size of a block, beyond which its scale is of other weights. Of the honest ones the largest was 1.2."""
 _MIDDLE = 2.0
 """Errors of the size of a block that the middle of all may have. Of the honest ones the largest was 1.1."""
+_SINGLE = 5.0
+"""The same of a few blocks, whose own error has no others beside it."""
 _LEAST_CELLS = 8
 """The fewest blocks that say whether sizes stray."""
 _FACTORED = frozenset(("AWQ", "int8", "compressed-tensors", "FP8"))
@@ -221,17 +223,21 @@ def _strays(sample: Sample) -> tuple[float, float, float]:
         numel = np.bincount(cells, minlength=count)
         ours = np.bincount(cells, np.square(sample.values.reshape(-1), dtype="<f8"), count)
         theirs = np.bincount(cells, np.square(sample.base.reshape(-1), dtype="<f8"), count)
-        errors = np.bincount(cells, np.square((sample.values - sample.base).reshape(-1), dtype="<f8"), count)
+        error = (sample.values - sample.base).reshape(-1).astype("<f8")
+        relative = np.bincount(cells, np.square(error), count) / theirs
+        # What is left of the sum of weight times error, whose signs are as they come: few large weights may be most of it.
+        crossed = np.bincount(cells, np.square(error * sample.base.reshape(-1)), count) / np.square(theirs)
         ratios = np.log(ours / theirs) / 2
-        relative = errors / theirs
-        spread = np.sqrt(relative / np.maximum(numel, 1) + np.square(relative / 2)) + 1e-4
+        spread = np.sqrt(crossed + np.square(relative / 2)) + 1e-4
     usable = np.isfinite(ratios) & (numel > 1)
     if not usable.any():
         return 0.0, 0.0, float("inf")
     ratios, spread, relative = ratios[usable], spread[usable], relative[usable]
     middle = float(np.median(ratios))
     strays = float(np.median(np.abs(ratios - middle) / spread)) * 1.48
-    return (strays if len(ratios) >= _LEAST_CELLS else 0.0), middle, _MIDDLE * float(np.median(spread))
+    if len(ratios) < _LEAST_CELLS:
+        return 0.0, middle, _SINGLE * float(np.median(spread))
+    return strays, middle, _MIDDLE * float(np.median(spread))
 
 
 def _with_factors(base: Array, values: Array, *, has_rows: bool) -> Array:

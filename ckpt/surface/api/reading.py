@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ckpt.bytes.executor import Local, current
+from ckpt.commands.inspect.api import is_quantised
 from ckpt.model.errors import CkptError, LinkError, NotOpenedError, UnreadableError, UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.model.text import show
 from ckpt.surface.api.checkpoint import Checkpoint
-from ckpt.surface.api.extensions import adapters, layouts
+from ckpt.surface.api.extensions import adapters, layouts, quantised
 from ckpt.surface.api.keywords import (
     Meter,
     Path,
@@ -118,7 +119,13 @@ def diff(
         with metered(progress, *sides) as meter:
             options = options._replace(progress=meter)
             old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
-            if recipe is None:
+            judging = None
+            if recipe is None and adapter is None and not (structure or quick):
+                judging = _judging(old, new, sides[1].limits)
+            if judging is not None:
+                report = job(judging.before, judging.after, options)
+                report = cast("DiffReport", quantised().judged(report, judging))
+            elif recipe is None:
                 report = job(old, new, options)
             else:
                 relaid = layouts().relaid_survey(old, recipe, sides[0].limits, section)
@@ -127,7 +134,7 @@ def diff(
                 names = [row.name for row in report.rows if row.status == "changed"]
                 notes = layouts().wrong_notes(old, new, recipe, sides[0].limits, names)
                 report = report._replace(notes=(*report.notes, *notes))
-            if recipe is None and not (structure or quick or options.select):
+            if recipe is None and judging is None and not (structure or quick or options.select):
                 report = _with_layout(report, old, new)
         if adapter is not None:
             report = adapters().explained_by(report, adapter, limits, plugins=plugins)
@@ -137,6 +144,13 @@ def diff(
     if check:
         report.check()
     return report
+
+
+def _judging(before: Survey, after: Survey, limits: Limits) -> Any:
+    """Both sides with plain weights, where one of them is quantised and the other is not so, or None."""
+    if not any(is_quantised(side) for side in (before, after)):
+        return None
+    return quantised().judging_of(before, after, limits)
 
 
 def _with_layout(report: DiffReport, before: Survey, after: Survey) -> DiffReport:
@@ -162,6 +176,7 @@ def stats(
     channels: bool = False,
     threshold: float = 1e-3,
     histogram: bool = False,
+    dequantize: bool = False,
     sort: str = "name",
     select: Texts = (),
     ignore: Texts = (),
@@ -173,7 +188,8 @@ def stats(
 ) -> StatsReport:
     """Measure the tensors of the only model, of a `section`, or `all`, and return the report of `ckpt stats`.
 
-    `report.rows` are the tensors with their numbers, `report.unread` those that could not be read. Raises CkptError.
+    `report.rows` are the tensors with their numbers, `report.unread` those that could not be read. With `dequantize` quantised weights
+    are measured as the floats that they stand for. Raises CkptError.
     """
     from ckpt.commands.stats.stats import stats as job
 
@@ -183,7 +199,7 @@ def stats(
     wants_channels = channels or "dead-channels" in gate.fails | gate.rules.select
     with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
         report = job(
-            opened.survey,
+            _weights_of(opened, dequantize),
             globs,
             section,
             threshold=threshold if wants_channels else None,
@@ -195,6 +211,16 @@ def stats(
         )
         opened.check_unchanged()
     return report._replace(findings=gate.rules.kept(report.findings), gate=gate)
+
+
+def _weights_of(opened: Checkpoint, dequantize: bool) -> Survey:
+    """The survey of a checkpoint, or with `dequantize` with its quantised weights as floats. Raises CkptError."""
+    if not dequantize:
+        return opened.survey
+    from ckpt.evidence.survey import Survey  # here: few ask for it
+
+    plain, _ = quantised().plain_checkpoint(opened.checkpoint, opened.limits or Limits())
+    return Survey(plain)
 
 
 @contextmanager
@@ -221,13 +247,15 @@ def sum(
     recorded: bool = False,
     root: bool = False,
     values: bool = False,
+    dequantize: bool = False,
     progress: Progress | None = None,
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> SumReport:
     """Return the SHA-256 of each tensor of the only model, of a `section`, or of `all`: the report of `ckpt sum`.
 
-    With `root` it has one hash of all names and values, with `values` one of all values in any layout. With `recorded` it has the sizes and CRC-32 that the files record, and no tensor is read. Raises CkptError.
+    With `root` it has one hash of all names and values, with `values` one of all values in any layout. With `recorded` it has the sizes and CRC-32 that the files record, and no tensor is read.
+    With `dequantize` quantised weights are the floats that they stand for. Raises CkptError.
     """
     from ckpt.commands.rewriting.report import with_ties
     from ckpt.commands.sum.recorded import SumReport, listed, unread_in
@@ -240,7 +268,7 @@ def sum(
     if recorded:
         from ckpt.formats.verify import recorded as read_records
 
-        if globs or section is not None or all:
+        if globs or section is not None or all or dequantize:
             raise UsageError("--recorded lists all of a checkpoint")
         path = path_of(source)
         if isinstance(
@@ -254,7 +282,7 @@ def sum(
         items = listed(record.format, record.files)
         return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
     with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
-        survey = with_ties(opened.survey, opened.limits)
+        survey = with_ties(_weights_of(opened, dequantize), opened.limits)
         if values:
             with about(opened.path):
                 total = layouts().values_of(survey, section, globs, current(), meter)

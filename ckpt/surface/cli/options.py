@@ -205,6 +205,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "convert",
             "Turn quantised weights into floats, of --dtype or as their scheme has it.",
         ),
+        flag("--dequantize", "stats* sum*", "Take quantised weights as the floats that they stand for."),
         text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
         text("--shard-size", "BYTES", "convert merge", "Write safetensors shards with an index, as 5GB."),
         text(
