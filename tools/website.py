@@ -56,6 +56,7 @@ NAV: dict[str, tuple[str, ...]] = {
         "docs/remote.md",
         "docs/migrate.md",
         "docs/layouts.md",
+        "docs/quantised.md",
         "docs/scripting.md",
         "docs/integrations.md",
     ),

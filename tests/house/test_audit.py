@@ -495,7 +495,7 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     assert {name: len(calls) for name, calls in users.items() if calls} == {
         "ckpt/__init__.py": 1,
         "ckpt/surface/api/checkpoint.py": 2,
-        "ckpt/surface/api/extensions.py": 2,
+        "ckpt/surface/api/extensions.py": 3,
         "ckpt/commands/inspect/api.py": 2,
         "ckpt/surface/api/listing.py": 1,
         "ckpt/surface/api/reading.py": 1,
@@ -526,7 +526,11 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
     }
     for name, modules in {
         "ckpt/surface/api/checkpoint.py": {"ckpt.ext.live.warmstart", "ckpt.surface.text.notebook"},
-        "ckpt/surface/api/extensions.py": {"ckpt.ext.adapters.hooks", "ckpt.ext.layouts.hooks"},
+        "ckpt/surface/api/extensions.py": {
+            "ckpt.ext.adapters.hooks",
+            "ckpt.ext.layouts.hooks",
+            "ckpt.ext.quantised.hooks",
+        },
         "ckpt/commands/inspect/api.py": {"ckpt.surface.api.advice", "ckpt.surface.text.notebook"},
         "ckpt/surface/api/reading.py": {"ckpt.surface.api.advice"},
     }.items():

@@ -29,7 +29,7 @@ _BLOCKS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 class State(NamedTuple):
-    """What `quant_state` says: the kind of the codes, the size of a block, the dtype and the shape of the weight."""
+    """The content of `quant_state`: the kind of the codes, the size of a block, the dtype and the shape of the weight."""
 
     kind: str
     block: int

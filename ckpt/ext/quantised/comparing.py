@@ -76,7 +76,7 @@ class Judgement(NamedTuple):
 
     @property
     def wrong(self) -> list[Judged]:
-        """The weights that are not those of the base."""
+        """The weights that the base does not have in their place."""
         return [row for row in self.rows if row.verdict in ("scale", "other")]
 
     @property

@@ -117,8 +117,9 @@ def dequantised(
         for (before, after), count in counts.most_common()
     ]
     if not changes:
-        nothing = "holds no quantised weights that ckpt can read"
-        return RewriteReport("convert", checkpoint, checkpoint, left_alone=tuple(left), nothing=nothing)
+        if not left:
+            left.append(Leftover("--dequantize", "no weight is quantised in a way that ckpt reads"))
+        return RewriteReport("convert", checkpoint, checkpoint, left_alone=tuple(left))
     result = edited(checkpoint, edit.copy(checkpoint.root), limits, origin=None)
     method = facts_of(checkpoint, limits).method
     if method is not None:

@@ -7,7 +7,8 @@ from math import prod
 
 from ckpt.ext.quantised.facts import Facts, facts_of
 from ckpt.ext.quantised.place import decoded_tensor
-from ckpt.ext.quantised.schemes import Given, MisfitError, Planned, Scheme, all_schemes
+from ckpt.ext.quantised.schemes import Given, MisfitError, Planned, Scheme
+from ckpt.ext.quantised.table import SCHEMES
 from ckpt.ext.quantised.wrappers import plan_wrapper
 from ckpt.model.checkpoint import Checkpoint, Entry
 from ckpt.model.dtypes import DType
@@ -27,7 +28,7 @@ class Part(NamedTuple):
 
 
 class Logical(NamedTuple):
-    """A weight that its scheme keeps in several tensors. `path` and `name` are those of the weight.
+    """A weight that its scheme keeps in several tensors. `path` and `name` belong to the weight.
 
     The first of `parts` holds the codes. `aside` are tensors that go with them and say nothing about the weight.
     """
@@ -166,7 +167,7 @@ class _Candidate(NamedTuple):
 def _candidates(entry: Entry, places: Mapping[Path, Entry]) -> Iterator[_Candidate]:
     """Yield the schemes whose required parts stand beside a tensor of codes."""
     key = str(entry.path[-1])
-    for scheme in all_schemes():
+    for scheme in SCHEMES:
         if entry.tensor.dtype.name not in scheme.types:
             continue
         stem = _stem(key, scheme.codes)

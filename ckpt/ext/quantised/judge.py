@@ -1,9 +1,9 @@
-"""Quantised weights beside the weights that they were made of: whether each lies within the error that its scheme makes.
+"""Verdicts on quantised weights beside their base, by the error that their schemes make.
 
-The measure is the error of a scheme at the codes themselves: half of the distance to the codes beside, evenly spread. Rounding makes
-it once; GPTQ, which moves later columns against the error of earlier ones, makes up to twice as much. Weights of another
-layer or model are much farther away. Scales of other weights show where the size of blocks strays from that of the base.
-Rows of some places of each tensor are read for that.
+The measure is the error of a scheme at its own codes: half of the distance to the next code, evenly spread. Rounding makes
+it once. GPTQ moves the error of a column into the next columns, and makes up to twice as much. Weights of another
+layer or model are much farther away. Scales of other weights show in the sizes of blocks, which stray from the base.
+Rows of some places of each tensor are read.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _correlation(sample: Sample) -> float:
 
 
 def _strays(sample: Sample) -> tuple[float, float, float]:
-    """Return how far the sizes of blocks stray from those of the base, in errors; their middle, and the most it may be.
+    """Return how far the sizes of blocks stray from the base, in errors; their middle, and the most it may be.
 
     The size of a block is the root of the sum of squares; the middle is a logarithm.
     """

@@ -25,7 +25,7 @@ _WHYS = 3
 
 
 class View(NamedTuple):
-    """What a report shows beside the tensors of a file: its logical tensors, and the report with them in the place of parts.
+    """The logical tensors of a file, and the report with them in the place of parts.
 
     `shown` is None where the selection chose parts alone.
     """

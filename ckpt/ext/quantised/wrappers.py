@@ -17,7 +17,7 @@ _CLASSES = {
 
 
 def plan_wrapper(tensor: Composite, facts: Facts, *, can_read: bool) -> Planned | None:
-    """Return the weight of a tensor of torchao; None for any other tensor. Raises MisfitError."""
+    """Return the weight of a tensor of torchao, or None for any other tensor. Raises MisfitError."""
     detail = tensor.detail or ""
     module, _, short = detail.rpartition(".")
     if tensor.layout != "wrapper" or module.partition(".")[0] != "torchao" or tensor.piece is not None:
