@@ -31,6 +31,7 @@ from ckpt.ext.adapters.verdicts import Verdict as MergeVerdict
 from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.pages import Block
 from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
+from ckpt.ext.quantised.judge import Verdict as WeightVerdict
 from ckpt.model.findings import Level
 from ckpt.pickle.judge.imports import Group
 from ckpt.surface.cli import app
@@ -131,6 +132,7 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         frozenset(FAMILIES),
         frozenset(get_args(Method)),
         frozenset(get_args(MergeVerdict)),
+        frozenset(get_args(WeightVerdict)),
         frozenset((NEIGHBOURS, ASSUMED, CONSTANT)),
     }
     listed = {
@@ -216,6 +218,7 @@ FREE = {
         "tensors[].sharding",
         "tensors[].piece",
         "index",
+        "quantised",
         "values[].value_is",
         "values[].fields",
         "values[].same_as",
@@ -223,6 +226,7 @@ FREE = {
     "get": {"value_is", "sharding", "piece"},
     "diff": {
         "adapter",
+        "quantised",
         "tensors[].change.histogram",
         "modules",
         "modules[].rel_l2_is",

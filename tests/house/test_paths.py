@@ -52,6 +52,7 @@ LIMITS = [
     "ext.quantised.grids._TILE",
     "ext.quantised.judge._ALIKE",
     "ext.quantised.judge._BANDS",
+    "ext.quantised.judge._BETTER",
     "ext.quantised.judge._ELEMENTS",
     "ext.quantised.judge._LEAST_CELLS",
     "ext.quantised.judge._SAME",

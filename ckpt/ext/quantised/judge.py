@@ -42,6 +42,8 @@ _MIDDLE = 2.0
 """Errors of the size of a block that the middle of all may have. Of the honest ones the largest was 1.1."""
 _SINGLE = 5.0
 """The same of a few blocks, whose own error has no others beside it."""
+_BETTER = 0.6
+"""The share of an error that is left where factors of rows and columns explain it, and one factor for all does not."""
 _LEAST_CELLS = 8
 """The fewest blocks that say whether sizes stray."""
 _FACTORED = frozenset(("AWQ", "int8", "compressed-tensors", "FP8"))
@@ -81,15 +83,20 @@ def judge(logical: Logical, base: TensorRef, base_name: str) -> Judged:
     sample = read_sample(logical, base)
     figures = _figures(sample)
     verdict, factor = _verdict(sample, figures)
+    scaled = float("inf")
+    if factor is not None:
+        scaled = _figures(sample._replace(base=sample.base * np.float32(factor)))[1]
+        if scaled > _TIMES:
+            verdict, factor = "other", None  # one factor for all does not explain it
     if verdict != "within" and logical.scheme in _FACTORED:
         with np.errstate(all="ignore"):
             # A factor of a row is a stale scale where that is for the whole row.
             has_rows = logical.planned.group[-1] < logical.planned.matrix.columns
             fitted = sample._replace(base=_with_factors(sample.base, sample.values, has_rows=has_rows))
-        figures_fitted = _figures(fitted)
-        is_near = _correlation(fitted) > _SAME
-        if is_near and _verdict(fitted, figures_fitted)[0] == "within":
-            verdict, figures = "factors", figures_fitted
+        fitted_figures = _figures(fitted)
+        is_near = _correlation(fitted) > _SAME and fitted_figures[1] < _BETTER * scaled
+        if is_near and _verdict(fitted, fitted_figures)[0] == "within":
+            verdict, figures, factor = "factors", fitted_figures, None
     return Judged(logical.name, base_name, logical.planned.text, verdict, *figures, factor)
 
 
@@ -192,7 +199,7 @@ def _verdict(sample: Sample, figures: Figures) -> tuple[Verdict, float | None]:
         return "other", None
     if strays > _STRAYS:
         return "scale", None
-    return ("scale", exp(middle)) if abs(middle) > most else ("other", None)
+    return "scale", exp(middle)  # unless that does not explain it
 
 
 def _correlation(sample: Sample) -> float:

@@ -203,7 +203,7 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
         flag(
             "--dequantize",
             "convert",
-            "Turn quantised weights into floats, of --dtype or as their scheme has it.",
+            "Turn quantised weights into floats.",
         ),
         flag("--dequantize", "stats* sum*", "Take quantised weights as the floats that they stand for."),
         text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),

@@ -160,6 +160,20 @@ def test_what_is_wrong_is_named(ckpt: Run, tmp_path: Path) -> None:
     assert "with scales that are not those of these weights: d.weight" in out
 
 
+def test_a_factor_of_all_scales_is_no_factor_of_columns(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weight = drawn("plain")
+    base = base_of(tmp_path / "base.safetensors", {"a": weight})
+    parts = fp8_layer(weight)
+    path = saved(
+        tmp_path / "q.safetensors", {"a": {**parts, "weight_scale_inv": parts["weight_scale_inv"] * 2}}
+    )
+    report = library.diff(base, path)
+    (row,) = report.to_json()["quantised"]["weights"]
+    assert (row["verdict"], report.exit_code) == ("scale", 1)
+    assert row["factor"] == pytest.approx(2, abs=0.05)
+
+
 def test_another_model_is_another(ckpt: Run, tmp_path: Path) -> None:
     torch.manual_seed(0)
     base = base_of(tmp_path / "base.safetensors", made("abc")[0])

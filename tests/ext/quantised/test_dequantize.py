@@ -177,3 +177,23 @@ def test_what_contradicts_itself_stays_as_it_is(ckpt: Run, tmp_path: Path, name:
     assert {key: tuple(tensor.shape) for key, tensor in result.items()} == {
         key: tuple(tensor.shape) for key, tensor in load_file(path).items()
     }
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_small_steps_make_the_same(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many spans, pieces of few columns, and no table, which files of real sizes need."""
+    torch.manual_seed(2)
+    tensors, weight = LAYERS[name][0]()
+    path = saved(tmp_path / "q.safetensors", tensors)
+    for constant, value in (
+        ("matrix.ELEMENTS", 300),
+        ("unpacking.PIECE", 8),
+        ("unpacking.HELD", 0),
+        ("matrix.WORTH", 0),
+    ):
+        monkeypatch.setattr(f"ckpt.ext.quantised.{constant}", value)
+    library.convert(path, out=tmp_path / "table.safetensors", dequantize=True)
+    monkeypatch.setattr("ckpt.ext.quantised.matrix.WORTH", 1 << 62)
+    library.convert(path, out=tmp_path / "direct.safetensors", dequantize=True)
+    assert same_bits(only_weight(load_file(tmp_path / "table.safetensors")), weight)
+    assert same_bits(only_weight(load_file(tmp_path / "direct.safetensors")), weight)
