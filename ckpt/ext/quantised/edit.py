@@ -28,12 +28,16 @@ class Swap(Edit):
     def __init__(self) -> None:
         super().__init__()
         self._swaps: dict[int, dict[int, tuple[Node, Node] | None]] = {}
+        self._places: dict[tuple[int, Path], dict[str | int, tuple[int, int]]] = {}
 
     def swap(self, root: Node, logical: Logical, node: Node) -> bool:
         """Note a weight in the place of its parts. False where they do not lie in dicts."""
         rows: list[tuple[int, int]] = []
         for part in (*logical.parts, *logical.aside):
-            place = _place_in(root, part.entry.path)
+            above = (id(root), part.entry.path[:-1])
+            if above not in self._places:  # of 100,000 names in one dict each is looked up once
+                self._places[above] = _places_in(root, part.entry.path[:-1])
+            place = self._places[above].get(part.entry.path[-1])
             if place is None:
                 return False
             rows.append(place)
@@ -66,16 +70,16 @@ class Swap(Edit):
         return self.shell_of(call)
 
 
-def _place_in(root: Node, path: Path) -> tuple[int, int] | None:
-    """Return the id of the dict that holds a tensor and its position there, or None."""
-    holder = inside(node_at(root, path[:-1]) if len(path) > 1 else root)
+def _places_in(root: Node, path: Path) -> dict[str | int, tuple[int, int]]:
+    """Return the keys of the dict at a path -> its id, and the position of each; nothing for what is no dict."""
+    holder = inside(node_at(root, path) if path else root)
     if type(holder) is not Dict and not (type(holder) is Opaque and holder.keys):
-        return None
+        return {}
     assert isinstance(holder, (Dict, Opaque))
+    places: dict[str | int, tuple[int, int]] = {}
     for index, key in enumerate(holder.keys):
-        if key_of(key, index) == path[-1]:
-            return id(holder), index
-    return None
+        places.setdefault(key_of(key, index), (id(holder), index))
+    return places
 
 
 def dequantised(

@@ -83,7 +83,9 @@ def _group_indices(given: Given, columns: int, group: int) -> Array:
     ref = given.parts.get("g_idx")
     if ref is None or not ref.numel:
         return np.arange(columns) // group
-    indices = fill.array(ref).astype(np.intp)
+    if ref.dtype.kind != "int":
+        raise MisfitError(f"g_idx is {ref.dtype.name}")
+    indices = fill.array(ref).reshape(-1).astype(np.intp)
     groups = given.parts["scales" if "scales" in given.parts else "scale"]
     count = groups.shape[0] if "scales" in given.parts else groups.shape[1]
     if indices.min() < 0 or indices.max() >= count:
@@ -96,6 +98,8 @@ def plan_gptq(given: Given) -> Planned:
     words, scales, zeros = given.require("qweight"), given.require("scales"), given.require("qzeros")
     _refuse_method(given, "gptq")
     _require_matrices(words, scales, zeros)
+    if zeros.dtype.name != "int32":
+        raise MisfitError(f"qzeros is {zeros.dtype.name}")
     outputs, groups = scales.shape[1], scales.shape[0]
     if words.shape[1] != outputs:
         raise MisfitError("qweight and scales have other numbers of outputs")
@@ -218,6 +222,8 @@ def plan_awq(given: Given) -> Planned:
     words, scales, zeros = given.require("qweight"), given.require("scales"), given.require("qzeros")
     _refuse_method(given, "awq")
     _require_matrices(words, scales, zeros)
+    if zeros.dtype.name != "int32":
+        raise MisfitError(f"qzeros is {zeros.dtype.name}")
     outputs, columns, groups = scales.shape[1], words.shape[0], scales.shape[0]
     if words.shape[1] * 8 != outputs:
         raise MisfitError("qweight and scales have other numbers of outputs")
@@ -291,6 +297,8 @@ def plan_words(given: Given) -> Planned:
         raise MisfitError("the scales do not have the rows of the codes")
     group = group_of(columns, groups, given.facts.same_number("group_size"))
     zero = given.parts.get("zero_point")
+    if zero is not None and zero.dtype.name != "int32":
+        raise MisfitError(f"its zero points are {zero.dtype.name}")
     if zero is not None and zero.shape != (-(-rows * bits // 32), groups):
         raise MisfitError("the zero points do not have the rows of the codes")
     order = given.parts.get("g_idx")

@@ -142,6 +142,7 @@ def test_the_command_says_what_became_of_what(ckpt: Run, tmp_path: Path) -> None
 
 
 MISFITS = {
+    "zero points of floats": (lambda: layers.awq()[0] | {"qzeros": torch.zeros(4, 8)}, "qzeros is float32"),
     "a scale of another grid": (
         lambda: layers.fp8_blocks()[0] | {"weight_scale_inv": torch.rand(2, 3)},
         "3 × 3|2 × 3",
