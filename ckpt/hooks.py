@@ -22,6 +22,7 @@ HOOKS = {
     "live warm start": "ckpt.ext.live.warmstart",
     "page": "ckpt.ext.page.command",
     "published files": "ckpt.ext.remote.published",
+    "quantised": "ckpt.ext.quantised.hooks",
     "reading ahead": "ckpt.ext.remote.ahead",
     "resizing": "ckpt.ext.resizing.hooks",
     "salvage": "ckpt.ext.salvage.salvage",

@@ -32,6 +32,7 @@ from ckpt.ext.explain.families import FAMILIES
 from ckpt.ext.explain.pages import Block
 from ckpt.ext.layouts.find import ASSUMED, CONSTANT, NEIGHBOURS
 from ckpt.ext.prune.judging import State
+from ckpt.ext.quantised.judge import Verdict as WeightVerdict
 from ckpt.model.findings import Level
 from ckpt.pickle.judge.imports import Group
 from ckpt.surface.cli import app
@@ -132,6 +133,7 @@ def test_the_words_that_a_schema_lists_are_those_of_the_code() -> None:
         frozenset(FAMILIES),
         frozenset(get_args(Method)),
         frozenset(get_args(MergeVerdict)),
+        frozenset(get_args(WeightVerdict)),
         frozenset((NEIGHBOURS, ASSUMED, CONSTANT)),
         frozenset(get_args(State)),
     }
@@ -218,6 +220,7 @@ FREE = {
         "tensors[].sharding",
         "tensors[].piece",
         "index",
+        "quantised",
         "values[].value_is",
         "values[].fields",
         "values[].same_as",
@@ -225,6 +228,7 @@ FREE = {
     "get": {"value_is", "sharding", "piece"},
     "diff": {
         "adapter",
+        "gguf",
         "quantised",
         "tensors[].change.histogram",
         "modules",
@@ -281,8 +285,8 @@ TOO = {
     "diff": {
         "findings[].hint": "str",
         "tensors[].change.histogram": "NoneType",
-        "quantised.tensors[].relative_error": "NoneType",
-        "quantised.tensors[].what": "str",
+        "gguf.tensors[].relative_error": "NoneType",
+        "gguf.tensors[].what": "str",
     },
     "stats": {
         "tensors[].channels.dim": "NoneType",

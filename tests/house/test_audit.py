@@ -503,7 +503,6 @@ def test_modules_are_imported_by_name_only_from_the_table_of_commands() -> None:
         "ckpt/hooks.py": 1,
         "ckpt/surface/api/checkpoint.py": 1,
         "ckpt/surface/cli/app.py": 2,
-        "ckpt/elements/unpacked.py": 1,
         "ckpt/formats/__init__.py": 2,
         "ckpt/formats/format.py": 1,
         "ckpt/ext/cluster/connect.py": 1,

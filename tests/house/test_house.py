@@ -69,6 +69,8 @@ def test_the_parts_of_a_room_go_down() -> None:
         "ext.adapters.verdicts",
         "ext.gguf.verdicts",  # lines of text for the judgement of a GGUF
         "ext.layouts.recipe",
+        "ext.quantised.comparing",  # lines of text for the judgement of quantised weights
+        "ext.quantised.configs",
         "ext.prune.judging",  # a save is judged as `ckpt verify` does
     }
 

@@ -75,6 +75,18 @@ def odd_files(folder: Path) -> Iterator[str]:
     torch.save(state, folder / "unmerged.pth")
     torch.save({**state, "n.weight": torch.ones(2)}, folder / "remerged.pth")
     yield "adapter"
+    floats = {name: torch.randn(32, 64) for name in ("a", "b", "c", "d")}
+    save_file(
+        {f"{name}.weight": weight for name, weight in floats.items()} | {"norm": torch.ones(2)},
+        folder / "floats.safetensors",
+    )
+    codes: dict[str, torch.Tensor] = {"norm": torch.zeros(2)}
+    for name, other, factor in (("a", "a", 1.0), ("b", "c", 1.0), ("c", "c", 1.5), ("d", "d", float("inf"))):
+        scale = floats[other].abs().amax(1, keepdim=True) / 448
+        codes[f"{name}.weight"] = (floats[other] / scale).to(torch.float8_e4m3fn)
+        codes[f"{name}.weight_scale"] = scale * factor
+    save_file(codes, folder / "codes.safetensors")
+    yield "codes.safetensors"
     values: dict[str, Any] = {"low": float("-inf")}
     values |= {name: make() for name, make in saved.OBJECTS.items() if not name.startswith("long")}
     torch.save({"values": values, "more": values, "model": shapes.state()}, folder / "values.pth")
@@ -225,6 +237,7 @@ def commands(names: list[str]) -> Iterator[tuple[str, ...]]:
     yield "inspect", "lora", "--base", "llama_bf16.pth"
     yield "inspect", "lora", "--base", "unmerged.pth"
     yield "diff", "unmerged.pth", "remerged.pth", "--adapter", "adapter"
+    yield "diff", "floats.safetensors", "codes.safetensors"
     yield "merge", "unmerged.pth", "adapter", "-o", "merged2.pth"
     yield "rehome", "train_cuda.pth", "-o", "moved.pth", "--verify", "crc"
     yield "convert", "ddp_after.pth", "-o", "model.safetensors"

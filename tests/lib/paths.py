@@ -62,6 +62,9 @@ PATHS = {
     "ckpt.bytes.executor._FORKED": Sides(0, NEVER),
     "ckpt.ext.layouts.pieces._CELLS": Sides(1, NEVER),
     "ckpt.ext.layouts.rules._FEWEST": Sides(2, 3),
+    "ckpt.ext.quantised.matrix.WORTH": Sides(0, NEVER),
+    "ckpt.ext.quantised.unpacking.HELD": Sides(NEVER, 0),
+    "ckpt.ext.quantised.unpacking._PIECES": Sides(3, 1),
 }
 """Module and constant -> its two values."""
 
@@ -125,6 +128,8 @@ SMALL = {
     "ckpt.ext.layouts.gathered.BLOCK": 64,
     "ckpt.ext.layouts.gathered.HELD": 128,
     "ckpt.ext.layouts.proof.STEP": 256,
+    "ckpt.ext.quantised.matrix.ELEMENTS": 64,
+    "ckpt.ext.quantised.unpacking.PIECE": 8,
     "ckpt.elements.blocks.BLOCK": 64,
     "ckpt.elements.sums.PIECE": 8,
     "ckpt.elements.sums.SINGLE_PIECE": 8,

@@ -11,6 +11,7 @@ from ckpt.formats import save, writer_of
 from ckpt.hooks import load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
+from ckpt.model.names import Globs
 from ckpt.surface.api.keywords import Path, Texts, globs_of, model_of, text_only
 from ckpt.surface.api.opening import Input
 from ckpt.surface.api.rewriting import WriteOptions, rewrite
@@ -38,6 +39,7 @@ def convert(
     format: str | None = None,
     plain: bool = False,
     dtype: str | None = None,
+    dequantize: bool = False,
     encoding: str | None = None,
     shard_size: str | int | None = None,
     weights: str | None = None,
@@ -66,7 +68,7 @@ def convert(
     `format` is torch-zip, torch-legacy, safetensors or dcp; without it the ending of `out` decides. Before that, `strip`
     takes the prefixes of wrappers off the names, or `prefix`, and `to` moves the tensors to a device. `with_config` makes `out` a folder with config.json and
     the tokenizer beside the weights. `adapter_names` is peft or kohya, and gives a LoRA the names of that program; `base` is the
-    checkpoint that says where the dots of kohya's names are. `model` is a torch.nn.Module, or the text
+    checkpoint that says where the dots of kohya's names are. `dequantize` makes floats of quantised weights. `model` is a torch.nn.Module, or the text
     `FILE.py:FACTORY`, of which `arg` are the arguments. `recipe` is the path of a recipe of `ckpt.recipe`, which turns the model
     into another layout, or with `reverse` back; for a GGUF it may be `transformers`. The other keywords are in `Writing`. Raises CkptError; LossError where the format cannot hold everything.
     """
@@ -87,7 +89,7 @@ def convert(
     options = options_of(writing, source, "convert")
     options = with_format(options, format, shard_size, plain=plain, with_config=with_config)
     options = _with_ranks(options, ranks, in_part=bool(globs) or section is not None)
-    options = with_like(options, like, section)
+    options = with_like(options, like, section)._replace(dequantize=dequantize)
     naming = _naming(adapter_names, base, options)
 
     def make(survey: Survey, limits: Limits) -> RewriteReport:
@@ -96,6 +98,8 @@ def convert(
         if traits.is_pickle:
             refuse_lost(survey.checkpoint)
         stages = strip_stages(strip, prefix, section, limits)
+        if dequantize:
+            stages.insert(0, lambda survey: _dequantised(survey, limits, dtype, section, globs))
         stages += [] if naming is None else [naming]
         is_known = survey.checkpoint.traits.has_own_metadata and os.fspath(recipe or "") == "transformers"
         if is_known:  # the file names its own layout
@@ -138,6 +142,17 @@ def convert(
 
     done = rewrite(source, make, options)
     return done if naming is None else naming.finish(done)
+
+
+def _dequantised(
+    survey: Survey, limits: Limits, dtype: str | None, section: str | None, select: Globs
+) -> RewriteReport:
+    """The checkpoint with its quantised weights as floats. Raises CkptError."""
+    from ckpt.commands.convert.convert import dtype_of
+
+    floats = load_hook("quantised").dequantised
+    report: RewriteReport = floats(survey, limits, dtype_of(dtype), section=section, select=select)
+    return report
 
 
 def _with_own_format(report: RewriteReport, written: str) -> RewriteReport:

@@ -19,8 +19,7 @@ def command(paths: list[str], **keywords: Any) -> int:
     A DCP, which torch.distributed.checkpoint.load reads with any mesh, is a folder: -o NAME.dcp, or --format dcp. With
     --section, --include or --exclude it gets the tensors of that part, under their own names.
 
-    A plain file loads with weights_only=True of torch 2.13. torch 2.5 refuses sets and complex numbers in it, torch 2.0 and
-    1.13 more: docs/commands/convert.md.
+    A plain file loads with weights_only=True of torch 2.13 (older ones: docs/commands/convert.md).
 
     \b
     ckpt convert model.pth -o model.safetensors

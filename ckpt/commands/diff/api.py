@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ckpt.bytes.executor import current
+from ckpt.commands.inspect.api import is_quantised
 from ckpt.hooks import load_hook
 from ckpt.model.errors import UsageError
 from ckpt.model.limits import Limits
@@ -93,7 +94,13 @@ def diff(
         with metered(progress, *sides) as meter:
             options = options._replace(progress=meter)
             old, new = (with_ties(with_model(side, live), side.limits) for side in sides)
-            if recipe is None:
+            judging = None
+            if recipe is None and adapter is None and not (structure or quick):
+                judging = _judging(old, new, sides[1].limits)
+            if judging is not None:
+                report = job(judging.before, judging.after, options)
+                report = load_hook("quantised").judged(report, judging)
+            elif recipe is None:
                 report = _compared(old, new, options)
             else:
                 relaid = load_hook("layouts").relaid_survey(old, recipe, sides[0].limits, section)
@@ -112,6 +119,13 @@ def diff(
     if check:
         report.check()
     return report
+
+
+def _judging(before: Survey, after: Survey, limits: Limits) -> Any:
+    """Both sides with plain weights, where one of them is quantised and the other is not so, or None."""
+    if not any(is_quantised(side) for side in (before, after)):
+        return None
+    return load_hook("quantised").judging_of(before, after, limits)
 
 
 def _compared(before: Survey, after: Survey, options: Options) -> DiffReport:

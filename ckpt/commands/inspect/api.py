@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ckpt.commands.inspect.card_file import card_beside
-from ckpt.model.checkpoint import names_of
+from ckpt.hooks import load_hook
+from ckpt.model.checkpoint import looks_of, names_of
 from ckpt.model.limits import Limits
 from ckpt.model.rows import NamedTuple
 from ckpt.model.text import Json, plural
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ckpt.evidence.numbering import Numbering
     from ckpt.evidence.survey import Survey
     from ckpt.model.findings import Finding, Gate
+    from ckpt.model.names import Globs
+    from ckpt.model.tensors import Tensor
 
 
 class TensorSummary(NamedTuple):
@@ -163,6 +166,7 @@ def inspect(
         # Named as text: who looks at a file loads what writes only where a finding needs a command.
         plan = import_module("ckpt.surface.api.advice").planning(survey) if hints else None
         report = job(survey, globs, section, plan)
+        report = _with_quantised(report, limits, globs, section)
         report = report._replace(findings=gate.rules.kept(report.findings))
         report = with_description(report, limits, base, plugins=plugins)._replace(card=card_beside(opened))
         numbering = None
@@ -173,6 +177,25 @@ def inspect(
             numbering = solve(survey, numbers(index), section)
         opened.check_unchanged()
     return InspectReport(report, gate, numbering)
+
+
+def _with_quantised(
+    report: Inspection, limits: Limits | None, globs: Globs, section: str | None
+) -> Inspection:
+    """Return the report with the weights that consist of several tensors. Any other report stays as it is."""
+    if not is_quantised(report.survey):
+        return report
+    shown: Inspection = load_hook("quantised").with_view(report, limits or Limits(), globs, section)
+    return shown
+
+
+def is_quantised(survey: Survey) -> bool:
+    """Tell whether tensors look as if weights consisted of several of them."""
+    return bool(survey.scaled.codes) or any(map(_is_of_torchao, set(looks_of(survey.tensors))))
+
+
+def _is_of_torchao(tensor: Tensor) -> bool:
+    return tensor.layout == "wrapper" and (tensor.detail or "").startswith("torchao.")  # type: ignore[union-attr]
 
 
 def with_description(

@@ -111,6 +111,7 @@ def document(report: Inspection) -> dict[str, Json]:
         "load_note": report.load.note or report.load.reason,
         "load_command": None if report.way is None else report.way.command,
         "findings": [finding.to_json() for finding in report.findings],
+        **({} if report.quantised is None else {"quantised": report.quantised.to_json()}),
     }
 
 

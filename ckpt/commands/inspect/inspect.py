@@ -197,6 +197,24 @@ class Described(Protocol):
         ...
 
 
+class Quantised(Protocol):
+    """The weights of a file that consist of several tensors, and the report in which each is one."""
+
+    @property
+    def shown(self) -> Inspection | None:
+        """The report for people, or None where only parts of such weights are selected."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The bits that a weight takes."""
+        ...
+
+    def to_json(self) -> list[Json]:
+        """Return the field `quantised` of the document."""
+        ...
+
+
 class Inspection(NamedTuple):
     """The report of `ckpt inspect`. `rows` are the selected tensors; everything else is about the whole file.
 
@@ -218,6 +236,8 @@ class Inspection(NamedTuple):
     """Further facts about the adapter."""
     card: Card | None = None
     """The model card beside the weights."""
+    quantised: Quantised | None = None
+    """Weights that consist of several tensors."""
 
     @property
     def checkpoint(self) -> Checkpoint:

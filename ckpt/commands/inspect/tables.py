@@ -264,6 +264,6 @@ def shape_text(tensor: Tensor) -> str:
         text = f"[{', '.join(map(str, tensor.parts[0][1].shape))}] of {text}"
     if isinstance(tensor, Composite) and tensor.layout == "wrapper" and tensor.detail:
         text += f" {show(tensor.detail.rpartition('.')[2], 40)}"  # the class that wraps
-    elif tensor.layout != "strided":
+    elif tensor.layout not in ("strided", "quantised"):  # the dtype of a quantised weight says it
         text += f" {tensor.layout}"
     return text

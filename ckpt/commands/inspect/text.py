@@ -90,14 +90,15 @@ def inspect_lines(
     by_size: bool = False,
 ) -> list[Line]:
     """The report as a person reads it. The table is cut to the rows left on a screen of `height` rows."""
-    out = [*calls(report, width), *headline(report, width), *part_lines(report, width)]
+    shown = report if everything or report.quantised is None else report.quantised.shown or report
+    out = [*calls(report, width), *headline(report, width, shown), *part_lines(report, width)]
     findings = _findings(report, width)
     if findings:
         out += [[], *findings]
-    if report.entries:
+    if shown.entries:
         room = ROWS if height is None else height - height_of(out, width) - 2  # a blank row, and the prompt
         table = tensor_lines(
-            report, width=width, rows=room, depth=depth, everything=everything, by_size=by_size
+            shown, width=width, rows=room, depth=depth, everything=everything, by_size=by_size
         )
         out += table if len(table) == 1 else [[], *table]
     return out
@@ -149,8 +150,10 @@ def calls(report: Inspection, width: int | None = None) -> list[Line]:
     return out
 
 
-def headline(report: Inspection, width: int | None = None) -> list[Line]:
-    """The first line: what the file is; broken to fit `width`."""
+def headline(report: Inspection, width: int | None = None, shown: Inspection | None = None) -> list[Line]:
+    """The first line: what the file is; broken to fit `width`. `shown` has other tensors, which are counted."""
+    quantised = report.quantised
+    report = shown or report
     checkpoint, rows = report.checkpoint, report.entries
     text = checkpoint.layout or checkpoint.traits.label
     if checkpoint.parts:
@@ -183,6 +186,8 @@ def headline(report: Inspection, width: int | None = None) -> list[Line]:
         pieces += _shares(counted)
     elif dtypes:
         pieces.append(and_more(dtypes, 3))
+    if quantised is not None:
+        pieces.append(quantised.text)
     pieces += _places(report)
     return flowed([(show(checkpoint.path, None), "name"), ("   ", "")], pieces, width, 2)
 

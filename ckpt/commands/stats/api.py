@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckpt.bytes.executor import current
 from ckpt.model.limits import Limits
 from ckpt.surface.api.keywords import Texts, gate_of, globs_of, text_only
-from ckpt.surface.api.opening import Input, at_hand
+from ckpt.surface.api.opening import Input, at_hand, weights_of
 from ckpt.surface.api.progress import Progress, metered
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def stats(
     channels: bool = False,
     threshold: float = 1e-3,
     histogram: bool = False,
+    dequantize: bool = False,
     sort: str = "name",
     select: Texts = (),
     ignore: Texts = (),
@@ -35,7 +36,8 @@ def stats(
 ) -> StatsReport:
     """Measure the tensors of the only model, of a `section`, or `all`, and return the report of `ckpt stats`.
 
-    `report.rows` are the tensors with their numbers, `report.unread` those that could not be read. Raises CkptError.
+    `report.rows` are the tensors with their numbers, `report.unread` those that could not be read. With `dequantize`
+    quantised weights are measured as the floats that they stand for. Raises CkptError.
     """
     from ckpt.commands.stats.stats import stats as job
 
@@ -45,7 +47,7 @@ def stats(
     wants_channels = channels or "dead-channels" in gate.fails | gate.rules.select
     with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
         report = job(
-            opened.survey,
+            weights_of(opened, dequantize=dequantize),
             globs,
             section,
             threshold=threshold if wants_channels else None,

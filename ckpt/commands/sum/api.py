@@ -10,7 +10,7 @@ from ckpt.hooks import load_hook
 from ckpt.model.errors import UnreadableError, UsageError, about
 from ckpt.model.limits import Limits
 from ckpt.surface.api.keywords import Texts, globs_of, limits_only, text_only
-from ckpt.surface.api.opening import Input, at_hand, location_of, path_of
+from ckpt.surface.api.opening import Input, at_hand, location_of, path_of, weights_of
 from ckpt.surface.api.progress import Progress, metered
 
 if TYPE_CHECKING:
@@ -27,13 +27,15 @@ def sum(
     recorded: bool = False,
     root: bool = False,
     values: bool = False,
+    dequantize: bool = False,
     progress: Progress | None = None,
     limits: Limits | None = None,
     plugins: bool = False,
 ) -> SumReport:
     """Return the SHA-256 of each tensor of the only model, of a `section`, or of `all`: the report of `ckpt sum`.
 
-    With `root` it has one hash of all names and values, with `values` one of all values in any layout. With `recorded` it has the sizes and CRC-32 that the files record, and no tensor is read. Raises CkptError.
+    With `root` it has one hash of all names and values, with `values` one of all values in any layout. With `recorded` it has the sizes and CRC-32 that the files record, and no tensor is read.
+    With `dequantize` quantised weights are the floats that they stand for. Raises CkptError.
     """
     from ckpt.commands.rewriting.report import with_ties
     from ckpt.commands.sum.recorded import SumReport, listed, unread_in
@@ -46,7 +48,7 @@ def sum(
     if recorded:
         from ckpt.formats.verify import recorded as read_records
 
-        if globs or section is not None or all:
+        if globs or section is not None or all or dequantize:
             raise UsageError("--recorded lists all of a checkpoint")
         path = path_of(source)
         if isinstance(
@@ -60,7 +62,7 @@ def sum(
         items = listed(record.format, record.files)
         return SumReport(path, record.format, "", recorded=items, missing=tuple(unread_in(record.files)))
     with at_hand(source, limits, plugins=plugins) as opened, metered(progress, opened) as meter:
-        survey = with_ties(opened.survey, opened.limits)
+        survey = with_ties(weights_of(opened, dequantize=dequantize), opened.limits)
         if values:
             with about(opened.path):
                 total = load_hook("layouts").values_of(survey, section, globs, current(), meter)

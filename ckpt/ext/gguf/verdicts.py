@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
     what: str | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """An object of `quantised.tensors` of the document `ckpt.diff`."""
+        """An object of `gguf.tensors` of the document `ckpt.diff`."""
         return {
             "name": self.name,
             "stored": self.stored,
@@ -101,7 +101,7 @@ class GgufAccount(NamedTuple):
     def to_json(self) -> dict[str, Json]:
         """The field of the document `ckpt.diff` that only a quantised side has."""
         return {
-            "quantised": {
+            "gguf": {
                 "architecture": self.architecture,
                 "within": not self.differs,
                 "other_model": self.is_other_model,

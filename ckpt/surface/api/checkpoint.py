@@ -239,6 +239,15 @@ class Checkpoint(Shown[Ref]):
 
     # --- weights ----------------------------------------------------------------------------------------------
 
+    def dequantized(self) -> Checkpoint:
+        """Return the checkpoint with its quantised weights as floats under their own names, decoded when they are read.
+
+        It reads the same file, which this checkpoint closes. Raises CkptError.
+        """
+        self.check_open()
+        plain, _ = load_hook("quantised").plain_checkpoint(self.checkpoint, self.limits)
+        return Checkpoint(plain, self.limits, plugins=self.plugins)
+
     def state_dict(self, section: str | None = None, *, strip: bool = False) -> dict[str, Any]:
         """Return the weights of a section, or of the only model, as torch tensors on the CPU by their names inside of it.
 

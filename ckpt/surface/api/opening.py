@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from ckpt.bytes.far import is_url
 from ckpt.bytes.location import Alone, Location, locate, with_home
 from ckpt.bytes.source import BaseSource, Duplicate, File, FileObject, Source, Window
+from ckpt.hooks import load_hook
 from ckpt.model.errors import NotOpenedError, about
 from ckpt.model.limits import Limits
 from ckpt.surface.api.checkpoint import Checkpoint
@@ -153,3 +154,13 @@ def with_model(opened: Checkpoint, live: Any) -> Survey:
     from ckpt.evidence.survey import Survey
 
     return Survey(opened.checkpoint, live)
+
+
+def weights_of(opened: Checkpoint, *, dequantize: bool) -> Survey:
+    """The survey of an open checkpoint, or with `dequantize` with its quantised weights as floats. Raises CkptError."""
+    if not dequantize:
+        return opened.survey
+    from ckpt.evidence.survey import Survey  # here: few ask for it
+
+    plain, _ = load_hook("quantised").plain_checkpoint(opened.checkpoint, opened.limits or Limits())
+    return Survey(plain)

@@ -135,6 +135,8 @@ class WriteOptions(NamedTuple):
     """True when `out` is a folder, also where it is not there yet."""
     with_config: bool = False
     """True when config.json and the tokenizer go into the folder `out` with the weights."""
+    dequantize: bool = False
+    """True when quantised weights become floats, so that config.json must not call them quantised."""
 
     @property
     def is_folder(self) -> bool:
@@ -529,6 +531,8 @@ def _rewritten(
 
         folder = os.path.dirname(options.out)
         carried, code = config_files(checkpoint.path, folder, limits, force=options.force)
+        if options.dequantize:
+            carried, report = load_hook("quantised").with_plain_configs(carried, report)
         names = tuple(row.name for row in carried)
         keys = {str(member.key) for member in checkpoint.members if member.file in names}
         left_out = [row for row in report.left_out if row.name not in keys.union(names)]

@@ -234,6 +234,12 @@ _GROUPS: dict[str, tuple[Option, ...]] = {
             "Cast floating tensors: bfloat16, float16 or float32.",
             words=("bfloat16", "float16", "float32"),
         ),
+        flag(
+            "--dequantize",
+            "convert",
+            "Turn quantised weights into floats.",
+        ),
+        flag("--dequantize", "stats* sum*", "Take quantised weights as the floats that they stand for."),
         text("--encoding", "NAME", "convert*", "Decode text of Python 2, for example as latin1."),
         text(
             "--shard-size",

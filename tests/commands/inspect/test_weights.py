@@ -300,19 +300,20 @@ def test_weights_in_eight_bits_are_counted(tmp_path: Path) -> None:
         model[f"{name}.norm.weight"] = torch.ones(64, dtype=torch.bfloat16)
     save_file(model, tmp_path / "a.safetensors")
     headline = ckpt("inspect", "a.safetensors", cwd=tmp_path).lines[0]
-    assert "16.6 K parameters · 4 unknown · float8_e4m3fn, bfloat16" in headline
+    assert "16.6 K parameters · float8 with one scale, bfloat16 · 8.01 bits per weight" in headline
     row = json.loads(ckpt("ls", "a.safetensors", "--json", cwd=tmp_path).out)
     assert (row["dtypes"][0], row["parameters"]) == ("float8_e4m3fn", 4 * (64 * 64 + 64))
 
 
 def test_packed_weights_are_not_passed_over(tmp_path: Path) -> None:
-    """Nothing says that codes in int32 are parameters, but they are most of the file."""
+    """Nothing says that codes in int32 are parameters, but those that they stand for are."""
     model: dict[str, torch.Tensor] = {"norm.weight": torch.ones(8, dtype=torch.bfloat16)}
     for part, shape in (("qweight", (64, 64)), ("qzeros", (1, 8)), ("scales", (1, 64)), ("g_idx", (512,))):
         dtype = torch.float16 if part == "scales" else torch.int32
         model[f"fc.{part}"] = torch.ones(shape, dtype=dtype)
     save_file(model, tmp_path / "a.safetensors")
-    assert " · int32, " in ckpt("inspect", "a.safetensors", cwd=tmp_path).lines[0]
+    headline = ckpt("inspect", "a.safetensors", cwd=tmp_path).lines[0]
+    assert "32.8 K parameters · 4 bits (GPTQ, a scale for each row), bfloat16" in headline
     (row,) = (line for line in ckpt("ls", "a.safetensors", cwd=tmp_path).lines if line.startswith("a."))
     assert "K?" in row and "int32" in row
 

@@ -290,7 +290,7 @@ def test_convert_refuses_a_tensor_that_no_table_knows(ckpt: Run, tmp_path: Path)
 def test_json_says_each_tensor(ckpt: Run, tmp_path: Path) -> None:
     state = decoder()
     base, quantised = written(tmp_path, state, convert(state, "llama"))
-    account = json.loads(ckpt("diff", "--json", base, quantised).stdout)["quantised"]
+    account = json.loads(ckpt("diff", "--json", base, quantised).stdout)["gguf"]
     assert (account["architecture"], account["within"], account["other_model"]) == ("llama", True, False)
     row = next(row for row in account["tensors"] if row["stored"] == "blk.1.attn_k.weight")
     assert (row["name"], row["type"]) == ("model.layers.1.self_attn.k_proj.weight", "Q8_0")
@@ -348,7 +348,7 @@ def test_tensors_of_one_side_are_listed(ckpt: Run, tmp_path: Path) -> None:
     done = ckpt("diff", base, quantised)
     assert done.returncode == 1
     assert "only in" in done.stdout
-    account = json.loads(ckpt("diff", "--json", base, quantised).stdout)["quantised"]
+    account = json.loads(ckpt("diff", "--json", base, quantised).stdout)["gguf"]
     assert len(account["lacking"]) == len(state) - len(lacking)
 
 

@@ -1,0 +1,235 @@
+"""`ckpt diff BASE QUANTISED`: honest quantisations are within the error of their scheme, and what is not is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import quantised_layers as layers
+import torch
+from process import Run
+from quantised_layers import Tensors
+from safetensors.torch import save_file
+
+import ckpt as library
+
+
+def rounded(
+    weight: torch.Tensor, bits: int, group: int, clip: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of rounding to nearest, with zero points in the middle."""
+    blocks, most = weight.view(weight.shape[0], -1, group), (1 << bits - 1) - 1
+    scale = (blocks.abs().amax(-1, keepdim=True) * clip / most).clamp(min=1e-8).half().float()
+    codes = (torch.round(blocks / scale) + most + 1).clamp(0, (1 << bits) - 1)
+    return codes.view(weight.shape).long(), scale.squeeze(-1)
+
+
+def moved(weight: torch.Tensor, bits: int, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by GPTQ: the error of a column goes into those behind it, by the inputs of a layer."""
+    weight = weight.clone()
+    columns = weight.shape[1]
+    inputs = torch.randn(2 * columns, columns // 8) @ torch.randn(columns // 8, columns) + torch.randn(
+        2 * columns, columns
+    )
+    square = inputs.t() @ inputs / len(inputs)
+    square += torch.eye(columns) * 0.01 * square.diag().mean()
+    inverse = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(square)), upper=True)
+    middle = 1 << bits - 1
+    codes, scales = torch.zeros_like(weight), []
+    for column in range(columns):
+        if column % group == 0:
+            scales.append(rounded(weight[:, column : column + group].contiguous(), bits, group)[1])
+        scale = scales[-1]
+        code = (torch.round(weight[:, column : column + 1] / scale) + middle).clamp(0, 2 * middle - 1)
+        codes[:, column : column + 1] = code
+        error = (weight[:, column : column + 1] - (code - middle) * scale) / inverse[column, column]
+        weight[:, column + 1 :] -= error @ inverse[column : column + 1, column + 1 :]
+    return codes.long(), torch.cat(scales, 1)
+
+
+def gptq_layer(codes: torch.Tensor, scales: torch.Tensor, bits: int, group: int) -> Tensors:
+    zeros = torch.full_like(scales, (1 << bits - 1) - 1).long()
+    order = torch.arange(codes.shape[1]) // group
+    return {
+        "qweight": layers.words(codes, bits).t().contiguous(),
+        "qzeros": layers.words(zeros.t(), bits),
+        "scales": scales.t().half().contiguous(),
+        "g_idx": order.int(),
+    }
+
+
+def awq_layer(weight: torch.Tensor, group: int) -> Tensors:
+    codes, scales = rounded(weight, 4, group)
+    zeros = torch.full_like(scales, 8).long()
+    return {
+        "qweight": layers._awq_words(codes),
+        "qzeros": layers._awq_words(zeros),
+        "scales": scales.t().half().contiguous(),
+    }
+
+
+def fp8_layer(weight: torch.Tensor) -> Tensors:
+    rows, columns = weight.shape
+    scale = torch.zeros(-(-rows // 128), -(-columns // 128))
+    codes = torch.zeros(rows, columns)
+    for row in range(scale.shape[0]):
+        for column in range(scale.shape[1]):
+            place = (slice(row * 128, row * 128 + 128), slice(column * 128, column * 128 + 128))
+            scale[row, column] = weight[place].abs().max() / 448
+            codes[place] = weight[place] / scale[row, column]
+    return {"weight": codes.to(layers.FP8), "weight_scale_inv": scale}
+
+
+def drawn(kind: str, rows: int = 128, columns: int = 256) -> torch.Tensor:
+    if kind == "heavy":
+        return torch.distributions.StudentT(4.0).sample((rows, columns)) * 0.02
+    weight = torch.randn(rows, columns) * 0.02
+    if kind == "columns":
+        weight[:, torch.randperm(columns)[:3]] *= 8
+    return weight
+
+
+def saved(path: Path, made: dict[str, Tensors]) -> Path:
+    save_file({f"{name}.{key}": part for name, parts in made.items() for key, part in parts.items()}, path)
+    return path
+
+
+def base_of(path: Path, weights: dict[str, torch.Tensor]) -> Path:
+    save_file({f"{name}.weight": weight.bfloat16() for name, weight in weights.items()}, path)
+    return path
+
+
+HONEST = {
+    "fp8": fp8_layer,
+    "awq": lambda weight: awq_layer(weight, 64),
+    **{
+        f"{how.__name__} {bits} bits, groups of {group}": (
+            lambda weight, how=how, bits=bits, group=group: gptq_layer(*how(weight, bits, group), bits, group)
+        )
+        for how in (rounded, moved)
+        for bits in (3, 4, 8)
+        for group in (32, 128)
+    },
+}
+
+
+@pytest.mark.parametrize("size", [(64, 128), (128, 256), (384, 640)])
+@pytest.mark.parametrize("name", HONEST)
+def test_no_honest_quantisation_is_called_another(tmp_path: Path, name: str, size: tuple[int, int]) -> None:
+    torch.manual_seed(len(name) + size[0])
+    weights = {kind: drawn(kind, *size) for kind in ("plain", "heavy", "columns")}
+    base = base_of(tmp_path / "base.safetensors", weights)
+    quantised = saved(
+        tmp_path / "q.safetensors", {kind: HONEST[name](weight) for kind, weight in weights.items()}
+    )
+    report = library.diff(base, quantised)
+    assert [row["verdict"] for row in report.to_json()["quantised"]["weights"]] == ["within"] * 3
+    assert report.exit_code == 0
+    assert library.diff(quantised, base).exit_code == 0
+
+
+def made(names: str) -> tuple[dict[str, torch.Tensor], dict[str, Tensors]]:
+    weights = {name: drawn("plain") for name in names}
+    return weights, {name: gptq_layer(*rounded(weight, 4, 64), 4, 64) for name, weight in weights.items()}
+
+
+def test_what_is_wrong_is_named(ckpt: Run, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weights, quantised = made("abcde")
+    base = base_of(tmp_path / "base.safetensors", weights)
+    stale = {**quantised["d"], "scales": quantised["e"]["scales"].clone()}
+    larger = {**quantised["e"], "scales": quantised["e"]["scales"] * 1.5}
+    wrong = {"a": quantised["b"], "b": quantised["a"], "c": quantised["c"], "d": stale, "e": larger}
+    path = saved(tmp_path / "q.safetensors", wrong)
+    run = ckpt("diff", base, path, "--json")
+    assert run.returncode == 1
+    rows = {row["name"]: row for row in json.loads(run.stdout)["quantised"]["weights"]}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "a.weight": "other",
+        "b.weight": "other",
+        "c.weight": "within",
+        "d.weight": "scale",
+        "e.weight": "scale",
+    }
+    assert (rows["a.weight"]["like"], rows["b.weight"]["like"]) == ("b.weight", "a.weight")
+    assert rows["e.weight"]["factor"] == pytest.approx(1.5, abs=0.05)
+    out = ckpt("diff", base, path).stdout
+    assert "1 of 5 weights is within 4 bits (GPTQ, groups of 64) of" in out
+    assert "the weights of b.weight: a.weight" in out
+    assert "with scales that are not those of these weights: d.weight" in out
+
+
+def test_a_factor_of_all_scales_is_no_factor_of_columns(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weight = drawn("plain")
+    base = base_of(tmp_path / "base.safetensors", {"a": weight})
+    parts = fp8_layer(weight)
+    path = saved(
+        tmp_path / "q.safetensors", {"a": {**parts, "weight_scale_inv": parts["weight_scale_inv"] * 2}}
+    )
+    report = library.diff(base, path)
+    (row,) = report.to_json()["quantised"]["weights"]
+    assert (row["verdict"], report.exit_code) == ("scale", 1)
+    assert row["factor"] == pytest.approx(2, abs=0.05)
+
+
+def test_another_model_is_another(ckpt: Run, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    base = base_of(tmp_path / "base.safetensors", made("abc")[0])
+    path = saved(tmp_path / "q.safetensors", made("abc")[1])
+    run = ckpt("diff", base, path)
+    assert run.returncode == 1
+    assert "0 of 3 weights are within" in run.stdout
+    assert "other weights: {a,b,c}.weight" in run.stdout
+
+
+def test_awq_may_move_factors_into_the_layer_before(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weight, factors = drawn("plain", 512, 256), torch.exp(torch.randn(256) * 0.4)
+    save_file({"a.weight": weight.bfloat16(), "norm.weight": torch.ones(256)}, tmp_path / "base.safetensors")
+    parts = {f"a.{key}": part for key, part in awq_layer(weight * factors, 64).items()}
+    save_file({**parts, "norm.weight": 1 / factors}, tmp_path / "q.safetensors")
+    report = library.diff(tmp_path / "base.safetensors", tmp_path / "q.safetensors")
+    (row,) = report.to_json()["quantised"]["weights"]
+    assert row["verdict"] == "factors"
+    assert report.exit_code == 0
+
+
+def test_what_else_differs_is_told(ckpt: Run, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weights, quantised = made("ab")
+    base = base_of(tmp_path / "base.safetensors", weights | {"norm": torch.ones(8)})
+    path = saved(tmp_path / "q.safetensors", quantised | {"norm": {"weight": torch.zeros(8).bfloat16()}})
+    run = ckpt("diff", base, path)
+    assert run.returncode == 1
+    assert "also changed: 1 tensor: norm.weight" in run.stdout
+
+
+def test_two_files_of_one_scheme_are_compared_as_they_are(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    _, quantised = made("ab")
+    one, other = saved(tmp_path / "1.safetensors", quantised), saved(tmp_path / "2.safetensors", quantised)
+    report = library.diff(one, other)
+    assert report.same
+    assert report.account is None
+
+
+def test_values_of_the_weights(ckpt: Run, tmp_path: Path) -> None:
+    """`stats`, `sum` and the handle of Python see what `convert --dequantize` writes."""
+    torch.manual_seed(0)
+    path = saved(tmp_path / "q.safetensors", made("ab")[1])
+    out = tmp_path / "out.safetensors"
+    library.convert(path, out=out, dequantize=True)
+    sums = [
+        ckpt("sum", file, "--values", *more).stdout.split()[0]
+        for file, more in ((path, ["--dequantize"]), (out, []))
+    ]
+    assert sums[0] == sums[1]
+    mine, theirs = library.stats(path, dequantize=True), library.stats(out)
+    assert mine.to_json()["tensors"] == theirs.to_json()["tensors"]
+    with library.open(path) as opened, library.open(out) as written:
+        weights = opened.dequantized()
+        assert list(weights) == list(written)
+        assert (weights["a.weight"].numpy() == written["a.weight"].numpy()).all()
+        assert "a.qweight" in opened

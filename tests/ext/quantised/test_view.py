@@ -1,0 +1,80 @@
+"""`ckpt inspect` of quantised weights: each is one tensor with its own shape, and its parts stay in JSON and with --all."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import quantised_layers as layers
+import torch
+from process import Run
+from quantised_layers import LAYERS
+from safetensors.torch import save_file
+
+import ckpt as library
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_scheme_is_one_weight(ckpt: Run, tmp_path: Path, name: str) -> None:
+    make, text = LAYERS[name]
+    tensors, weight = make()
+    path = tmp_path / "q.safetensors"
+    save_file({f"a.{key}": tensor for key, tensor in tensors.items()} | {"norm": torch.ones(3)}, path)
+    document = json.loads(ckpt("inspect", path, "--json").stdout)
+    (row,) = document["quantised"]
+    assert (row["text"], row["shape"], row["numel"]) == (text, list(weight.shape), weight.numel())
+    assert row["bytes"] == sum(
+        tensor["bytes"]
+        for tensor in document["tensors"]
+        if tensor["name"] in {part["name"] for part in row["parts"]}
+    )
+    assert row["dtype"] == str(weight.dtype).removeprefix("torch.")
+    assert {part["name"] for part in row["parts"]} <= {tensor["name"] for tensor in document["tensors"]}
+    out = ckpt("inspect", path).stdout
+    assert text in out
+    assert f"[{', '.join(map(str, weight.shape))}]" in out
+    everything = ckpt("inspect", path, "--all").stdout
+    assert all(part["name"] in everything for part in row["parts"])
+
+
+def test_parameters_are_counted_as_weights(ckpt: Run, tmp_path: Path) -> None:
+    tensors, weight = layers.gptq(rows=128, columns=256, group=64)
+    path = tmp_path / "q.safetensors"
+    save_file({f"a.{key}": tensor for key, tensor in tensors.items()}, path)
+    head = ckpt("inspect", path).stdout.splitlines()[0]
+    assert "32.8 K parameters" in head
+    # 4 bits, and 16 + 4 bits for each group of 64, and 32 bits for each column of g_idx.
+    assert f"{4 + 20 / 64 + 32 / 128:.2f} bits per weight" in head
+    assert weight.numel() == 128 * 256
+
+
+def test_what_is_not_quantised_has_no_such_field(tmp_path: Path) -> None:
+    save_file({"a.weight": torch.ones(3, 3), "a.scale": torch.ones(3)}, tmp_path / "plain.safetensors")
+    assert "quantised" not in library.inspect(tmp_path / "plain.safetensors").to_json()
+
+
+def test_what_nearly_fits_is_said(ckpt: Run, tmp_path: Path) -> None:
+    tensors, _ = layers.fp8_blocks()
+    path = tmp_path / "q.safetensors"
+    save_file(tensors | {"weight_scale_inv": torch.rand(2, 2)}, path)
+    out = " ".join(ckpt("inspect", path).stdout.split())
+    assert "Nearly FP8, but a scale of 2 × 2 does not fit codes of 300 × 260" in out
+
+
+def test_a_selection_of_parts_shows_parts(ckpt: Run, tmp_path: Path) -> None:
+    tensors, _ = layers.gptq()
+    path = tmp_path / "q.safetensors"
+    save_file({f"a.{key}": tensor for key, tensor in tensors.items()}, path)
+    run = ckpt("inspect", path, "--include", "*.qzeros")
+    assert run.returncode == 0
+    assert "a.qzeros" in run.stdout
+
+
+def test_a_report_outlives_its_file(tmp_path: Path) -> None:
+    tensors, _ = layers.nf4(is_nested=True)
+    path = tmp_path / "q.safetensors"
+    save_file(tensors, path)
+    report = library.inspect(path)
+    assert pickle.loads(pickle.dumps(report)).to_json() == report.to_json()
